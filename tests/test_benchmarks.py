@@ -1,19 +1,21 @@
 """The benchmark's own parts, and one small run of it with bertcli alone."""
 
-import json
 import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from front import environment
+from front import (
+    TINY,
+    environment,
+    json_in,
+)
 
 from bertcli.hub import DEFAULT_MODEL, find_model
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
-TINY = ROOT / "samples" / "tiny-bert"
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def test_a_run_with_bertcli_alone(tmp_path):
     command += ["--scale", "0.01", "--repeats", "1", "--output", str(tmp_path)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "embedding.json").read_text())
+    results = json_in(tmp_path / "embedding.json")
     [row] = results["embed"]["short"]["contestants"]
     assert row["name"] == "bertcli float32, torch"
     assert row["seconds"] > 0

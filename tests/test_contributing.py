@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from front import DEADLINE, environment
+from front import (
+    DEADLINE,
+    TINY,
+    environment,
+)
 from transformers import ErnieConfig, ErnieModel
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
-TINY = ROOT / "samples" / "tiny-bert"
 
 
 @pytest.fixture

@@ -14,7 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from front import call
+from front import (
+    call,
+    json_in,
+    jsonl,
+    put_json,
+)
 from numpy.random import default_rng as random
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save_file
@@ -45,7 +50,7 @@ def test_nothing_that_users_see_has_changed(name, tmp_path, monkeypatch):
     with_heads(tmp_path / "scores", labels=1)
     words = {"a": "i love nlp", "b": "the quick brown fox"}
     labelled = [{"text": f"{words[kind]} {n}", "label": kind} for n in range(8) for kind in words]
-    (tmp_path / "labelled.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in labelled))
+    (tmp_path / "labelled.jsonl").write_text(jsonl(labelled))
     documents = (SAMPLES / "texts.txt").read_text("utf-8").replace(".\n", ".\n\n")
     (tmp_path / "documents.txt").write_text(documents, "utf-8")
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "i love", "choices": ["nlp", "me"]}\n')
@@ -81,9 +86,9 @@ def with_heads(folder, labels):
         name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
     }
     save_file(weights, folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text())
+    config = json_in(folder / "config.json")
     names = {str(number): f"label {number}" for number in range(labels)}
-    (folder / "config.json").write_text(json.dumps({**config, "id2label": names}))
+    put_json(folder / "config.json", {**config, "id2label": names})
 
 
 def commands_of(file):

@@ -3,7 +3,6 @@
 Here every command is a process that cannot import torch, with an empty home that stays empty.
 """
 
-import json
 import pickle
 import shutil
 import struct
@@ -14,7 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from front import DEADLINE, Result, environment
+from front import (
+    DEADLINE,
+    Result,
+    environment,
+    json_in,
+    put_json,
+)
 from safetensors.numpy import load_file, save_file
 
 pytestmark = pytest.mark.light
@@ -80,9 +85,9 @@ def test_a_made_model(light, kind, command):
     weights["classifier.weight"] = np.ones((2, 32), np.float32)
     weights["classifier.bias"] = np.float32([0, 1])
     save_file(weights, "model/model.safetensors")
-    config = json.loads(Path("model/config.json").read_text())
+    config = json_in(Path("model/config.json"))
     labels = {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
-    Path("model/config.json").write_text(json.dumps({**config, **labels, "architectures": [kind]}))
+    put_json(Path("model/config.json"), {**config, **labels, "architectures": [kind]})
     assert "yes" in light(*command, "-q", "-m", "model").out
 
 

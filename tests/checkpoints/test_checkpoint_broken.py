@@ -13,7 +13,11 @@ import zipfile
 
 import pytest
 import torch
-from front import bad
+from front import (
+    bad,
+    json_in,
+    put_json,
+)
 from model_reference import randomise, tiny
 from safetensors.torch import load_file, save_file
 
@@ -50,7 +54,7 @@ def refused(folder, pattern, hint=""):
 
 def set_config(folder, **changes):
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    put_json(path, {**json_in(path), **changes})
 
 
 def rewrite(folder, change):
@@ -307,7 +311,7 @@ def test_a_broken_shard(sharded):
 
 
 def test_an_index_that_names_what_is_not_there(sharded):
-    places = json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"]
+    places = json_in(sharded / "model.safetensors.index.json")["weight_map"]
     write_index(sharded, {**places, "bert.more": "model-00001-of-00002.safetensors"})
     refused(sharded, r"index\.json: bert\.more is not in model-00001-of-00002\.safetensors")
 

@@ -5,14 +5,20 @@ reader was also held to a checkpoint that TensorFlow wrote (the SavedModel in ba
 the checksum of every variable agrees.
 """
 
-import json
 import re
 import shutil
 
 import numpy as np
 import pytest
 import torch
-from front import PACKAGE, bad, call, good
+from front import (
+    TINY,
+    bad,
+    call,
+    good,
+    json_in,
+    put_json,
+)
 from model_reference import close, texts, theirs
 from safetensors.torch import load_file
 from tensorflow_files import convert, write_checkpoint
@@ -44,10 +50,10 @@ def folder(tmp_path, reference):
     more |= {f"{name}/adam_v": tensor + 2 for name, tensor in variables.items()}
     google = tmp_path / "google"
     google.mkdir()
-    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    config = json_in(tmp_path / "theirs" / "config.json")
     for key in ("model_type", "architectures", "dtype", "transformers_version"):
         del config[key]
-    (google / "bert_config.json").write_text(json.dumps(config))
+    put_json(google / "bert_config.json", config)
     everything = {**variables, **more, "global_step": torch.tensor(7)}
     write_checkpoint(google / "bert_model.ckpt", everything)
     return google
@@ -173,7 +179,6 @@ def test_damaged_indexes_are_refused_whatever_is_damaged(folder):
 
 # --- through the front door ---
 
-TINY = PACKAGE / "samples" / "tiny-bert"
 QUIET = ["--pooling", "mean", "-q"]
 
 
@@ -215,7 +220,7 @@ def test_what_such_a_folder_lacks_is_named(alone, missing):
 
 def test_two_such_models_have_different_fingerprints(alone, tmp_path):
     good("embed", "one", *QUIET, "-m", alone, "-o", tmp_path / "out.npy")
-    made = json.loads((tmp_path / "out.npy.manifest.json").read_text())["fingerprint"]
+    made = json_in(tmp_path / "out.npy.manifest.json")["fingerprint"]
     assert len(made["weights"]) == 3  # the index and both data files
     data = alone / "bert_model.ckpt.data-00001-of-00002"
     changed = np.frombuffer(data.read_bytes(), "<f4").copy()
@@ -230,17 +235,17 @@ def test_every_shard_and_what_the_config_decides_are_in_the_fingerprint(tmp_path
     """And nothing of the config that changes no number."""
     folder, out = tmp_path / "model", tmp_path / "out.npy"
     shutil.copytree(TINY, folder)
-    config = json.loads((folder / "config.json").read_text())
+    config = json_in(folder / "config.json")
     argv = ["embed", "one", *QUIET, "-m", folder, "-o", out, "--resume"]
     good(*argv)
     for key, value in (("hidden_act", "relu"), ("layer_norm_eps", 0.1), ("is_decoder", True)):
-        (folder / "config.json").write_text(json.dumps(config | {key: value}))
+        put_json(folder / "config.json", config | {key: value})
         assert f"config.{key} was" in bad(*argv).error
         again = bad(
             "similar", "one", "--corpus", folder / "vocab.txt", "--vectors", out, "-m", folder
         )
         assert f"a model whose {key} was" in again.error
-    (folder / "config.json").write_text(json.dumps(config | {"transformers_version": "9"}))
+    put_json(folder / "config.json", config | {"transformers_version": "9"})
     assert call(*argv).code == 0
     (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
     assert "options.lower_case was false, now true" in bad(*argv).error
@@ -250,5 +255,5 @@ def test_every_shard_and_what_the_config_decides_are_in_the_fingerprint(tmp_path
     for shard in set(shards.values()):
         torch.save({n: t for n, t in weights.items() if shards[n] == shard}, folder / shard)
     index = {"weight_map": shards}
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    put_json(folder / "pytorch_model.bin.index.json", index)
     assert {*weights_of(folder)} == {"pytorch_model.bin.index.json", "part-0.bin", "part-1.bin"}

@@ -1,6 +1,5 @@
 """Folders of transformers here, folders of ours there, and files of every age."""
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from front import json_in, put_json
 from model_reference import close, randomise, texts, theirs, tiny
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging
@@ -56,7 +56,7 @@ def rewrite(folder, change):
 
 def set_config(folder, **changes):
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    put_json(path, {**json_in(path), **changes})
 
 
 def strictly(name, folder):
@@ -72,7 +72,7 @@ def strictly(name, folder):
 def test_saved_files_are_what_transformers_expects(folder):
     model = randomise(BertForMaskedLM(tiny(other={"torch_dtype": "float64", "mine": [1]})))
     save(model, model.config, folder)
-    config = json.loads((folder / "config.json").read_text())
+    config = json_in(folder / "config.json")
     assert config["architectures"] == ["BertForMaskedLM"] and config["model_type"] == "bert"
     assert config["dtype"] == "float32" and "torch_dtype" not in config
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]

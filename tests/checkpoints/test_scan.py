@@ -1,21 +1,26 @@
 """Which files of a folder are used: one rule for every command, and that of transformers."""
 
 import errno
-import json
 import os
 import shutil
 
 import pytest
 import torch
 import transformers
-from front import PACKAGE, bad, call, good
+from front import (
+    TINY,
+    bad,
+    call,
+    good,
+    json_in,
+    put_json,
+)
 from nested_models import inside_a_sentence_model
 from safetensors.torch import load_file, save_file
 from tensorflow_files import write_checkpoint
 
 from bertcli.checkpoints.load import load
 
-TINY = PACKAGE / "samples" / "tiny-bert"
 QUIET = ["--pooling", "mean", "-q"]
 
 
@@ -34,9 +39,9 @@ def used(folder, tmp_path):
     """Return the files that inspect shows and that a manifest names, and the first vector."""
     out = tmp_path / "out.jsonl"
     good("embed", "one", *QUIET, "-m", folder, "-o", out, "--overwrite")
-    manifest = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())["fingerprint"]
+    manifest = json_in(tmp_path / "out.jsonl.manifest.json")["fingerprint"]
     shown = good("inspect", "-m", folder, "--json").rows[0]["weights"]["files"]
-    return [*shown], [*manifest["weights"]], json.loads(out.read_text())["embedding"]
+    return [*shown], [*manifest["weights"]], json_in(out)["embedding"]
 
 
 def theirs(folder):
@@ -76,7 +81,7 @@ def test_tensors_that_an_index_leaves_out_are_read(folder, tmp_path):
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").rename(folder / "one.safetensors")
     index = {"weight_map": dict.fromkeys([*weights][1:], "one.safetensors"), "metadata": {}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    put_json(folder / "model.safetensors.index.json", index)
     shown, hashed, vector = used(folder, tmp_path)
     assert shown == ["one.safetensors"]
     assert hashed == ["model.safetensors.index.json", "one.safetensors"]
@@ -93,7 +98,7 @@ def test_of_a_tensor_in_two_shards_the_index_says_which(folder, tmp_path):
     save_file(other, folder / "two.safetensors", {"format": "pt"})
     last = [*weights][-1]
     index = {"weight_map": dict.fromkeys(weights, "one.safetensors") | {last: "two.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    put_json(folder / "model.safetensors.index.json", index)
     found = good("inspect", "-m", folder, "--json").rows[0]
     assert {one["name"]: one["file"] for one in found["tensors"]} == index["weight_map"]
     assert found["fit"]["twice"] == []

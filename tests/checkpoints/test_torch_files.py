@@ -8,11 +8,15 @@ import struct
 import tracemalloc
 import zipfile
 from collections import OrderedDict
-from pathlib import Path
 
 import pytest
 import torch
-from front import bad, call, good
+from front import (
+    TINY,
+    bad,
+    call,
+    good,
+)
 from safetensors.torch import load_file
 
 from bertcli.checkpoints.scan import find_weights
@@ -21,7 +25,6 @@ from bertcli.checkpoints.tensors import read_tensors
 from bertcli.errors import ModelError
 from bertcli.files import torch_save, zips
 
-TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 NAME = "pytorch_model.bin"
 
 

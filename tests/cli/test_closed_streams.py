@@ -1,9 +1,12 @@
 """Standard streams that are closed, full or read twice: exit codes, messages and files."""
 
 import pytest
-from front import PACKAGE, bad, shell
+from front import (
+    TINY,
+    bad,
+    shell,
+)
 
-TINY = PACKAGE / "samples" / "tiny-bert"
 FULL = "No space left on device"
 
 

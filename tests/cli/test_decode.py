@@ -1,14 +1,22 @@
 """`bertcli decode`: every option at least once, every format from every source."""
 
 import gzip
-import json
 import shutil
 import zipfile
 from unittest import mock
 
 import numpy as np
 import pytest
-from front import PACKAGE, bad, call, good, shell
+from front import (
+    PACKAGE,
+    bad,
+    call,
+    good,
+    json_in,
+    jsonl,
+    put_json,
+    shell,
+)
 from pyarrow import parquet, table
 from safetensors.numpy import save_file
 
@@ -49,7 +57,7 @@ def test_files(tmp_path, form):
         case "parquet":
             parquet.write_table(table({"input_ids": ROWS, "label": ["x", "y"]}), file)
         case "jsonl":
-            file.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in ROWS))
+            file.write_text(jsonl({"input_ids": row} for row in ROWS))
         case "csv":
             file.write_text("".join(["input_ids\n", *(f'"{row}"\n' for row in ROWS)]))
         case "tsv":
@@ -101,12 +109,12 @@ def test_tokens():
 def test_clean_up_is_as_the_folder_says_unless_asked(tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(PACKAGE / "samples" / "tiny-bert", folder)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings = json_in(folder / "tokenizer_config.json")
     ids = good("tokenize", "a ' s , b", "-m", folder).ids[0]
     shown = {"plain": "a ' s , b", "usual": "a ' s, b", "whole": "a's, b"}
     for said, default in ((None, "usual"), (False, "usual"), (True, "whole")):
         more = {} if said is None else {"clean_up_tokenization_spaces": said}
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings | more))
+        put_json(folder / "tokenizer_config.json", settings | more)
         for option, wanted in (
             ([], default),
             (["--clean-up"], "whole"),

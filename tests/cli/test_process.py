@@ -14,6 +14,7 @@ from front import (
     DEADLINE,
     HELLO,
     NO_BYTECODE,
+    TINY,
     bad,
     environment,
     left_in,
@@ -28,7 +29,6 @@ from pyarrow import parquet, table
 from bertcli.hub import DEFAULT_MODEL, find_model
 
 FULL = Path("/dev/full")
-TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
 
 

@@ -4,7 +4,11 @@ import json
 import re
 
 import pytest
-from front import PACKAGE, good
+from front import (
+    PACKAGE,
+    good,
+    jsonl,
+)
 from rich.cells import cell_len
 from terminal import at_terminal
 
@@ -93,7 +97,7 @@ def test_a_table_where_the_number_of_columns_is_given_as_zero():
 def test_hits_are_text_without_marks_of_breaks_and_ids_leave_it_room(tmp_path, width):
     path = tmp_path / "notes.jsonl"
     rows = [{"id": f"notes/{'long/' * 9}{name}", "text": f"{name}\tis\r\nhere"} for name in "ab"]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text(jsonl(rows))
     lines = drawn(width, "similar", "a", "--corpus", path)
     assert "\ufffd" not in "\n".join(lines)
     first, second = (

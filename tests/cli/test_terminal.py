@@ -3,16 +3,20 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from front import PROGRAM, environment, good, on_torch
+from front import (
+    PROGRAM,
+    TINY,
+    environment,
+    good,
+    on_torch,
+)
 from terminal import at_terminal
 
 CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 LINES = 5_000
 ERROR = b"\x1b[31m\x1b[1merror:\x1b[0m "
-TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 # The command line, with a progress bar from the first record on instead of after a second, drawn
 # at every step instead of ten times a second: what it shows does not hang on how fast this is.
 IMPATIENT = """

@@ -11,7 +11,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from front import PACKAGE, bad, call, good, ids_of
+from front import (
+    PACKAGE,
+    bad,
+    call,
+    good,
+    ids_of,
+    jsonl,
+    put_json,
+)
 from pyarrow import parquet, table
 from safetensors.numpy import load as load_tensors
 from tokenizers_made import MADE
@@ -203,7 +211,7 @@ def test_count(tmp_path):
     assert good("tokenize", "--count", "a", "-f", "jsonl").out == '{"length":3}\n'
     (tmp_path / "in.jsonl").write_text('{"id":"x","text":"a b"}\n')
     assert good("tokenize", "--count", "-i", tmp_path / "in.jsonl").out == "x\t4\n"
-    (tmp_path / "odd.jsonl").write_text(json.dumps({"text": "a", "id": "x\ny\tz"}))
+    put_json(tmp_path / "odd.jsonl", {"text": "a", "id": "x\ny\tz"})
     assert (
         "a plain line cannot hold" in bad("tokenize", "--count", "-i", tmp_path / "odd.jsonl").error
     )
@@ -345,7 +353,7 @@ def test_singles_and_pairs_are_mixed(tmp_path, form, option):
     if form == "parquet":
         parquet.write_table(table({n: [row[n] for row in rows] for n in ("text", "pair")}), file)
     else:
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"text":"a"}\n')
+        file.write_text(jsonl(rows) + '{"text":"a"}\n')
     expected = [[101, 1037, 102, 1038, 102], A, [101, 1038, 102, 102], A]
     assert good("tokenize", option, file).ids == expected[: 4 if form == "jsonl" else 3]
 

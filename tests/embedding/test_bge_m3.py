@@ -1,13 +1,15 @@
 """The three outputs of BGE-M3, against a literal loop over transformers' states."""
 
-import json
-
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 import transformers
-from front import bad, good
+from front import (
+    bad,
+    good,
+    json_in,
+)
 from task_models import texts
 from term_models import bge, encoder
 
@@ -85,7 +87,7 @@ def test_all_three_are_searched(folder, tmp_path):
 def test_the_layers_are_in_the_manifest(folder, tmp_path):
     for name, how in (("w.npz", "--sparse"), ("t.npy", "--token-vectors")):
         good(*EMBED, how, "-m", folder, "a", "-o", tmp_path / name)
-        options = json.loads((tmp_path / f"{name}.manifest.json").read_text())["fingerprint"]
+        options = json_in(tmp_path / f"{name}.manifest.json")["fingerprint"]
         (made,) = options["options"]["layer" if name == "w.npz" else "modules"]
         assert len(made["sha256"]) == 64
 

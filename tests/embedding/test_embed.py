@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from front import bad, call, on_torch, struck
+from front import (
+    bad,
+    call,
+    json_in,
+    on_torch,
+    struck,
+)
 from vector_files import vectors_in
 
 from bertcli.cli.app import main
@@ -221,7 +227,7 @@ def test_files_hold_the_vectors_of_the_stream(suffix, tmp_path, capsys):
     assert main([*source, "-o", str(out)]) == 0
     found = np.float32(vectors_in(out))
     assert np.array_equal(found, np.array([row["embedding"] for row in expected], np.float32))
-    manifest = json.loads((tmp_path / f"out.{suffix}.manifest.json").read_text())
+    manifest = json_in(tmp_path / f"out.{suffix}.manifest.json")
     assert (manifest["shape"], manifest["counts"]["records"]) == ([3, 32], 3)
     index = [f"{out.name}.index.jsonl"] if suffix in ("npy", "safetensors") else []
     assert sorted(path.name for path in tmp_path.iterdir()) == [

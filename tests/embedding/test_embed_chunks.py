@@ -7,13 +7,19 @@ from unittest import mock
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from front import bad, call, good
+from front import (
+    TINY,
+    bad,
+    call,
+    good,
+    json_in,
+    jsonl,
+)
 
 from bertcli.vectors.journal import Journal
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
 
-TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 CHUNKS = ("--max-length", 12, "--overlap", 3, "--at", "sentence")
 EMBED = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1)
 CHUNKED = (*EMBED, *CHUNKS, "--on-truncate", "chunk")
@@ -27,7 +33,7 @@ def docs(tmp_path):
     texts = [f"The fox {n} is quick. Paris is a b c. NLP? " * n for n in range(9)]
     rows = [{"id": f"d{n}", "text": text, "tag": n} for n, text in enumerate(texts)]
     del rows[4]["id"]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    path.write_text(jsonl(rows), "utf-8")
     return path
 
 
@@ -68,7 +74,7 @@ def test_every_format_has_the_place_of_every_row(docs, tmp_path):
     ]
     header = (tmp_path / "out.csv").read_text().splitlines()[0]
     assert header == "id,n_tokens,truncated,chunk,start,end,embedding"
-    counts = json.loads((tmp_path / "out.npy.manifest.json").read_text())["counts"]
+    counts = json_in(tmp_path / "out.npy.manifest.json")["counts"]
     assert (counts["records"], counts["truncated"]) == (len(expected), 0)
 
 
@@ -99,7 +105,7 @@ def test_a_run_that_ends_anywhere_is_resumed(docs, tmp_path, form):
 def test_another_division_is_another_run(docs, tmp_path):
     out = tmp_path / "out.npy"
     good(*CHUNKED, "-i", docs, "-o", out)
-    options = json.loads(Path(f"{out}.manifest.json").read_text())["fingerprint"]["options"]
+    options = json_in(Path(f"{out}.manifest.json"))["fingerprint"]["options"]
     assert (options["on_truncate"], options["overlap"], options["at"]) == ("chunk", 3, "sentence")
     failed = bad(*CHUNKED, "-i", docs, "-o", out, "--resume", "--at", "word")
     assert 'options.at was "sentence", now "word"' in failed.error

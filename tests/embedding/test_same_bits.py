@@ -1,12 +1,14 @@
 """The same bits, whatever a text stands beside: a promise of the CPU engine."""
 
-import json
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
-from front import call
+from front import (
+    call,
+    json_in,
+)
 from hostile import REAL
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +61,6 @@ def test_a_vector_depends_on_its_text_alone(tmp_path, more, tried):
 def test_the_manifest_says_whether_bits_depend_on_the_batch(tmp_path, backend):
     given = ("-v", "--device", "cpu", "--backend", backend)
     done = call("embed", *given, "a", "b c", "-o", tmp_path / "o.npy")
-    manifest = json.loads((tmp_path / "o.npy.manifest.json").read_text())
+    manifest = json_in(tmp_path / "o.npy.manifest.json")
     assert manifest["same_bits"] is (backend == "openvino")
     assert ("the last bits of a vector depend" in done.err) is (backend == "torch")

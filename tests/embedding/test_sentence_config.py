@@ -7,7 +7,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-from front import bad, call
+from front import (
+    bad,
+    call,
+    json_in,
+)
 
 from bertcli.embedding.sentence_config import LEGACY, MODES, Sentence, read_sentence
 from bertcli.errors import ModelError, UsageError
@@ -103,7 +107,7 @@ def test_a_limit_for_the_tokenizer_goes_first(tmp_path):
 
 def test_a_transformer_in_a_folder_of_its_own(tmp_path):
     place = folder(tmp_path)
-    modules = json.loads((place / "modules.json").read_text())
+    modules = json_in(place / "modules.json")
     modules[0]["path"] = "0_Transformer"
     write(place / "modules.json", modules)
     write(place / "0_Transformer" / "sentence_bert_config.json", {"max_seq_length": 99})

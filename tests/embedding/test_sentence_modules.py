@@ -6,7 +6,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+    jsonl,
+    put_json,
+)
 from safetensors.numpy import load_file, save_file
 from sentence_folders import dense, saved, sentence_model, shaken, st
 from torch import nn
@@ -151,11 +158,11 @@ def test_old_folders(tmp_path):
     limits = inner / "sentence_bert_config.json"
     limits.rename(inner / "sentence_xlm-roberta_config.json")
     (inner / "sentence_xlm-roberta_config.json").write_text('{"max_seq_length": 12}')
-    modules = json.loads((folder / "modules.json").read_text())
+    modules = json_in(folder / "modules.json")
     for at, module in enumerate(modules):
         module["type"] = "sentence_transformers.models." + module["type"].rpartition(".")[2]
         module["path"] = module["path"] if at else "0_BERT"
-    (folder / "modules.json").write_text(json.dumps(modules))
+    put_json(folder / "modules.json", modules)
     assert (folder / "2_Dense" / "pytorch_model.bin").is_file()
     model.max_seq_length = 12
     near(vectors(folder), model.encode(TEXTS, batch_size=1))
@@ -184,9 +191,7 @@ def test_python_and_search_use_the_modules(tmp_path):
 def test_a_run_is_resumed_with_the_same_modules_alone(tmp_path):
     folder, out = saved(sentence_model(*CHAINS["no bias"]), tmp_path / "m"), tmp_path / "o.npy"
     assert call("embed", "-q", "-m", folder, *TEXTS, "-o", out).code == 0
-    (said,) = json.loads((tmp_path / "o.npy.manifest.json").read_text())["fingerprint"]["options"][
-        "modules"
-    ]
+    (said,) = json_in(tmp_path / "o.npy.manifest.json")["fingerprint"]["options"]["modules"]
     assert said["kind"] == "Dense"
     layer = folder / "2_Dense" / "model.safetensors"
     save_file({name: -value for name, value in load_file(layer).items()}, layer)
@@ -215,7 +220,7 @@ def test_a_frozen_head_keeps_the_modules_of_its_base(tmp_path):
     folder = saved(sentence_model(*CHAINS["all"]), tmp_path / "m")
     data = tmp_path / "data.jsonl"
     rows = [{"text": text, "label": label} for text, label in [("good", "a"), ("bad", "b")] * 8]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data.write_text(jsonl(rows))
     out = tmp_path / "out"
     done = call(
         "train", data, "-m", folder, "--frozen", "-o", out, "--steps", 3, "--eval-fraction", 0

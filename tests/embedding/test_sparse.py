@@ -1,13 +1,18 @@
 """`bertcli embed --sparse` against sentence-transformers' SparseEncoder, and its files."""
 
-import json
-
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 import transformers
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+    jsonl,
+    rows_in,
+)
 from pyarrow.parquet import read_table
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling
@@ -78,7 +83,7 @@ def test_the_folder_says_how_many_terms_there_are(folder, tmp_path):
 def test_all_formats_hold_the_same_numbers(folder, tmp_path):
     file = tmp_path / "t.jsonl"
     lines = [{"id": f"t{at}", "text": text, "kind": at} for at, text in enumerate(TEXTS)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file.write_text(jsonl(lines))
     given = (*SPARSE, "-m", folder, "-i", file, "--top-terms", 50)
     for form in ("npz", "parquet", "jsonl"):
         good(*given, "-o", tmp_path / f"w.{form}", *(["--keep-fields", "kind"] * (form != "npz")))
@@ -86,7 +91,7 @@ def test_all_formats_hold_the_same_numbers(folder, tmp_path):
     assert matrix.has_canonical_format and matrix.dtype == np.float32
     assert list(np.load(tmp_path / "w.npz")["ids"]) == [line["id"] for line in lines]
     table = read_table(tmp_path / "w.parquet").to_pylist()
-    rows = [json.loads(line) for line in (tmp_path / "w.jsonl").read_text().splitlines()]
+    rows = rows_in(tmp_path / "w.jsonl")
     streamed = good(*given, "--keep-fields", "kind", "-f", "jsonl")
     assert streamed.stdout == (tmp_path / "w.jsonl").read_bytes()
     names = transformers.AutoTokenizer.from_pretrained(folder).convert_ids_to_tokens
@@ -105,7 +110,7 @@ def test_all_formats_hold_the_same_numbers(folder, tmp_path):
 def test_ids_and_fields_that_are_not_there_are_not_written(folder, tmp_path):
     good(*SPARSE, "-m", folder, "-o", tmp_path / "w.npz", "a", "b")
     assert "ids" not in np.load(tmp_path / "w.npz")
-    manifest = json.loads((tmp_path / "w.npz.manifest.json").read_text())
+    manifest = json_in(tmp_path / "w.npz.manifest.json")
     stored = int(scipy.sparse.load_npz(tmp_path / "w.npz").nnz)
     assert (manifest["rows"], manifest["terms"], manifest["shape"]) == (2, stored, [2, WORDS])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["w.npz", "w.npz.manifest.json"]

@@ -1,6 +1,5 @@
 """Queries whose terms come from a table, and documents whose terms a model gives."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -8,7 +7,13 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse
-from front import bad, environment, good
+from front import (
+    bad,
+    environment,
+    good,
+    json_in,
+    put_json,
+)
 from sentence_transformers import SparseEncoder
 from task_models import texts
 from term_models import routed, sparse
@@ -56,7 +61,7 @@ def test_both_sides_are_those_of_sentence_transformers(folder, tmp_path):
 def test_weights_by_token_lie_beside_a_masked_language_model(masked, folder, weights, tmp_path):
     other = tmp_path / "idf"
     shutil.copytree(masked, other)
-    (other / "idf.json").write_text(json.dumps(weights))
+    put_json(other / "idf.json", weights)
     query = ("--prompt-name", "query", *TEXTS, "-o")
     ours = matrix("-m", other, *query, tmp_path / "q.npz")
     assert (ours == matrix("-m", folder, *query, tmp_path / "r.npz")).all()
@@ -102,12 +107,12 @@ def test_it_is_said_what_the_modules_are_for(folder):
 def test_what_is_broken_is_one_line(folder, weights, tmp_path):
     other = tmp_path / "broken"
     shutil.copytree(folder, other)
-    router = json.loads((other / "router_config.json").read_text())
+    router = json_in(other / "router_config.json")
     del router["structure"]["query"]
-    (other / "router_config.json").write_text(json.dumps(router))
+    put_json(other / "router_config.json", router)
     query = (*EMBED, "-m", other, "--prompt-name", "query", "a")
     assert "no route 'query'" in bad(*query).error
     router["structure"]["query"] = ["../../evil"]
-    (other / "router_config.json").write_text(json.dumps(router))
+    put_json(other / "router_config.json", router)
     assert "router_config.json" in bad(*query).error
     assert bad(*EMBED, "-m", folder, "--prompt-name", "none", "a", code=2).error

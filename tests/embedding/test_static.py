@@ -9,7 +9,14 @@ import warnings
 import numpy as np
 import pytest
 import tokenizers_made
-from front import bad, call, environment, good
+from front import (
+    bad,
+    call,
+    environment,
+    good,
+    json_in,
+    jsonl,
+)
 from hostile import REAL
 from safetensors.numpy import load_file, save_file
 from static_folders import WIDTH, like_model2vec, model2vec_folder, rows_of, static_folder, table
@@ -117,7 +124,7 @@ def test_a_vector_depends_on_its_text_alone(tmp_path, make):
     embedder = bertcli.Embedder.load(folder)
     assert np.array_equal(embedder.encode(texts), expected)
     assert np.array_equal(embedder.encode(texts[5]), expected[5])
-    manifest = json.loads((tmp_path / "v.npy.manifest.json").read_text())
+    manifest = json_in(tmp_path / "v.npy.manifest.json")
     assert manifest["same_bits"] is True
     assert manifest["fingerprint"]["options"]["backend"] == "static"
 
@@ -187,7 +194,7 @@ def test_searches_and_duplicates(tmp_path):
 def test_evaluation_takes_the_vectors(tmp_path):
     folder, pairs = model2vec_folder(tmp_path / "m"), tmp_path / "p.jsonl"
     rows = [{"text": "a good book", "pair": one, "score": at} for at, one in enumerate(FEW * 8)]
-    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs.write_text(jsonl(rows))
     found = json.loads(good("evaluate", pairs, "-m", folder, "--json").out)
     assert "spearman" in json.dumps(found)
 
@@ -239,7 +246,7 @@ def test_commands_that_need_an_encoder(tmp_path, make, argv):
 def test_training_needs_an_encoder(tmp_path, frozen):
     data = tmp_path / "d.jsonl"
     rows = [{"text": "good", "label": "a"}, {"text": "bad", "label": "b"}] * 9
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data.write_text(jsonl(rows))
     folder = static_folder(tmp_path / "m")
     done = call("train", data, "-o", tmp_path / "o", "-m", folder, "--eval-fraction", 0, *frozen)
     assert (done.code, done.out) == (1, "")

@@ -1,7 +1,6 @@
 """`bertcli embed --token-vectors` and `--word-vectors`, against the libraries and by hand."""
 
 import hashlib
-import json
 import signal
 import sys
 from pathlib import Path
@@ -9,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from front import PACKAGE, bad, call, good, struck
+from front import (
+    PACKAGE,
+    bad,
+    call,
+    good,
+    json_in,
+    rows_in,
+    struck,
+)
 from vector_files import vectors_in
 
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
@@ -169,7 +176,7 @@ def test_arrays_have_an_index(suffix, what, tmp_path):
     expected = rows(*argv)
     out, index = tmp_path / f"out.{suffix}", tmp_path / f"out.{suffix}.index.jsonl"
     good("embed", "-q", *argv, "-o", out)
-    found, lines = vectors_in(out), [json.loads(line) for line in index.read_text().splitlines()]
+    found, lines = vectors_in(out), rows_in(index)
     at = 0
     for row, line in zip(expected, lines, strict=True):
         assert list(line)[:3] == ["id", "start", "stop"]
@@ -179,7 +186,7 @@ def test_arrays_have_an_index(suffix, what, tmp_path):
         assert {key: line[key] for key in row} == row
         assert len(line) == len(row) + 2
     assert found.shape == (at, 32)
-    manifest = json.loads((tmp_path / f"out.{suffix}.manifest.json").read_text())
+    manifest = json_in(tmp_path / f"out.{suffix}.manifest.json")
     assert (manifest["rows"], manifest["shape"]) == (at, [at, 32])
     assert manifest["counts"]["records"] == len(expected)
     for path, key in ((out, "sha256"), (index, "index_sha256")):
@@ -240,7 +247,7 @@ def test_a_file_of_lines_is_the_stream(tmp_path):
 def test_texts_without_words_make_a_file(suffix, tmp_path):
     out = tmp_path / f"out.{suffix}"
     good("embed", "-q", "-m", TINY, "--word-vectors", "mean", "", " ", "-o", out)
-    assert json.loads(Path(f"{out}.manifest.json").read_text())["shape"] == [0, 32]
+    assert json_in(Path(f"{out}.manifest.json"))["shape"] == [0, 32]
 
 
 @pytest.fixture
@@ -264,13 +271,11 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(suffix, what, many, tmp_p
     journal = tmp_path / f"out.{suffix}.run/journal"
     assert struck("SIGKILL", *argv, "-o", out, "--resume") == -signal.SIGKILL
     assert not out.exists()
-    assert json.loads(journal.read_text())["state"]["records"] < 300
+    assert json_in(journal)["state"]["records"] < 300
     good(*argv, "-o", out, "--resume")
     for beside in ("", *([".index.jsonl"] if suffix == "npy" else [])):
         assert Path(f"{out}{beside}").read_bytes() == Path(f"{whole}{beside}").read_bytes()
-    counts = [
-        json.loads(Path(f"{one}.manifest.json").read_text())["counts"] for one in (whole, out)
-    ]
+    counts = [json_in(Path(f"{one}.manifest.json"))["counts"] for one in (whole, out)]
     assert counts[0] == counts[1]
 
 

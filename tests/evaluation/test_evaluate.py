@@ -5,7 +5,12 @@ import json
 import numpy as np
 import pytest
 from example_files import reviews, scored, several, written
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+)
 from sentence_folders import saved, sentence_model
 
 from bertcli.evaluation.metrics import pearson
@@ -242,7 +247,7 @@ def test_a_question_may_have_no_answer_where_an_example_has_none(answers, models
     more = ["--eval", file, "--steps", 6, "--eval-every", 6, "-q", "--device", "cpu"]
     model = models("BertForQuestionAnswering")
     assert call("train", file, "-o", tmp_path / "out", "-m", model, *more).code == 0
-    logged = json.loads((tmp_path / "out" / "manifest.json").read_text())["metrics"]
+    logged = json_in(tmp_path / "out" / "manifest.json")["metrics"]
     (report,) = good("evaluate", file, "-m", tmp_path / "out").rows
     assert report["exact_match"] == logged["exact_match"]
     assert report["f1"] == pytest.approx(logged["f1"])

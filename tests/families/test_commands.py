@@ -12,7 +12,15 @@ import pytest
 import torch
 import transformers
 from family_models import ROWS
-from front import bad, call, good, peak
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+    jsonl,
+    peak,
+    put_json,
+)
 from model_reference import close, randomise
 from task_models import SIZES, labels, tokenizer
 
@@ -139,9 +147,9 @@ def test_a_model_is_inspected_and_its_attention_drawn(row, family, tmp_path):
 def test_a_model_is_trained_and_the_result_is_of_its_family(row, family, tmp_path):
     file, out = tmp_path / "texts.jsonl", tmp_path / "out"
     lines = [{"text": text, "label": f"{at % 2}"} for at, text in enumerate(TEXTS * 3)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file.write_text(jsonl(lines))
     good("train", file, "-m", family(row), "-o", out, "--full", "--epochs", 1, "-q")
-    config = json.loads((out / "config.json").read_text())
+    config = json_in(out / "config.json")
     assert config["model_type"] == row.model_type
     assert config["architectures"] == [f"{row.prefix}ForSequenceClassification"]
     theirs = getattr(transformers, config["architectures"][0])
@@ -221,8 +229,8 @@ def test_pairs_are_judged_as_by_transformers(row, family):
 def test_a_setting_that_no_model_has_is_refused(kind, key, value, family, tmp_path):
     (row,) = (row for row in ROWS if row.model_type == kind)
     folder = shutil.copytree(family(row), tmp_path / "model")
-    settings = json.loads((folder / "config.json").read_text()) | {key: value}
-    (folder / "config.json").write_text(json.dumps(settings))
+    settings = json_in(folder / "config.json") | {key: value}
+    put_json(folder / "config.json", settings)
     large = key == "hidden_size"
     for argv in (["inspect", "--verify"], ["embed", "a"], ["tokenize", "a"])[: 2 if large else 3]:
         done = call(*argv, "-m", folder)

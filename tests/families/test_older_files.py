@@ -1,10 +1,9 @@
 """Checkpoints as their makers wrote them, before transformers had these models."""
 
-import json
-
 import pytest
 import torch
 from family_models import ROWS, batch, their_model
+from front import json_in, put_json
 from model_reference import close
 from safetensors.torch import load_file, save_file
 
@@ -23,7 +22,7 @@ def saved(kind, name, folder, **changes):
     row = next(row for row in ROWS if row.model_type == kind)
     theirs = their_model(row, name, seed=1, **changes)
     theirs.save_pretrained(folder)
-    return theirs, json.loads((folder / "config.json").read_text())
+    return theirs, json_in(folder / "config.json")
 
 
 @torch.no_grad()
@@ -38,7 +37,7 @@ def test_the_config_of_nomic(tmp_path):
     theirs.config.hidden_act = "silu"
     again = type(theirs)(theirs.config)
     again.load_state_dict(theirs.state_dict())
-    (tmp_path / "config.json").write_text(json.dumps(older))
+    put_json(tmp_path / "config.json", older)
     ours, report = load(tmp_path)
     assert report.complete
     ids, keep, types = batch(theirs, 1)
@@ -61,7 +60,7 @@ def test_the_files_of_alibaba(tmp_path):
     said |= {"model_type": "new", "architectures": ["NewForMaskedLM"], "rope_theta": 50.0}
     said |= {"position_embedding_type": "rope", "layer_norm_type": "layer_norm"}
     del said["rope_parameters"]
-    (tmp_path / "config.json").write_text(json.dumps(said))
+    put_json(tmp_path / "config.json", said)
     ours, report = load(tmp_path)
     assert report.complete
     ids, keep, types = batch(theirs, 1)

@@ -5,13 +5,16 @@ A family joins with a row in `family_models`.
 
 import dataclasses
 import inspect
-import json
 
 import pytest
 import torch
 import transformers
 from family_models import BERT, ROWS, batch, our_model, their_model
-from front import bad
+from front import (
+    bad,
+    json_in,
+    put_json,
+)
 from model_reference import close
 from safetensors.torch import load_file, save_file
 from tokenizers_made import bpe_folder
@@ -37,7 +40,7 @@ def one_thread(threads):
     torch.set_num_threads(1)
 
 
-CONFIGURATIONS = 24  # of the model itself; its heads stand over some of them
+CONFIGURATIONS = 16  # of the model itself; its heads stand over some of them
 CASES = [pytest.param(row, name, id=name) for row in (BERT, *ROWS) for name in row.classes]
 LOGITS = (
     "prediction_logits",
@@ -138,8 +141,8 @@ def test_folders_go_both_ways(row, name, tmp_path):
     assert not any(info.values()), info
     inputs = given(name, batch(theirs, 4))
     close(tensors(call(again.eval(), *inputs)), tensors(call(theirs, *inputs)))
-    there = json.loads((tmp_path / "theirs" / "config.json").read_text())
-    back = json.loads((tmp_path / "ours" / "config.json").read_text())
+    there = json_in(tmp_path / "theirs" / "config.json")
+    back = json_in(tmp_path / "ours" / "config.json")
     assert {key: back[key] for key in there if there[key] is not None} == {
         key: value for key, value in there.items() if value is not None
     }
@@ -257,7 +260,7 @@ def test_what_no_page_can_follow_is_refused(raw, words):
 def test_a_tokenizer_without_a_position_for_a_token_is_refused(tmp_path):
     folder = bpe_folder(tmp_path / "m")
     raw, words = REFUSED["no position for a token"]
-    (folder / "config.json").write_text(json.dumps(raw))
+    put_json(folder / "config.json", raw)
     assert words in bad("tokenize", "hi", "-m", folder).error
 
 

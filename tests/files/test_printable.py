@@ -9,13 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from front import call, good, process
+from front import (
+    TINY,
+    call,
+    good,
+    json_in,
+    process,
+    put_json,
+)
 from safetensors.numpy import load_file, save_file
 from terminal import at_terminal
 
 from bertcli.files.printable import printable
 
-TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 EVIL = "\x1b]0;pwned\x07\x9b31m\u202e[bold]x[/bold]"
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466"
 WALES = "\U0001f3f4\U000e0067\U000e0062\U000e0077\U000e006c\U000e0073\U000e007f"
@@ -58,7 +64,7 @@ def place(tmp_path_factory):
     (place / "texts.jsonl").write_text(json.dumps({"id": EVIL, "text": f"love {EVIL}"}) + "\n")
     np.save(place / "a.npy", np.eye(3, 32, dtype=np.float32))
     shutil.copy(place / "a.npy", place / f"{EVIL.replace('/', '')}.npy")
-    (place / "a.npy.manifest.json").write_text(json.dumps({"model": EVIL, EVIL: EVIL}))
+    put_json(place / "a.npy.manifest.json", {"model": EVIL, EVIL: EVIL})
     np.savez(place / "evil.npz", **{EVIL.replace("/", ""): np.eye(2)})
     save_file({EVIL: np.eye(2), f"{EVIL}2": np.eye(2)}, place / "evil.safetensors")
     _models(place)
@@ -66,7 +72,7 @@ def place(tmp_path_factory):
 
 
 def _models(place):
-    config = json.loads((TINY / "config.json").read_text())
+    config = json_in(TINY / "config.json")
     changes = {
         "kind": {"model_type": EVIL},
         "architecture": {"architectures": [EVIL], "id2label": {"0": EVIL}, "position": EVIL},
@@ -74,27 +80,27 @@ def _models(place):
     }
     for name, some in changes.items():
         shutil.copytree(TINY, place / name)
-        (place / name / "config.json").write_text(json.dumps(config | some))
+        put_json(place / name / "config.json", config | some)
     folder = place / "special"
     shutil.copytree(TINY, folder)
     words = (folder / "vocab.txt").read_text("utf-8").replace("[CLS]", f"[CLS{EVIL}]", 1)
     (folder / "vocab.txt").write_text(words, "utf-8")
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings = json_in(folder / "tokenizer_config.json")
     settings |= {"cls_token": f"[CLS{EVIL}]"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    put_json(folder / "tokenizer_config.json", settings)
     folder = place / "sentence"
     shutil.copytree(TINY, folder)
     modules = [{"idx": 0, "name": EVIL, "path": "", "type": f"a.{EVIL}"}]
-    (folder / "modules.json").write_text(json.dumps(modules))
+    put_json(folder / "modules.json", modules)
     prompts = {"prompts": {EVIL: "x"}, "default_prompt_name": EVIL}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    put_json(folder / "config_sentence_transformers.json", prompts)
     for name in ("tensors", "shards"):
         shutil.copytree(TINY, place / name)
         (place / name / "model.safetensors").unlink()
     tensors = load_file(TINY / "model.safetensors")
     save_file(tensors | {EVIL: np.eye(2)}, place / "tensors" / "model.safetensors")
     index = {"weight_map": dict.fromkeys(tensors, EVIL.replace("/", ""))}
-    (place / "shards" / "model.safetensors.index.json").write_text(json.dumps(index))
+    put_json(place / "shards" / "model.safetensors.index.json", index)
 
 
 SOURCES = {

@@ -16,7 +16,15 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from front import DEADLINE, bad, call, environment, good
+from front import (
+    DEADLINE,
+    TINY,
+    bad,
+    call,
+    environment,
+    good,
+    json_in,
+)
 from hostile import REAL
 from safetensors.numpy import load_file, save_file
 
@@ -27,7 +35,6 @@ from bertcli.hub import DEFAULT_MODEL, find_model
 from bertcli.inference import compute, cpu_engine, devices, opening
 
 ROOT = Path(__file__).parents[2]
-TINY = ROOT / "samples" / "tiny-bert"
 OPENVINO = ("--backend", "openvino")
 EMBED = ("embed", "-q", "-m", TINY, "I love NLP!", *OPENVINO)
 
@@ -289,7 +296,7 @@ def test_models_lists_what_is_installed_and_cached(tmp_path):
 def test_another_backend_is_another_run(tmp_path):
     out = tmp_path / "out.npy"
     good(*EMBED, "-o", out)
-    manifest = json.loads(Path(f"{out}.manifest.json").read_text())
+    manifest = json_in(Path(f"{out}.manifest.json"))
     options = manifest["fingerprint"]["options"]
     assert options["backend"] == "openvino" and options["openvino"] and options["cpu"]
     assert manifest["same_bits"] is True

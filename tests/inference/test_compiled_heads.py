@@ -1,12 +1,15 @@
 """The six commands with heads on the CPU engine: the numbers of torch, and the same bits."""
 
-import json
 import random
 from importlib.util import find_spec
 from itertools import pairwise
 
 import pytest
-from front import bad, good
+from front import (
+    bad,
+    good,
+    jsonl,
+)
 from task_models import agree, texts
 from test_compiled import OPENVINO, without_torch
 
@@ -17,7 +20,7 @@ pytestmark = [
 
 
 def lines(*records):
-    return "".join(json.dumps(record) + "\n" for record in records)
+    return jsonl(records)
 
 
 TEXTS = [text for text in texts(12, longest=25) if text]

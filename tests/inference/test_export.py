@@ -1,16 +1,20 @@
 """`bertcli export`: one graph that OpenVINO and ONNX Runtime run with the numbers of the model."""
 
 import inspect
-import json
 import random
 import shutil
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
 from family_models import ROWS
-from front import bad, call, good
+from front import (
+    TINY,
+    bad,
+    call,
+    good,
+    json_in,
+)
 from model_reference import randomise
 from sentence_folders import dense, saved, sentence_model
 from sentence_transformers.sentence_transformer import modules as st
@@ -25,7 +29,6 @@ needs_nncf = pytest.mark.skipif(find_spec("nncf") is None, reason="needs nncf")
 
 TEXTS = ["I love NLP!", "", "Paris is the capital of France.", "no " * 40]
 ENGINE = ("--backend", "openvino")
-TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 FORMATS = ["openvino", pytest.param("onnx", marks=needs_onnx)]
 HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
 OWN = [row for row in ROWS if not row.alike]
@@ -69,7 +72,7 @@ def test_the_default_model_gives_the_vectors_of_embed_in_other_libraries(tmp_pat
     out = tmp_path / "made"
     note = call("export", "--to", to, "-o", out).err
     assert "cosine to the model 1.000000 at worst" in note
-    manifest = json.loads((out / "manifest.json").read_text("utf-8"))
+    manifest = json_in(out / "manifest.json")
     assert manifest["accuracy"]["largest_difference"] < 1e-5
     assert manifest["weights"]["model.safetensors"].startswith("53aa51172d14")
     outputs, _ = run(out, TEXTS[:3])
@@ -153,7 +156,7 @@ def test_8_bits_are_near_have_the_same_bits_and_are_asked_for(tmp_path):
     out, both = tmp_path / "made", tmp_path / "both"
     assert "bertcli export" in bad("embed", "a", "--dtype", "int8", *ENGINE, code=2).err
     good("export", "-q", "--dtype", "int8", "-o", out)
-    accuracy = json.loads((out / "manifest.json").read_text("utf-8"))["accuracy"]
+    accuracy = json_in(out / "manifest.json")["accuracy"]
     assert accuracy["mean_cosine"] > 0.998 and accuracy["worst_cosine"] > 0.99
     texts = [" ".join(random.Random(n).sample(TEXTS[2].split(), n % 6 + 1)) for n in range(20)]
     here = vectors(out, texts=texts)

@@ -1,6 +1,5 @@
 """The CPU engine in bfloat16: near, the same bits in any batch, and told; 8-bit integers."""
 
-import json
 import random
 import sys
 from importlib.util import find_spec
@@ -8,13 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from front import bad, call, good
+from front import (
+    TINY,
+    bad,
+    call,
+    good,
+    json_in,
+)
 from hostile import REAL
 
 from bertcli.inference import cpu_engine
 
 ROOT = Path(__file__).parents[2]
-TINY = ROOT / "samples" / "tiny-bert"
 AUTO = ("--backend", "auto")
 INT8 = ("--backend", "openvino", "--dtype", "int8")
 BFLOAT16 = ("--backend", "openvino", "--dtype", "bfloat16")
@@ -42,7 +46,7 @@ def vectors(tmp_path, texts, *options):
 
 
 def options_in(out):
-    return json.loads(Path(f"{out}.manifest.json").read_text())["fingerprint"]["options"]
+    return json_in(Path(f"{out}.manifest.json"))["fingerprint"]["options"]
 
 
 @pytest.mark.parametrize("model", ["tiny", pytest.param("default", marks=pytest.mark.slow)])

@@ -16,7 +16,15 @@ from queue import Queue
 import numpy as np
 import pytest
 import torch
-from front import DEADLINE, environment, good, on_torch, process, start
+from front import (
+    DEADLINE,
+    TINY,
+    environment,
+    good,
+    on_torch,
+    process,
+    start,
+)
 
 from bertcli.embedding.embedder import BEGUN, Embedder
 from bertcli.embedding.pooling import Pooling
@@ -34,8 +42,6 @@ from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.stream import EmbedStream
 
-ROOT = Path(__file__).parents[2]
-TINY = ROOT / "samples" / "tiny-bert"
 ONE, TWO = ("--device", "cpu", "--threads", 1), ("--device", "cpu,cpu", "--threads", 2)
 AUTO = {"BERTCLI_BACKEND": "auto"}  # which starts sooner than torch
 needs_ps = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from front import bad, good, inspected, process, report
+from front import (
+    TINY,
+    bad,
+    good,
+    inspected,
+    json_in,
+    process,
+    put_json,
+    report,
+)
 from model_reference import randomise, tiny
 from safetensors.torch import load_file, save_file
 from tokenizers_made import wordpiece_folder
@@ -19,7 +28,6 @@ from bertcli.checkpoints.load import load, save
 from bertcli.hub import DEFAULT_MODEL
 from bertcli.models.heads import BertForMaskedLM
 
-TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 SMALL = {
     "vocab_size": 347,
     "hidden_size": 32,
@@ -38,7 +46,7 @@ def folder(tmp_path):
 
 def change(folder, **settings):
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    put_json(path, json_in(path) | settings)
 
 
 # --- whole ones ---
@@ -106,7 +114,7 @@ def test_json_has_all_of_it():
 
 def test_bert_base_is_counted_from_its_config(folder):
     (folder / "model.safetensors").unlink()
-    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    put_json(folder / "config.json", {"model_type": "bert"})
     found = report(folder)
     assert found["parameters"]["without_pooler"] == 108_891_648
     assert found["parameters"]["total"] == 109_482_240
@@ -284,7 +292,7 @@ def test_a_sentence_model_needs_no_head_of_its_base(tmp_path):
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
     ]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    put_json(tmp_path / "modules.json", modules)
     found = report(tmp_path)
     assert found["fit"]["missing"] == found["fit"]["unused"] == []
     assert found["parameters"]["total"] == found["parameters"]["in_file"]
@@ -332,10 +340,10 @@ def test_unknown_architecture(folder):
 def test_sentence_settings_that_disagree(folder):
     parts = ("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")
     modules = [{"path": path, "type": f"sentence_transformers.models.{t}"} for path, t in parts]
-    (folder / "modules.json").write_text(json.dumps(modules))
+    put_json(folder / "modules.json", modules)
     (folder / "1_Pooling").mkdir()
     pooling = {"embedding_dimension": 31, "pooling_mode": ["cls", "max"]}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    put_json(folder / "1_Pooling" / "config.json", pooling)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 512}')
     found, said = warned(folder)
     assert found["sentence"]["pooling"] == ["cls", "max"]
@@ -456,7 +464,7 @@ def test_verify_looks_at_what_stands_beside_the_encoder(place, fault, folder, mo
             {"path": path, "type": f"sentence_transformers.models.{kind}"}
             for path, kind in kinds.items()
         ]
-        (folder / "modules.json").write_text(json.dumps(modules))
+        put_json(folder / "modules.json", modules)
         (folder / "1_Pooling").mkdir()
         (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
     code, out, err = inspected(folder, "--verify")
@@ -518,7 +526,7 @@ def test_checkpoint_of_google(tmp_path):
     model = transformers.BertForPreTraining(transformers.BertConfig(**SMALL))
     written = convert(model.state_dict())
     write_checkpoint(tmp_path / "bert_model.ckpt", written)
-    (tmp_path / "bert_config.json").write_text(json.dumps(SMALL))
+    put_json(tmp_path / "bert_config.json", SMALL)
     shutil.copy(TINY / "vocab.txt", tmp_path)
     found = report(tmp_path)
     assert found["weights"]["format"] == "tensorflow"

@@ -18,7 +18,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from front import bad, inspected, process
+from front import (
+    TINY,
+    bad,
+    inspected,
+    json_in,
+    process,
+)
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -31,7 +37,6 @@ from bertcli.inspection.attention_picture import picture as contents
 from bertcli.inspection.drawing import without_glyph
 from bertcli.models import forward_passes
 
-TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
 DRAWN = ("svg", "png", "pdf")
@@ -201,7 +206,7 @@ def test_json_and_npz_are_exact(tmp_path):
     assert arrays["tokens"].tolist() == list(right.tokens)
     assert (arrays["layers"].tolist(), arrays["heads"].tolist()) == ([0, 1], [0, 1, 2, 3])
     assert {"sentences", "special"} < {*arrays}
-    found = json.loads((tmp_path / "x.json").read_text())
+    found = json_in(tmp_path / "x.json")
     for layer, heads in right.maps.items():
         for head, weights in heads.items():
             assert np.array_equal(arrays["attention"][layer, head], weights)
@@ -219,7 +224,7 @@ def test_the_mean_of_all_heads(tmp_path):
     arrays = dict(np.load(tmp_path / "x.npz"))
     assert arrays["heads"].tolist() == [-1]
     np.testing.assert_allclose(arrays["attention"][1, 0], right.mean[1], rtol=1e-6)
-    found = json.loads((tmp_path / "x.json").read_text())
+    found = json_in(tmp_path / "x.json")
     assert [one["head"] for one in found["layers"][0]["heads"]] == ["mean"]
     assert "layer 1 · mean of heads" in (tmp_path / "x.svg").read_text()
     out = inspected(TINY, "--attention", "hello world", "--heads", "mean")[1]
@@ -233,7 +238,7 @@ def test_several_texts(tmp_path):
     for name in ("x.json", "x.npz"):
         assert inspected(*argv, "-o", tmp_path / name)[0] == 0
     arrays = dict(np.load(tmp_path / "x.npz"))
-    many = json.loads((tmp_path / "x.json").read_text())
+    many = json_in(tmp_path / "x.json")
     assert json.loads(inspected(*argv, "--json")[1]) == many
     for at, right in enumerate(rights):
         assert np.array_equal(arrays[f"attention_{at}"], right.arrays()["attention"])

@@ -12,11 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from front import PACKAGE, bad, good, inspected, report
+from front import (
+    TINY,
+    bad,
+    good,
+    inspected,
+    jsonl,
+    put_json,
+    report,
+)
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
-TINY = PACKAGE / "samples" / "tiny-bert"
 RANDOM = np.random.default_rng(7)
 VECTORS = RANDOM.normal(0, 1, (1000, 24)).astype(np.float32)
 SPOILED = VECTORS.copy()
@@ -37,10 +44,7 @@ def write(path, vectors):
             lists = pa.array(list(vectors), pa.list_(pa.float32()))
             pq.write_table(pa.table({"id": range(len(vectors)), "embedding": lists}), path)
         case ".jsonl" | ".jsonl.gz":
-            lines = "".join(
-                json.dumps({"id": at, "embedding": row.tolist()}) + "\n"
-                for at, row in enumerate(vectors)
-            )
+            lines = jsonl({"id": at, "embedding": row.tolist()} for at, row in enumerate(vectors))
             content = lines.encode()
             path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
         case ".csv" | ".csv.gz":
@@ -112,7 +116,7 @@ def test_null_in_json_is_no_number(tmp_path):
 
 def test_ragged_and_nested_vectors(tmp_path):
     rows = [{"tokens": ["a"], "vectors": [[3, 4], [0, 1]]}, {"vectors": [[6, 8, 0]], "text": None}]
-    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "x.jsonl").write_text(jsonl(rows))
     found = report(tmp_path / "x.jsonl")
     (array,) = found["arrays"]
     assert array["shape"] == [3, "2..3"] and array["norm"]["max"] == 10
@@ -188,13 +192,13 @@ def test_manifest_is_shown_and_compared(tmp_path):
     manifest = {"model": "m", "shape": [1000, 24], "dtype": "float32"}
     manifest["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
     beside = tmp_path / "out.npy.manifest.json"
-    beside.write_text(json.dumps(manifest))
+    put_json(beside, manifest)
     found = report(path)
     assert found["manifest"] == manifest and found["warnings"] == []
     assert "manifest" in inspected(path)[1]
     code, out, _ = inspected(path, "--verify")
     assert code == 0 and "ok    sha256" in out
-    beside.write_text(json.dumps(manifest | {"shape": [999, 24], "sha256": "0" * 64}))
+    put_json(beside, manifest | {"shape": [999, 24], "sha256": "0" * 64})
     assert "manifest says shape" in report(path)["warnings"][0]
     code, out, _ = inspected(path, "--verify")
     assert code == 1 and "WRONG" in out
@@ -254,7 +258,7 @@ def test_a_manifest_says_how_the_vectors_were_made(tmp_path):
 @pytest.mark.parametrize("made", [None, "x", 3, [], {}, {"options": 1, "weights": {"a": None}}])
 def test_a_fingerprint_of_any_kind_is_shown(made, tmp_path):
     path = write(tmp_path / "out.npy", VECTORS)
-    (tmp_path / "out.npy.manifest.json").write_text(json.dumps({"fingerprint": made}))
+    put_json(tmp_path / "out.npy.manifest.json", {"fingerprint": made})
     assert inspected(path)[0] == 0
 
 

@@ -6,7 +6,14 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from front import bad, call, good
+from front import (
+    TINY,
+    bad,
+    call,
+    good,
+    json_in,
+    put_json,
+)
 
 from bertcli.errors import ModelError
 from bertcli.families.config_checks import CHECKS, HIDDEN_ACTS, SIZES
@@ -14,7 +21,6 @@ from bertcli.models.activations import ACTIVATIONS
 from bertcli.models.bert import BertModel
 from bertcli.models.config import EXTRA_SIZES, MADE, BertConfig
 
-TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 FIELDS = [one.name for one in fields(BertConfig) if one.name not in MADE]
 ODD = ["x", [], {}, -1, None]
 
@@ -28,8 +34,8 @@ def changed(tmp_path):
 
     def change(**settings):
         folder = Path(shutil.copytree(TINY, tmp_path / "model", dirs_exist_ok=True))
-        config = json.loads((TINY / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | settings))
+        config = json_in(TINY / "config.json")
+        put_json(folder / "config.json", config | settings)
         return folder
 
     return change

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import json
 import os
 import pickle
 import signal
@@ -15,7 +14,15 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from front import PROGRAM, call, environment, on_torch
+from front import (
+    PROGRAM,
+    call,
+    environment,
+    json_in,
+    jsonl,
+    on_torch,
+    rows_in,
+)
 
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.files.versions import install_command
@@ -68,8 +75,8 @@ def shards(tmp_path):
     (folder / "sub").mkdir(parents=True)
     for number in range(3):
         lines = [{"id": f"{number}-{i}", "text": t} for i, t in enumerate(TEXTS * (number + 1))]
-        (folder / f"part-{number}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-    last = "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(TEXTS))
+        (folder / f"part-{number}.jsonl").write_text(jsonl(lines))
+    last = jsonl({"id": i, "text": text} for i, text in enumerate(TEXTS))
     with gzip.open(folder / "sub" / "part-3.jsonl.gz", "wt") as file:
         file.write(last)
     return folder
@@ -94,7 +101,7 @@ def run(*argv):
 
 
 def rows(path):
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return rows_in(path)
 
 
 @pytest.mark.ray
@@ -117,7 +124,7 @@ def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards,
         assert [row["id"] for row in found] == [row["id"] for row in expected]
         vectors = (np.array([row["embedding"] for row in some]) for some in (found, expected))
         assert np.abs(next(vectors) - next(vectors)).max() < 1e-6
-    manifest = json.loads((out / "manifest.json").read_text())
+    manifest = json_in(out / "manifest.json")
     assert manifest["counts"]["records"] == 7 * len(TEXTS)
     assert [shard["records"] for shard in manifest["shards"]] == [
         len(TEXTS) * times for times in (1, 2, 3, 1)
@@ -374,7 +381,7 @@ def test_what_opens_a_store_stays_with_its_files_and_is_shown_nowhere(tmp_path, 
     assert [path.name.removeprefix("a") for path in made] == ends
     for path in made:
         assert not any(word in path.read_text() for word in ("KEY", "CRET", "TOKEN"))
-    manifest = json.loads(made[-1].read_text())
+    manifest = json_in(made[-1])
     assert manifest["shard"]["source"]["place"] == "s3://bucket/in/a.jsonl"
 
 
@@ -449,7 +456,7 @@ def test_shards_without_a_row(cluster, tmp_path, only):
     common = ("--engine", "ray", "--ray-address", cluster, "-o", out, "--on-error", "skip")
     code, err = run("tokenize", "-i", source, *common)
     assert (code, "1 record was skipped" in err) == (bool(only), bool(only)), err
-    made = json.loads((out / "manifest.json").read_text())
+    made = json_in(out / "manifest.json")
     assert made["counts"]["records"] == 0
     assert made["counts"]["skipped"] == bool(only)
     assert made["shards"] == [

@@ -9,9 +9,15 @@ import os
 import numpy
 import pyarrow.parquet
 import pytest
-from front import PACKAGE, bad, call, good, process
+from front import (
+    TINY,
+    bad,
+    call,
+    good,
+    json_in,
+    process,
+)
 
-TINY = PACKAGE / "samples" / "tiny-bert"
 FILES = {
     "b.txt": "b\n",
     "a.txt": "a\n",
@@ -173,7 +179,7 @@ def test_a_resumed_run_knows_the_files_of_a_folder(docs):
     """What was read is in the manifest, file by file, and a changed or new file is refused."""
     run = ("embed", "-m", TINY, "-i", "docs/sub", "-o", "v.npy", "-q")
     assert call(*run).code == 0
-    made = json.loads((docs.parent / "v.npy.manifest.json").read_text())
+    made = json_in(docs.parent / "v.npy.manifest.json")
     names = [one["name"] for one in made["inputs"]]
     assert names == [os.path.join("docs/sub", name) for name in ("c.jsonl", "deep/d.csv", "e.md")]
     assert "already complete" in call(*run[:-1], "--resume").err

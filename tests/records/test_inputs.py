@@ -14,7 +14,13 @@ import pyarrow.parquet
 import pytest
 import safetensors.numpy
 import zstandard
-from front import PACKAGE, bad, call, good, ids_of
+from front import (
+    TINY,
+    bad,
+    call,
+    good,
+    ids_of,
+)
 
 DEEP = "[" * 100_000
 
@@ -444,7 +450,6 @@ HEADS = {
     "none": b"\x93NUMPY\x01\0",
     "cut off": npy("(9, 9)"),
 }
-TINY = PACKAGE / "samples" / "tiny-bert"
 
 
 @pytest.mark.parametrize("name", HEADS)

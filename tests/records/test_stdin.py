@@ -5,9 +5,16 @@ import json
 
 import pytest
 import zstandard
-from front import DEADLINE, PACKAGE, bad, call, good, process, start
+from front import (
+    DEADLINE,
+    TINY,
+    bad,
+    call,
+    good,
+    process,
+    start,
+)
 
-TINY = PACKAGE / "samples" / "tiny-bert"
 NOTE = "note: stdin begins with a JSON object: read as JSONL (--input-format txt: as text)\n"
 
 

@@ -1,8 +1,9 @@
 """Made examples whose rule is simple enough to be learnt by a tiny model in seconds."""
 
-import json
 import random
 from pathlib import Path
+
+from front import jsonl
 
 GOOD, BAD = ("good", "great", "fine", "lovely"), ("bad", "awful", "poor", "nasty")
 FILLER = "the film was a very long one with many people and some music".split()  # noqa: SIM905
@@ -79,5 +80,5 @@ def belonging(count: int = 60, seed: int = 0, negatives: bool = False) -> list[d
 
 
 def written(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    path.write_text(jsonl(rows), "utf-8")
     return path

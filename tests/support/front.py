@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from bertcli.embedding.options import EmbedOptions
 
 PROGRAM = [sys.executable, "-m", "bertcli"]
 PACKAGE = Path(__file__).parents[2]
+TINY = PACKAGE / "samples" / "tiny-bert"
 FOREIGN = ("BERTCLI_", "_BERTCLI", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "TTY_")
 FOREIGN += ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")  # users' programs are compiled once
 # What `bertcli tokenize hello` writes.
@@ -64,6 +65,26 @@ class Result(NamedTuple):
     def hint(self) -> str:
         assert self.error
         return self.err.splitlines()[1].removeprefix("hint: ")
+
+
+def jsonl(rows: Iterable[Any]) -> str:
+    """Return rows as lines of JSON."""
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def rows_in(path: Path) -> list[Any]:
+    """Return the rows of a file of lines of JSON."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def json_in(path: Path) -> Any:
+    """Return what a file of JSON holds."""
+    return json.loads(path.read_text("utf-8"))
+
+
+def put_json(path: Path, value: Any) -> None:
+    """Write a file of JSON."""
+    path.write_text(json.dumps(value), "utf-8")
 
 
 def environment(more: Mapping[str, str] = {}) -> dict[str, str]:

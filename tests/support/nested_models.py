@@ -1,7 +1,8 @@
 """Sentence models as older versions of sentence-transformers wrote them."""
 
-import json
 import shutil
+
+from front import put_json
 
 
 def inside_a_sentence_model(bert, folder):
@@ -12,5 +13,5 @@ def inside_a_sentence_model(bert, folder):
     parts = {"Transformer": "0_Transformer", "Pooling": "1_Pooling"}
     kind = "sentence_transformers.models"
     modules = [{"type": f"{kind}.{name}", "path": path} for name, path in parts.items()]
-    (folder / "modules.json").write_text(json.dumps(modules))
+    put_json(folder / "modules.json", modules)
     return folder

@@ -1,11 +1,14 @@
 """What the tests of training share: a small folder of prepared instances, and runs over it."""
 
 import hashlib
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
+from front import (
+    put_json,
+    rows_in,
+)
 from safetensors.numpy import save_file
 
 TOKENIZER = Path(__file__).parents[2] / "samples" / "tiny-bert"
@@ -74,16 +77,16 @@ def prepared(folder: Path, rows: int = 200, shards: int = 2, seed: int = 0, **ch
         "statistics": {},
         "tokenizer_sha256": hashes,
     }
-    (folder / "instances.json").write_text(json.dumps({**index, **changes}))
+    put_json(folder / "instances.json", {**index, **changes})
     return folder
 
 
 def config_file(path: Path, **changes) -> Path:
-    path.write_text(json.dumps({**CONFIG, **changes}))
+    put_json(path, {**CONFIG, **changes})
     return path
 
 
 def lines(folder: Path) -> list[dict]:
     """The log of a run without its clock."""
-    found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    found = rows_in(folder / "log.jsonl")
     return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in found]

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import tokenizers_made
+from front import json_in, put_json
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
@@ -33,7 +34,7 @@ def static_folder(path, kind="bert", place="", name="embedding.weight", more=(),
         {"idx": at, "name": str(at), "path": place, "type": f"sentence_transformers.models.{one}"}
         for at, (one, place) in enumerate(kinds)
     ]
-    (path / "modules.json").write_text(json.dumps(modules))
+    put_json(path / "modules.json", modules)
     return path
 
 
@@ -43,7 +44,7 @@ def model2vec_folder(path, kind="bert", embeddings=None, config=(), **tensors):
     (path / "tokenizer.json").write_text(tokenizers_made.stored(kind), "utf-8")
     embeddings = table(rows_of(kind)) if embeddings is None else embeddings
     save_file({"embeddings": embeddings, **tensors}, path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps({"model_type": "model2vec", **dict(config)}))
+    put_json(path / "config.json", {"model_type": "model2vec", **dict(config)})
     return path
 
 
@@ -61,7 +62,7 @@ def like_model2vec(path, texts):
     tokenizer.no_padding()
     tensors, config = (
         load_file(path / "model.safetensors"),
-        json.loads((path / "config.json").read_text()),
+        json_in(path / "config.json"),
     )
     limit, unknown = config.get("max_length", 512), unknown_of(tokenizer)
     tokenizer.no_truncation()

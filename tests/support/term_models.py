@@ -5,7 +5,11 @@ import shutil
 
 import torch
 import transformers
-from front import PACKAGE
+from front import (
+    TINY,
+    json_in,
+    put_json,
+)
 from model_reference import randomise
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder, SparseEncoder
@@ -14,7 +18,6 @@ from sentence_transformers.base.modules.normalize import Normalize
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 
-TINY = PACKAGE / "samples" / "tiny-bert"
 WIDTH = 12  # of the vectors of tokens
 
 
@@ -88,13 +91,13 @@ def pylate(base, place, **settings):
     save_file({"linear.weight": torch.randn(WIDTH, 32) / 5}, dense / "model.safetensors")
     config = {"in_features": 32, "out_features": WIDTH, "bias": False}
     config["activation_function"] = "torch.nn.modules.linear.Identity"
-    (dense / "config.json").write_text(json.dumps(config))
+    put_json(dense / "config.json", config)
     kinds = ["sentence_transformers.models.Transformer", "pylate.models.Dense.Dense"]
     modules = [
         {"idx": at, "name": str(at), "path": "1_Dense" * at, "type": kind}
         for at, kind in enumerate(kinds)
     ]
-    (place / "modules.json").write_text(json.dumps(modules))
+    put_json(place / "modules.json", modules)
     told = {"model_type": "ColBERT", "query_prefix": "[unused0]", "document_prefix": "[unused1]"}
     text = json.dumps(told | {"query_length": 20, "document_length": 30} | settings)
     (place / "config_sentence_transformers.json").write_text(text)
@@ -109,10 +112,10 @@ def colbert(base, place, metadata=None):
     torch.manual_seed(3)
     tensors["linear.weight"] = torch.randn(WIDTH, 32) / 5
     save_file(tensors, place / "model.safetensors", {"format": "pt"})
-    config = json.loads((base / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
-    (place / "config.json").write_text(json.dumps(config))
+    config = json_in(base / "config.json") | {"architectures": ["HF_ColBERT"]}
+    put_json(place / "config.json", config)
     if metadata is not None:
-        (place / "artifact.metadata").write_text(json.dumps(metadata))
+        put_json(place / "artifact.metadata", metadata)
     return place
 
 
@@ -128,10 +131,10 @@ def bge(base, place):
         | {"type": f"sentence_transformers.models.{kind}"}
         for at, kind in enumerate(kinds)
     ]
-    (place / "modules.json").write_text(json.dumps(modules))
+    put_json(place / "modules.json", modules)
     (place / "1_Pooling").mkdir()
     pooled = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True}
-    (place / "1_Pooling" / "config.json").write_text(json.dumps(pooled))
+    put_json(place / "1_Pooling" / "config.json", pooled)
     return place
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hostile
+from front import put_json
 from tokenizers import (
     AddedToken,
     Regex,
@@ -216,7 +217,7 @@ def folder_of(kind: str, path: Path, **settings: Any) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     (path / "tokenizer.json").write_text(stored(kind), "utf-8")
     said = {key: value for key, value in settings.items() if value is not None}
-    (path / "tokenizer_config.json").write_text(json.dumps(said), "utf-8")
+    put_json(path / "tokenizer_config.json", said)
     return path
 
 

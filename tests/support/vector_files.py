@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pyarrow.parquet as pq
+from front import rows_in
 from safetensors.numpy import load_file
 
 
@@ -25,7 +26,7 @@ def vectors_in(path):
                 else np.zeros((0, column.type.list_size))
             )
         case ".jsonl":
-            rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+            rows = rows_in(path)
             return np.array([row["embedding"] for row in rows])
         case ".csv":
             with path.open(newline="", encoding="utf-8") as file:

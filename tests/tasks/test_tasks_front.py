@@ -10,7 +10,18 @@ import sys
 import pyarrow.parquet
 import pytest
 import torch
-from front import PACKAGE, bad, call, good, on_torch, start
+from front import (
+    TINY,
+    bad,
+    call,
+    good,
+    json_in,
+    jsonl,
+    on_torch,
+    put_json,
+    rows_in,
+    start,
+)
 from task_models import ENTITIES, LENGTH, agree, labels, texts
 
 import bertcli
@@ -170,11 +181,11 @@ def test_a_kept_field_named_as_one_of_the_output(models, command, tmp_path):
     assert names["jsonl"] != names["csv"] or command in ("next-sentence", "classify", "answer")
     for form, taken in names.items():
         for name in (sorted(taken)[0], "truncated"):
-            path.write_text(json.dumps(row | {name: "precious"}))
+            put_json(path, row | {name: "precious"})
             done = call(command, "-m", argv[-1], "-i", path, "--keep-fields", "-f", form, "-q")
             assert f"{path}:1: field '{name}' cannot be kept" in done.error
     free = sorted(names["csv"] - names["jsonl"])
-    path.write_text(json.dumps(row | dict.fromkeys(free, "precious")))
+    put_json(path, row | dict.fromkeys(free, "precious"))
     (kept,) = good(command, "-m", argv[-1], "-i", path, "--keep-fields", "-q").rows
     assert [kept[name] for name in free] == ["precious"] * len(free)
 
@@ -229,14 +240,14 @@ def test_the_commands_are_there():
 def test_records_keep_their_ids_fields_and_order(models, tmp_path):
     path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     given = [{"id": n, "text": text, "more": n % 3} for n, text in enumerate(texts(200, 9))]
-    path.write_text("".join(json.dumps(line) + "\n" for line in given))
+    path.write_text(jsonl(given))
     argv = ["classify", "-i", path, "-m", folder_of(models, "classify"), "--keep-fields", "more"]
     good(*argv, "-q", "-o", out)
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    rows = rows_in(out)
     assert [(row["id"], row["more"]) for row in rows] == [(r["id"], r["more"]) for r in given]
     alone = call("classify", given[7]["text"], "-m", folder_of(models, "classify")).rows[0]
     agree({key: rows[7][key] for key in alone}, alone | {"id": 7})
-    piped = "".join(json.dumps(line) + "\n" for line in given)
+    piped = jsonl(given)
     same = good(*argv[:1], "-i", "-", "--input-format", "jsonl", *argv[3:], "-q", stdin=piped)
     agree(same.rows, rows)
 
@@ -310,14 +321,12 @@ def test_the_first_lines_come_early_and_head_ends_it(models, tmp_path):
 
 # --- models that their tokenizer does not fit ---
 
-TINY = PACKAGE / "samples" / "tiny-bert"
-
 
 def small(folder, command, **changes):
     """A folder of a small random model with the head of a command, and the sample's tokenizer."""
     shutil.copytree(TINY, folder)
     name = CALLS[command][0] if command in CALLS else "BertModel"
-    config = BertConfig.from_dict(json.loads((TINY / "config.json").read_text()) | changes)
+    config = BertConfig.from_dict(json_in(TINY / "config.json") | changes)
     model = ARCHITECTURES[name](config)
     initialise(model, 0.2)
     save(model, config, folder)

@@ -1,12 +1,18 @@
 """`bertcli classify`, `next-sentence` and `choose` against transformers and CrossEncoder."""
 
-import json
 import shutil
 
 import pytest
 import torch
 import transformers
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+    jsonl,
+    put_json,
+)
 from sentence_transformers import CrossEncoder
 from task_models import LENGTH, agree, labels, texts, tokenizer
 
@@ -33,7 +39,7 @@ def logits(models, name, pairs, **changes):
 def pairs_file(place):
     path = place / "pairs.jsonl"
     lines = [{"text": one, "pair": two} for one, two in PAIRS]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text(jsonl(lines))
     return path
 
 
@@ -83,9 +89,9 @@ def test_pairs_and_threshold(models, tmp_path):
 def test_token_types_are_given_where_the_folder_names_them(models, tmp_path):
     """Not where model_input_names lacks them, whatever the tokenizer puts around a pair."""
     folder = shutil.copytree(models(CLASSIFIER, num_labels=1), tmp_path / "m")
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings = json_in(folder / "tokenizer_config.json")
     settings["model_input_names"] = ["input_ids", "attention_mask"]
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    put_json(folder / "tokenizer_config.json", settings)
     theirs = CrossEncoder(str(folder), max_length=LENGTH, device="cpu")
     for copies in (1, 12):  # few records, and many as arrays
         path = tmp_path / f"{copies}.jsonl"
@@ -234,7 +240,7 @@ def expected_choices(models, prompt, several):
 def test_choices(models, tmp_path):
     asked = [{"id": n, "prompt": one, "choices": choices(n)} for n, (one, _) in enumerate(PAIRS)]
     path = tmp_path / "asked.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in asked))
+    path.write_text(jsonl(asked))
     folder = models("BertForMultipleChoice")
     piped = good("choose", "-m", folder, "-q", stdin=path.read_bytes()).rows
     small = good("choose", "-i", path, "-m", folder, "-q", "--window", 2, "--batch-tokens", 8).rows

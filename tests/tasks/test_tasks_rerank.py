@@ -2,11 +2,15 @@
 
 import csv
 import io
-import json
 
 import pyarrow.parquet
 import pytest
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    jsonl,
+)
 from sentence_transformers import CrossEncoder
 from task_models import LENGTH, agree, labels, texts
 
@@ -28,7 +32,7 @@ def model(models):
 def file(tmp_path):
     lines = [{"id": f"n{at}", "text": text, "kind": at % 3} for at, text in enumerate(TEXTS)]
     path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text(jsonl(lines))
     return path
 
 

@@ -1,11 +1,14 @@
 """`bertcli fill-mask` against transformers' pipeline."""
 
-import json
-
 import pytest
 import torch
 import transformers
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    jsonl,
+)
 from model_reference import randomise
 from task_models import LENGTH, agree, texts, tokenizer
 from tokenizers_made import MADE
@@ -113,7 +116,7 @@ def test_only_masked_positions_are_scored(models, monkeypatch):
 def test_a_text_without_a_mask_is_named(models, tmp_path):
     path = tmp_path / "in.jsonl"
     lines = [{"id": 1, "text": "a [MASK]"}, {"id": 2, "text": "b"}, {"id": 3, "text": "[MASK]"}]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text(jsonl(lines))
     argv = ["fill-mask", "-i", path, "-m", models("BertForMaskedLM")]
     done = call(*argv)
     assert done.code == 1 and f"{path}:2: no [MASK]" in done.err

@@ -6,6 +6,7 @@ from itertools import product
 
 import hostile
 import pytest
+from front import put_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers_made import MADE, for_words
@@ -83,7 +84,7 @@ class Both:
 def both(tmp_path_factory):
     folder = hostile.copy_vocabulary("uncased", tmp_path_factory.mktemp("uncased"))
     said = {"do_lower_case": True, "model_max_length": 16}
-    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    put_json(folder / "tokenizer_config.json", said)
     return Both(folder)
 
 
@@ -331,7 +332,7 @@ def test_a_saved_tokenizer_is_the_same_in_both_libraries(tmp_path, name):
     made = hostile.copy_vocabulary(name, tmp_path / "made")
     lower = hostile.VOCABULARIES[name]
     said = {"do_lower_case": lower, "model_max_length": 20, "padding_side": "left"}
-    (made / "tokenizer_config.json").write_text(json.dumps(said))
+    put_json(made / "tokenizer_config.json", said)
     ours = Tokenizer.load(made)
     ours.add_tokens(["covid"])
     ours.add_tokens(["[E1]"], special_tokens=True)

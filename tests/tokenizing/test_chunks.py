@@ -3,11 +3,11 @@
 What the tokens of a piece are is asked of the tokenizers library, of each piece alone.
 """
 
-import json
 from itertools import pairwise
 
 import hostile
 import pytest
+from front import put_json
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
@@ -35,7 +35,7 @@ def tokenizer(request, tmp_path_factory):
         return Tokenizer.load(MADE[request.param](tmp_path_factory.mktemp(request.param)))
     made = hostile.copy_vocabulary(request.param, tmp_path_factory.mktemp(request.param))
     lower = {"do_lower_case": hostile.VOCABULARIES[request.param]}
-    (made / "tokenizer_config.json").write_text(json.dumps(lower))
+    put_json(made / "tokenizer_config.json", lower)
     return Tokenizer.load(made)
 
 

@@ -1,9 +1,12 @@
 """`tokenize --count --per-file` and `--stats --per-file`: a row for each file, and the total."""
 
-import json
-
 import pytest
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    jsonl,
+)
 
 TEXTS = ["I love NLP!", "", "Ouagadougou \u4eac \U0001f600", "words " * 30]
 
@@ -13,7 +16,7 @@ def files(tmp_path, monkeypatch):
     """Files of several sizes and formats; the texts of the large ones are tokenized as arrays."""
     (tmp_path / "a.txt").write_text("\n".join(TEXTS * 700) + "\n", "utf-8")
     rows = [{"text": text, "id": at} for at, text in enumerate(TEXTS * 300)]
-    (tmp_path / "b.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "b.jsonl").write_text(jsonl(rows))
     (tmp_path / "c.txt").touch()
     (tmp_path / "d.csv").write_text("text,pair\none,two\nthree,\n")
     monkeypatch.chdir(tmp_path)

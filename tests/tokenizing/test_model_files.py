@@ -11,7 +11,13 @@ from pathlib import Path
 
 import hostile
 import pytest
-from front import bad, good
+from front import (
+    TINY,
+    bad,
+    good,
+    json_in,
+    put_json,
+)
 from tokenizers_made import folder_of
 
 from bertcli.errors import ModelError
@@ -20,7 +26,6 @@ from bertcli.tokenizing.columns import COLUMNS, Layout
 from bertcli.tokenizing.model_files import read_vocabulary
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-TINY = Path(__file__).parents[2] / "samples" / "tiny-bert"
 TEXTS = [
     "<s> a </s> <mask> [CLS] b [SEP] [MASK] c <pad> <unk>",
     "ZORBLAX zorblax Zorblax's [E1] [e1]",
@@ -187,7 +192,7 @@ def test_what_transformers_saves(tmp_path, vocabulary, added):
         theirs.add_special_tokens({"additional_special_tokens": ["[E1]", "[ENT]"]})
     theirs(["x", "y"], max_length=8, truncation=True, padding="max_length")
     theirs.save_pretrained(tmp_path / "new")
-    stored = json.loads((tmp_path / "new" / "tokenizer.json").read_text("utf-8"))
+    stored = json_in(tmp_path / "new" / "tokenizer.json")
     assert stored["truncation"] and stored["padding"]
     assert not (tmp_path / "new" / "vocab.txt").exists()
     assert check(tmp_path / "new").warnings == []
@@ -268,7 +273,7 @@ def test_a_cased_vocabulary_lower_cased_on_purpose_warns(tmp_path):
 
 
 def test_what_the_file_says_of_length_is_overridden(default_folder):
-    stored = json.loads((default_folder / "tokenizer.json").read_text("utf-8"))
+    stored = json_in(default_folder / "tokenizer.json")
     assert stored["truncation"]["max_length"] == stored["padding"]["strategy"]["Fixed"] == 128
     ours = Tokenizer.load(default_folder)
     short, long = ours.encode_records([Record("a"), Record("a " * 500)], Layout())
@@ -500,9 +505,9 @@ def test_decoding_cleans_up_as_the_folder_says(tmp_path, default_folder, said, n
     settings = {key: value for key, value in settings.items() if value is not None}
     folder = write(tmp_path, tokenizer_config=settings, config={"model_type": "bert"})
     if decoder != "vocab.txt":
-        core = json.loads((default_folder / "tokenizer.json").read_text("utf-8"))
+        core = json_in(default_folder / "tokenizer.json")
         core |= {} if decoder == "as it was" else {"decoder": decoder}
-        (folder / "tokenizer.json").write_text(json.dumps(core), "utf-8")
+        put_json(folder / "tokenizer.json", core)
     ours, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
     for text in SPACED:
         ids = theirs(text)["input_ids"]
@@ -769,8 +774,8 @@ def test_thousands_of_added_tokens_take_no_minutes(tmp_path, impatient):
 def as_it_is(folder, **change):
     """Write a tokenizer of the class that takes tokenizer.json as it is, with a change."""
     made = folder_of("roberta", folder, tokenizer_class="PreTrainedTokenizerFast")
-    stored = json.loads((made / "tokenizer.json").read_text("utf-8")) | change
-    (made / "tokenizer.json").write_text(json.dumps(stored), "utf-8")
+    stored = json_in(made / "tokenizer.json") | change
+    put_json(made / "tokenizer.json", stored)
     return made
 
 
@@ -778,12 +783,12 @@ def test_a_tokenizer_without_padding(tmp_path):
     added = [{"content": "<|end|>", "id": 700, "special": True, "normalized": False}]
     flags = {"single_word": False, "lstrip": False, "rstrip": False}
     made = folder_of("roberta", tmp_path / "m", tokenizer_class="PreTrainedTokenizerFast")
-    stored = json.loads((made / "tokenizer.json").read_text("utf-8"))
+    stored = json_in(made / "tokenizer.json")
     stored["added_tokens"] = [one | flags for one in added]
     stored["post_processor"] = None
     words = stored["model"]["vocab"]
     stored["model"]["vocab"] = {f"x{token}" if at < 4 else token: at for token, at in words.items()}
-    (made / "tokenizer.json").write_text(json.dumps(stored), "utf-8")
+    put_json(made / "tokenizer.json", stored)
     assert Tokenizer.load(made).special_ids() == {}
     many = "a b\nc\n" * 200
     assert len(good("tokenize", "-m", made, stdin=many).ids) == 400
@@ -800,7 +805,7 @@ def test_roles_are_those_of_the_vocabulary_where_nothing_names_them(tmp_path):
     ours = Tokenizer.load(as_it_is(tmp_path / "m"))
     assert (ours.roles["mask_token"], ours.roles["pad_token"]) == ("<mask>", "<pad>")
     named = {"mask_token": "the"}
-    (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps(named))
+    put_json(tmp_path / "m" / "tokenizer_config.json", named)
     assert Tokenizer.load(tmp_path / "m").roles["mask_token"] == "the"
 
 
@@ -815,7 +820,7 @@ def test_roles_are_those_of_the_vocabulary_where_nothing_names_them(tmp_path):
 )
 def test_the_class_of_a_folder_that_names_none_is_that_of_its_model(tmp_path, config, kind):
     made = folder_of("roberta", tmp_path / "m")
-    (made / "config.json").write_text(json.dumps(config))
+    put_json(made / "config.json", config)
     assert Tokenizer.load(made).kind.name == kind
 
 
@@ -830,9 +835,9 @@ def test_a_tokenizer_without_ends_of_texts(tmp_path):
 
 def test_chance_has_no_part_in_byte_pairs(tmp_path):
     made = folder_of("roberta", tmp_path / "m", tokenizer_class="RobertaTokenizer")
-    stored = json.loads((made / "tokenizer.json").read_text("utf-8"))
+    stored = json_in(made / "tokenizer.json")
     stored["model"]["dropout"] = 0.9
-    (made / "tokenizer.json").write_text(json.dumps(stored), "utf-8")
+    put_json(made / "tokenizer.json", stored)
     ours = Tokenizer.load(made)
     found = ours(["the capital of France"] * 20)["input_ids"]
     assert all(ids == found[0] for ids in found)

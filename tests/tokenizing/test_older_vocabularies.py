@@ -5,7 +5,10 @@ import struct
 
 import hostile
 import pytest
-from front import bad
+from front import (
+    bad,
+    put_json,
+)
 from tokenizers_made import FAMILIES, stored
 
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -43,7 +46,7 @@ def words(family, special):
 def write(folder, family, name, content):
     folder.mkdir()
     (folder / name).write_bytes(content)
-    (folder / "tokenizer_config.json").write_text(json.dumps(FAMILIES[family][1]))
+    put_json(folder / "tokenizer_config.json", FAMILIES[family][1])
     return folder
 
 
@@ -65,7 +68,7 @@ def test_byte_pairs(tmp_path):
     vocabulary = said["model"]["vocab"]
     vocabulary |= {one["content"]: one["id"] for one in said["added_tokens"]}
     folder = write(tmp_path / "m", "roberta", "merges.txt", f"#version: 0.2\n{merges}".encode())
-    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    put_json(folder / "vocab.json", vocabulary)
     same(Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder))
 
 

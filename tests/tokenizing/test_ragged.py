@@ -1,11 +1,13 @@
 """Flat batches: the same ids, types and masks as records one by one, for every layout."""
 
-import json
 from itertools import product
 
 import hostile
 import pytest
-from front import call
+from front import (
+    call,
+    put_json,
+)
 from tokenizers import AddedToken, pre_tokenizers, processors
 from tokenizers_made import MADE
 
@@ -26,7 +28,7 @@ def folder(request, tmp_path_factory):
         return MADE[request.param](tmp_path_factory.mktemp(request.param))
     made = hostile.copy_vocabulary(request.param, tmp_path_factory.mktemp(request.param))
     lower = {"do_lower_case": hostile.VOCABULARIES[request.param]}
-    (made / "tokenizer_config.json").write_text(json.dumps(lower))
+    put_json(made / "tokenizer_config.json", lower)
     return made
 
 

@@ -1,6 +1,5 @@
 """What tokenize writes of many records, as arrays, and of few, one by one: the same bytes."""
 
-import json
 import re
 import subprocess
 import sys
@@ -8,7 +7,12 @@ from itertools import product
 
 import hostile
 import pytest
-from front import call, environment, good
+from front import (
+    call,
+    environment,
+    good,
+    jsonl,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow.parquet import read_table
@@ -119,7 +123,7 @@ FORMS = ["jsonl", "csv", "tsv", "parquet", "npy", "npz", "safetensors"]
 def test_every_format(tmp_path, monkeypatch, form):
     """Files of many records are those of few, from lines and from records with fields."""
     rows = [{"id": at, "text": text, "label": at % 3} for at, text in enumerate(TEXTS)]
-    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    (tmp_path / "x.jsonl").write_text(jsonl(rows), "utf-8")
     (tmp_path / "x.txt").write_text("\n".join(TEXTS), "utf-8")
     options = ["--max-length=9", "--truncation=true", "--length", "--special-tokens-mask"]
     options += ["--padding=max_length"]
@@ -193,7 +197,7 @@ def test_of_many_threads_the_first_failure_is_told(many_blocks, tmp_path):
     """And all of them in the order of the records, where they are skipped."""
     rows = [{"text": f"a text {n} " * 9, "pair": "a" if n % 7 else "b " * 99} for n in range(2000)]
     path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text(jsonl(rows))
     many_blocks(4)
     options = ("-i", path, "--pair-field", "pair", "--max-length", 30, "--truncation", "only_first")
     failed = call("tokenize", *options)

@@ -1,9 +1,8 @@
 """Ids, types, masks, offsets, words and decoding against transformers, of every kind of model."""
 
-import json
-
 import hostile
 import pytest
+from front import put_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers_made import MADE, for_words
@@ -70,7 +69,7 @@ def two(request, tmp_path_factory) -> Two:
         return Two(MADE[request.param](tmp_path_factory.mktemp(request.param)), small=True)
     folder = hostile.copy_vocabulary(request.param, tmp_path_factory.mktemp(request.param))
     lower = {"do_lower_case": hostile.VOCABULARIES[request.param]}
-    (folder / "tokenizer_config.json").write_text(json.dumps(lower))
+    put_json(folder / "tokenizer_config.json", lower)
     return Two(folder)
 
 

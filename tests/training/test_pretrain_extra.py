@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import json
 import random
 import re
 import shutil
@@ -11,7 +10,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from example_files import written
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+    put_json,
+)
 from pretrain_folders import STILL, config_file, lines
 from safetensors.torch import load_file
 
@@ -127,7 +132,7 @@ def word(*ids):
 
 
 def test_the_index_names_them_and_their_sizes(place):
-    index = json.loads((place / "with" / "instances.json").read_text())
+    index = json_in(place / "with" / "instances.json")
     assert index["version"] == 2
     assert index["extra_embeddings"] == SIZES
     assert index["extra_fields"] == {"hint": "hint_ids", "noise": "noise"}
@@ -144,7 +149,7 @@ PLAIN = "0e1ad2e4e86e14a34265bb428490f9987475e177c418925e0ddba92535f7ece0"
 
 
 def test_instances_without_are_the_bytes_that_they_were(place):
-    index = json.loads((place / "without" / "instances.json").read_text())
+    index = json_in(place / "without" / "instances.json")
     assert index["version"] == 1 and not [name for name in index if name.startswith("extra")]
     (shard,) = (place / "without").glob("instances-*")
     assert hashlib.sha256(shard.read_bytes()).hexdigest() == PLAIN
@@ -208,7 +213,7 @@ def test_a_document_without_ids_that_fit_is_named(place, ids, said, tmp_path):
     assert not (tmp_path / "made").exists()
     done = prepare(place, *argv, "--on-error", "skip")
     assert done.code == 1 and said in done.err
-    counts = json.loads((tmp_path / "made" / "instances.json").read_text())["statistics"]
+    counts = json_in(tmp_path / "made" / "instances.json")["statistics"]
     assert counts["documents"] == 2
 
 
@@ -241,7 +246,7 @@ def test_only_the_model_with_the_ids_tells_the_masked_words(place, tmp_path):
         done = run(place, data, tmp_path / name, *LEARN, "--extra", chosen)
         assert done.code == 0, done
         accuracy[name] = lines(tmp_path / name)[-1]["masked_accuracy"]
-        config = json.loads((tmp_path / name / "config.json").read_text())
+        config = json_in(tmp_path / name / "config.json")
         assert [*config["extra_embeddings"]] == [name]
     assert accuracy["hint"] > 0.95 and accuracy["noise"] < 0.3, accuracy
     texts = [
@@ -288,7 +293,7 @@ def trained(place):
 
 def test_the_model_reads_the_fields_that_it_learnt_from(trained, tmp_path):
     model = trained / "model-with"
-    config = json.loads((model / "config.json").read_text())
+    config = json_in(model / "config.json")
     assert config["extra_embeddings"] == SIZES
     assert config["extra_fields"] == {"hint": "hint_ids", "noise": "noise"}
     texts = [{"text": "a bc", "hint_ids": [1, 21], "noise": 3, "label": one} for one in "xxyy"]
@@ -331,7 +336,7 @@ def test_sizes_of_a_config_may_be_larger(place, tmp_path):
         done = run(place, place / "with", out, *SHORT, config="sizes.json")
         assert done.code == bool(said) and said in done.err
         if not said:
-            found = json.loads((out / "config.json").read_text())["extra_embeddings"]
+            found = json_in(out / "config.json")["extra_embeddings"]
             assert found == {**SIZES, **sizes}
 
 
@@ -342,7 +347,7 @@ def test_held_out_texts_need_the_same_ids_and_may_have_more(place, tmp_path):
     file = written(tmp_path / "a.jsonl", [{**one, "noise": 20} for one in documents(4)])
     assert prepare(place, file, *BOTH, "-o", tmp_path / "held").code == 0
     assert run(place, place / "with", tmp_path / "out", *argv, tmp_path / "held").code == 0
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    config = json_in(tmp_path / "out" / "config.json")
     assert config["extra_embeddings"]["noise"] == 21
     done = run(place, place / "without", tmp_path / "plain", *argv, tmp_path / "held")
     assert done.code == 0, done
@@ -364,13 +369,13 @@ def test_ids_that_were_not_prepared_are_refused(place, data, extra, code, said, 
 
 def test_an_index_that_was_changed_is_refused(place, tmp_path):
     folder = shutil.copytree(place / "with", tmp_path / "data")
-    index = json.loads((folder / "instances.json").read_text())
+    index = json_in(folder / "instances.json")
     for changes, said in (
         ({"extra_embeddings": {"hint": 5, "noise": 9}}, "extra.hint contains"),
         ({"extra_embeddings": {"hint": "5"}}, "extra_embeddings: expected"),
         ({"extra_embeddings": {"other": 5}}, "expected extra.other as int32"),
         ({"version": 3}, "version 3 is not supported"),
     ):
-        (folder / "instances.json").write_text(json.dumps({**index, **changes}))
+        put_json(folder / "instances.json", {**index, **changes})
         done = run(place, folder, tmp_path / "out", *SHORT)
         assert done.code == 1 and said in done.error

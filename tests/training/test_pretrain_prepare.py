@@ -10,7 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chances import likely
-from front import NO_BYTECODE, bad, call, good, process
+from front import (
+    NO_BYTECODE,
+    bad,
+    call,
+    good,
+    json_in,
+    jsonl,
+    process,
+    put_json,
+)
 from nested_models import inside_a_sentence_model
 from tokenizers_made import roberta, wordpiece_folder
 
@@ -55,7 +64,7 @@ def write_tokenizer(folder, tokens, **settings):
     folder.mkdir()
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
     config = {"do_lower_case": True, "model_max_length": 64, **settings}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    put_json(folder / "tokenizer_config.json", config)
 
 
 def prepare(place, *argv, stdin=""):
@@ -193,8 +202,8 @@ def test_a_process_of_its_own_gives_the_same_bytes(place, tmp_path):
     assert files_of(tmp_path / "a") == files_of(place / "made")
 
 
-JSON_TEXTS = "".join(json.dumps({"text": "\n".join(document)}) + "\n" for document in CORPUS)
-JSON_LISTS = "".join(json.dumps({"text": document}) + "\n" for document in CORPUS)
+JSON_TEXTS = jsonl({"text": "\n".join(document)} for document in CORPUS)
+JSON_LISTS = jsonl({"text": document} for document in CORPUS)
 
 
 @pytest.mark.parametrize(
@@ -436,8 +445,8 @@ SHARD = "instances-00000.safetensors"
 
 
 def edited(folder, **changes):
-    index = json.loads((folder / "instances.json").read_text())
-    (folder / "instances.json").write_text(json.dumps(index | changes))
+    index = json_in(folder / "instances.json")
+    put_json(folder / "instances.json", index | changes)
 
 
 def flipped(path):
@@ -461,7 +470,7 @@ def test_a_tokenizer_of_older_files_comes_along(place, tmp_path):
     folder = tmp_path / "older"
     folder.mkdir()
     words = {**model["vocab"], "<mask>": len(model["vocab"])}
-    (folder / "vocab.json").write_text(json.dumps(words))
+    put_json(folder / "vocab.json", words)
     pairs = (pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"])
     (folder / "merges.txt").write_text("".join(f"{pair}\n" for pair in pairs))
     assert prepare(place, "corpus.txt", "-m", folder, "-o", tmp_path / "made").code == 0

@@ -11,7 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+    put_json,
+)
 from model_reference import close
 from pretrain_folders import CONFIG, STILL, VOCABULARY, config_file, lines, prepared
 from safetensors.torch import load_file, save_file
@@ -86,7 +92,7 @@ def test_what_is_left(whole):
     assert {"loss", "mlm_loss", "nsp_loss", "lr", "grad_norm", "epoch"} < set(log[0])
     assert log[0]["loss"] == pytest.approx(log[0]["mlm_loss"] + log[0]["nsp_loss"])
     assert log[-1]["rows"] == 4  # 5 % of 80
-    assert json.loads((folder / "config.json").read_text())["vocab_size"] == VOCABULARY
+    assert json_in(folder / "config.json")["vocab_size"] == VOCABULARY
 
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -232,7 +238,7 @@ def test_init_counts_by_the_weights_in_use(place, whole, tmp_path):
 def test_sizes_have_names(place):
     more = ["--config", "tiny", "--steps", 1, "--batch-size", 1, "--eval-fraction", 0]
     assert call(*argv(place, place / "tiny", *more)).code == 0
-    said = json.loads((place / "tiny" / "config.json").read_text())
+    said = json_in(place / "tiny" / "config.json")
     assert (said["num_hidden_layers"], said["hidden_size"]) == (2, 128)
     assert (said["num_attention_heads"], said["intermediate_size"]) == (2, 512)
     assert [line["step"] for line in lines(place / "tiny")] == [1]
@@ -559,7 +565,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(place, whole, tmp_path,
 def test_a_state_that_was_changed_is_named(place, whole, tmp_path, change, message):
     shutil.copytree(whole[0], tmp_path / "out")
     file = tmp_path / "out" / "checkpoint-6" / "training_state.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    put_json(file, json_in(file) | change)
     done = bad(*argv(place, tmp_path / "out", "--resume"))
     assert f"training_state.json: cannot be read: {message}" in done.error
 

@@ -1,13 +1,18 @@
 """Extra embeddings at the shell: ids of words that records give, from `train` to `evaluate`."""
 
-import json
 import random
 import shutil
 
 import pytest
 import torch
 from example_files import FILLER, written
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+    put_json,
+)
 from safetensors.torch import load_file
 
 from bertcli.checkpoints.load import load
@@ -53,7 +58,7 @@ def test_only_the_model_with_the_ids_learns_what_they_say(made):
 
 
 def test_the_folder_says_what_it_needs(made):
-    config = json.loads((made[0] / "with" / "config.json").read_text())
+    config = json_in(made[0] / "with" / "config.json")
     assert config["extra_embeddings"] == {"emotion": 5}
     assert config["extra_fields"] == {"emotion": "emotion_ids"}
     weights = load_file(made[0] / "with" / "model.safetensors")
@@ -137,7 +142,7 @@ def test_a_base_with_extra_embeddings_goes_on_with_its_own(made, base, tmp_path)
     assert done.code == 1 and "(emotion), and needs their ids\nhint: --extra emotion=F" in done.err
     both = ["--extra", "emotion=emotion_ids", "--extra", "again=emotion_ids"]
     assert call(*argv, tmp_path / "out", *both, "--layers", 2).code == 0
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    config = json_in(tmp_path / "out" / "config.json")
     assert config["extra_embeddings"] == {"emotion": 5, "again": 5}
     assert good("classify", "-i", file, "-m", tmp_path / "out", *FIXED).rows
 
@@ -232,10 +237,10 @@ def test_the_runner_gives_each_token_its_id(made, padded):
 
 def test_names_as_others_wrote_them(made, tmp_path):
     folder = shutil.copytree(made[0] / "with", tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
+    config = json_in(folder / "config.json")
     del config["extra_embeddings"], config["extra_fields"]
     config |= {"emotion_vocab_size": 5, "syllable_vocab_size": 3}
-    (folder / "config.json").write_text(json.dumps(config))
+    put_json(folder / "config.json", config)
     weights = load_file(folder / "model.safetensors")
     weights["bert.embeddings.emotion_embeddings.weight"] = weights.pop(
         "bert.embeddings.extra.emotion.weight"

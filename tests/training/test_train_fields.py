@@ -1,10 +1,13 @@
 """`bertcli train` and `evaluate` on files whose fields have other names."""
 
-import json
-
 import pytest
 from example_files import asked, belonging, reviews, scored, several, tagged, written
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+)
 
 TEXT, PAIR, LABEL = "--text-field", "--pair-field", "--label-field"
 KINDS = {  # rows, other names for their fields, options
@@ -52,7 +55,7 @@ def test_other_names_are_the_same_examples(kind, base, tmp_path):
         out = tmp_path / place
         done = call(*argv(written(tmp_path / f"{place}.jsonl", given), out, base, *more))
         assert done.code == 0, done.err
-        manifest = json.loads((out / "manifest.json").read_text())
+        manifest = json_in(out / "manifest.json")
         found.append((manifest["task"], manifest["data_sha256"]))
     assert found[0] == found[1]
 
@@ -89,8 +92,8 @@ def test_the_fields_of_the_file_decide_where_text_and_pair_are_named(base, tmp_p
     more = [TEXT, "sentence1", PAIR, "sentence2"]
     done = call(*argv(file, tmp_path / "out", base, *more))
     assert done.code == 0, done.err
-    assert json.loads((tmp_path / "out/manifest.json").read_text())["task"] == "regress"
+    assert json_in(tmp_path / "out/manifest.json")["task"] == "regress"
     pairs = written(tmp_path / "p.jsonl", [{**row, "score": None} for row in rows])
     pairs.write_text(pairs.read_text().replace(', "score": null', ""))
     done = call(*argv(pairs, tmp_path / "other", base, *more))
-    assert json.loads((tmp_path / "other/manifest.json").read_text())["task"] == "embed"
+    assert json_in(tmp_path / "other/manifest.json")["task"] == "embed"

@@ -1,6 +1,5 @@
 """`bertcli train --frozen`: a head over vectors that are computed once, and who loads it."""
 
-import json
 import shutil
 import warnings
 from functools import partial, partialmethod
@@ -9,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 from example_files import reviews, scored, several, written
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+    put_json,
+)
 from model_reference import close
 from pretrain_folders import lines
 from sentence_folders import saved, sentence_model
@@ -30,7 +35,7 @@ def argv(file, out, base, *more):
 
 
 def metrics(folder):
-    return json.loads((folder / "manifest.json").read_text())["metrics"]
+    return json_in(folder / "manifest.json")["metrics"]
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +194,7 @@ def test_few_examples_train_a_head_alone(whole, sentences, tmp_path):
         if one != "--frozen"
     ]
     assert call(*given).code == 0
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["method"] == "frozen"
+    assert json_in(tmp_path / "out" / "manifest.json")["method"] == "frozen"
 
 
 def test_several_labels_and_scores(sentences, tmp_path):
@@ -287,7 +292,7 @@ def test_a_model_that_truncates_its_vectors(normalize, tmp_path):
     behind = [st.Pooling(32), *([st.Normalize()] if normalize else [])]
     base = saved(sentence_model(*behind), tmp_path / "base")
     config = base / "config_sentence_transformers.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "truncate_dim": 8}))
+    put_json(config, {**json_in(config), "truncate_dim": 8})
     file = written(tmp_path / "e.jsonl", reviews(30))
     assert call(*argv(file, tmp_path / "out", base, "--steps", 5)).code == 0
     theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(TEXTS)

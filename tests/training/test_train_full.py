@@ -12,7 +12,15 @@ import pytest
 import torch
 import transformers
 from example_files import asked, belonging, reviews, scored, several, tagged, written
-from front import bad, call, good, process
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+    jsonl,
+    process,
+    put_json,
+)
 from model_reference import close
 from nested_models import inside_a_sentence_model
 from pretrain_folders import STILL, lines
@@ -131,7 +139,7 @@ def test_what_is_left(whole):
     assert "note: fresh head: bert.pooler.dense.weight, bert.pooler.dense.bias, classifier" in said
     left = {path.name for path in folder.iterdir()}
     assert {"config.json", "model.safetensors", "log.jsonl", "manifest.json", "README.md"} < left
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json_in(folder / "manifest.json")
     assert manifest["task"] == "classify" and manifest["labels"] == ["bad", "good"]
     assert manifest["examples"] == {"train": 54, "eval": 6}
     evaluations = [line for line in lines(folder) if "eval_loss" in line]
@@ -341,7 +349,7 @@ def test_tables_are_examples_too(form, base, tmp_path):
 
 
 def test_stdin_is_jsonl(base, tmp_path):
-    stdin = "".join(json.dumps(row) + "\n" for row in reviews(20))
+    stdin = jsonl(reviews(20))
     assert call(*argv("-", tmp_path / "out", base, "--steps", 1), stdin=stdin).code == 0
 
 
@@ -464,9 +472,9 @@ def test_a_flipped_bit_is_not_resumed(name, whole, base, tmp_path):
 def test_a_head_with_the_same_labels_in_another_order_is_kept(whole, tmp_path):
     folder, file, _ = whole
     start = shutil.copytree(folder, tmp_path / "start")
-    config = json.loads((start / "config.json").read_text())
+    config = json_in(start / "config.json")
     config |= {"id2label": {"0": "good", "1": "bad"}, "label2id": {"good": 0, "bad": 1}}
-    (start / "config.json").write_text(json.dumps(config))
+    put_json(start / "config.json", config)
     done = call(*argv(file, tmp_path / "out", start, "--steps", 1, "--learning-rate", 0))
     assert done.code == 0 and "fresh head" not in done.err
     ours, theirs = (load_file(Path(one) / "model.safetensors") for one in (tmp_path / "out", start))
@@ -476,7 +484,7 @@ def test_a_head_with_the_same_labels_in_another_order_is_kept(whole, tmp_path):
     assert call("classify", "-m", tmp_path / "out", *given).out == (
         call("classify", "-m", start, *given).out
     )
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest = json_in(tmp_path / "out/manifest.json")
     assert manifest["labels"] == ["good", "bad"]
     (report,) = call("evaluate", file, "-m", tmp_path / "out").rows
     logged = [line for line in lines(tmp_path / "out") if "accuracy" in line]
@@ -492,7 +500,7 @@ def test_integer_labels_are_the_classes_of_a_head_without_names(models, tmp_path
     assert done.code == 0 and "fresh head" not in done.err
     ours, theirs = (load_file(Path(one) / "model.safetensors") for one in (tmp_path / "out", start))
     assert torch.equal(ours["classifier.weight"], theirs["classifier.weight"])
-    metrics = json.loads((tmp_path / "out/manifest.json").read_text())["metrics"]
+    metrics = json_in(tmp_path / "out/manifest.json")["metrics"]
     (report,) = call("evaluate", file, "-m", tmp_path / "out").rows
     assert report["accuracy"] == metrics["accuracy"]
 
@@ -504,7 +512,7 @@ def test_equal_numbers_as_labels_are_in_one_order(base, tmp_path):
         out = tmp_path / seed
         done = process(*argv(file, out, base, "--steps", 1), env={"PYTHONHASHSEED": seed})
         assert done.code == 0, done
-        manifest = json.loads((out / "manifest.json").read_text())
+        manifest = json_in(out / "manifest.json")
         assert manifest["labels"] == ["001", "01", "1"]
 
 
@@ -513,5 +521,5 @@ def test_the_manifest_has_the_digest_of_what_was_read(file, base, tmp_path, monk
     step = Training.step
     monkeypatch.setattr(Training, "step", lambda *given: file.write_text("other") and step(*given))
     assert call(*argv(file, tmp_path / "out", base, "--steps", 1)).code == 0
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest = json_in(tmp_path / "out/manifest.json")
     assert manifest["data"] == [{"path": str(file), "sha256": read}]

@@ -1,12 +1,15 @@
 """`bertcli train` that is killed anywhere and resumed ends in the bytes of a run that was not."""
 
-import json
 import os
 
 import pytest
 from example_files import belonging, reviews, written
 from forks import forks
-from front import PACKAGE, call
+from front import (
+    TINY,
+    call,
+    json_in,
+)
 from model_reference import close
 from pretrain_folders import STILL, lines
 from safetensors.torch import load_file
@@ -15,7 +18,6 @@ from torchrun import as_torchrun
 from bertcli.training.loop import Training
 from bertcli.training.objectives import LabelObjective
 
-TINY = PACKAGE / "samples" / "tiny-bert"
 STEPS = 6
 CLOCKS = ("log.jsonl", "training_state.json")
 
@@ -31,7 +33,7 @@ def result(folder):
     files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
     assert f"checkpoint-{STEPS}/optimizer.safetensors" in files
     kept = {name: path.read_bytes() for name, path in files.items() if path.name not in CLOCKS}
-    state = json.loads((folder / f"checkpoint-{STEPS}/training_state.json").read_text())
+    state = json_in(folder / f"checkpoint-{STEPS}/training_state.json")
     return sorted(files), lines(folder), kept, {**state, "log_bytes": None, "sha256": None}
 
 
@@ -104,7 +106,7 @@ def test_the_best_weights_are_those_of_the_step_that_is_told(tmp_path, monkeypat
     assert call(*argument).code == 130
     killed = None
     assert call(*argument, "--eval-every", 6).code == 0
-    assert json.loads((out / "manifest.json").read_text())["metrics"]["step"] == 2
+    assert json_in(out / "manifest.json")["metrics"]["step"] == 2
     every = argv(file, TINY, "--full", tmp_path / "every", "--keep", 9)
     assert call(*every).code == 0
     weights = (tmp_path / "every" / "checkpoint-2" / "model.safetensors").read_bytes()

@@ -1,12 +1,15 @@
 """`bertcli train` on pairs: the losses of sentence-transformers, and vectors that are better."""
 
-import json
 import warnings
 
 import pytest
 import torch
 from example_files import belonging, scored, written
-from front import call, good
+from front import (
+    call,
+    good,
+    json_in,
+)
 from model_reference import close
 from train_steps import check_resumed, opened, standing
 
@@ -130,7 +133,7 @@ def test_scores_become_cosines(base, tmp_path):
 def test_the_result_is_a_sentence_model(base, tmp_path):
     file = written(tmp_path / "pairs.jsonl", belonging(20))
     assert call(*argv(file, tmp_path / "out", base, "--steps", 2, "--max-length", 20)).code == 0
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["pooling"] == "mean"
+    assert json_in(tmp_path / "out" / "manifest.json")["pooling"] == "mean"
     from sentence_transformers import SentenceTransformer
 
     with warnings.catch_warnings():

@@ -1,12 +1,15 @@
 """`bertcli train` on questions with answers: the loss of transformers, windows, what loads it."""
 
-import json
-
 import pytest
 import torch
 import transformers
 from example_files import asked, written
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+)
 from pretrain_folders import STILL
 from train_steps import check_resumed, check_step, opened, standing
 
@@ -60,7 +63,7 @@ def test_a_rule_is_learnt_and_used(base, tmp_path):
     file = written(tmp_path / "asked.jsonl", asked(240))
     more = ["--steps", 200, "--eval-every", 50, "--batch-size", 16]
     assert call(*argv(file, tmp_path / "out", base, *more)).code == 0
-    metrics = json.loads((tmp_path / "out" / "manifest.json").read_text())["metrics"]
+    metrics = json_in(tmp_path / "out" / "manifest.json")["metrics"]
     assert metrics["f1"] > 0.99, metrics
     other = written(tmp_path / "other.jsonl", asked(40, seed=8))
     (found,) = good("evaluate", other, "-m", tmp_path / "out").rows

@@ -1,14 +1,18 @@
 """`bertcli train` on words with tags: the step of transformers, and what loads the result."""
 
 import gzip
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 import transformers
 from example_files import tagged, written
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    json_in,
+)
 from pretrain_folders import STILL
 from train_steps import check_step, opened, standing
 
@@ -59,7 +63,7 @@ def test_a_step_is_that_of_transformers(parts, base, tmp_path):
 def test_a_rule_is_learnt_and_used(base, tmp_path):
     file = written(tmp_path / "words.jsonl", tagged(200))
     assert call(*argv(file, tmp_path / "out", base, "--steps", 150, "--eval-every", 50)).code == 0
-    metrics = json.loads((tmp_path / "out" / "manifest.json").read_text())["metrics"]
+    metrics = json_in(tmp_path / "out" / "manifest.json")["metrics"]
     assert metrics["f1"] > 0.99, metrics
     other = written(tmp_path / "other.jsonl", tagged(50, seed=8))
     (found,) = good("evaluate", other, "-m", tmp_path / "out").rows
@@ -84,7 +88,7 @@ def test_long_sentences_are_learnt_and_judged_in_windows(base, tmp_path):
     done = call(*argv(file, tmp_path / "out", base, *more))
     assert done.code == 0 and "30 of 30 sentences are read in windows of 12 tokens" in done.err
     assert "truncated" not in done.err
-    metrics = json.loads((tmp_path / "out" / "manifest.json").read_text())["metrics"]
+    metrics = json_in(tmp_path / "out" / "manifest.json")["metrics"]
     assert metrics["rows"] == 3 and metrics["f1"] > 0.99, metrics
     other = written(tmp_path / "other.jsonl", long_sentences(30, seed=8))
     done = good("evaluate", other, "-m", tmp_path / "out", "--max-length", 12)

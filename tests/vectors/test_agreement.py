@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from front import json_in, put_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -34,7 +35,7 @@ def write(tmp_path):
             lines = [json.dumps({"embedding": row}) for row in np.asarray(vectors).tolist()]
             path.write_text("".join(line + "\n" for line in lines))
         if manifest:
-            (tmp_path / f"{name}.manifest.json").write_text(json.dumps(manifest))
+            put_json(tmp_path / f"{name}.manifest.json", manifest)
         return str(path)
 
     return write
@@ -276,7 +277,7 @@ def test_command_for_people(write, run):
 def test_command_writes_a_file(write, run, tmp_path):
     a = write("a.npy", normal(2, 4))
     assert run(a, a, "-o", str(tmp_path / "out.jsonl")) == (0, "", "")
-    assert json.loads((tmp_path / "out.jsonl").read_text())["identical"]
+    assert json_in(tmp_path / "out.jsonl")["identical"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names are text")

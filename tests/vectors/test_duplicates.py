@@ -1,12 +1,16 @@
 """Near-duplicates: the components that comparing all pairs finds, in blocks and by bounds."""
 
-import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    jsonl,
+)
 
 from bertcli.vectors import duplicates as grouping
 from bertcli.vectors.duplicates import Components
@@ -127,7 +131,7 @@ def test_the_texts_without_duplicates(corpus, tmp_path):
 def test_ids_fields_and_tables(tmp_path):
     path = tmp_path / "c.jsonl"
     lines = [{"id": f"n{at}", "body": text} for at, text in enumerate(TEXTS)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text(jsonl(lines))
     argv = (*ARGV, path, "--text-field", "body")
     assert good(*argv).rows[0] == {
         **{"keep": 0, "rows": [2, 5], "scores": [1.0, 1.0]},

@@ -11,13 +11,22 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from front import PACKAGE, bad, call, good, left_in, shell
+from front import (
+    TINY,
+    bad,
+    call,
+    good,
+    json_in,
+    jsonl,
+    left_in,
+    put_json,
+    shell,
+)
 from vector_files import vectors_in
 
 from bertcli.vectors import journal
 from bertcli.vectors.output import Sink
 
-TINY = PACKAGE / "samples" / "tiny-bert"
 SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1, "--window", 2)
 FORMS = ("npy", "npz", "safetensors", "parquet", "jsonl", "csv")
 LINES = [{"id": f"ü{n}", "text": f"i love nlp {n}"} for n in range(6)]
@@ -27,7 +36,7 @@ OWN = (*journal.ENDS[:-1], *(f".run/{name}" for name in journal.PARTS))
 @pytest.fixture
 def texts(tmp_path):
     file = tmp_path / "texts.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    file.write_text(jsonl(LINES))
     return file
 
 
@@ -423,7 +432,7 @@ def test_of_stdin_the_committed_records_are_compared(tmp_path):
     done = call(*argv, "--resume", stdin=text)
     assert done.code == 0
     assert "note: stdin cannot be read twice: only its committed records were compared" in done.err
-    assert json.loads(Path(f"{out}.manifest.json").read_text())["inputs"] == [
+    assert json_in(Path(f"{out}.manifest.json"))["inputs"] == [
         {"name": "stdin", "bytes": None, "sha256": None}
     ]
 
@@ -437,7 +446,7 @@ def test_texts_of_arguments_are_compared(tmp_path):
 
 def test_the_manifest_names_the_inputs(tmp_path, texts):
     good(*SET, "-i", texts, "-o", tmp_path / "s.npy")
-    made = json.loads((tmp_path / "s.npy.manifest.json").read_text())
+    made = json_in(tmp_path / "s.npy.manifest.json")
     data = texts.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     assert made["inputs"] == [{"name": str(texts), "bytes": len(data), "sha256": digest}]
@@ -473,8 +482,8 @@ def test_a_manifest_whose_inputs_have_no_names(tmp_path, texts):
     out = tmp_path / "s.npy"
     good(*SET, "-i", texts, "-o", out)
     path = Path(f"{out}.manifest.json")
-    made = json.loads(path.read_text())
-    path.write_text(json.dumps({**made, "inputs": [{"name": ["x"], "sha256": "y"}]}))
+    made = json_in(path)
+    put_json(path, {**made, "inputs": [{"name": ["x"], "sha256": "y"}]})
     assert bad(*SET, "-i", texts, "-o", out, "--resume").error.startswith(f"{out}: input changed: ")
 
 
@@ -545,7 +554,7 @@ def test_ids_are_kept(tmp_path, texts, form, precision):
     argv = (*SET, "-i", texts, "-o", out, "--precision", precision)
     good(*argv)
     assert ids_of(out) == [line["id"] for line in LINES]
-    made = json.loads(Path(f"{out}.manifest.json").read_text())
+    made = json_in(Path(f"{out}.manifest.json"))
     if form == "npz":
         assert sorted(path.name for path in tmp_path.glob("s.*")) == [
             "s.npz",
@@ -574,7 +583,7 @@ def test_ids_of_some_records_alone(tmp_path, form):
     """The others have none; also of a run that was resumed between them."""
     file = tmp_path / "mixed.jsonl"
     rows = [{}, {}, {}, {"id": 7}, {}, {"id": None}, {"id": 2.5}, {"id": "\u00e9"}]
-    file.write_text("".join(json.dumps({"text": "hi", **row}) + "\n" for row in rows))
+    file.write_text(jsonl({"text": "hi", **row} for row in rows))
     expected = [None, None, None, 7, None, None, 2.5, "\u00e9"]
     if form == "npz":
         expected = ["", "", "", "7", "", "", "2.5", "\u00e9"]
@@ -591,7 +600,7 @@ def test_ids_of_some_records_alone(tmp_path, form):
 @pytest.mark.parametrize("form", [*FORMS, "stream"])
 def test_a_row_number_in_the_place_of_an_id_is_said_once(tmp_path, form):
     file = tmp_path / "mixed.jsonl"
-    file.write_text("".join(json.dumps({"text": "hi", **id}) + "\n" for id in ({"id": 1}, {}, {})))
+    file.write_text(jsonl({"text": "hi", **id} for id in ({"id": 1}, {}, {})))
     argv = [one for one in SET if one != "-q"]
     done = call(*argv, "-i", file, *(() if form == "stream" else ("-o", tmp_path / f"s.{form}")))
     said = "warning: 2 records have no id; the row number is used"
@@ -609,7 +618,7 @@ def test_no_ids_no_index(tmp_path):
 
 def test_an_id_too_long_for_npz_is_refused_when_it_is_read(tmp_path):
     file = tmp_path / "a.jsonl"
-    file.write_text(json.dumps({"id": "x" * 1025, "text": "hi"}))
+    put_json(file, {"id": "x" * 1025, "text": "hi"})
     done = bad(*SET, "-i", file, "-o", tmp_path / "s.npz")
     assert done.error == (
         "record 1: its id has 1,025 characters, and NPZ holds ids of at most 1,024"
@@ -619,7 +628,7 @@ def test_an_id_too_long_for_npz_is_refused_when_it_is_read(tmp_path):
 
 def test_an_id_that_ends_in_nul_is_refused_for_npz(tmp_path):
     file = tmp_path / "a.jsonl"
-    file.write_text(json.dumps({"id": "x\0", "text": "hi"}))
+    put_json(file, {"id": "x\0", "text": "hi"})
     assert "ends in NUL" in bad(*SET, "-i", file, "-o", tmp_path / "s.npz").error
     good(*SET, "-i", file, "-o", tmp_path / "s.npy")
 
@@ -684,7 +693,7 @@ def test_an_empty_input_is_an_empty_array(tmp_path, more):
         good(*SET, *more, "-o", out)
         assert vectors_in(out).shape == (0, *SHAPES[more]) == (0, *vectors_in(one).shape[1:])
         assert vectors_in(out).dtype == vectors_in(one).dtype
-        made = json.loads(Path(f"{out}.manifest.json").read_text())
+        made = json_in(Path(f"{out}.manifest.json"))
         assert (made["rows"], made["shape"]) == (0, [0, *SHAPES[more]])
         good(*SET, *more, "-o", out, "--resume")
 
@@ -710,4 +719,4 @@ def test_an_empty_input_replaces_the_old_output(tmp_path, texts, form):
     file.write_text('{"text": 1}\n')
     done = call(*SET, "-i", file, "-o", out, "--overwrite", "--on-error", "skip")
     assert done.code == 1  # a record was skipped
-    assert json.loads(Path(f"{out}.manifest.json").read_text())["counts"]["skipped"] == 1
+    assert json_in(Path(f"{out}.manifest.json"))["counts"]["skipped"] == 1

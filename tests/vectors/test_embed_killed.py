@@ -9,12 +9,21 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from front import DEADLINE, NO_BYTECODE, bad, call, environment, good, peak, shell
+from front import (
+    DEADLINE,
+    NO_BYTECODE,
+    TINY,
+    bad,
+    call,
+    environment,
+    good,
+    peak,
+    shell,
+)
 
 from bertcli.vectors.output import Sink
 
 ROOT = Path(__file__).parents[2]
-TINY = ROOT / "samples" / "tiny-bert"
 FORMS = ["npy", "jsonl", "parquet"]
 SET = ("embed", "-q", "--device", "cpu", "--threads", 1, "--window", 10)
 

@@ -1,10 +1,13 @@
 """Vectors of bits: candidates by the bits that differ, scores as of the same vectors restored."""
 
-import json
-
 import numpy as np
 import pytest
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    put_json,
+)
 from test_search import TINY, nearest, normal
 
 from bertcli.errors import InputError
@@ -16,7 +19,7 @@ from bertcli.vectors.precision import quantize, restore
 def stored(path, vectors, precision):
     bits = quantize(vectors, precision)
     np.save(path, bits)
-    path.with_name(f"{path.name}.manifest.json").write_text(json.dumps({"precision": precision}))
+    put_json(path.with_name(f"{path.name}.manifest.json"), {"precision": precision})
     return bits
 
 

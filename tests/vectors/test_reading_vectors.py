@@ -8,7 +8,12 @@ import zipfile
 import numpy as np
 import pyarrow as arrow
 import pytest
-from front import bad as failing
+from front import (
+    bad as failing,
+)
+from front import (
+    put_json,
+)
 from pyarrow import parquet
 from safetensors.numpy import save_file
 
@@ -93,7 +98,7 @@ def test_lower_precisions_are_restored_through_the_manifest(tmp_path, precision,
     ranges = ranges_of([vectors])
     low, high = ranges.tolist()
     made = {"precision": precision, "ranges": {"min": low, "max": high}}
-    (tmp_path / f"v.{form}.manifest.json").write_text(json.dumps(made))
+    put_json(tmp_path / f"v.{form}.manifest.json", made)
     path = save(tmp_path / f"v.{form}", quantize(vectors, precision, ranges))
     found = np.concatenate(list(floats(path, dim=13)))
     assert found.dtype == np.float32

@@ -9,7 +9,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    jsonl,
+    put_json,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from terminal import at_terminal
@@ -174,7 +180,7 @@ def test_prompts_are_those_of_encode_query_and_encode_document(run, tmp_path):
     folder = tmp_path / "prompted"
     shutil.copytree(find_model(DEFAULT_MODEL, files=MODEL_FILES).path, folder)
     prompts = {"prompts": {"query": "Find things like: ", "document": "A thing: "}}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    put_json(folder / "config_sentence_transformers.json", prompts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = SentenceTransformer(str(folder), device="cpu")
@@ -193,7 +199,7 @@ def test_texts_have_the_prompt_of_passages_too(run, tmp_path):
     folder = tmp_path / "prompted"
     shutil.copytree(TINY, folder)
     prompts = {"prompts": {"passage": "A thing: "}}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    put_json(folder / "config_sentence_transformers.json", prompts)
     argv = ("similar", "cats", "--corpus", "c.txt", "-q", "-m")
     assert run(*argv, str(folder))[1] == run(*argv, TINY, "--corpus-prompt", "A thing: ")[1]
     assert run(*argv, str(folder))[1] != run(*argv, TINY)[1]
@@ -299,7 +305,7 @@ SMALL = ("similar", "-m", TINY, "-q")
 def corpus(tmp_path):
     """Records with ids and a field; their vectors are in v.npy."""
     lines = [{"id": f"n{at}", "text": text, "kind": at % 2} for at, text in enumerate(TEXTS)]
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "c.jsonl").write_text(jsonl(lines))
     good("embed", "-i", tmp_path / "c.jsonl", "-o", tmp_path / "v.npy", "-m", TINY, "-q")
     return tmp_path
 
@@ -408,9 +414,7 @@ def test_a_prompt_on_a_terminal(corpus, more, tmp_path, monkeypatch):
     """A number shows a hit in full, with its fields; Ctrl-D ends."""
     monkeypatch.chdir(tmp_path)
     long = "one two three " * 30
-    (tmp_path / "c.jsonl").write_text(
-        "".join(json.dumps({"text": text, "kind": "K"}) + "\n" for text in (long, *TEXTS))
-    )
+    (tmp_path / "c.jsonl").write_text(jsonl({"text": text, "kind": "K"} for text in (long, *TEXTS)))
     ask = b"query> "
     argv = ("similar", "-m", TINY, "--corpus", "c.jsonl", "-k", 2, "--keep-fields")
     dialog = [(ask, long.encode()[:60] + b"\n"), (ask, b"1\n"), (ask, b"9\n"), (ask, b"\x04")]

@@ -1,11 +1,14 @@
 """Searches by weights of terms and by vectors of tokens, against literal loops."""
 
-import json
-
 import numpy as np
 import pytest
 import scipy.sparse
-from front import bad, call, good
+from front import (
+    bad,
+    call,
+    good,
+    jsonl,
+)
 from sentence_transformers import MultiVectorEncoder
 from task_models import texts
 from term_models import colbert, encoder, pylate, sparse
@@ -21,7 +24,7 @@ SIMILAR = ("similar", "-q", "--threads", 1, "-f", "jsonl", "--top-k", 5)
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("multiple")
     lines = [{"id": f"t{at}", "text": text} for at, text in enumerate(TEXTS)]
-    (folder / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "c.jsonl").write_text(jsonl(lines))
     return folder
 
 

@@ -1,13 +1,18 @@
 """`bertcli.Embedder` from Python: the vectors of `bertcli embed`, its options and its errors."""
 
-import json
 import logging
 import re
 from functools import partial
 
 import numpy as np
 import pytest
-from front import PACKAGE, bad, call, good
+from front import (
+    PACKAGE,
+    bad,
+    call,
+    good,
+    jsonl,
+)
 
 from bertcli import BertcliError, Embedder, Record, Tokenizer
 from bertcli.errors import InputError, ModelError, OutputError, UsageError
@@ -27,7 +32,7 @@ def embedder():
 def written(tmp_path, lines, *options):
     """Return what the command writes for these records."""
     given, out = tmp_path / "given.jsonl", tmp_path / "out.npy"
-    given.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given.write_text(jsonl(lines))
     good("embed", "-q", "-m", MODEL, "-i", given, "-o", out, "--overwrite", *options)
     return np.load(out)
 

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from front import bad, call, good, left_in
+from front import (
+    bad,
+    call,
+    good,
+    jsonl,
+    left_in,
+)
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.models.config import BertConfig
@@ -26,7 +32,7 @@ FORMS = ["npy", "npz", "safetensors", "jsonl", "csv", "parquet"]
 
 def put(path, texts, **more):
     lines = [{"id": f"n{len(text)}", "text": text, **more} for text in texts]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text(jsonl(lines))
     return path
 
 

@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from front import json_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -60,7 +61,7 @@ def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypat
     with open_vectors(Target(path, form, precision), MODEL) as sink:
         sink.write(METAS, vectors)
         list(sink.finishing({}))
-    manifest = json.loads((tmp_path / f"out.{form}.manifest.json").read_text())
+    manifest = json_in(tmp_path / f"out.{form}.manifest.json")
     wanted = quantize(vectors, precision, ranges_of([vectors]))
     found = vectors_in(path)
     assert_array_equal(found.astype(wanted.dtype), wanted, strict=True)
