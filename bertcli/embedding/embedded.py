@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, repeat
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,45 +32,6 @@ WORD_POOLINGS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-class Word(NamedTuple):
-    """A word: its text, its characters in the sentence it is in, and its tokens."""
-
-    text: str
-    span: tuple[int, int]  # within the word itself, for a text that came split
-    sequence: int  # 0 for the text, 1 for its pair
-    tokens: slice
-
-
-def words_of(encoded: Encoded) -> list[Word]:
-    """Return the words of a record in order; special tokens are in none of them.
-
-    The columns of WORD_COLUMNS must be there, the offsets in characters.
-    """
-    record = encoded.record
-    sentences = (record.text, record.pair)
-    places = [*zip(*(encoded.columns[name] for name in WORD_COLUMNS[:2]), strict=True)]
-    offsets, words = encoded.columns["offset_mapping"], []
-    for (number, sequence), tokens in groupby(range(len(places)), key=places.__getitem__):
-        if number is None or sequence is None:
-            continue
-        at = [*tokens]
-        span = offsets[at[0]][0], offsets[at[-1]][1]
-        sentence = sentences[sequence] or ""
-        text = sentence[slice(*span)] if isinstance(sentence, str) else sentence[number]
-        words.append(Word(text, span, sequence, slice(at[0], at[-1] + 1)))
-    return words
-
-
-def pool_words(vectors: Any, words: Sequence[Word], how: str) -> Any:
-    """Pool token vectors [L, ..., D], a NumPy array: [n, ..., D], one a word.
-
-    ``how`` is first, last, mean or max.
-    """
-    if not words:
-        return vectors[:0]
-    return np.stack([WORD_POOLINGS[how](vectors[word.tokens]) for word in words])
-
-
 class TokenVectors(NamedTuple):
     """The tokens or words of a record, in the order of its vectors."""
 
@@ -84,20 +45,44 @@ class TokenVectors(NamedTuple):
         """Return the tokens, special ones included."""
         return cls("tokens", *(list(encoded.columns[name]) for name in TOKEN_COLUMNS))
 
-    @classmethod
-    def of_words(cls, words: Sequence[Word]) -> TokenVectors:
-        """Return the words, in which no special token is."""
-        return cls(
-            "words",
-            [word.text for word in words],
-            [word.span for word in words],
-            [word.sequence for word in words],
-        )
-
     def fields(self, *, pair: bool) -> dict[str, Any]:
         """Return what is written of them; ``pair`` tells whether there are two sentences."""
         fields: dict[str, Any] = {self.name: self.texts, "offsets": self.offsets}
         return fields | ({"sequence_ids": self.sequences} if pair else {})
+
+
+def words_of(encoded: Encoded) -> tuple[TokenVectors, list[slice]]:
+    """Return the words of a record in order, and the tokens of each; special ones are in none.
+
+    The columns of WORD_COLUMNS must be there, the offsets in characters.
+    """
+    sentences = (encoded.record.text, encoded.record.pair)
+    places = [*zip(*(encoded.columns[name] for name in WORD_COLUMNS[:2]), strict=True)]
+    offsets = encoded.columns["offset_mapping"]
+    words, tokens = TokenVectors("words", [], [], []), []
+    for (number, sequence), group in groupby(range(len(places)), key=places.__getitem__):
+        if number is None or sequence is None:
+            continue
+        at = [*group]
+        span = offsets[at[0]][0], offsets[at[-1]][1]
+        sentence = sentences[sequence] or ""
+        words.texts.append(
+            sentence[slice(*span)] if isinstance(sentence, str) else sentence[number]
+        )
+        words.offsets.append(span)
+        words.sequences.append(sequence)
+        tokens.append(slice(at[0], at[-1] + 1))
+    return words, tokens
+
+
+def pool_words(vectors: Any, words: Sequence[slice], how: str) -> Any:
+    """Pool token vectors [L, ..., D], a NumPy array: [n, ..., D], one a word, of these tokens.
+
+    ``how`` is first, last, mean or max.
+    """
+    if not words:
+        return vectors[:0]
+    return np.stack([WORD_POOLINGS[how](vectors[tokens]) for tokens in words])
 
 
 def windows_of(batch: Iterable[Encoded]) -> list[list[Encoded]]:
@@ -114,18 +99,18 @@ def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded,
     """
     if len(windows) == 1:
         return windows[0], vectors[0]
-    best: dict[int, tuple[int, int, int]] = {}  # place -> context, window, token
+    candidates = []
     for number, window in enumerate(windows):
-        at = 0
-        for sequence, part in groupby(window.columns["sequence_ids"]):
-            length = len(list(part))
-            for left in range(length):
-                context = 0 if sequence is None else min(left, length - 1 - left)
-                place = window.columns[PLACES][at]
-                if place not in best or context > best[place][0]:
-                    best[place] = context, number, at
-                at += 1
-    picked = [(number, at) for _, (_, number, at) in sorted(best.items())]
+        sequences = window.columns["sequence_ids"]
+        for sequence, part in groupby(range(len(sequences)), key=sequences.__getitem__):
+            tokens = [*part]
+            for at in tokens:
+                context = 0 if sequence is None else min(at - tokens[0], tokens[-1] - at)
+                candidates.append((window.columns[PLACES][at], -context, number, at))
+    best: dict[int, tuple[int, int]] = {}  # place -> window, token
+    for place, _, number, at in sorted(candidates):
+        best.setdefault(place, (number, at))
+    picked = best.values()
     columns: dict[str, Column] = {
         name: [windows[number].columns[name][at] for number, at in picked]
         for name in windows[0].columns
@@ -144,7 +129,7 @@ class Embedded(NamedTuple):
     pieces: TokenVectors | None = None
 
 
-class EmbeddedBlock(Sequence[Embedded]):
+class EmbeddedBlock:
     """Records with their vectors, as columns; an `Embedded` is made where somebody asks for one.
 
     The vectors are an array [n, D...], or where tokens or words have one each, ``pieces`` says
@@ -177,12 +162,8 @@ class EmbeddedBlock(Sequence[Embedded]):
     def __len__(self) -> int:
         return len(self.records)
 
-    @overload
-    def __getitem__(self, at: int) -> Embedded: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Embedded]: ...
-    def __getitem__(self, at: int | slice) -> Embedded | list[Embedded]:
-        return self.items[at]
+    def __iter__(self) -> Iterator[Embedded]:
+        return iter(self.items)
 
 
 class EmbedWindow(NamedTuple):

@@ -35,12 +35,11 @@ from bertcli.embedding.embedded import (
     words_of,
 )
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
-from bertcli.embedding.pooling import Pooling, check_dim, finish, pool_windows, split
+from bertcli.embedding.pooling import Pooling, finish, pool_windows, split
 from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.embedding.sentence_modules import (
     VectorModule,
     WeightedLayers,
-    applied,
     described,
     read_chain,
     width_after,
@@ -79,6 +78,10 @@ if TYPE_CHECKING:
 BEGUN = 3  # windows for each device that are begun before the first is written
 COMMITTED = 1 << 18  # characters of a window: a CPU needs less than a minute until it is committed
 HELD = 1 << 14  # tokens whose vectors are held at a time, or little more, where each has its own
+CHOSEN = (  # options that are in manifests as they are
+    *("pooling", "normalize", "dim", "on_truncate", "stride", "prompt"),
+    *("special_tokens", "parse_special", "window"),
+)
 
 
 @dataclass(frozen=True)
@@ -110,18 +113,16 @@ class Embedder:
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
         model or this machine cannot follow.
         """
-        sparse = None
+        sentence = read_sentence(folder.path, pooling="" if options.sparse else options.pooling)
+        kind, maker = "BertModel", None
         if options.sparse:
             from bertcli.embedding.sparse_config import read_sparse
 
-            sparse = read_sparse(folder.path, options)
-            options = sparse.options
-        sentence = read_sentence(folder.path, pooling=options.pooling)
-        sentence = sparse.sentence(folder.path, sentence) if sparse else sentence
+            options, sentence, kind, maker = read_sparse(folder.path, options, sentence)
+        kind = STATIC if sentence.static else kind
         chains = (sentence.of_tokens, sentence.of_texts) if options.own_modules else ((), ())
         of_tokens, of_texts = (read_chain(folder.path, chain) for chain in chains)
         place = folder.path if sentence.static else folder.path / sentence.transformer
-        kind = STATIC if sentence.static else sparse.kind if sparse else "BertModel"
         spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
         tokenizer = tokenizer_loader(spec, tell)
         late = None if sentence.static else late_of(folder.path, options, tokenizer)
@@ -136,12 +137,14 @@ class Embedder:
             prompts = {**sentence.prompts, **late.prompts}
             sentence = replace(sentence, prompts=prompts, default_prompt="document")
         asked, options = options.dim, settled(options, sentence)
-        terms = sparse.maker(tokenizer()) if sparse else None
+        terms = maker(tokenizer()) if maker else None
         refuse_changed_words(spec, options, late)
-        layers, combine = _layers(place, options, of_tokens)
-        first, idle = reads_first(options, sentence), late.idle if late else None
-        scored = terms.scored if terms else None
-        reading = Reading(layers, combine, first, terms=scored, idle=idle)
+        reading = Reading(
+            *_layers(place, options, of_tokens),
+            reads_first(options, sentence),
+            terms=terms.scored if terms else None,
+            idle=late.idle if late else None,
+        )
         pooler = None if kind == "BertForMaskedLM" else options.pooling == "pooler"
         spec = replace(spec, compute=options, reading=reading, pooler=pooler)
         runtime = open_runtime(spec, tokenizer, tell)
@@ -158,18 +161,17 @@ class Embedder:
         UsageError where more are ``asked`` for; what the folder names is clipped.
         """
         width, dim = self.width, self.options.dim
-        check_dim(asked or width, width)
+        if asked and asked > width:
+            raise UsageError(
+                f"--dim {asked} is not possible: the vectors have {width} dimensions",
+                f"give a number from 1 to {width}",
+            )
         return replace(self, options=replace(self.options, dim=dim and min(dim, width)))
 
     @cached_property
     def extra(self) -> ExtraColumns:
         """The ids of words that the model needs."""
         return ExtraColumns.of(self.runtime.config)
-
-    @property
-    def runs_nothing(self) -> bool:
-        """Whether a table says all of a text's tokens: then it may have none."""
-        return self.runtime.spec.kind in (STATIC, TERM_TABLE)
 
     @property
     def modules(self) -> tuple[VectorModule, ...]:
@@ -356,10 +358,10 @@ class Embedder:
 
     def refuse(self, batch: Batch) -> None:
         """Raise InputError or ModelError for a record that can have no vector."""
+        may_be_empty = self.options.per_token or self.runtime.spec.kind in (STATIC, TERM_TABLE)
         if isinstance(batch, RaggedBatch):
             refused = self.options.on_truncate == "error" and batch.cut.any()
-            whole = self.runs_nothing or batch.lengths.all()
-            if batch.is_plain and whole and not refused:
+            if batch.is_plain and (may_be_empty or batch.lengths.all()) and not refused:
                 return
             batch = each_of(batch, COLUMNS)
         refuse_pairs(batch, self.runtime.config)
@@ -370,7 +372,7 @@ class Embedder:
                     f"and {self.max_length} is the limit",
                     "--on-truncate warn truncates texts, window and chunk encode all of them",
                 )
-            if not (item.length or self.options.per_token or self.runs_nothing):
+            if not (item.length or may_be_empty):
                 raise InputError(
                     f"{item.record.where}: has no tokens, so it has no vector",
                     "leave out --no-special-tokens, or drop the text",
@@ -419,9 +421,8 @@ class Embedder:
             pieces = TokenVectors.of_tokens(matched)
             if self.options.words is not None:
                 (read,) = self.prepare([item.record])
-                words = words_of(item._replace(record=read))
+                pieces, words = words_of(item._replace(record=read))
                 vector = pool_words(vector, words, self.options.words)
-                pieces = TokenVectors.of_words(words)
             vector = self._finished(vector)
             refuse_infinite([item.record], [vector])
             items.append(item)
@@ -429,54 +430,44 @@ class Embedder:
             owners.append(pieces)
         yield EmbeddedBlock(items, vectors, owners)
 
-    def _run(self, texts: Tokens, budget: int | None = None) -> Work:
+    def _run(self, texts: Tokens) -> Work:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
-        return self.runtime.runner.run(texts, self._pooling, budget)
+        return self.runtime.runner.run(texts, self._pooling)
 
     def vectors_of(self, texts: Tokens) -> np.ndarray:
         """Return the vectors of texts that are tokens already, [n, D]."""
         return self._finished(np.asarray(result_of(self._run(texts)), np.float32))
 
     def _finished(self, vectors: np.ndarray) -> np.ndarray:
-        vectors = applied(self.of_texts, vectors)
-        options = self.options
-        return finish(
-            vectors,
-            dim=options.dim,
-            normalize=bool(options.normalize),
-            dim_last=options.dim_last,
-        )
+        for module in self.of_texts:
+            vectors = module(vectors)
+        normalize, options = bool(self.options.normalize), self.options
+        return finish(vectors, dim=options.dim, normalize=normalize, dim_last=options.dim_last)
 
     def chosen(self) -> dict[str, Any]:
         """Return what decides the numbers of a vector, for manifests and for the curious."""
         options = self.options
-        return {
-            "pooling": options.pooling,
-            **(
-                {"sparse": True, **self.terms.described, "top_terms": options.top_terms}
-                if self.terms
-                else {}
-            ),
-            **({"late_interaction": self.late.described} if self.late else {}),
+        chosen = {name: getattr(options, name) for name in CHOSEN}
+        chosen |= {
             "word_vectors": options.words,
             "layers": list(options.layers),
             "layer_combine": options.combine,
-            "normalize": options.normalize,
-            **({"modules": described(self.modules)} if self.modules else {}),
-            "dim": options.dim,
-            **({"dim_last": True} if options.dim_last and options.normalize else {}),
             "max_length": self.max_length,
-            "on_truncate": options.on_truncate,
-            "stride": options.stride,
-            **({"overlap": options.overlap, "at": options.at} if self.chunks else {}),
-            "prompt": options.prompt,
             "include_prompt": self.sentence.include_prompt,
             "lower_case": self.sentence.lower_case,
-            "special_tokens": options.special_tokens,
-            "parse_special": options.parse_special,
             **self.runtime.facts,
-            "window": options.window,
         }
+        if self.terms:
+            chosen |= {"sparse": True, **self.terms.described, "top_terms": options.top_terms}
+        if self.late:
+            chosen["late_interaction"] = self.late.described
+        if self.modules:
+            chosen["modules"] = described(self.modules)
+        if options.dim_last and options.normalize:
+            chosen["dim_last"] = True
+        if self.chunks:
+            chosen |= {"overlap": options.overlap, "at": options.at}
+        return chosen
 
     @property
     def term_names(self) -> TermNames | None:

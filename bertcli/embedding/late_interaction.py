@@ -12,7 +12,7 @@ Source: sentence-transformers 6.2, MultiVectorEncoder, MultiVectorMask and Trans
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,9 @@ from bertcli.checkpoints.scan import (
     read_modules,
     transformer_path,
 )
-from bertcli.checkpoints.stored_tensor import mapped
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.sentence_config import COLBERT, CONFIG
-from bertcli.embedding.sentence_modules import Dense, VectorModule, read_chain
+from bertcli.embedding.sentence_modules import Dense, VectorModule, linear_of, read_chain
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import JsonObject, is_regular, is_text, read_object
 from bertcli.tokenizing.columns import Column, Encoded, padded
@@ -262,15 +261,3 @@ def _projections(folder: Path) -> tuple[VectorModule, ...]:
 def linear(path: Path) -> Dense:
     """Read the layer in a file that torch has pickled; nothing in it is run."""
     return linear_of(read_tensors(WeightFiles("pytorch", (path,))), path)
-
-
-def linear_of(tensors: Iterable[Any], where: Path, before: str = "") -> Dense:
-    """Return the linear layer of this name among tensors. ModelError where there is none."""
-    named = {row.name.removeprefix(before): row for row in tensors if row.name.startswith(before)}
-    weight, bias = (
-        np.array(mapped(named[name]), np.float32) if name in named else None
-        for name in ("weight", "bias")
-    )
-    if weight is None or weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
-        raise ModelError(f"{where}: has no weights of a linear layer, {before}weight")
-    return Dense(weight, bias)

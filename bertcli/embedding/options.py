@@ -60,20 +60,39 @@ class EmbedOptions(Compute):
             if value is not None and not whole_number(least, 1 << 62).holds(value):
                 option = name.replace("_", "-")
                 raise UsageError(f"--{option} {value!r} is not a whole number from {least}")
+        if self.on_truncate == "chunk" and self.several:
+            kind = self.kind.removesuffix("s")
+            raise UsageError(
+                f"--on-truncate chunk makes one vector per chunk, not per {kind}",
+                "use bertcli chunk, and embed the chunks",
+            )
         if self.sparse:
-            self._check_sparse()
+            if self.pooling not in ("auto", *TERM_POOLINGS):
+                raise UsageError(
+                    f"--sparse cannot be combined with --pooling {self.pooling}",
+                    f"one of {', '.join(TERM_POOLINGS)}, or auto: the model's",
+                )
+            others = {
+                "--word-vectors": self.words,
+                "--layers": self.layers != (-1,),
+                "--normalize": self.normalize,
+                "--dim": self.dim,
+            }
+            for name in filter(others.get, others):
+                raise UsageError(f"--sparse cannot be combined with {name}")
             return
-        check_pooling(self.pooling)
+        for mode in () if self.pooling in ALONE else self.modes:
+            if mode not in POOLINGS:
+                alone = f"{mode} cannot be joined to others"
+                raise UsageError(
+                    f"--pooling {self.pooling}: {alone if mode in ALONE else f'unknown {mode!r}'}",
+                    f"{', '.join(POOLINGS)}, also joined as in mean+max; or {', '.join(ALONE)}",
+                )
         if self.top_terms is not None:
             raise UsageError("--top-terms requires --sparse")
         if self.pooling == "pooler" and len(self.layers) > 1:
             raise UsageError(
                 "--pooling pooler takes one layer", "it was trained on the last one, --layers -1"
-            )
-        if self.per_token and self.on_truncate == "chunk":
-            raise UsageError(
-                "--on-truncate chunk makes one vector per chunk, not per token or word",
-                "use bertcli chunk, and embed the chunks",
             )
         if self.words is None:
             return
@@ -84,28 +103,6 @@ class EmbedOptions(Compute):
             raise UsageError(
                 f"--word-vectors cannot be combined with --pooling {self.pooling}",
                 f"--word-vectors {self.words} says how tokens become a word; leave out --pooling",
-            )
-
-    def _check_sparse(self) -> None:
-        """Raise UsageError for choices that weights of terms leave no room for."""
-        if self.pooling not in ("auto", *TERM_POOLINGS):
-            raise UsageError(
-                f"--sparse cannot be combined with --pooling {self.pooling}",
-                f"one of {', '.join(TERM_POOLINGS)}, or auto: the model's",
-            )
-        others = {
-            "--word-vectors": self.words,
-            "--layers": self.layers != (-1,),
-            "--normalize": self.normalize,
-            "--dim": self.dim,
-        }
-        for name, chosen in others.items():
-            if chosen:
-                raise UsageError(f"--sparse cannot be combined with {name}")
-        if self.on_truncate == "chunk":
-            raise UsageError(
-                "--sparse cannot be combined with --on-truncate chunk",
-                "use bertcli chunk, and embed the chunks",
             )
 
     @property
@@ -136,20 +133,6 @@ class EmbedOptions(Compute):
         return tuple(self.pooling.split("+"))
 
 
-def check_pooling(pooling: str) -> None:
-    """Raise UsageError unless this names poolings, or one that cannot be combined."""
-    if pooling in ALONE:
-        return
-    for mode in pooling.split("+"):
-        if mode in POOLINGS:
-            continue
-        problem = f"{mode} cannot be joined to others" if mode in ALONE else f"unknown {mode!r}"
-        raise UsageError(
-            f"--pooling {pooling}: {problem}",
-            f"{', '.join(POOLINGS)}, also joined as in mean+max; or {', '.join(ALONE)}",
-        )
-
-
 def check_static(options: EmbedOptions) -> None:
     """Raise UsageError for a choice that has no meaning for a table of token vectors."""
     impossible = {
@@ -161,12 +144,11 @@ def check_static(options: EmbedOptions) -> None:
         f"--dtype {options.dtype}": options.dtype not in ("auto", "float32"),
         f"--device {options.device}": options.device not in ("auto", "cpu"),
     }
-    for what, asked in impossible.items():
-        if asked:
-            raise UsageError(
-                f"{what} is not possible: this model is a table of token vectors, not an encoder",
-                "leave it out, or use a model with an encoder",
-            )
+    for what in filter(impossible.get, impossible):
+        raise UsageError(
+            f"{what} is not possible: this model is a table of token vectors, not an encoder",
+            "leave it out, or use a model with an encoder",
+        )
 
 
 def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:

@@ -80,33 +80,25 @@ def pool(states: Any, lengths: Sequence[int], modes: Sequence[str], skip: int = 
         raise UsageError(f"unknown --pooling {unknown[0]!r}", f"one of {', '.join(POOLINGS)}")
     if not lengths:
         return library_of(states).concat([states] * len(modes), -1)
-    runs = [(len(list(same)), length) for length, same in groupby(lengths)]
-    parts = split(states, [count * length for count, length in runs])
-    pooled = [
-        _run(part.reshape(count, length, *part.shape[1:]), skip, modes)
-        for part, (count, length) in zip(parts, runs, strict=True)
-    ]
-    return library_of(states).concat(pooled)
+    concat, pooled, start = library_of(states).concat, [], 0
+    for length, same in groupby(lengths):
+        end = start + sum(same)
+        tokens = widened(states[start:end].reshape(-1, length, *states.shape[1:]))
+        left = tokens[:, skip:] if skip < length else None
+        of_modes = [
+            _of_nothing(tokens[:, 0], mode) if left is None else POOLINGS[mode](left, skip)
+            for mode in modes
+        ]
+        pooled.append(concat(of_modes, -1))
+        start = end
+    return concat(pooled)
 
 
-def _run(states: Any, skip: int, modes: Sequence[str]) -> Any:
-    """Pool texts of one length, [B, L, ..., D]."""
-    tokens, concat = widened(states), library_of(states).concat
-    if skip >= tokens.shape[1]:
-        return concat([_of_nothing(tokens, mode) for mode in modes], -1)
-    return concat([POOLINGS[mode](tokens[:, skip:], skip) for mode in modes], -1)
-
-
-def _of_nothing(states: Any, mode: str) -> Any:
-    """Return what sentence-transformers gives when every token is left out."""
-    first = states[:, 0]
-    match mode:
-        case "cls":
-            return first
-        case "max":
-            return library_of(first).full_like(first, -np.inf)
-        case _:
-            return library_of(first).zeros_like(first)
+def _of_nothing(first: Any, mode: str) -> Any:
+    """Return what sentence-transformers gives when every token is left out; the first is [CLS]."""
+    if mode == "cls":
+        return first
+    return library_of(first).full_like(first, -np.inf if mode == "max" else 0)
 
 
 def split(states: Any, sizes: Sequence[int]) -> list[Any]:
@@ -139,25 +131,14 @@ def pool_windows(
     Each text has ``counts`` windows, one after the other. Its vector is their mean, weighted by
     ``weights``, one a window: the tokens in it. A text of one window keeps its vector as it is.
     """
-    if sum(counts) != vectors.shape[0] or len(weights) != vectors.shape[0]:
-        raise ValueError(
-            f"{sum(counts)} windows counted, {len(weights)} weights, {vectors.shape[0]} given"
-        )
     if all(count == 1 for count in counts):
         return vectors
-    share = np.asarray(weights, vectors.dtype)
-    parts = zip(split(vectors, counts), split(share, counts), strict=True)
-    return np.stack([_average(mine, share) for mine, share in parts])
-
-
-def _average(vectors: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the weighted mean of [k, ..., D] over k; a lone vector is not touched."""
-    if len(vectors) == 1:
-        alone: np.ndarray = vectors[0]
-        return alone
-    share = (weights / weights.sum()).reshape(-1, *[1] * (vectors.ndim - 1))
-    averaged: np.ndarray = (vectors * share).sum(0)
-    return averaged
+    averaged = []
+    shares = split(np.asarray(weights, vectors.dtype), counts)
+    for windows, share in zip(split(vectors, counts), shares, strict=True):
+        share = (share / share.sum()).reshape(-1, *[1] * (vectors.ndim - 1))
+        averaged.append((windows * share).sum(0))
+    return np.stack(averaged)
 
 
 def finish(
@@ -175,12 +156,3 @@ def finish(
     lengths = np.sqrt(np.square(vectors).sum(-1, keepdims=True))
     scaled: np.ndarray = vectors / np.maximum(lengths, np.float32(1e-12))
     return scaled
-
-
-def check_dim(dim: int, width: int) -> None:
-    """Raise UsageError unless vectors of this width have so many dimensions."""
-    if not 1 <= dim <= width:
-        raise UsageError(
-            f"--dim {dim} is not possible: the vectors have {width} dimensions",
-            f"give a number from 1 to {width}",
-        )

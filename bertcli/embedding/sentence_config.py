@@ -11,10 +11,10 @@ Source: sentence-transformers 6.2, Transformer.load_config, Pooling.load_config,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertcli.checkpoints.scan import (
     TERM_TABLE,
@@ -44,6 +44,11 @@ CONFIG = "config_sentence_transformers.json"
 MODEL2VEC_TOKENS = 512  # of a text, where a model2vec folder names no limit
 COLBERT = "HF_ColBERT"  # the architecture of ColBERT's own folders
 SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"  # what modules hand to each other
+HINTS = {  # by the option that a model is for
+    "": "give --pooling (mean, cls, ...) to take the vectors of the encoder inside",
+    "--sparse": "--sparse writes the weights of terms that this model makes",
+    "--token-vectors": "--token-vectors gives the vectors of tokens of this model (ColBERT)",
+}
 
 
 @dataclass(frozen=True)
@@ -94,98 +99,73 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     Raises ModelError when a file is broken, or, unless another pooling is asked for, when the
     vectors pass through modules that bertcli does not have.
     """
-    modules = read_modules(folder)
+    modules, static = read_modules(folder), is_static(folder)
     transformer = transformer_path(modules)
-    inner = sentence_settings(folder / transformer)
-    poolings = [module for module in modules if module.kind == "Pooling"]
-    if is_static(folder):
-        return _static(folder, modules)
-    chain = _chain(folder, modules, _gives_layers(folder / transformer, inner))
-    unknown = [*chain.unknown, *_other_tasks(inner)] if modules else []
-    if pooling == "auto":
+    inner, settings = sentence_settings(folder / transformer), read_object(folder / CONFIG)
+    layers = not static and _gives_layers(folder / transformer, inner)
+    of_tokens, of_texts, unknown = _chain(folder, modules, layers)
+    if static and unknown:
+        names = ", ".join(unknown)
+        raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}")
+    if modules and not static:
+        task = inner.text("transformer_task") or "feature-extraction"
+        output = inner.text("module_output_name") or TOKENS
+        if task != "feature-extraction":
+            unknown.append(f"Transformer for {task}")
+        elif output != TOKENS:
+            unknown.append(f"Transformer that gives {output}")
+    if pooling == "auto" and not static:
         _refuse(unknown, modules, folder)
-    modes, include_prompt, dimension, found_in = None, True, None, ""
-    if poolings:  # as in sentence-transformers, the last one decides
-        found_in = f"{poolings[-1].path}/config.json"
-        modes, include_prompt, dimension = _pooling(folder / found_in)
-    return replace(
-        _outer(folder, modules, chain),
-        max_length=sentence_limit(inner),
-        lower_case=inner.switch("do_lower_case") or False,
-        pooling=modes,
-        dimension=dimension,
-        include_prompt=include_prompt,
-        of_tokens=tuple(chain.of_tokens),
+    prompts, default = _prompts(settings)
+    normalize = bool(of_texts) and of_texts[-1].kind == "Normalize"
+    sentence = Sentence(
+        modules=tuple(module.kind for module in modules),
+        of_tokens=tuple(of_tokens),
+        of_texts=tuple(of_texts[:-1] if normalize else of_texts),
         unknown=tuple(unknown),
+        normalize=normalize,
+        dim=settings.whole("truncate_dim", 1),
+        prompts=prompts,
+        default_prompt=default,
+        similarity=settings.text("similarity_fn_name"),
+        transformer=transformer,
+    )
+    if static:  # each text is the mean of its tokens
+        library, found_in = "sentence-transformers", "modules.json"
+        if is_model2vec(folder):
+            raw = read_object(folder / "config.json")
+            limit = raw.whole("max_length", 1) if "max_length" in raw else MODEL2VEC_TOKENS
+            normalize = raw.switch("normalize") or False
+            sentence = replace(sentence, max_length=limit, normalize=normalize)
+            library, found_in = "model2vec", "config.json"
+        return replace(sentence, pooling=("mean",), static=library, found_in=found_in)
+    limit, lower_case = sentence_limit(inner), inner.switch("do_lower_case") or False
+    sentence = replace(sentence, max_length=limit, lower_case=lower_case)
+    poolings = [module.path for module in modules if module.kind == "Pooling"]
+    if not poolings:
+        return sentence
+    found_in = f"{poolings[-1]}/config.json"  # as in sentence-transformers, the last one decides
+    modes, include_prompt, dimension = _pooling(folder / found_in)
+    return replace(
+        sentence,
+        pooling=modes,
+        include_prompt=include_prompt,
+        dimension=dimension,
         found_in=found_in,
     )
 
 
-def _outer(folder: Path, modules: list[SentenceModule], chain: ModuleChain) -> Sentence:
-    """Return what a folder says of all its modules together."""
-    raw = read_object(folder / CONFIG)
-    prompts, default = _prompts(raw)
-    return Sentence(
-        modules=tuple(module.kind for module in modules),
-        of_texts=chain.inner,
-        normalize=chain.normalize,
-        dim=raw.whole("truncate_dim", 1),
-        prompts=prompts,
-        default_prompt=default,
-        similarity=raw.text("similarity_fn_name"),
-        transformer=transformer_path(modules),
-    )
+def _chain(
+    folder: Path, modules: list[SentenceModule], layers: bool
+) -> tuple[list[SentenceModule], list[SentenceModule], list[str]]:
+    """Return the modules that change vectors of tokens and of texts, and names of unknown ones.
 
-
-def _static(folder: Path, modules: list[SentenceModule]) -> Sentence:
-    """Return what a table of token vectors says: each text is the mean of its tokens."""
-    chain = _chain(folder, modules, layers=False)
-    if chain.unknown:
-        names = ", ".join(chain.unknown)
-        raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}")
-    sentence = replace(
-        _outer(folder, modules, chain),
-        pooling=("mean",),
-        static="sentence-transformers",
-        found_in="modules.json",
-    )
-    if not is_model2vec(folder):
-        return sentence
-    raw = read_object(folder / "config.json")
-    limit = raw.whole("max_length", 1) if "max_length" in raw else MODEL2VEC_TOKENS
-    return replace(
-        sentence,
-        max_length=limit,
-        normalize=raw.switch("normalize") or False,
-        static="model2vec",
-        found_in="config.json",
-    )
-
-
-class ModuleChain(NamedTuple):
-    """The modules behind the first that change vectors, and the names of those that are unknown."""
-
-    of_tokens: list[SentenceModule]
-    of_texts: list[SentenceModule]
-    unknown: list[str]
-
-    @property
-    def normalize(self) -> bool:
-        """Whether the last module gives vectors length 1, which a user may choose otherwise."""
-        return bool(self.of_texts) and self.of_texts[-1].kind == "Normalize"
-
-    @property
-    def inner(self) -> tuple[SentenceModule, ...]:
-        """The modules before that."""
-        return tuple(self.of_texts[:-1] if self.normalize else self.of_texts)
-
-
-def _chain(folder: Path, modules: list[SentenceModule], layers: bool) -> ModuleChain:
-    """Return what stands before and behind the last Pooling, which starts a text's vector anew.
-
-    ``layers`` tells whether the first module gives the states of all layers.
+    Those of texts are behind the last Pooling, which starts a text's vector anew. ``layers`` tells
+    whether the first module gives the states of all layers.
     """
-    chain, kinds = ModuleChain([], [], []), [module.kind for module in modules]
+    of_tokens: list[SentenceModule] = []
+    of_texts: list[SentenceModule] = []
+    unknown, kinds = [], [module.kind for module in modules]
     last = len(kinds) - kinds[::-1].index("Pooling") if "Pooling" in kinds else 0
     for at, module in enumerate(modules):
         subject, before = SENTENCE, at < last
@@ -195,24 +175,24 @@ def _chain(folder: Path, modules: list[SentenceModule], layers: bool) -> ModuleC
             case "Pooling" | "Dropout":
                 continue
             case "WeightedLayerPooling" if before:  # it takes the states of layers: nothing else
-                chain.of_tokens[:] = [module] if layers else chain.of_tokens
+                of_tokens[:] = [module] if layers else of_tokens
                 continue
             case "Dense" | "Normalize":
                 subject = _subject(folder, module.path)
             case "LayerNorm":
                 pass
-            case unknown:
-                chain.unknown.append(unknown)
+            case other:
+                unknown.append(other)
                 continue
         if subject == TOKENS and before:
-            chain.of_tokens.append(module)
+            of_tokens.append(module)
         elif subject != SENTENCE:
-            chain.unknown.append(f"{module.kind} of {subject}")
+            unknown.append(f"{module.kind} of {subject}")
         elif not before:
-            chain.of_texts.append(module)
+            of_texts.append(module)
         elif "Pooling" not in kinds[:at]:
-            chain.unknown.append(f"{module.kind} before Pooling")
-    return chain
+            unknown.append(f"{module.kind} before Pooling")
+    return of_tokens, of_texts, unknown
 
 
 def _subject(folder: Path, place: str) -> str:
@@ -232,36 +212,19 @@ def _gives_layers(folder: Path, inner: JsonObject) -> bool:
     return False
 
 
-def _other_tasks(raw: JsonObject) -> Iterator[str]:
-    """Name what the transformer is for when that is not to give token vectors."""
-    task = raw.text("transformer_task") or "feature-extraction"
-    output = raw.text("module_output_name") or TOKENS
-    if task != "feature-extraction":
-        yield f"Transformer for {task}"
-    elif output != TOKENS:
-        yield f"Transformer that gives {output}"
-
-
-def _refuse(untaught: list[str], modules: list[SentenceModule], folder: Path) -> None:
-    if not modules:
-        if option_for(folder):
-            raise ModelError(
-                f"{folder / 'config.json'}: {COLBERT} makes no vector of a text",
-                "--token-vectors gives those of its tokens; --pooling (mean, cls, ...) takes the "
-                "vectors of the encoder inside",
-            )
-        return
-    hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
-    match option_for(folder):
-        case "--sparse":
-            hint = "--sparse writes the weights of terms that this model makes"
-        case "--token-vectors":
-            hint = "--token-vectors gives the vectors of tokens that this model makes (ColBERT)"
-    if untaught:
-        names = ", ".join(untaught)
-        raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}", hint)
-    if "Pooling" not in {module.kind for module in modules}:
-        raise ModelError(f"{folder / 'modules.json'}: has no Pooling module", hint)
+def _refuse(unknown: list[str], modules: list[SentenceModule], folder: Path) -> None:
+    option, config = option_for(folder), folder / "modules.json"
+    if not modules and option:
+        raise ModelError(
+            f"{folder / 'config.json'}: {COLBERT} makes no vector of a text",
+            "--token-vectors gives those of its tokens; --pooling (mean, cls, ...) takes the "
+            "vectors of the encoder inside",
+        )
+    hint = HINTS[option]
+    if unknown:
+        raise ModelError(f"{config}: unsupported module {', '.join(unknown)}", hint)
+    if modules and "Pooling" not in {module.kind for module in modules}:
+        raise ModelError(f"{config}: has no Pooling module", hint)
 
 
 def option_for(folder: Path) -> str:

@@ -39,37 +39,39 @@ def write_sentence_parts(
     Prompts and further modules are those of ``base``.
     """
     sentence = parts.sentence
-    kinds = [module.kind for module in sentence.of_tokens] + ["Pooling"]
-    kinds += [module.kind for module in sentence.of_texts] + ["Normalize"] * parts.normalize
-    kinds = ["Transformer", *kinds, *(["Dense"] if layer else [])]
-    places = [f"{at}_{kind}" if at else "" for at, kind in enumerate(kinds)]
-    modules = [
-        {"idx": at, "name": str(at), "path": place, "type": f"sentence_transformers.models.{kind}"}
-        for at, (kind, place) in enumerate(zip(kinds, places, strict=True))
-    ]
-    for place in places[1:]:
-        (folder / place).mkdir()
+    pooling: dict[str, Any] = {"word_embedding_dimension": parts.width}
+    pooling |= {key: mode in parts.modes for key, mode in OURS.items()}
+    pooling["include_prompt"] = sentence.include_prompt
+    chain: list[tuple[str, Path | Dense | dict[str, Any]]] = [("Transformer", base)]
+    chain += [(module.kind, base / module.path) for module in sentence.of_tokens]
+    chain += [("Pooling", pooling)]
+    chain += [(module.kind, base / module.path) for module in sentence.of_texts]
+    chain += [("Normalize", {})] * parts.normalize
+    chain += [("Dense", layer)] if layer else []
+    modules = []
+    for at, (kind, content) in enumerate(chain):
+        name = f"{at}_{kind}" if at else ""
+        place, kind = folder / name, f"sentence_transformers.models.{kind}"
+        modules.append({"idx": at, "name": str(at), "path": name, "type": kind})
+        if not at:
+            continue
+        place.mkdir()
+        if isinstance(content, Dense):
+            _write_dense(place, content)
+        elif isinstance(content, dict):
+            _put(place / "config.json", content)
+        else:
+            for path in (content / "config.json", *find_weights(content).all):
+                if path.is_file():
+                    shutil.copyfile(path, place / path.name)
     _put(folder / "modules.json", modules)
-    pooling = 1 + len(sentence.of_tokens)
-    before = zip(sentence.of_tokens, places[1:pooling], strict=True)
-    behind = zip(sentence.of_texts, places[pooling + 1 :], strict=False)
-    for module, place in (*before, *behind):
-        _copy(base / module.path, folder / place)
-    if parts.normalize:
-        _put(folder / places[pooling + len(sentence.of_texts) + 1] / "config.json", {})
     limits = {"max_seq_length": parts.max_length, "do_lower_case": sentence.lower_case}
     _put(folder / "sentence_bert_config.json", limits)
-    pooled: dict[str, Any] = {"word_embedding_dimension": parts.width}
-    pooled |= {key: mode in parts.modes for key, mode in OURS.items()}
-    pooled["include_prompt"] = sentence.include_prompt
-    _put(folder / places[pooling] / "config.json", pooled)
     if (base / CONFIG).is_file():
         shutil.copyfile(base / CONFIG, folder / CONFIG)
-    if layer:
-        if sentence.dim:  # of vectors, and not of what the layer makes of them
-            config = read_object(folder / CONFIG)
-            _put(folder / CONFIG, {key: config[key] for key in config if key != "truncate_dim"})
-        _write_dense(folder / places[-1], layer)
+    if layer and sentence.dim:  # of vectors, and not of what the layer makes of them
+        config = read_object(folder / CONFIG)
+        _put(folder / CONFIG, {key: config[key] for key in config if key != "truncate_dim"})
 
 
 def _write_dense(folder: Path, layer: Dense) -> None:
@@ -86,14 +88,6 @@ def _write_dense(folder: Path, layer: Dense) -> None:
         tensors["linear.bias"] = layer.bias
     with (folder / "model.safetensors").open("wb") as file:
         write_arrays(file, tensors)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy the config and the weights of a module, where it has any."""
-    weights = find_weights(source)
-    for path in (source / "config.json", *weights.all):
-        if path.is_file():
-            shutil.copyfile(path, target / path.name)
 
 
 def _put(path: Path, value: Any) -> None:

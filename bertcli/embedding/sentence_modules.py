@@ -12,9 +12,9 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from bertcli.checkpoints.scan import SentenceModule, require_weights
 from bertcli.embedding.pooling import finish
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import AGAIN, read_object
+
+if TYPE_CHECKING:
+    from bertcli.checkpoints.stored_tensor import StoredTensor
 
 CONFIG = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
@@ -31,7 +34,6 @@ Activation: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 _SELU, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # Klambauer et al. 2017
-_RRELU = (1 / 8 + 1 / 3) / 2  # outside of training, the mean of its bounds
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -44,13 +46,8 @@ def _softplus(x: np.ndarray) -> np.ndarray:
     return np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
 
 
-def _elu(x: np.ndarray) -> np.ndarray:
-    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
-
-
-def _hardsigmoid(x: np.ndarray) -> np.ndarray:
-    clipped: np.ndarray = np.clip(x + 3, 0, 6) / 6
-    return clipped
+def _elu(x: np.ndarray, alpha: float = 1.0) -> np.ndarray:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -60,9 +57,9 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return scores
 
 
-def _leaky(slope: float) -> Activation:
-    """Return the activation that multiplies what is below 0 by the slope."""
-    return lambda x: np.where(x > 0, x, slope * x)
+def _leaky(x: np.ndarray, slope: float = 0.01) -> np.ndarray:
+    """Multiply what is below 0 by the slope."""
+    return np.where(x > 0, x, slope * x)
 
 
 # The name of a class in torch.nn -> [..., D] -> [..., D].
@@ -71,25 +68,17 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "Tanh": np.tanh,
     "ReLU": lambda x: np.maximum(x, 0),
     "Sigmoid": _sigmoid,
-    "CELU": _elu,
     "ELU": _elu,
     "GELU": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
-    "Hardshrink": lambda x: np.where(np.abs(x) > 0.5, x, 0),
-    "Hardsigmoid": _hardsigmoid,
-    "Hardswish": lambda x: x * _hardsigmoid(x),
-    "Hardtanh": lambda x: np.clip(x, -1, 1),
-    "LeakyReLU": _leaky(0.01),
-    "LogSigmoid": lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))),
+    "Hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "LeakyReLU": _leaky,
+    "LogSigmoid": lambda x: -_softplus(-x),
     "Mish": lambda x: x * np.tanh(_softplus(x)),
-    "RReLU": _leaky(_RRELU),
     "ReLU6": lambda x: np.clip(x, 0, 6),
-    "SELU": lambda x: _SELU * np.where(x > 0, x, _SELU_ALPHA * np.expm1(np.minimum(x, 0))),
+    "SELU": lambda x: _SELU * _elu(x, _SELU_ALPHA),
     "SiLU": lambda x: x * _sigmoid(x),
     "Softmax": softmax,  # of the numbers of one vector
     "Softplus": _softplus,
-    "Softshrink": lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0),
-    "Softsign": lambda x: x / (1 + np.abs(x)),
-    "Tanhshrink": lambda x: x - np.tanh(x),
 }
 
 
@@ -101,12 +90,14 @@ class VectorModule(ABC):
     @property
     def takes(self) -> int | None:
         """The number of dimensions that it takes; None is any, and as many come out."""
-        return None
+        weight = vars(self).get("weight")
+        return None if weight is None else int(weight.shape[-1])
 
     @property
     def width(self) -> int | None:
         """The number of dimensions of its vectors."""
-        return self.takes
+        weight = vars(self).get("weight")
+        return None if weight is None else len(weight)
 
     @property
     def numbers(self) -> list[np.ndarray]:
@@ -132,23 +123,14 @@ class Dense(VectorModule):
     slope: np.ndarray | None = None  # [1], of PReLU below 0
     kind = "Dense"
 
-    @property
-    def takes(self) -> int:
-        """The number of dimensions of the vectors that it takes."""
-        return int(self.weight.shape[1])
-
-    @property
-    def width(self) -> int:
-        """The number of dimensions of its vectors."""
-        return int(self.weight.shape[0])
-
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Return the vectors that it makes of these."""
         linear = _product(vectors, self.weight)
         linear = linear if self.bias is None else linear + self.bias
-        slope = self.slope
-        activation = ACTIVATIONS[self.activation] if slope is None else _leaky(float(slope[0]))
-        result = activation(linear)
+        if self.slope is None:
+            result = ACTIVATIONS[self.activation](linear)
+        else:
+            result = _leaky(linear, float(self.slope[0]))
         if self.residual is not None:
             result = result + _product(vectors, self.residual)
         return np.asarray(result, np.float32)
@@ -178,11 +160,6 @@ class VectorNorm(VectorModule):
     weight: np.ndarray  # [D]
     bias: np.ndarray  # [D]
     kind = "LayerNorm"
-
-    @property
-    def takes(self) -> int:
-        """The number of dimensions."""
-        return len(self.weight)
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Return the vectors that it makes of these."""
@@ -216,13 +193,6 @@ class WeightedLayers(VectorModule):
 def read_chain(folder: Path, modules: Iterable[SentenceModule]) -> tuple[VectorModule, ...]:
     """Read modules in their order. ModelError for one that is incomplete, or of another kind."""
     return tuple(READERS[module.kind](folder / module.path) for module in modules)
-
-
-def applied(chain: Iterable[VectorModule], vectors: np.ndarray) -> np.ndarray:
-    """Return what becomes of vectors [..., D]."""
-    for module in chain:
-        vectors = module(vectors)
-    return vectors
 
 
 def width_after(chain: Iterable[VectorModule], width: int, where: Path) -> int:
@@ -262,16 +232,28 @@ def _dense(folder: Path) -> Dense:
         supported = ", ".join((*ACTIVATIONS, PRELU))
         problem = f"{config.source}: unsupported activation {named}"
         raise ModelError(problem, f"bertcli has {supported}")
-    weight = _shaped(tensors, "linear.weight", folder, 2)
-    bias = residual = None
-    if "linear.bias" in tensors:
-        bias = _shaped(tensors, "linear.bias", folder, weight.shape[:1])
+    layer = _linear(tensors, folder, "linear.")
+    residual = slope = None
     if config.switch("use_residual"):
-        if weight.shape[0] == weight.shape[1]:
-            tensors.setdefault("residual.weight", np.eye(len(weight), dtype=np.float32))
-        residual = _shaped(tensors, "residual.weight", folder, weight.shape)
-    slope = _shaped(tensors, "activation_function.weight", folder, (1,)) if name == PRELU else None
-    return Dense(weight, bias, name, residual, slope)
+        shape = layer.weight.shape
+        if shape[0] == shape[1]:
+            tensors.setdefault("residual.weight", np.eye(shape[0], dtype=np.float32))
+        residual = _shaped(tensors, "residual.weight", folder, shape)
+    if name == PRELU:
+        slope = _shaped(tensors, "activation_function.weight", folder, (1,))
+    return replace(layer, activation=name, residual=residual, slope=slope)
+
+
+def _linear(tensors: Mapping[str, np.ndarray], where: Path, before: str) -> Dense:
+    weight, bias = _shaped(tensors, f"{before}weight", where, 2), None
+    if f"{before}bias" in tensors:
+        bias = _shaped(tensors, f"{before}bias", where, weight.shape[:1])
+    return Dense(weight, bias)
+
+
+def linear_of(tensors: Iterable[StoredTensor], where: Path, before: str = "") -> Dense:
+    """Return the linear layer of this name among tensors. ModelError where there is none."""
+    return _linear(_arrays(tensors, before), where, before)
 
 
 def _shaped(
@@ -300,11 +282,16 @@ def _weighted_layers(folder: Path) -> WeightedLayers:
 
 def _numbers(folder: Path) -> dict[str, np.ndarray]:
     """Return the tensors of a module's folder as float32."""
-    from bertcli.checkpoints.stored_tensor import mapped  # most models have no such module
     from bertcli.checkpoints.tensors import read_tensors
 
-    tensors = read_tensors(require_weights(folder))
-    return {tensor.name: np.array(mapped(tensor), np.float32) for tensor in tensors}
+    return _arrays(read_tensors(require_weights(folder)))
+
+
+def _arrays(tensors: Iterable[StoredTensor], before: str = "") -> dict[str, np.ndarray]:
+    from bertcli.checkpoints.stored_tensor import mapped  # most models have no such module
+
+    named = ((tensor.name, tensor) for tensor in tensors if tensor.name.startswith(before))
+    return {name: np.array(mapped(tensor), np.float32) for name, tensor in named}
 
 
 READERS: Mapping[str, Callable[[Path], VectorModule]] = {

@@ -12,9 +12,10 @@ Nothing here needs torch. Source: sentence-transformers 6.2, SparseEncoder and S
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,27 +46,16 @@ LOGARITHMS = {"relu": 1, "log1p_relu": 2}  # by the names of activations
 EXAMPLE = "for example naver/splade-cocondenser-ensembledistil"
 
 
-@dataclass(frozen=True)
-class SparseModel:
+class SparseModel(NamedTuple):
     """How weights of terms are made: what the user chose, else what the model's files specify."""
 
     options: EmbedOptions
+    sentence: Sentence
     kind: str  # the class of the model
     maker: Callable[[Tokenizer], TermMaker]  # of the terms of a tokenizer's tokens; or ModelError
-    place: str = ""  # of the model, seen from the folder
-    routed: bool = False  # whether queries and documents are made in different ways
-
-    def sentence(self, folder: Path, sentence: Sentence) -> Sentence:
-        """Return what a folder says of sentences, with what it says of the model in this place."""
-        if not self.routed:
-            return sentence
-        prompts = {QUERY: "", DOCUMENT: "", **sentence.prompts}
-        inner = sentence_settings(folder / self.place)
-        limit = None if self.kind == TERM_TABLE else sentence_limit(inner)
-        return replace(sentence, transformer=self.place, max_length=limit, prompts=prompts)
 
 
-def read_sparse(folder: Path, options: EmbedOptions) -> SparseModel:
+def read_sparse(folder: Path, options: EmbedOptions, sentence: Sentence) -> SparseModel:
     """Return how a model makes weights of terms; a bare masked language model takes the maximum.
 
     Where queries are made in another way than documents, the prompt's name tells them apart. Raises
@@ -82,18 +72,23 @@ def read_sparse(folder: Path, options: EmbedOptions) -> SparseModel:
             raise ModelError(f"{folder / ROUTER}: has no route {name!r}", f"its routes: {named}")
         modules = routes[name]
     table = not bge and [module.kind for module in modules] == [TERM_TABLE]
+    if (routed or table) and not bge:
+        place = modules[0].path if table else transformer_path(modules)
+        limit = None if table else sentence_limit(sentence_settings(folder / place))
+        prompts = {QUERY: "", DOCUMENT: "", **sentence.prompts}
+        sentence = replace(sentence, transformer=place, max_length=limit, prompts=prompts)
     if not bge and not table:
         pooling = _pooling(folder, modules)
         pooling = pooling if options.pooling == "auto" else replace(pooling, how=options.pooling)
-        options, place = replace(options, pooling=pooling.how), transformer_path(modules)
-        return SparseModel(options, "BertForMaskedLM", lambda _: pooling, place, routed)
+        options = replace(options, pooling=pooling.how)
+        return SparseModel(options, sentence, "BertForMaskedLM", lambda _: pooling)
     if options.pooling == "sum":
         raise UsageError("--pooling sum is not possible: this model takes the maximum")
     options = replace(options, pooling="max", special_tokens=options.special_tokens and bge)
     if bge:
-        return SparseModel(options, "BertModel", partial(_token_weights, folder / BGE))
-    place = modules[0].path
-    return SparseModel(options, TERM_TABLE, partial(read_terms, folder / place), place, True)
+        return SparseModel(options, sentence, "BertModel", partial(_token_weights, folder / BGE))
+    maker = partial(read_terms, folder / modules[0].path)
+    return SparseModel(options, sentence, TERM_TABLE, maker)
 
 
 def has_routes(folder: Path) -> bool:

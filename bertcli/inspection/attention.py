@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertcli.checkpoints.scan import model_files
 from bertcli.errors import InputError, ModelError, OutputError, UsageError
@@ -58,32 +58,25 @@ class AttentionChoice:
         return chosen
 
 
-class AttentionFile(NamedTuple):
-    """The file that attention maps are written to."""
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Refuse, before anything is computed, what could not be written then."""
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path}: already exists", "give --overwrite, or another name")
+    form = path.suffix.lower()[1:]
+    if form in DRAWN:
+        require_matplotlib(f"{path}: drawing .{form}")
 
-    path: Path
-    overwrite: bool
 
-    @property
-    def form(self) -> str:
-        """The format, by the suffix."""
-        return self.path.suffix.lower()[1:]
-
-    def check(self) -> None:
-        """Refuse, before anything is computed, what could not be written then."""
-        if self.path.exists() and not self.overwrite:
-            raise OutputError(f"{self.path}: already exists", "give --overwrite, or another name")
-        if self.form in DRAWN:
-            require_matplotlib(f"{self.path}: drawing .{self.form}")
-
-    def write(self, texts: Sequence[AttentionMaps], report: FolderReport) -> str:
-        """Write the maps, and return a warning about what the format cannot show, or ""."""
-        refuse_inputs(model_files(report.folder.path), [self.path])
-        warning = unsupported_characters(texts, self.form)
-        content = picture(texts, self.form)
-        with open_output(self.path, overwrite=self.overwrite) as output:
-            output.write(content)
-        return warning
+def write_maps(
+    path: Path, texts: Sequence[AttentionMaps], report: FolderReport, *, overwrite: bool
+) -> str:
+    """Write the maps, and return a warning about what the format cannot show, or ""."""
+    refuse_inputs(model_files(report.folder.path), [path])
+    form = path.suffix.lower()[1:]
+    warning, content = unsupported_characters(texts, form), picture(texts, form)
+    with open_output(path, overwrite=overwrite) as output:
+        output.write(content)
+    return warning
 
 
 def numbers(text: str | None, option: str) -> list[int] | None:

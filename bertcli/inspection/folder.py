@@ -125,16 +125,9 @@ class ModelReport(ABC):
     @property
     def tensor_rows(self) -> list[dict[str, Any]]:
         """What is shown of each tensor."""
-        return [
-            {
-                "name": tensor.name,
-                "dtype": tensor.dtype,
-                "shape": list(tensor.shape),
-                "bytes": tensor.nbytes,
-                "file": tensor.file.name,
-            }
-            for tensor in self.tensors
-        ]
+        names = ("name", "dtype", "shape", "bytes", "file")
+        rows = ((x.name, x.dtype, list(x.shape), x.nbytes, x.file.name) for x in self.tensors)
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def _json(
         self, first: Mapping[str, Any], dtypes: Mapping[str, int], **behind: Any

@@ -78,9 +78,9 @@ def _loads(report: FolderReport) -> VerifyCheck:
 def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
     """Check what stands beside the encoder: modules, and the layers of ColBERT and BGE-M3."""
     from bertcli.checkpoints.scan import TERM_TABLE, read_modules, read_routes
-    from bertcli.embedding.late_interaction import BGE, linear, linear_of
+    from bertcli.embedding.late_interaction import BGE, linear
     from bertcli.embedding.sentence_config import COLBERT
-    from bertcli.embedding.sentence_modules import READERS
+    from bertcli.embedding.sentence_modules import READERS, linear_of
     from bertcli.embedding.sparse_config import BGE as SPARSE_BGE
 
     folder = report.folder.path
@@ -147,20 +147,17 @@ def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
     digest = sha256(path)
     if digest == DEFAULT_WEIGHTS_SHA256:
         return VerifyCheck(what, True, f"{digest}: {DEFAULT_MODEL}")
-    published = None
+    blob = Path(os.path.realpath(path)).name  # the hub's cache calls a large file by its hash
+    published = blob if re.fullmatch("[0-9a-f]{64}", blob) else None
     if folder.name == DEFAULT_MODEL and path.name == "model.safetensors":
         published = DEFAULT_WEIGHTS_SHA256
-    manifest = read_object(folder.path / "manifest.json")
-    if isinstance(hashes := manifest.get("sha256"), dict):  # of `export`
-        published = hashes.get(path.relative_to(folder.path).as_posix())
-    blob = Path(os.path.realpath(path)).name  # the hub's cache calls a large file by its hash
-    if re.fullmatch("[0-9a-f]{64}", blob):
-        published = published or blob
+    hashes = read_object(folder.path / "manifest.json").get("sha256")  # of `export`
+    if isinstance(hashes, dict):
+        published = hashes.get(path.relative_to(folder.path).as_posix()) or published
     if published is None:
         return VerifyCheck(what, None, f"{digest} (no published hash to compare with)")
-    if digest == published:
-        return VerifyCheck(what, True, digest)
-    return VerifyCheck(what, False, f"{digest}, not {published}")
+    same = digest == published
+    return VerifyCheck(what, same, digest if same else f"{digest}, not {published}")
 
 
 def verify_file(report: FileReport) -> VerifyCheck:

@@ -253,7 +253,13 @@ def _file(report: FileReport, views: ViewOptions) -> bool:
 def _attention(
     report: FolderReport, asked: AttentionOptions, views: ViewOptions, console: Console
 ) -> None:
-    from bertcli.inspection.attention import AttentionChoice, AttentionFile, look, numbers
+    from bertcli.inspection.attention import (
+        AttentionChoice,
+        check_output,
+        look,
+        numbers,
+        write_maps,
+    )
     from bertcli.inspection.attention_picture import MEAN
     from bertcli.records.records import Record
 
@@ -264,9 +270,8 @@ def _attention(
     mean = asked.heads == MEAN
     heads = None if mean else numbers(asked.heads, "--heads")
     choice = AttentionChoice(numbers(layers, "--layers"), heads, mean)
-    file = AttentionFile(asked.output, asked.overwrite) if asked.output else None
-    if file:
-        file.check()
+    if asked.output:
+        check_output(asked.output, overwrite=asked.overwrite)
     shown_maps = []
     ids = asked.extra_ids(report.config.fields_of_extra)
     texts = enumerate(asked.attention or (), 1)
@@ -275,11 +280,11 @@ def _attention(
         shown_maps.append(text_maps)
         if dropped:
             console.warn(f"text truncated to {len(text_maps.tokens)} tokens ({dropped} dropped)")
-    if file:
-        console.warn(file.write(shown_maps, report))
+    if asked.output:
+        console.warn(write_maps(asked.output, shown_maps, report, overwrite=asked.overwrite))
         for text_maps in shown_maps:
             maps = counted(text_maps.count, "map")
-            console.note(f"{file.path}: {maps} of {counted(len(text_maps.tokens), 'token')}")
+            console.note(f"{asked.output}: {maps} of {counted(len(text_maps.tokens), 'token')}")
     elif views.json:
         shown = [text_maps.to_json() for text_maps in shown_maps]
         _print_json(shown if len(shown) > 1 else shown[0])
