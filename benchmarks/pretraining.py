@@ -74,7 +74,7 @@ class Ours:
         for step in range(-WARM, steps):
             if step == 0:
                 tokens, began = 0, time.perf_counter()
-            tokens += self.training.step(self.number).tokens
+            tokens += self.training.step(self.number)["tokens"]
             self.number += 1
         return tokens / (time.perf_counter() - began)
 

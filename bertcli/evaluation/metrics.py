@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -95,19 +95,13 @@ class ClassPredictions:
         """
         confidence, right = self.scores.max(-1), self.predicted == self.truth
         place = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
-        bins = []
-        for number in np.unique(place).tolist():
-            inside = place == number
-            bins.append(
-                {
-                    "from": number / BINS,
-                    "n": int(inside.sum()),
-                    "confidence": float(confidence[inside].mean()),
-                    "accuracy": float(right[inside].mean()),
-                }
-            )
-        gaps = (bin["n"] * abs(bin["confidence"] - bin["accuracy"]) for bin in bins)
-        return {"error": sum(gaps) / max(len(right), 1), "bins": bins}
+        numbers, counts = np.unique(place, return_counts=True)
+        means = [np.bincount(place, values)[numbers] / counts for values in (confidence, right)]
+        keys = ("from", "n", "confidence", "accuracy")
+        columns = (numbers / BINS, counts, *means)
+        bins = zip(*(column.tolist() for column in columns), strict=True)
+        error = float((counts * abs(means[0] - means[1])).sum()) / max(len(right), 1)
+        return {"error": error, "bins": [dict(zip(keys, bin, strict=True)) for bin in bins]}
 
 
 @dataclass(frozen=True)
@@ -277,18 +271,22 @@ def overlap(answer: str, truth: str) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class AnswerPredictions:
-    """The answers to n questions; "" for none."""
+class MeanPredictions:
+    """Numbers of n examples, whose means are the metrics."""
 
-    truth: Sequence[str]
-    predicted: Sequence[str]
-
-    @cached_property
-    def values(self) -> np.ndarray:
-        """Exact match and F1 of each question, [n, 2]."""
-        return np.array([*map(overlap, self.predicted, self.truth)]).reshape(-1, 2)
+    names: Sequence[str]
+    values: np.ndarray  # [n, names]
 
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
-        """Return the share of exact matches, and the mean F1."""
-        exact, f1 = self.values[rows].mean(0)
-        return {"exact_match": float(exact), "f1": float(f1)}
+        """Return the means of some rows, or of all."""
+        return dict(zip(self.names, self.values[rows].mean(0).tolist(), strict=True))
+
+
+def answer_predictions(truth: Sequence[str], predicted: Sequence[str]) -> MeanPredictions:
+    """Return exact match and F1 of the answers to questions; "" for none."""
+    values = np.array([*map(overlap, predicted, truth)])
+    return MeanPredictions(("exact_match", "f1"), values)
+
+
+TruePredictions: TypeAlias = ClassPredictions | LabelPredictions | ScorePredictions | TagPredictions
+Predictions: TypeAlias = TruePredictions | MeanPredictions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from bertcli.embedding.embedder import Embedder, RecordVectors
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import ModelError
 from bertcli.evaluation.metrics import (
-    AnswerPredictions,
     ClassPredictions,
     LabelPredictions,
-    Rows,
+    Predictions,
     ScorePredictions,
     TagPredictions,
+    answer_predictions,
     label_numbers,
 )
 from bertcli.hub import ModelFolder
@@ -36,19 +36,12 @@ from bertcli.vectors.nearest import unit
 from bertcli.vectors.search import prompted
 
 
-class ModelPredictions(Protocol):
-    """Predictions of n examples beside the truth."""
-
-    def metrics(self, rows: Rows = ...) -> Mapping[str, float]:
-        """Return the metrics of some rows, or of all."""
-
-
 @dataclass(frozen=True)
 class Judged:
     """The predictions of a model, with further numbers and warnings for the report."""
 
     task: str
-    predictions: ModelPredictions
+    predictions: Predictions
     details: Mapping[str, Any] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 
@@ -73,23 +66,43 @@ class Judge:
 
     def judge(self, examples: Examples) -> Judged:
         """Return the predictions for examples; ModelError when there can be none."""
-        task, rows = examples.form.task, list(examples.examples)
+        task, rows = examples.form.task, examples.examples
+        truth = [example.target for example in rows]
         match task:
             case "classify" | "multilabel":
                 return self._labels(task, rows)
-            case "regress":
-                return self._scores(rows)
             case "tag":
-                return self._tags(rows)
+                tagger = TagTask(self._head("BertForTokenClassification"))
+                _refuse_other_labels({tag for tags in truth for tag in tags}, tagger.head.labels)
+                tags = self._predicted(tagger.head, tagger.word_labels, rows, tagger.word_layout)
+                return Judged(task, TagPredictions(truth, tags))
             case "answer":
-                return self._answers(rows)
-            case _:
-                if examples.form == CONTRAST:
-                    raise ModelError(
-                        "anchors and positives have no score to compare with",
-                        "give text, pair and score, or --queries, --corpus and --qrels",
-                    )
-                return self._cosines(rows)
+                texts = [answer.text for answer in truth]
+                choosing = Choosing(no_answer="" in texts)
+                reader = AnswerTask(self._head("BertForQuestionAnswering"), choosing)
+                results = self._predicted(reader.head, reader.judge, rows, reader.layout)
+                answers = [str(result.fields["answer"]) for result in results]
+                return Judged(task, answer_predictions(texts, answers))
+        if examples.form == CONTRAST:
+            raise ModelError(
+                "anchors and positives have no score to compare with",
+                "give text, pair and score, or --queries, --corpus and --qrels",
+            )
+        if task == "regress" and _scores_one(self.folder):
+            scores, _ = self._class_scores(rows)
+            return Judged(task, ScorePredictions(np.array(truth, np.float64), scores[:, 0]))
+        for example in rows:
+            if example.record.pair is None:
+                raise ModelError(
+                    f"{example.record.where}: an embedding model scores pairs, and this is a text",
+                    "give pairs, or a model with a head of one score",
+                )
+        records = [example.record for example in rows]
+        sides = [record._replace(pair=None) for record in records]
+        sides += [record._replace(text=record.pair or "", pair=None) for record in records]
+        left, right = np.split(unit(self.vectors(sides)), 2)
+        cosines = (left * right).sum(1)
+        return Judged("embed", ScorePredictions(np.array(truth, np.float64), cosines))
 
     def _class_scores(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[str]]:
         """Return the scores of all labels of each text, [n, k], and the labels."""
@@ -100,52 +113,32 @@ class Judge:
 
     def _labels(self, task: str, examples: Sequence[Example]) -> Judged:
         scores, names = self._class_scores(examples)
-        several = task == "multilabel"
-        targets = [example.target if several else [example.target] for example in examples]
+        targets = [
+            [example.target] if task == "classify" else example.target for example in examples
+        ]
         labels = {label for target in targets for label in target}
         numbers = label_numbers(names, labels)
         _refuse_other_labels(labels, numbers)
         unknown = sum(not numbers.keys() >= {*target} for target in targets)
-        warning = f"{unknown:,} of {len(examples):,} examples have a label that the model lacks"
-        warnings = [warning] if unknown else []
-        if not several and len(labels) == 1:
-            warnings.append(f"all examples have the label {targets[0][0]!r}: macro F1 says little")
+        warnings = []
+        if unknown:
+            warnings = [
+                f"{unknown:,} of {len(examples):,} examples have a label that the model lacks"
+            ]
         lacking = sorted(labels - numbers.keys())
         numbers |= {label: len(names) + place for place, label in enumerate(lacking)}
-        if not several:
+        if task == "classify":
+            if len(labels) == 1:
+                warnings.append(
+                    f"all examples have the label {targets[0][0]!r}: macro F1 says little"
+                )
             classes = np.array([numbers[label] for (label,) in targets])
             predictions = ClassPredictions(classes, scores)
             return Judged(task, predictions, predictions.details([*names, *lacking]), warnings)
-        truth = np.zeros((len(targets), len(numbers)), bool)
-        for row, target in enumerate(targets):
-            truth[row, [numbers[label] for label in target]] = True
+        truth = np.array([[label in target for label in numbers] for target in targets])
         predicted = np.zeros_like(truth)
         predicted[:, : len(names)] = scores >= LIKELY
         return Judged(task, LabelPredictions(truth, predicted), {}, warnings)
-
-    def _scores(self, examples: Sequence[Example]) -> Judged:
-        """Return scores of pairs: of a head with one label, or cosines of an embedding model."""
-        if not _scores_one(self.folder):
-            return self._cosines(examples)
-        scores, _ = self._class_scores(examples)
-        return Judged("regress", ScorePredictions(_numbers(examples), scores[:, 0]))
-
-    def _cosines(self, examples: Sequence[Example]) -> Judged:
-        for example in examples:
-            if example.record.pair is None:
-                raise ModelError(
-                    f"{example.record.where}: an embedding model scores pairs, and this is a text",
-                    "give pairs, or a model with a head of one score",
-                )
-        records = [example.record for example in examples]
-        texts = [record._replace(pair=None) for record in records]
-        pairs = [record._replace(text=record.pair or "", pair=None) for record in records]
-        left, right = np.split(unit(self.vectors([*texts, *pairs])), 2)
-        return Judged("embed", ScorePredictions(_numbers(examples), (left * right).sum(1)))
-
-    @cached_property
-    def _embedder(self) -> Embedder:
-        return Embedder.open(self.folder, self.options, self.tell)
 
     def vectors(self, records: Sequence[Record], prompts: Sequence[str] = ()) -> np.ndarray:
         """Return the vectors of texts, [n, D].
@@ -163,23 +156,12 @@ class Judge:
         self.max_length = embedder.max_length
         return run.vectors
 
+    @cached_property
+    def _embedder(self) -> Embedder:
+        return Embedder.open(self.folder, self.options, self.tell)
+
     def _head(self, kind: str) -> Head:
         return Head.open(self.folder, kind, self.settings, self.tell)
-
-    def _tags(self, examples: Sequence[Example]) -> Judged:
-        task = TagTask(self._head("BertForTokenClassification"))
-        truth = [example.target for example in examples]
-        _refuse_other_labels({tag for tags in truth for tag in tags}, task.head.labels)
-        tags = self._predicted(task.head, task.word_labels, examples, task.word_layout)
-        return Judged("tag", TagPredictions(truth, tags))
-
-    def _answers(self, examples: Sequence[Example]) -> Judged:
-        truth = [example.target.text for example in examples]
-        choosing = Choosing(no_answer="" in truth)
-        task = AnswerTask(self._head("BertForQuestionAnswering"), choosing)
-        results = self._predicted(task.head, task.judge, examples, task.layout)
-        answers = [str(result.fields["answer"]) for result in results]
-        return Judged("answer", AnswerPredictions(truth, answers))
 
     def _predicted(
         self,
@@ -207,10 +189,6 @@ def _refuse_other_labels(labels: Collection[str], names: Collection[str]) -> Non
         raise ModelError(
             f"no label of the examples is one of the model's: {ours}", f"the model has: {theirs}"
         )
-
-
-def _numbers(examples: Sequence[Example]) -> np.ndarray:
-    return np.array([example.target for example in examples], np.float64)
 
 
 def _scores_one(folder: ModelFolder) -> bool:

@@ -6,7 +6,6 @@ Intervals are made by resampling the examples. Source: Efron, Bootstrap Methods,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,39 +36,31 @@ def intervals(drawn: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     return {name: np.quantile(numbers, edges).tolist() for name, numbers in values.items()}
 
 
-@dataclass(frozen=True)
-class EvaluationReport:
-    """The metrics of n examples."""
+def doubts(results: Sequence[Judged], n: int) -> Iterator[str]:
+    """Yield what makes the numbers of n examples doubtful."""
+    for judged in results:
+        yield from judged.warnings
+    if n < FEW:
+        counted = "queries" if results[0].task == "retrieval" else "examples"
+        yield f"fewer than {FEW} {counted} ({n}): the intervals are too narrow"
 
-    judged: Judged
-    n: int
-    other: Judged | None = None  # of another model
 
-    def warnings(self) -> Iterator[str]:
-        """Yield what makes the numbers doubtful."""
-        for judged in filter(None, (self.judged, self.other)):
-            yield from judged.warnings
-        if self.n < FEW:
-            counted = "queries" if self.judged.task == "retrieval" else "examples"
-            yield f"fewer than {FEW} {counted} ({self.n}): the intervals are too narrow"
-
-    def fields(self) -> dict[str, Any]:
-        """Return it as JSON values; of two models also the other's, and how much better it is."""
-        judged, ours = self.judged, self.judged.predictions.metrics
-        fields = {
-            "task": judged.task,
-            "n": self.n,
-            **ours(),
-            "intervals": intervals([ours(rows) for rows in samples(self.n)]),
-            **judged.details,
-        }
-        if self.other is not None:
-            theirs = self.other.predictions.metrics
-            drawn = [_minus(theirs(rows), ours(rows)) for rows in samples(self.n)]
-            differences = _minus(theirs(), ours())
-            other = {**theirs(), "differences": differences, "intervals": intervals(drawn)}
-            fields["compare"] = other
-        return fields
+def report(judged: Judged, n: int, other: Judged | None = None) -> dict[str, Any]:
+    """Return the metrics of n examples; of two models also the other's, and how much better."""
+    ours = judged.predictions.metrics
+    fields = {
+        "task": judged.task,
+        "n": n,
+        **ours(),
+        "intervals": intervals([ours(rows) for rows in samples(n)]),
+        **judged.details,
+    }
+    if other is not None:
+        theirs = other.predictions.metrics
+        drawn = [_minus(theirs(rows), ours(rows)) for rows in samples(n)]
+        differences = _minus(theirs(), ours())
+        fields["compare"] = {**theirs(), "differences": differences, "intervals": intervals(drawn)}
+    return fields
 
 
 def _minus(left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import inf, isfinite
 
 import numpy as np
 
 from bertcli.errors import InputError
+from bertcli.evaluation.metrics import MeanPredictions
 from bertcli.evaluation.predictions import Judge, Judged
 from bertcli.files.streams import open_bytes
 from bertcli.records.reader import Reader
@@ -24,24 +24,6 @@ from bertcli.vectors.search import DOCUMENT, QUERY
 
 DEPTH, DEEP = 10, 100  # results that count for nDCG and MRR, and for recall
 BLOCK = 1 << 16  # documents at a time
-
-
-@dataclass(frozen=True)
-class SearchPredictions:
-    """The documents found for each query, best first, and those that are relevant."""
-
-    documents: Sequence[Sequence[str]]
-    relevant: Sequence[Mapping[str, float]]  # document -> gain above 0
-
-    @cached_property
-    def values(self) -> np.ndarray:
-        """nDCG, recall and reciprocal rank of each query, [n, 3]."""
-        return np.array([*map(judged, self.documents, self.relevant)]).reshape(-1, 3)
-
-    def metrics(self, rows: np.ndarray | slice = slice(None)) -> dict[str, float]:
-        """Return the means over queries."""
-        names = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}")
-        return dict(zip(names, self.values[rows].mean(0).tolist(), strict=True))
 
 
 def judged(documents: Sequence[str], gains: Mapping[str, float]) -> tuple[float, float, float]:
@@ -149,6 +131,7 @@ class SearchTest:
         queries = judge.vectors([*self.queries.values()], QUERY)
         corpus = judge.vectors([*self.corpus.values()], DOCUMENT)
         ids = [*self.queries], [*self.corpus]
-        documents = list(nearest(queries, corpus, ids))
         relevant = [self.relevant[query] for query in ids[0]]
-        return Judged("retrieval", SearchPredictions(documents, relevant))
+        values = np.array([*map(judged, nearest(queries, corpus, ids), relevant)])
+        names = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}")
+        return Judged("retrieval", MeanPredictions(names, values))

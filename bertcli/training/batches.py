@@ -1,20 +1,19 @@
 """The rows that a step trains on, and rows as one batch, in numpy arrays. Does not import torch.
 
-Letters as in the model: `B` rows, `L` their length, `T` tokens of all of them; `M` masked tokens.
+Letters as in the model: `B` rows, `L` their length, `T` tokens of all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertcli.inference.runner import Tokens
 from bertcli.tokenizing.columns import EXTRA, Encoded
-
-MULTIPLE = 8  # that padded batches are made wide to, for the tensor cores of GPUs
-
 
 Columns = dict[str, Any]  # an array [B, ...] a column of the rows
 
@@ -22,21 +21,11 @@ Columns = dict[str, Any]  # an array [B, ...] a column of the rows
 class TokenBatch(NamedTuple):
     """Concatenated rows."""
 
-    ids: Any  # [T]; padded: [B * width]
-    types: Any  # as ids
+    ids: Any  # [T]
+    types: Any  # [T]
     lengths: Any  # [B]
     starts: Any  # [B] place of each row's first token among ids
-    width: int  # 0 when nothing is padded
-    extra: Mapping[str, Any] = {}  # an extra embedding -> as ids
-
-
-class MaskedBatch(NamedTuple):
-    """Rows, and the tokens to predict."""
-
-    tokens: TokenBatch
-    masked: Any  # [M] places among ids
-    words: Any  # [M] the original tokens
-    follows: Any  # [B] 0 when the second sentence follows the first, 1 when it is a random one
+    extra: Mapping[str, Any] = {}  # an extra embedding -> [T]
 
 
 class Order:
@@ -47,21 +36,18 @@ class Order:
 
     def __init__(self, rows: Any, batch_size: int, seed: int) -> None:
         self.rows, self.batch_size, self.seed = rows, batch_size, seed
-        self.shuffled: dict[int, Any] = {}
+        self.shuffled = lru_cache(2)(self._shuffled)
+
+    def _shuffled(self, epoch: int) -> Any:
+        return np.random.default_rng((self.seed, epoch)).permutation(self.rows)
 
     def batch(self, step: int) -> Any:
         """Return the rows of a step, counted from 0."""
-        start, count = step * self.batch_size, len(self.rows)
-        places = np.arange(start, start + self.batch_size)
+        count = len(self.rows)
+        places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
         epochs = range(places[0] // count, places[-1] // count + 1)
-        self.shuffled = {  # earlier ones are not needed again
-            epoch: self.shuffled[epoch]
-            if epoch in self.shuffled
-            else np.random.default_rng((self.seed, epoch)).permutation(self.rows)
-            for epoch in epochs
-        }
         inside = [
-            self.shuffled[epoch][places[places // count == epoch] % count] for epoch in epochs
+            self.shuffled(epoch)[places[places // count == epoch] % count] for epoch in epochs
         ]
         return np.concatenate(inside)
 
@@ -83,41 +69,21 @@ def parts(rows: Columns, count: int) -> list[Columns]:
     return [{name: column[numbers] for name, column in rows.items()} for numbers in dealt]
 
 
-def token_batch(rows: Columns, *, padded: bool) -> TokenBatch:
+def token_batch(rows: Columns) -> TokenBatch:
     """Return the tokens of rows as one batch."""
-    longest, lengths = rows["input_ids"].shape[1], rows["lengths"].astype(np.int64)
-    width, starts = 0, np.cumsum(lengths) - lengths
-    inside: Any = np.arange(longest) < lengths[:, None]
-    if padded:
-        width = min(-(-int(lengths.max()) // MULTIPLE) * MULTIPLE, longest)
-        inside, starts = (slice(None), slice(width)), np.arange(len(lengths)) * width
-
-    def flat(name: str) -> Any:
-        return rows[name][inside].ravel().astype(np.int64)
-
-    extra = {name.removeprefix(EXTRA): flat(name) for name in rows if name.startswith(EXTRA)}
-    return TokenBatch(flat("input_ids"), flat("token_type_ids"), lengths, starts, width, extra)
-
-
-def collate(rows: Columns, *, padded: bool) -> MaskedBatch:
-    """Return rows of instances as one batch."""
-    tokens = token_batch(rows, padded=padded)
-    chosen = np.arange(rows["masked_lm_ids"].shape[1]) < rows["masked_lm_counts"][:, None]
-    return MaskedBatch(
-        tokens,
-        masked=(tokens.starts[:, None] + rows["masked_lm_positions"])[chosen],
-        words=rows["masked_lm_ids"][chosen].astype(np.int64),
-        follows=rows["next_sentence_labels"].astype(np.int64),
-    )
+    lengths = rows["lengths"].astype(np.int64)
+    inside = np.arange(rows["input_ids"].shape[1]) < lengths[:, None]
+    extra = {
+        name.removeprefix(EXTRA): rows[name][inside] for name in rows if name.startswith(EXTRA)
+    }
+    ids, types = rows["input_ids"][inside], rows["token_type_ids"][inside]
+    return TokenBatch(ids, types, lengths, np.cumsum(lengths) - lengths, extra)
 
 
 def in_batches(rows: Any, size: int) -> Iterator[Any]:
     """Yield rows in batches of this size; the last one may be smaller."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
-
-
-TOKEN_COLUMNS = {"input_ids": np.int32, "token_type_ids": np.uint8}
 
 
 @dataclass(frozen=True)
@@ -131,24 +97,13 @@ class TokenRows:
     @classmethod
     def of(cls, items: Sequence[Encoded], **targets: Any) -> TokenRows:
         """Return encoded records with their targets."""
-        lengths = np.array([item.length for item in items], np.int64)
-        extra = [name for name in items[0].columns if name.startswith(EXTRA)] if items else []
-        tokens = {
-            name: np.fromiter(
-                (value for item in items for value in item.columns[name]), kind, lengths.sum()
-            )
-            for name, kind in (TOKEN_COLUMNS | dict.fromkeys(extra, np.int32)).items()
-        }
-        return cls(np.concatenate([[0], np.cumsum(lengths)]), tokens, targets)
+        flat = Tokens.of(items)
+        tokens = {"input_ids": flat.ids, "token_type_ids": flat.types}
+        extra = {EXTRA + name: ids for name, ids in flat.extra.items()}
+        return cls(flat.offsets, tokens | extra, targets)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
-
-    def places(self, rows: Any, name: str) -> Any:
-        """Return the places of the tokens of rows for which a column is not 0."""
-        inside = [np.arange(self.starts[row], self.starts[row + 1]) for row in rows]
-        places = np.concatenate([np.zeros(0, np.int64), *inside])
-        return places[self.tokens[name][places] > 0]
 
     def rows(self, numbers: Any) -> Columns:
         """Return rows by their numbers, their tokens padded with 0, [B, L]."""

@@ -2,8 +2,8 @@
 
     CKPT/checkpoint-500/model.safetensors, config.json, tokenizer files: a model like any other
     CKPT/checkpoint-500/optimizer.safetensors   the moments of AdamW
+    CKPT/checkpoint-500/best.safetensors        the best weights so far, where those are kept
     CKPT/checkpoint-500/training_state.json     everything else, and the sha256 of all files
-    CKPT/best/                                  the best weights so far, with such a file
     CKPT/.begun                                 of a run that has no checkpoint yet
 
 A checkpoint is written under a hidden name, synced and renamed; one to be removed is renamed first.
@@ -25,17 +25,14 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from bertcli.checkpoints.load import Model, save, save_tensors
+from bertcli.checkpoints.load import Model, save
 from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.embedding.sentence_config import CONFIG as PROMPTS
 from bertcli.errors import OutputError
-from bertcli.files.atomic import FULL, move, put_files, put_folder, restore, scratch_folder
+from bertcli.files.atomic import FULL, move, put_files, put_folder, scratch_folder
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import (
     BadJsonError,
-    JsonObject,
     is_regular,
     is_text,
     parse,
@@ -45,11 +42,11 @@ from bertcli.hub import TOKENIZER_FILES
 from bertcli.models.config import BertConfig
 from bertcli.training.options import RunFolder
 
-VERSION = 2  # of training_state.json
+VERSION = 3  # of training_state.json
 LOG, PLOT = "log.jsonl", "loss.svg"
 STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
+BEST = "best.safetensors"
 NAME = re.compile(r"checkpoint-(\d+)")
-BEST = "best"  # the weights that are best so far
 CHANGED = "it is not as it was written: its sha256 is another"
 RESULT = (  # files of a result, of whatever method
     *("config.json", "modules.json", "model.safetensors", "manifest.json", PLOT),
@@ -58,7 +55,6 @@ RESULT = (  # files of a result, of whatever method
 MODULE = re.compile(r"[1-9]\d?_[A-Z]\w*")  # folders of a result, and not a year of a user
 MAKING, GOING = ".making-", ".going-"
 BEGUN = ".begun"
-BEFORE = ".best-"  # and a step: the best weights that the last checkpoint speaks of
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,6 @@ class State:
     """
 
     step: int = 0  # steps done
-    updates: int = 0  # of these, those in which the optimizer moved the weights
     log_bytes: int = 0  # of the log, at this step
     window: Mapping[str, float] = field(default_factory=dict)  # sums since the log's last line
     scaler: Mapping[str, float] = field(default_factory=dict)  # of float16's gradients
@@ -110,7 +105,7 @@ class Checkpoints:
                 "give the folder of the run, or an empty one",
             )
         for name in names:
-            if (name == BEST or NAME.fullmatch(name)) and not (folder / name / STATE).exists():
+            if NAME.fullmatch(name) and not (folder / name / STATE).exists():
                 raise OutputError(
                     f"{folder}: holds {name}, which is not of a run",
                     "give another folder with --output",
@@ -133,20 +128,11 @@ class Checkpoints:
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
-    def sweep(self, best: int | None) -> None:
-        """Remove what a killed run left half written or half removed.
-
-        ``best`` is the step of the best weights when the run was saved, which come back.
-        """
-        restore(self.folder / f"{MAKING}{BEST}", self.best)
-        before = self.folder / f"{BEFORE}{best}"
-        if before.exists():
-            if self.best.exists():
-                self._remove(self.best)
-            move(before, self.best)
+    def sweep(self) -> None:
+        """Remove what a killed run left half written or half removed."""
         for path in self.folder.glob(".*"):
-            if path.name.startswith((MAKING, GOING, ".saving-")):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if path.name.startswith((MAKING, GOING)):
+                shutil.rmtree(path)
         self._drop()
 
     def write(self, state: State, fill: Callable[[Path], None]) -> Path:
@@ -160,29 +146,11 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             with scratch_folder(making):
                 fill(making)
-                put_state(making, asdict(state))
+                put_state(making, state)
                 put_folder(making, target)
             self._drop()
             (self.folder / BEGUN).unlink(missing_ok=True)
         return target
-
-    @property
-    def best(self) -> Path:
-        """The folder of the weights that are best so far."""
-        return self.folder / BEST
-
-    def write_best(self, fill: Callable[[Path], None], last: int | None) -> None:
-        """Replace the best weights by those that `fill` writes to a folder.
-
-        Those of the step ``last``, which the last checkpoint speaks of, are kept until the next.
-        """
-        making, before = self.folder / f"{MAKING}{BEST}", self.folder / f"{BEFORE}{last}"
-        with self.explained(f"{BEST} cannot be written"), scratch_folder(making):
-            fill(making)
-            put_state(making, {})
-            if last is not None and self.best.exists() and not before.exists():
-                move(self.best, before)
-            put_folder(making, self.best)
 
     def clear(self) -> None:
         """Remove what an earlier run left, the model first, as it is no longer complete.
@@ -194,14 +162,10 @@ class Checkpoints:
             read_bytes(self.folder / name, OutputError) or b""
             for name in ("modules.json", "manifest.json")
         )
-        modules = [
-            path
-            for path in self.folder.iterdir()
-            if MODULE.fullmatch(path.name) and f'"{path.name}"'.encode() in listed
-        ]
         (self.folder / "config.json").unlink(missing_ok=True)
-        for path in (*map(self.path, self.steps()), *modules, self.best):
-            if path.is_dir():
+        for path in [*self.folder.iterdir()]:
+            module = MODULE.fullmatch(path.name) and f'"{path.name}"'.encode() in listed
+            if path.is_dir() and (module or NAME.fullmatch(path.name)):
                 self._remove(path)
         for name in (*RESULT, *(["README.md"] if b'"bertcli"' in manifest else [])):
             (self.folder / name).unlink(missing_ok=True)
@@ -218,8 +182,6 @@ class Checkpoints:
             put_files(making, self.folder, last="config.json")
 
     def _drop(self) -> None:
-        for path in self.folder.glob(f"{BEFORE}*"):
-            self._remove(path)
         for step in self.steps()[: -self.keep]:
             self._remove(self.path(step))
 
@@ -239,8 +201,6 @@ class Checkpoints:
             cause = str(failed.__cause__ or failed)
             if any(os.strerror(number) in cause for number in FULL):
                 hint = "free disk space, then run the same command with --resume"
-            elif isinstance(failed, FileNotFoundError) and not self.folder.parent.exists():
-                hint = "create its parent folder first"
             else:
                 hint = "fix it, then run the same command with --resume" if self.last() else ""
             raise OutputError(f"{self.folder}: {what}: {reason}; {self.kept()}", hint) from None
@@ -259,17 +219,16 @@ def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -
     save(model, config, folder)
 
 
-def put_moments(folder: Path, moments: Mapping[str, Tensor]) -> None:
-    """Write the moments of the optimizer."""
-    save_tensors(folder / OPTIMIZER, moments)
-
-
-def put_state(folder: Path, state: Mapping[str, Any]) -> None:
+def put_state(folder: Path, state: State) -> None:
     """Write the state of a checkpoint, with the sha256 of its files and of the state itself."""
     digests = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-    record = {"version": VERSION, **state, "sha256": digests}
-    digests[STATE] = hashlib.sha256(json.dumps(record).encode()).hexdigest()
-    (folder / STATE).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+    record = {"version": VERSION, **asdict(state), "sha256": digests}
+    text = json.dumps({**record, "digest": _digest(record)}, indent=2) + "\n"
+    (folder / STATE).write_text(text, "utf-8")
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()
 
 
 def read_state(folder: Path) -> State:
@@ -282,21 +241,17 @@ def read_state(folder: Path) -> State:
         record = parse(read_bytes(path, OutputError) or b"")
     except BadJsonError as bad:
         raise damaged(path, bad) from None
-    if not isinstance(record, dict) or record.pop("version", None) != VERSION:
+    if not isinstance(record, dict) or record.get("version") != VERSION:
         raise damaged(path, "written by another version of bertcli")
-    digests = dict(JsonObject(record, str(path), OutputError).object("sha256"))
-    own = digests.pop(STATE, None)
-    record["sha256"] = digests
-    whole = json.dumps({"version": VERSION, **record}).encode()
-    if own != hashlib.sha256(whole).hexdigest():
+    if record.pop("digest", None) != _digest(record):
         raise damaged(path, CHANGED)
-    for name, digest in digests.items():
+    for name, digest in record.pop("sha256").items():
         place = folder / name
         if not is_regular(place, OutputError, most=inf) or sha256(place) != digest:
             raise damaged(place, CHANGED)
-    del record["sha256"]
+    del record["version"]
     state = State(**record)
-    if folder.name not in (BEST, f"checkpoint-{state.step}"):
+    if folder.name != f"checkpoint-{state.step}":
         raise damaged(path, f"it is of step {state.step}")
     return state
 
@@ -305,8 +260,6 @@ def damaged(path: Path, why: object) -> OutputError:
     """Return the error of a checkpoint that cannot be resumed from."""
     return OutputError(
         f"{path}: cannot be read: {why}",
-        "start over with --overwrite"
-        if path.parent.name == BEST
-        else f"remove {path.parent} to resume from the checkpoint before it, or start over with "
+        f"remove {path.parent} to resume from the checkpoint before it, or start over with "
         "--overwrite",
     )

@@ -21,7 +21,7 @@ import numpy as np
 from bertcli.errors import UsageError
 from bertcli.records.extra_ids import MOST, sentence_ids
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, Text
+from bertcli.records.records import Record
 from bertcli.records.windows import ahead, windows
 from bertcli.tokenizing.columns import EXTRA, Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
@@ -40,7 +40,7 @@ def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Recor
     """
 
     def split(_: int, record: Record) -> list[Record]:
-        lines = lines_of(record.text)
+        lines = record.text if isinstance(record.text, list) else record.text.split("\n")
         ids = [sentence_ids(record, lines, field) for field in fields]
         return [
             *(
@@ -67,11 +67,6 @@ def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Recor
                 "--input-format csv, tsv or jsonl reads fields",
             )
     yield [END]
-
-
-def lines_of(text: Text) -> Sequence[str]:
-    """Return the sentences of a document."""
-    return text if isinstance(text, list) else text.split("\n")
 
 
 def tokenized(

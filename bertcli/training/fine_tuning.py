@@ -6,7 +6,8 @@ Beside the model, a result has its manifest.json and a model card, README.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,10 +17,11 @@ import torch
 from torch import nn
 
 from bertcli.checkpoints.load import load
-from bertcli.checkpoints.scan import bert_folder, read_config
-from bertcli.embedding.sentence_folder import IDENTITY
+from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
+from bertcli.embedding.sentence_folder import IDENTITY, SentenceParts, write_sentence_parts
 from bertcli.errors import ModelError, UsageError, counted
 from bertcli.evaluation.metrics import label_numbers
+from bertcli.files.paths import sha256
 from bertcli.files.typed_json import strict
 from bertcli.files.versions import __version__, versions
 from bertcli.inference.runtime import fit_tokenizer, refuse_pairs, token_limit
@@ -31,6 +33,7 @@ from bertcli.models.heads import (
     BertForTokenClassification,
 )
 from bertcli.models.surgery import add_extra_embeddings, initialise_weight
+from bertcli.records.records import Record
 from bertcli.tasks.answer import COLUMNS as ANSWER_COLUMNS
 from bertcli.tasks.answer import WINDOW, in_windows
 from bertcli.tasks.tag import word_windows
@@ -41,13 +44,14 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.batches import TokenRows
 from bertcli.training.checkpoints import put_model
 from bertcli.training.labelled_texts import UNNAMED, LabelledTexts
-from bertcli.training.loop import Objective, RunSummary, TrainedTask
+from bertcli.training.loop import Objective, TrainedTask
 from bertcli.training.objectives import (
     LabelLoss,
     LabelObjective,
     SpanObjective,
     TagObjective,
     span_rows,
+    tag_logits,
     tagged_rows,
     text_logits,
 )
@@ -84,6 +88,8 @@ class FineTuningTask(TrainedTask):
     job: FineTuningJob
     texts: LabelledTexts
     base: Path
+    max_length: int  # tokens of a text
+    tally: TokenCounts
 
     @property
     def patience(self) -> int:
@@ -93,26 +99,35 @@ class FineTuningTask(TrainedTask):
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the results, beside the numbers of the run; files by their sha256."""
-        return self.texts.identity(self.job, self.base)
+        texts, weights = self.texts, require_weights(bert_folder(self.base)).all
+        decisive = ("max_length", "class_weights", "label_smoothing", "patience")
+        return {
+            "task": texts.task,
+            "data_sha256": texts.digest,
+            "base_sha256": " ".join(map(sha256, weights)),
+            "labels": list(texts.names),
+            "training": {name: getattr(self.job, name) for name in decisive},
+        }
 
-    def describe(self, folder: Path, summary: RunSummary) -> None:
+    def describe(self, folder: Path, best: Mapping[str, Any]) -> None:
         """Write the manifest and the model card of a result."""
         texts, identity, options = self.texts, self.identity, asdict(self.options)
         del options["eval_fraction"]
+        config = identity.pop("config", {})
         manifest = {
             "bertcli": __version__,
             "versions": versions("torch", "tokenizers", "numpy"),
-            **{key: value for key, value in identity.items() if key != "config"},
+            **identity,
             "data": [{"path": path, "sha256": digest} for path, digest in texts.sources],
             "examples": {"train": len(texts.train), "eval": len(texts.held)},
             "options": {**asdict(self.job), **options},
-            "steps": summary.steps,
-            "metrics": dict(summary.best),
+            "steps": self.options.schedule(len(self.rows)).steps,
+            "metrics": dict(best),
         }
         text = json.dumps(strict(manifest), indent=2, ensure_ascii=False) + "\n"
         (folder / "manifest.json").write_text(text, "utf-8")
-        fields = identity.get("config", {}).get("extra_fields", {}).values()
-        card = model_card(texts, self.job.base, identity["method"], [*fields], summary.best)
+        fields = [*config.get("extra_fields", {}).values()]
+        card = model_card(texts, self.job.base, identity["method"], fields, best)
         (folder / "README.md").write_text(card, "utf-8")
 
 
@@ -121,14 +136,16 @@ def model_card(
 ) -> str:
     """Return README.md: what the model does, how it was made, how good it is."""
     task, record = texts.task, texts.records[0]
-    table = [
-        f"| {name} | {value:.4f} |"
+    pipeline = f"pipeline_tag: {PIPELINES[task]}\n" if task in PIPELINES else ""
+    base_model = "" if Path(base).is_dir() else f"base_model: {base}\n"
+    rows = [
+        f"| {name} | {value:.4f} |\n"
         for name, value in best.items()
         if isinstance(value, float) and name != "eval_loss"
     ]
-    tags = [f"pipeline_tag: {PIPELINES[task]}"] if task in PIPELINES else []
-    tags += [] if Path(base).is_dir() else [f"base_model: {base}"]
-    command = "classify" if task in PROBLEMS else task
+    words = f"Each text comes with ids of its words: `{'`, `'.join(fields)}`\n\n" if fields else ""
+    labels = f"Labels: {', '.join(f'`{name}`' for name in texts.names)}\n" if texts.names else ""
+    table = f"\n| metric | held-out examples |\n|---|---|\n{''.join(rows)}" if rows else ""
     arguments = '"some text"'
     if record.extra:
         arguments = "-i texts.jsonl"
@@ -136,119 +153,108 @@ def model_card(
         arguments = '--question "a question" --context "a text"'
     elif record.pair is not None and task != "embed":
         arguments += ' --pair "another"'
-    lines = [
-        "---",
-        "tags:",
-        "- bert",
-        "- bertcli",
-        *tags,
-        "---",
-        "",
-        f"# BERT for {task}",
-        "",
-        f"`{base}`, trained with `bertcli train` ({method}) on "
-        f"{len(texts.train):,} examples, evaluated on {len(texts.held):,}. `manifest.json` has "
-        "the options, the versions and the sha256 of the data.",
-        "",
-        *(
-            [f"Each text comes with ids of its words: `{'`, `'.join(fields)}`", ""]
-            if fields
-            else []
-        ),
-        *([f"Labels: {', '.join(f'`{name}`' for name in texts.names)}"] if texts.names else []),
-        *(["", "| metric | held-out examples |", "|---|---|", *table] if table else []),
-        "",
-        "```",
-        f"bertcli {command} {arguments} -m THIS_FOLDER",
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
+    return f"""---
+tags:
+- bert
+- bertcli
+{pipeline}{base_model}---
+
+# BERT for {task}
+
+`{base}`, trained with `bertcli train` ({method}) on {len(texts.train):,} examples, evaluated on \
+{len(texts.held):,}. `manifest.json` has the options, the versions and the sha256 of the data.
+
+{words}{labels}{table}
+```
+bertcli {"classify" if task in PROBLEMS else task} {arguments} -m THIS_FOLDER
+```
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadTask(FineTuningTask):
-    """A BERT with a head for labels of texts, tags of words or answers to questions."""
+class FullTask(FineTuningTask):
+    """A BERT with a head for labels, tags or answers, or ``parts`` that make vectors."""
 
     config: BertConfig
-    start: HeadedBert  # its weights may be mapped files
-    max_length: int  # tokens of a text
-    tally: TokenCounts
-
-    @classmethod
-    def open(
-        cls, job: FineTuningJob, options: TrainingOptions, texts: LabelledTexts, base: Path
-    ) -> HeadTask:
-        """Tokenize the texts, and load the model with a head for their labels.
-
-        Raises ModelError for a folder that is not a whole BERT.
-        """
-        torch.manual_seed(options.seed)
-        start, texts, notes = _with_head(base, KINDS[texts.task], texts)
-        bert, fields = start.bert, job.extra
-        if missing := [name for name in bert.config.extra_embeddings if name not in fields]:
-            raise ModelError(
-                f"{base}: the model has extra embeddings ({', '.join(missing)}), and needs "
-                "their ids",
-                " ".join(f"--extra {name}=FIELD" for name in missing),
-            )
-        if fields:
-            sizes = {name: largest_id(texts.records, field) + 1 for name, field in fields.items()}
-            add_extra_embeddings(bert, fields, sizes)
-        config = replace(bert.config, problem_type=PROBLEMS.get(texts.task))
-        if texts.task == "regress":
-            identity = {"activation_fn": IDENTITY}
-            config = replace(config, other={**config.other, "sentence_transformers": identity})
-        check_layers(job.layers, config)
-        items, limit, tally = _tokenized(job, texts, base, config)
-        windows = np.bincount([item.sample for item in items])
-        if texts.task == "tag" and (count := int((windows > 1).sum())):
-            length = max(item.length for item in items)
-            notes.append(
-                f"{count:,} of {len(windows):,} sentences are read in windows of {length} tokens"
-            )
-        samples = np.array([item.sample for item in items])
-        rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
-        lengths = np.array([item.length for item in items])
-        held = held[np.argsort(lengths[held], kind="stable")]
-        return cls(
-            options=job.settled(options, len(rows), frozen=False),
-            objective=_objective(job, texts, items, held),
-            rows=rows,
-            notes=notes,
-            job=job,
-            texts=texts,
-            base=base,
-            config=config,
-            start=start,
-            max_length=limit,
-            tally=tally,
-        )
+    start: HeadedBert | BertModel  # its weights may be mapped files
+    parts: SentenceParts | None = None
 
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the results, beside the numbers of the run."""
         own = {"method": "full", "config": self.config.to_dict(), "layers": self.job.layers}
-        return {**super().identity, **own}
+        pooling = {"pooling": "+".join(self.parts.modes)} if self.parts else {}
+        return {**super().identity, **own, **pooling}
 
-    def model(self, checkpoint: Path | None) -> HeadedBert:
+    def model(self, checkpoint: Path | None) -> Any:
         """Build the model; weights are copied, not mapped, whose address can change last bits."""
-        kind = type(self.start)
-        model, source = kind(self.config), self.start
+        source = self.start
         if checkpoint is not None:
-            source, _ = load(checkpoint, kind, dtype=torch.float32)
-        model.load_state_dict(source.state_dict())
+            source, _ = load(checkpoint, type(self.start), dtype=torch.float32)
+        model = deepcopy(source)
         freeze_below(model, self.job.layers)
+        if isinstance(model, BertModel):
+            model.pooler.requires_grad_(False)  # no vector is made with it
         return model
 
-    def put(self, folder: Path, model: HeadedBert) -> None:
+    def put(self, folder: Path, model: Any) -> None:
         """Write the model with its tokenizer."""
         put_model(folder, model, self.config, bert_folder(self.base))
 
-    def publish(self, folder: Path, model: HeadedBert, summary: RunSummary) -> None:
+    def publish(self, folder: Path, model: Any, best: Mapping[str, Any]) -> None:
         """Write the model, its manifest and its model card."""
         self.put(folder, model)
-        self.describe(folder, summary)
+        if self.parts:
+            write_sentence_parts(folder, self.parts, self.base)
+        self.describe(folder, best)
+
+
+def head_task(
+    job: FineTuningJob, options: TrainingOptions, texts: LabelledTexts, base: Path
+) -> FullTask:
+    """Tokenize the texts, and load the model with a head for their labels.
+
+    Raises ModelError for a folder that is not a whole BERT.
+    """
+    torch.manual_seed(options.seed)
+    start, texts, notes = _with_head(base, KINDS[texts.task], texts)
+    bert, fields = start.bert, job.extra
+    if missing := [name for name in bert.config.extra_embeddings if name not in fields]:
+        raise ModelError(
+            f"{base}: the model has extra embeddings ({', '.join(missing)}), and needs their ids",
+            " ".join(f"--extra {name}=FIELD" for name in missing),
+        )
+    if fields:
+        sizes = {name: largest_id(texts.records, field) + 1 for name, field in fields.items()}
+        add_extra_embeddings(bert, fields, sizes)
+    config = replace(bert.config, problem_type=PROBLEMS.get(texts.task))
+    if texts.task == "regress":
+        identity = {"activation_fn": IDENTITY}
+        config = replace(config, other={**config.other, "sentence_transformers": identity})
+    items, limit, tally = tokenized(job, texts.task, texts.records, bert_folder(base), config)
+    samples = np.array([item.sample for item in items])
+    lengths = np.array([item.length for item in items])
+    count = int((np.bincount(samples) > 1).sum())
+    if texts.task == "tag" and count:
+        notes.append(
+            f"{count:,} of {len(texts.records):,} sentences are read in windows of "
+            f"{lengths.max()} tokens"
+        )
+    rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
+    held = held[np.argsort(lengths[held], kind="stable")]
+    return FullTask(
+        options=job.settled(options, len(rows), frozen=False),
+        objective=_objective(job, texts, items, held),
+        rows=rows,
+        notes=notes,
+        job=job,
+        texts=texts,
+        base=base,
+        max_length=limit,
+        tally=tally,
+        start=start,
+        config=config,
+    )
 
 
 def _objective(
@@ -258,15 +264,22 @@ def _objective(
     task, examples, weights = texts.task, texts.examples.examples, texts.weights(job.class_weights)
     if task == "answer":
         rows = span_rows(items, examples)
-        return SpanObjective(data=rows, held=texts.held, items=items, examples=examples)
+        return SpanObjective(data=rows, held=held, items=items, examples=examples)
     if task == "tag":
         loss = LabelLoss("classify", weights, job.label_smoothing)
         rows = tagged_rows(items, texts.targets)
         sentences = np.array([items[row].sample for row in held])
-        return TagObjective(data=rows, held=held, loss=loss, samples=sentences, names=texts.names)
+        return TagObjective(
+            data=rows,
+            held=held,
+            logits=tag_logits,
+            loss=loss,
+            samples=sentences,
+            names=texts.names,
+        )
     loss = LabelLoss(task, weights, job.label_smoothing)
-    rows, width = TokenRows.of(items, targets=texts.targets), len(texts.names)
-    return LabelObjective(data=rows, held=held, logits=text_logits, loss=loss, width=width)
+    rows = TokenRows.of(items, targets=texts.targets)
+    return LabelObjective(data=rows, held=held, logits=text_logits, loss=loss)
 
 
 def _with_head(
@@ -299,16 +312,6 @@ def _with_head(
     return model, texts, [note] if fresh else []
 
 
-def check_layers(layers: int | None, config: BertConfig) -> None:
-    """Raise UsageError for a layer that the model does not have."""
-    if layers is not None and layers > config.num_hidden_layers:
-        raise UsageError(
-            f"--layers {layers}: the model has {counted(config.num_hidden_layers, 'layer')}",
-            f"give 0 to {config.num_hidden_layers}; {config.num_hidden_layers} trains the head "
-            "alone",
-        )
-
-
 def freeze_below(model: nn.Module, layers: int | None) -> None:
     """Exclude the embeddings and the layers below this one from training; None: nothing."""
     if layers is None:
@@ -323,23 +326,37 @@ def freeze_below(model: nn.Module, layers: int | None) -> None:
     bert.get_submodule("embeddings.extra").requires_grad_(True)  # nothing of them is pretrained
 
 
-def _tokenized(
-    job: FineTuningJob, texts: LabelledTexts, base: Path, config: BertConfig
+def tokenized(
+    job: FineTuningJob,
+    task: str,
+    records: Sequence[Record],
+    folder: Path,
+    config: BertConfig,
+    most: int | None = None,
 ) -> tuple[list[Encoded], int, TokenCounts]:
-    folder = bert_folder(base)
+    """Return texts as tokens, their limit, at ``most`` this, and what was truncated.
+
+    Raises UsageError for a layer to train that the model does not have.
+    """
+    layers = config.num_hidden_layers
+    if job.layers is not None and job.layers > layers:
+        raise UsageError(
+            f"--layers {job.layers}: the model has {counted(layers, 'layer')}",
+            f"give 0 to {layers}; {layers} trains the head alone",
+        )
     tokenizer = Tokenizer.load(folder)
     fit_tokenizer(folder, config, tokenizer)
-    limit = token_limit(config, tokenizer, job.max_length)
-    further = {"tag": ("word_ids",), "answer": ANSWER_COLUMNS}.get(texts.task, ())
+    limit = token_limit(config, tokenizer, job.max_length, most)
+    further = {"tag": ("word_ids",), "answer": ANSWER_COLUMNS}.get(task, ())
     extra = ExtraColumns.of(config)
     columns = tuple(dict.fromkeys(("input_ids", "token_type_ids", *further, *extra.needed)))
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
-    if texts.task == "answer":
+    if task == "answer":
         limit = job.max_length or min(limit, WINDOW)
         layout = in_windows(layout, limit)
-    elif texts.task == "tag":
+    elif task == "tag":
         layout = word_windows(layout)
-    items = list(extra.added(tokenizer.encode_records(texts.records, layout), tokenizer))
+    items = list(extra.added(tokenizer.encode_records(records, layout), tokenizer))
     refuse_pairs(items, config)
     tally = TokenCounts()
     tally.add(items, limit)

@@ -2,16 +2,12 @@
 
 The result is a sentence-transformers model that ends in a Dense layer, whose vectors are logits,
 and a classifier for bertcli. The head is trained on standardised vectors, and written for those of
-the model. Vectors are kept in the folder of the run, so that one that is resumed need not compute
-them:
-
-OUT/.vectors    a line of JSON, which says what they are of; then float32, [n, D]
+the model.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,35 +23,19 @@ from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_folder import SentenceParts, write_sentence_parts
 from bertcli.embedding.sentence_modules import Dense
 from bertcli.errors import UsageError
-from bertcli.files.atomic import whole_file
 from bertcli.hub import ModelFolder
 from bertcli.models.bert import BertModel
-from bertcli.training.batches import Columns
-from bertcli.training.checkpoints import MAKING, put_model
+from bertcli.training.batches import Columns, TokenRows
+from bertcli.training.checkpoints import put_model
 from bertcli.training.fine_tuning import PROBLEMS, FineTuningTask
 from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.loop import VECTORS, RunSummary, tensor
+from bertcli.training.loop import tensor
 from bertcli.training.objectives import LabelLoss, LabelObjective
 from bertcli.training.options import FineTuningJob, TrainingOptions
-from bertcli.vectors.fingerprint import made_by
 
 HEAD = "head.safetensors"
 LEAST_SPREAD = 1e-6  # of a dimension that is scaled
 SPREAD = 0.02  # of the first weights
-
-
-@dataclass(frozen=True)
-class VectorRows:
-    """Standardised vectors [n, D], and targets."""
-
-    vectors: np.ndarray
-    targets: np.ndarray
-
-    def rows(self, numbers: Any) -> Columns:
-        """Return rows by their numbers."""
-        vectors = self.vectors[numbers]
-        lengths = np.ones(len(vectors), np.int64)
-        return {"vectors": vectors, "targets": self.targets[numbers], "lengths": lengths}
 
 
 def vector_logits(model: nn.Linear, part: Columns, device: torch.device) -> Tensor:
@@ -72,41 +52,16 @@ class FrozenTask(FineTuningTask):
     scale: tuple[np.ndarray, np.ndarray]  # of each dimension to train on: mean, deviation
 
     @classmethod
-    def of(
+    def open(
         cls,
         job: FineTuningJob,
         options: TrainingOptions,
         texts: LabelledTexts,
-        source: RecordVectors,
+        folder: ModelFolder,
+        compute: dict[str, Any],
+        run: Callable[[RecordVectors], None],
     ) -> FrozenTask:
-        """Return the task of vectors that are computed."""
-        train = source.vectors[texts.train].astype(np.float64)
-        mean, deviation = train.mean(0), np.maximum(train.std(0), LEAST_SPREAD)
-        objective = LabelObjective(
-            data=VectorRows(
-                ((source.vectors - mean) / deviation).astype(np.float32), texts.targets
-            ),
-            held=texts.held,
-            logits=vector_logits,
-            loss=LabelLoss(texts.task, texts.weights(job.class_weights), job.label_smoothing),
-            width=len(texts.names),
-        )
-        return cls(
-            options=job.settled(options, len(texts.train), frozen=True),
-            objective=objective,
-            rows=texts.train,
-            job=job,
-            texts=texts,
-            base=source.embedder.folder.path,
-            source=source,
-            scale=(mean, deviation),
-        )
-
-    @staticmethod
-    def open(
-        folder: ModelFolder, job: FineTuningJob, texts: LabelledTexts, compute: dict[str, Any]
-    ) -> RecordVectors:
-        """Open the model; UsageError for options that have no effect on a head alone."""
+        """Open the model and ``run`` it; UsageError for options without effect on a head alone."""
         if texts.task in ("tag", "answer"):
             what = "tags of words" if texts.task == "tag" else "answers"
             raise UsageError(f"--frozen cannot learn {what}", "leave it out, or give --full")
@@ -115,7 +70,30 @@ class FrozenTask(FineTuningTask):
         read_config(folder.path)  # what is trained is put behind an encoder
         embedder = Embedder.open(folder, EmbedOptions(max_length=job.max_length, **compute))
         whole = replace(embedder.options, dim=None)  # the head takes all that the modules give
-        return RecordVectors(replace(embedder, options=whole), texts.records)
+        source = RecordVectors(replace(embedder, options=whole), texts.records)
+        run(source)
+        train = source.vectors[texts.train].astype(np.float64)
+        mean, deviation = train.mean(0), np.maximum(train.std(0), LEAST_SPREAD)
+        vectors = ((source.vectors - mean) / deviation).astype(np.float32)
+        ends = np.arange(len(vectors) + 1)  # as if each were a token
+        objective = LabelObjective(
+            data=TokenRows(ends, {}, {"vectors": vectors, "targets": texts.targets}),
+            held=texts.held,
+            logits=vector_logits,
+            loss=LabelLoss(texts.task, texts.weights(job.class_weights), job.label_smoothing),
+        )
+        return cls(
+            options=job.settled(options, len(texts.train), frozen=True),
+            objective=objective,
+            rows=texts.train,
+            job=job,
+            texts=texts,
+            base=folder.path,
+            max_length=embedder.max_length,
+            tally=source.tally,
+            source=source,
+            scale=(mean, deviation),
+        )
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -137,14 +115,7 @@ class FrozenTask(FineTuningTask):
         """Write the head alone."""
         save_tensors(folder / HEAD, model.state_dict())
 
-    def keep(self, folder: Path) -> None:
-        """Keep the vectors."""
-        vectors: Any = np.ascontiguousarray(self.source.vectors, np.float32)
-        with whole_file(folder / VECTORS, beside=folder / f"{MAKING}vectors") as file:
-            file.write(_header(self.source, vectors))
-            file.write(vectors.tobytes())
-
-    def publish(self, folder: Path, model: nn.Linear, summary: RunSummary) -> None:
+    def publish(self, folder: Path, model: nn.Linear, best: Mapping[str, Any]) -> None:
         """Write the whole sentence model: the BERT, its pooling, and the head."""
         mean, deviation = self.scale
         weight = model.weight.detach().cpu().double().numpy() / deviation
@@ -163,33 +134,4 @@ class FrozenTask(FineTuningTask):
         config = read_config(encoder).with_labels(self.texts.names)
         put_model(folder, bert, replace(config, problem_type=PROBLEMS[self.texts.task]), encoder)
         write_sentence_parts(folder, parts, self.base, layer)
-        self.describe(folder, summary)
-
-
-def _header(source: RecordVectors, vectors: np.ndarray) -> bytes:
-    """Return the line that says what decides vectors, and what they are."""
-    digest = hashlib.sha256(json.dumps(made_by(source.embedder), sort_keys=True).encode())
-    for record in source.records:
-        digest.update(repr((record.text, record.pair)).encode())
-    header = {
-        "made_by": digest.hexdigest(),
-        "shape": vectors.shape,
-        "sha256": hashlib.sha256(vectors.tobytes()).hexdigest(),
-    }
-    return json.dumps(header).encode() + b"\n"
-
-
-def read_vectors(folder: Path, source: RecordVectors) -> bool:
-    """Take the vectors from the folder of a run, if it has them all, made by the same model."""
-    try:
-        header, _, data = (folder / VECTORS).read_bytes().partition(b"\n")
-    except OSError:
-        return False
-    width = source.embedder.nothing.shape[1]
-    if len(data) != 4 * len(source.records) * width:
-        return False
-    vectors = np.frombuffer(data, np.float32).reshape(-1, width)
-    if header + b"\n" != _header(source, vectors):
-        return False
-    source.vectors = vectors
-    return True
+        self.describe(folder, best)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, require_weights
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.paths import sha256
 from bertcli.files.streams import unreadable
@@ -41,7 +40,12 @@ class LabelledTexts:
         Raises InputError for examples that nothing can be learnt from.
         """
         fields = tuple(dict.fromkeys(job.extra.values()))
-        sources = [(path, _digest(path)) for path in (job.file, job.eval) if path]
+        sources = []
+        for path in filter(None, (job.file, job.eval)):  # before they are read: they may change
+            try:
+                sources.append((path, sha256(Path(path)) if Path(path).is_file() else None))
+            except OSError as failed:
+                raise unreadable(path, failed) from None
         examples = read_examples(opened(job.file), job.task, fields, job.fields)
         task = examples.form.task
         if fields and task in ("answer", "embed"):
@@ -92,44 +96,31 @@ class LabelledTexts:
         return [example.record for example in self.examples.examples]
 
     def weights(self, asked: str | None) -> Any:
-        """Return the weights of the labels, [k], or None."""
+        """Return weights that make rare labels count as much as common ones, [k]; None unasked.
+
+        Classes: n / (k * their number), as scikit-learn's "balanced". Several labels: texts without
+        the label for each that has it.
+        """
         if asked is None:
             return None
-        return balanced(self.task, self.targets[self.train], len(self.names))
-
-    def identity(self, job: FineTuningJob, base: Path) -> dict[str, Any]:
-        """Return what decides the results: the data, the model to begin with, the options."""
-        return {
-            "task": self.task,
-            "data_sha256": self.digest,
-            "base_sha256": " ".join(map(sha256, require_weights(bert_folder(base)).all)),
-            "labels": list(self.names),
-            "training": {
-                "max_length": job.max_length,
-                "class_weights": job.class_weights,
-                "label_smoothing": job.label_smoothing,
-                "patience": job.patience,
-            },
-        }
+        targets, count = self.targets[self.train], len(self.names)
+        if self.task == "multilabel":
+            support = targets.sum(0)
+            weights = (len(targets) - support) / np.maximum(support, 1)
+        else:
+            targets = np.concatenate([*targets]) if self.task == "tag" else targets
+            weights = len(targets) / (count * np.maximum(np.bincount(targets, minlength=count), 1))
+        return weights.astype(np.float32)
 
     @cached_property
     def digest(self) -> str:
         """The sha256 of all examples and of how they are parted."""
         digest = hashlib.sha256()
-        for example in self.examples.examples:
-            record = example.record
-            values = (record.text, record.pair, example.target)
+        for record, target in self.examples.examples:
+            values = (record.text, record.pair, target)
             digest.update(repr((*values, record.extra) if record.extra else values).encode())
         digest.update(self.held.tobytes())
         return digest.hexdigest()
-
-
-def _digest(path: str) -> str | None:
-    """Return the sha256 of a file, before it is read: it may change meanwhile; None of a pipe."""
-    try:
-        return sha256(Path(path)) if Path(path).is_file() else None
-    except OSError as failed:
-        raise unreadable(path, failed) from None
 
 
 # Tasks whose labels are not in the data.
@@ -167,61 +158,44 @@ def target_array(task: str, examples: Sequence[Example], numbers: Mapping[str, i
     Raises InputError for a label that has no number.
     """
     if task in UNNAMED:
-        if any(not isinstance(example.target, float) for example in examples):
-            return np.zeros(len(examples), np.float32)  # of pairs, and of answers
-        return np.array([example.target for example in examples], np.float32)
-    for example in examples:
-        for label in _labels(task, example):
-            if label not in numbers:
-                raise InputError(
-                    f"{example.record.where}: the label {label!r} does not occur in the training "
-                    "data",
-                    f"labels: {', '.join(numbers)}",
-                )
-    if task == "classify":
-        return np.array([numbers[example.target] for example in examples], np.int64)
-    if task == "tag":
-        tagged = np.empty(len(examples), object)
-        tagged[:] = [
-            np.array([numbers[tag] for tag in example.target], np.int64) for example in examples
-        ]
-        return tagged
-    several = np.zeros((len(examples), len(numbers)), np.float32)
+        targets = [example.target for example in examples]
+        scores = all(isinstance(target, float) for target in targets)
+        return np.array(targets if scores else [0] * len(targets), np.float32)
+    listed = np.empty(len(examples), object)
     for row, example in enumerate(examples):
-        several[row, [numbers[label] for label in example.target]] = 1
-    return several
-
-
-def balanced(task: str, targets: Any, count: int) -> Any:
-    """Return weights that make rare labels count as much as common ones, [k].
-
-    Classes: n / (k * their number), as scikit-learn's "balanced". Several labels: texts without
-    the label for each that has it.
-    """
+        labels = _labels(task, example)
+        if unknown := [label for label in labels if label not in numbers]:
+            raise InputError(
+                f"{example.record.where}: the label {unknown[0]!r} does not occur in the training "
+                "data",
+                f"labels: {', '.join(numbers)}",
+            )
+        listed[row] = np.array([numbers[label] for label in labels], np.int64)
     if task == "tag":
-        return balanced("classify", np.concatenate(list(targets)), count)
+        return listed
     if task == "classify":
-        support = np.bincount(targets, minlength=count)
-        return (len(targets) / (count * np.maximum(support, 1))).astype(np.float32)
-    support = targets.sum(0)
-    return ((len(targets) - support) / np.maximum(support, 1)).astype(np.float32)
+        return np.concatenate(listed)
+    several = np.zeros((len(examples), len(numbers)), np.float32)
+    for row, labels in enumerate(listed):
+        several[row, labels] = 1
+    return several
 
 
 def label_notes(examples: Examples) -> Iterator[str]:
     """Yield what a user should know of labels: how many each has, and those that conflict."""
-    form = examples.form
+    form, counted_examples = examples.form, counted(len(examples), "example")
     if form.task == "classify":
         counts = Counter(example.target for example in examples.examples).most_common()
         shown = ", ".join(f"{name} {count:,}" for name, count in counts[:10])
         more = f" and {len(counts) - 10} more" if len(counts) > 10 else ""
-        yield f"{counted(len(examples), 'example')}, {counted(len(counts), 'label')}: {shown}{more}"
+        yield f"{counted_examples}, {counted(len(counts), 'label')}: {shown}{more}"
     else:
-        yield f"{counted(len(examples), 'example')} for {form.task}"
+        yield f"{counted_examples} for {form.task}"
     if form == CONTRAST:  # an anchor may have several positives
         return
-    targets: dict[Any, set[str]] = {}
+    targets: dict[str, set[str]] = {}
     for record, target in examples.examples:
-        key = str(record.text), str(record.pair), str(record.extra)
+        key = repr((record.text, record.pair, record.extra))
         targets.setdefault(key, set()).add(repr(target))
     conflicts = sum(len(values) > 1 for values in targets.values())
     if conflicts:
@@ -239,11 +213,9 @@ def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any
         text = record.pair if isinstance(target, AnswerSpan) else record.text
         rows_of.setdefault(str(text), []).append(row)
     groups, held = list(rows_of.values()), list[int]()
-    if fraction and len(groups) > 1:
+    if fraction:
+        least = max(round(len(examples) * fraction), 1)
         for place in np.random.default_rng((seed, 1)).permutation(len(groups)).tolist()[1:]:
-            if len(held) >= max(round(len(examples) * fraction), 1):
-                break
-            held += groups[place]
-    inside = np.zeros(len(examples), bool)
-    inside[held] = True
+            held += groups[place] if len(held) < least else []
+    inside = np.isin(np.arange(len(examples)), held)
     return np.flatnonzero(~inside), np.flatnonzero(inside)

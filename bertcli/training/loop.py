@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
 from math import isfinite
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
@@ -21,7 +23,7 @@ from bertcli.errors import BertcliError, UsageError
 from bertcli.inference.devices import devices, dtype_of
 from bertcli.models.bert import BertEncoder, BertModel, recomputing
 from bertcli.models.forward_passes import encode
-from bertcli.training.batches import Columns, Order, TokenBatch, parts
+from bertcli.training.batches import Columns, Order, TokenBatch, in_batches, parts
 from bertcli.training.options import TrainingOptions
 
 # --- processes ---
@@ -49,19 +51,29 @@ class Ranks:
     def sum(self, tensor: Tensor) -> Tensor:
         """Replace a tensor by the sum over all processes; BertcliError when one of them died."""
         if self.count > 1:
-            try:
+            with self._connected():
                 distributed.all_reduce(tensor)
-            except RuntimeError as lost:
-                raise BertcliError(
-                    f"process {self.index} lost its connection to the others: "
-                    f"{str(lost).splitlines()[0]}",
-                    "see the message of the process that ended first",
-                ) from None
         return tensor
 
-    def total(self, tensor: Tensor) -> Tensor:
-        """Return the sum over all processes of a tensor on the CPU."""
-        return self.sum(tensor.to(self.device)).cpu() if self.count > 1 else tensor
+    def gathered(self, items: list[Any]) -> list[Any]:
+        """Return the items of all processes in their order; this one has every `count`-th."""
+        if self.count == 1:
+            return items
+        dealt: list[Any] = [None] * self.count
+        with self._connected():
+            distributed.all_gather_object(dealt, items)
+        return [item for group in zip_longest(*dealt) for item in group if item is not None]
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as lost:
+            raise BertcliError(
+                f"process {self.index} lost its connection to the others: "
+                f"{str(lost).splitlines()[0]}",
+                "see the message of the process that ended first",
+            ) from None
 
     def wait(self) -> None:
         """Wait for all processes."""
@@ -76,10 +88,8 @@ def joined(name: str) -> Iterator[Ranks]:
     """
     count, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
     own = name
-    if count > 1 and (name == "cuda" or (name == "auto" and torch.cuda.is_available())):
-        own = f"cuda:{local}"
-    elif count > 1 and name == "auto":
-        own = "cpu"
+    if count > 1 and name in ("auto", "cuda"):
+        own = f"cuda:{local}" if name == "cuda" or torch.cuda.is_available() else "cpu"
     chosen = devices(own)
     if len(chosen) > 1:
         raise UsageError(
@@ -102,15 +112,6 @@ def joined(name: str) -> Iterator[Ranks]:
 
 
 # --- what a run asks of a task ---
-
-VECTORS = ".vectors"  # what a run that trains a head alone keeps
-
-
-class StepParts(NamedTuple):
-    """The rows of a step, and the parts of them that this process has."""
-
-    rows: Columns
-    own: list[Columns]
 
 
 @dataclass(frozen=True)
@@ -140,24 +141,34 @@ class Objective(ABC):
         """Return the sum of each loss over some rows of a step."""
 
     def joined(
-        self, model: Any, step: StepParts, seeds: Sequence[int], ranks: Ranks
+        self, model: Any, rows: Columns, own: list[Columns], seeds: Sequence[int], ranks: Ranks
     ) -> list[Columns]:
         """Return the parts of this process with what `sums` must know of all other rows: nothing.
 
-        ``seeds`` are those with which `sums` runs on each part. Every process calls this.
+        ``rows`` are those of the step, and ``seeds`` those with which `sums` runs on each part.
+        Every process calls this.
         """
-        return step.own
+        return own
+
+    def read_held(self, numbers: Any) -> Columns:
+        """Return rows held out by their numbers."""
+        return self.read(numbers)
 
     @abstractmethod
+    def outputs(self, model: Any, rows: Columns, device: torch.device) -> Sequence[Any]:
+        """Return what a model makes of rows held out, on the CPU; `metrics` gets it of all."""
+
+    @abstractmethod
+    def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
+        """Return the numbers of a model from its outputs for all rows held out."""
+
     def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
         """Return the numbers of a model on the rows held out; all processes share the work."""
-
-
-class RunSummary(NamedTuple):
-    """What became of a run."""
-
-    steps: int
-    best: Mapping[str, Any]  # the evaluation of the weights that are kept, with its step
+        batches = islice(in_batches(self.held, batch_size), ranks.index, None, ranks.count)
+        outputs = [
+            self.outputs(model, self.read_held(numbers), ranks.device) for numbers in batches
+        ]
+        return self.metrics([*chain.from_iterable(ranks.gathered(outputs))], batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,13 +203,15 @@ class TrainedTask(ABC):
     def put(self, folder: Path, model: Any) -> None:
         """Write what `model` builds the same model from."""
 
-    def keep(self, folder: Path) -> None:
-        """Write what a resumed run need not compute again into the folder of the run: nothing."""
-        (folder / VECTORS).unlink(missing_ok=True)  # those of a run of another method
+    def publish(self, folder: Path, model: Any, best: Mapping[str, Any]) -> None:
+        """Write the result, for bertcli and others to load: as `put` does.
 
-    def publish(self, folder: Path, model: Any, summary: RunSummary) -> None:
-        """Write the result, for bertcli and others to load: as `put` does."""
+        ``best`` is the evaluation of the weights that are kept, with its step.
+        """
         self.put(folder, model)
+
+
+MULTIPLE = 8  # that padded batches are made wide to, for the tensor cores of GPUs
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
@@ -220,40 +233,41 @@ def tensor(array: Any, device: torch.device) -> Tensor:
     return torch.from_numpy(array).to(device, non_blocking=True)
 
 
+def pads(device: torch.device) -> bool:
+    """Whether texts are padded to one length, as a GPU wants them."""
+    return device.type != "cpu"
+
+
 def states(bert: BertModel, tokens: TokenBatch, device: torch.device) -> Tensor:
-    """Return the last hidden states of a batch, [T, hidden]; padded: [B * width, hidden]."""
-    ids, types = tensor(tokens.ids, device), tensor(tokens.types, device)
-    extra = {name: tensor(column, device) for name, column in tokens.extra.items()}
-    if not tokens.width:
+    """Return the last hidden states of a batch, [T, hidden]."""
+    columns = np.stack([tokens.ids, tokens.types, *tokens.extra.values()]).astype(np.int64)
+    padded, longest = pads(device), int(tokens.lengths.max())
+    width = max(min(-(-longest // MULTIPLE) * MULTIPLE, bert.config.most_tokens), longest)
+    real = np.arange(width) < tokens.lengths[:, None]
+    if padded:
+        flat, columns = columns, np.zeros((len(columns), *real.shape), np.int64)
+        columns[:, real] = flat
+    ids, types, *others = tensor(columns, device)
+    extra = dict(zip(tokens.extra, others, strict=True))
+    if not padded:
         return encode(bert, ids, tokens.lengths.tolist(), types, extra)
-    keep = torch.arange(tokens.width, device=device) < tensor(tokens.lengths, device)[:, None]
-    extra = {name: column.view(keep.shape) for name, column in extra.items()}
-    hidden: Tensor = bert(ids.view(keep.shape), keep, types.view(keep.shape), extra=extra)
-    return hidden.flatten(0, 1)
+    hidden: Tensor = bert(ids, tensor(real, device), types, extra=extra)
+    return hidden.flatten(0, 1).index_select(0, tensor(np.flatnonzero(real), device))
 
 
 # --- weights and their optimizer ---
 
-MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW, per weight, as torch names them
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per weight, as torch names them
 ALIGNED = 16  # floats: each gradient is aligned to 64 bytes, as a tensor of its own would be
 
 
-class Gradients:
-    """The gradients of all weights in one tensor, for sums over processes and norms."""
-
-    def __init__(self, weights: Iterable[nn.Parameter]) -> None:
-        weights = list(weights)
-        sizes = [-(-weight.numel() // ALIGNED) * ALIGNED for weight in weights]
-        self.flat = torch.zeros(sum(sizes), device=weights[0].device)
-        for weight, room in zip(weights, self.flat.split(sizes), strict=True):
-            weight.grad = room[: weight.numel()].view_as(weight)
-
-    def clip(self, most: float) -> Tensor:
-        """Return the norm of all gradients, after which it is at most `most`; 0 never clips."""
-        norm: Tensor = torch.linalg.vector_norm(self.flat)
-        if most:
-            self.flat.mul_((most / (norm + 1e-6)).clamp(max=1.0))
-        return norm
+def flat_gradients(weights: Collection[nn.Parameter]) -> Tensor:
+    """Give weights gradients in one tensor, for sums over processes and norms; return it."""
+    sizes = [-(-weight.numel() // ALIGNED) * ALIGNED for weight in weights]
+    flat = torch.zeros(sum(sizes), device=next(iter(weights)).device)
+    for weight, room in zip(weights, flat.split(sizes), strict=True):
+        weight.grad = room[: weight.numel()].view_as(weight)
+    return flat
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -294,35 +308,18 @@ def moments(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]
 
 
 def restore_moments(
-    model: nn.Module, optimizer: torch.optim.AdamW, stored: Mapping[str, Tensor], updates: int
+    model: nn.Module, optimizer: torch.optim.AdamW, stored: Mapping[str, Tensor]
 ) -> None:
-    """Restore what `moments` returned after this number of updates."""
+    """Restore what `moments` returned."""
     for name, weight in trained(model).items():
         if f"{MOMENTS[0]}.{name}" in stored:
-            device = weight.device
-            state = {moment: stored[f"{moment}.{name}"].to(device, copy=True) for moment in MOMENTS}
-            fused = device.type == "cuda"
-            place = device if fused else torch.device("cpu")
-            state["step"] = torch.tensor(float(updates), device=place)
+            state = {moment: stored[f"{moment}.{name}"].to(weight.device) for moment in MOMENTS}
+            if weight.device.type != "cuda":
+                state["step"] = state["step"].cpu()
             optimizer.state[weight] = state
 
 
 # --- steps ---
-
-
-class StepResult(NamedTuple):
-    """The results of one optimizer step."""
-
-    step: int  # counted from 1
-    losses: Mapping[str, float]
-    lr: float
-    grad_norm: float
-    tokens: int
-
-    @property
-    def values(self) -> dict[str, float]:
-        """The numbers of the step, by name."""
-        return {**self.losses, "lr": self.lr, "grad_norm": self.grad_norm, "tokens": self.tokens}
 
 
 class Training:
@@ -347,7 +344,7 @@ class Training:
         self.order = Order(rows, options.batch_size, options.seed)
         self.schedule = options.schedule(len(rows))
         self.optimizer = adamw(model, options)
-        self.gradients = Gradients(trained(model).values())
+        self.gradients = flat_gradients(trained(model).values())
         self.dtype = dtype_of(options.dtype)
         half = self.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=half)
@@ -356,29 +353,34 @@ class Training:
                 if isinstance(part, BertEncoder):
                     part.call = recomputing
 
-    def step(self, number: int) -> StepResult:
-        """Run a step, numbered from 0; FloatingPointError when its loss is not finite."""
+    def step(self, number: int) -> dict[str, float]:
+        """Run a step, numbered from 0; FloatingPointError when its loss is not finite.
+
+        Return the losses, the learning rate, the norm of the gradients and the number of tokens.
+        """
         objective, ranks = self.objective, self.ranks
         rows = objective.read(self.order.batch(number))
         counts, rate = objective.counts(rows), self.schedule.at(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.gradients.flat.zero_()
+        self.gradients.zero_()
         pieces = ranks.count * self.options.gradient_accumulation_steps
         dealt = parts(rows, pieces)[ranks.index :: ranks.count]
         own = [part for part in dealt if len(part["lengths"])]
         seeds = [self._seed(number, part) for part in range(len(own))]
         if pieces > 1:
             with autocast(ranks.device, self.dtype):
-                own = objective.joined(self.model, StepParts(rows, own), seeds, ranks)
+                own = objective.joined(self.model, rows, own, seeds, ranks)
         sums = torch.zeros(len(counts), device=ranks.device)
         for part, seed in zip(own, seeds, strict=True):
             torch.manual_seed(seed)
             sums += self._backward(part, counts)
         ranks.sum(sums)
-        ranks.sum(self.gradients.flat)
+        ranks.sum(self.gradients)
         self.scaler.unscale_(self.optimizer)
-        clipped = self.gradients.clip(self.options.max_grad_norm)
+        clipped, most = torch.linalg.vector_norm(self.gradients), self.options.max_grad_norm
+        if most:  # 0 never clips
+            self.gradients.mul_((most / (clipped + 1e-6)).clamp(max=1.0))
         self.scaler.step(self.optimizer)
         self.scaler.update()
         means = [total / count for total, count in zip(sums, counts, strict=True)]
@@ -387,8 +389,9 @@ class Training:
             raise FloatingPointError(f"the loss is {loss}")
         if not isfinite(norm) and not self.scaler.is_enabled():  # which skips the step then
             raise FloatingPointError(f"the norm of the gradients is {norm}")
+        tokens = int(rows["lengths"].sum())
         named = dict(zip(objective.losses, losses, strict=True))
-        return StepResult(number + 1, named, rate, norm, int(rows["lengths"].sum()))
+        return {**named, "lr": rate, "grad_norm": norm, "tokens": tokens}
 
     def _seed(self, number: int, part: int) -> int:
         mixed = self.options.seed
@@ -404,9 +407,3 @@ class Training:
         loss: Tensor = self.scaler.scale(torch.stack(means).sum())
         loss.backward()
         return torch.stack([total.detach() for total in sums])
-
-    @property
-    def updates(self) -> int:
-        """Number of optimizer updates so far."""
-        optimizer_states = self.optimizer.state.values()
-        return int(next((state["step"].item() for state in optimizer_states), 0))

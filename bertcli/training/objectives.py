@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,14 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from bertcli.evaluation.metrics import (
-    AnswerPredictions,
     ClassPredictions,
     LabelPredictions,
     ScorePredictions,
     TagPredictions,
+    TruePredictions,
+    answer_predictions,
 )
+from bertcli.models.forward_passes import means
 from bertcli.models.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -37,10 +38,10 @@ from bertcli.tasks.answer import Choosing
 from bertcli.tasks.classify import LIKELY
 from bertcli.tasks.tag import own_words
 from bertcli.tokenizing.columns import Encoded, span
-from bertcli.training.batches import Columns, TokenRows, in_batches, token_batch
-from bertcli.training.loop import Objective, Ranks, states, tensor
+from bertcli.training.batches import Columns, TokenRows, token_batch
+from bertcli.training.loop import Objective, states, tensor
 
-Logits = Callable[[Any, Columns, torch.device], Tensor]  # (model, rows, device) -> [B, k]
+Logits = Callable[[Any, Columns, torch.device], Tensor]  # (model, rows, device) -> [n, k]
 
 
 @dataclass(frozen=True)
@@ -78,51 +79,54 @@ class LabelLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelObjective(Objective):
-    """Logits of whole texts, and the loss of their labels; columns hold ``targets``."""
+    """Logits, and the loss of their labels; columns hold ``targets``."""
 
     logits: Logits
     loss: LabelLoss
-    width: int  # of the logits
+
+    def targets(self, rows: Columns) -> Any:
+        """Return the targets of all logits, [n, ...]."""
+        return rows["targets"]
 
     def counts(self, rows: Columns) -> Sequence[float]:
         """Return what the loss of a step is divided by."""
-        return (self.loss.count(rows["targets"]),)
+        return (self.loss.count(self.targets(rows)) or 1.0,)
 
     def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
         """Return the sum of the loss over some rows."""
-        return (self.loss.sum(self.logits(model, part, device), part["targets"]),)
+        return (self.loss.sum(self.logits(model, part, device), self.targets(part)),)
 
-    def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
+    def outputs(self, model: Any, rows: Columns, device: torch.device) -> Sequence[Any]:
+        """Return the logits of all rows together."""
+        return [self.logits(model, rows, device).float().cpu()]
+
+    def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
         """Return the loss and the metrics of the task."""
-        logits = torch.zeros(len(self.held), self.width, device=ranks.device)
-        own = np.arange(len(self.held))[ranks.index :: ranks.count]
-        for rows in in_batches(own, batch_size):
-            logits[rows] = self.logits(model, self.read(self.held[rows]), ranks.device).float()
-        logits = ranks.sum(logits).cpu()
-        targets = self.read(self.held)["targets"]
-        loss = self.loss.sum(logits, targets).item() / self.loss.count(targets)
-        predictions: ClassPredictions | LabelPredictions | ScorePredictions
+        logits, rows = torch.cat([*outputs]), self.read(self.held)
+        targets = self.targets(rows)
+        loss = self.loss.sum(logits, targets).item() / self.counts(rows)[0]
+        predictions = self.predictions(logits, targets)
+        return {"eval_loss": loss, **predictions.metrics(), "rows": len(predictions.truth)}
+
+    def predictions(self, logits: Tensor, targets: Any) -> TruePredictions:
+        """Return what the logits of all rows held out predict, beside the truth."""
         match self.loss.task:
             case "classify":
-                predictions = ClassPredictions(targets, logits.softmax(-1).numpy())
+                return ClassPredictions(targets, logits.softmax(-1).numpy())
             case "multilabel":
-                likely = logits.sigmoid().numpy() >= LIKELY
-                predictions = LabelPredictions(targets > LIKELY, likely)
-            case _:
-                predictions = ScorePredictions(targets, logits.numpy()[:, 0])
-        return {"eval_loss": loss, **predictions.metrics(), "rows": len(self.held)}
+                return LabelPredictions(targets > LIKELY, logits.sigmoid().numpy() >= LIKELY)
+        return ScorePredictions(targets, logits.numpy()[:, 0])
 
 
 def text_logits(
     model: BertForSequenceClassification, part: Columns, device: torch.device
 ) -> Tensor:
     """Return the logits of texts, [B, k], of their first tokens, or of the means of all."""
-    tokens = token_batch(part, padded=device.type != "cpu")
+    tokens = token_batch(part)
     hidden = states(model.bert, tokens, device)
     judged = hidden.index_select(0, tensor(tokens.starts, device))
     if model.means:
-        ends = zip(tokens.starts, tokens.starts + tokens.lengths, strict=True)
-        judged = torch.stack([hidden[start:end].mean(0) for start, end in ends])
+        judged = means(hidden, tokens.lengths.tolist())
     return model.logits(judged.unsqueeze(-2))
 
 
@@ -141,60 +145,37 @@ def tagged_rows(items: Sequence[Encoded], targets: Sequence[Any]) -> TokenRows:
     return TokenRows(windows.starts, {**windows.tokens, TAGS: tags})
 
 
-def _tag_numbers(rows: Columns) -> Any:
-    """Return the tag numbers of the words, [M]."""
-    return rows[TAGS][rows[TAGS] > 0] - 1
+def tag_logits(model: BertForTokenClassification, part: Columns, device: torch.device) -> Tensor:
+    """Return the logits of the first tokens of the words of all sentences, [M, k]."""
+    tokens = token_batch(part)
+    places = tokens.starts[:, None] + np.arange(part[TAGS].shape[1])
+    hidden = states(model.bert, tokens, device)
+    return model.logits(hidden.index_select(0, tensor(places[part[TAGS] > 0], device)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagObjective(Objective):
-    """Logits of the first token of each word, and the loss of its tag. Rows are windows."""
+class TagObjective(LabelObjective):
+    """Logits of words, and the loss of their tags. Rows are windows."""
 
-    data: TokenRows
-    loss: LabelLoss
     samples: Any  # [n] the sentence of each row held out
     names: Sequence[str]
 
-    def counts(self, rows: Columns) -> Sequence[float]:
-        """Return what the loss of a step is divided by."""
-        return (max(self.loss.count(_tag_numbers(rows)), 1.0),)
+    def targets(self, rows: Columns) -> Any:
+        """Return the tag numbers of the words, [M]."""
+        return rows[TAGS][rows[TAGS] > 0] - 1
 
-    def logits(
-        self, model: BertForTokenClassification, part: Columns, device: torch.device
-    ) -> Tensor:
-        """Return the logits of the words of all sentences, [M, k]."""
-        tokens = token_batch(part, padded=device.type != "cpu")
-        places = tokens.starts[:, None] + np.arange(part[TAGS].shape[1])
-        hidden = states(model.bert, tokens, device)
-        return model.logits(hidden.index_select(0, tensor(places[part[TAGS] > 0], device)))
-
-    def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
-        """Return the sum of the loss over the words of some sentences."""
-        return (self.loss.sum(self.logits(model, part, device), _tag_numbers(part)),)
-
-    def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
-        """Return the loss of words, and precision, recall and F1 of entities."""
-        data, tags = self.data, self.data.tokens[TAGS]
-        sums = torch.zeros(2, dtype=torch.float64)
-        predicted = np.zeros(len(tags), np.float32)
-        for numbers in in_batches(self.held[ranks.index :: ranks.count], batch_size):
-            rows = self.read(numbers)
-            logits, targets = self.logits(model, rows, ranks.device).float(), _tag_numbers(rows)
-            sums += torch.tensor([self.loss.sum(logits, targets).item(), self.loss.count(targets)])
-            predicted[data.places(numbers, TAGS)] = logits.argmax(-1).cpu().numpy()
-        loss, count = ranks.total(sums).tolist()
-        predicted = ranks.total(torch.from_numpy(predicted)).numpy().astype(np.int64)
-        windows = self.held[np.argsort(self.samples, kind="stable")]
-        _, counts = np.unique(self.samples, return_counts=True)
-        sentences = np.split(windows, np.cumsum(counts)[:-1])
-        places = [data.places(np.sort(rows), TAGS) for rows in sentences]
+    def predictions(self, logits: Tensor, targets: Any) -> TagPredictions:
+        """Return the tags of sentences, of the words in all their windows."""
+        sizes = (self.read(self.held)[TAGS] > 0).sum(1)
+        samples = self.samples.repeat(sizes)
+        order = np.lexsort((self.held.repeat(sizes), samples))
+        _, counts = np.unique(samples, return_counts=True)
         names = np.array(self.names, object)
-        truth, guesses = (
-            [names[of_tokens[place]].tolist() for place in places]
-            for of_tokens in (tags - 1, predicted)
+        truth, predicted = (
+            [words.tolist() for words in np.split(names[numbers[order]], counts.cumsum()[:-1])]
+            for numbers in (targets, logits.argmax(-1).numpy())
         )
-        metrics = TagPredictions(truth, guesses).metrics()
-        return {"eval_loss": loss / max(count, 1), **metrics, "rows": len(truth)}
+        return TagPredictions(truth, predicted)
 
 
 # --- answers ---
@@ -224,10 +205,7 @@ def token_places(item: Encoded, answer: AnswerSpan) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class SpanObjective(Objective):
-    """Logits of the first and the last token of answers, and their loss.
-
-    Rows are windows; held out are questions.
-    """
+    """Logits of the first and the last token of answers, and their loss. Rows are windows."""
 
     items: Sequence[Encoded]  # all windows
     examples: Sequence[Example]
@@ -240,11 +218,8 @@ class SpanObjective(Objective):
         self, model: BertForQuestionAnswering, part: Columns, device: torch.device
     ) -> list[Tensor]:
         """Return the logits of each window, [L, 2]."""
-        tokens = token_batch(part, padded=device.type != "cpu")
+        tokens = token_batch(part)
         both = torch.stack(model.logits(states(model.bert, tokens, device)), -1).float()
-        if tokens.width:
-            rows = both.view(-1, tokens.width, 2)
-            return [row[:length] for row, length in zip(rows, tokens.lengths, strict=True)]
         return list(both.split(tokens.lengths.tolist()))
 
     def loss(self, logits: Sequence[Tensor], part: Columns) -> Tensor:
@@ -257,38 +232,20 @@ class SpanObjective(Objective):
         """Return the sum of the loss over some windows."""
         return (self.loss(self.logits(model, part, device), part),)
 
-    @cached_property
-    def _windows(self) -> dict[int, list[int]]:
-        """The numbers of the windows of each example."""
-        windows: dict[int, list[int]] = {}
-        for number, item in enumerate(self.items):
-            windows.setdefault(item.sample, []).append(number)
-        return windows
+    def outputs(self, model: Any, rows: Columns, device: torch.device) -> Sequence[Any]:
+        """Return the logits of each window, [L, 2]."""
+        return [logits.cpu() for logits in self.logits(model, rows, device)]
 
-    def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
+    def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
         """Return the loss of windows, exact match and F1 of questions."""
-        sums = torch.zeros(4, dtype=torch.float64)
-        truth = {number: self.examples[number].target.text for number in self.held.tolist()}
-        choosing = Choosing(no_answer="" in truth.values())  # as `evaluate` asks too
-        for questions in in_batches(self.held[ranks.index :: ranks.count].tolist(), batch_size):
-            windows = np.array(
-                [window for question in questions for window in self._windows[question]]
-            )
-            rows = self.read(windows)
-            logits = self.logits(model, rows, ranks.device)
-            parts: dict[int, list[tuple[Encoded, np.ndarray]]] = {
-                question: [] for question in questions
-            }
-            for window, scores in zip(windows.tolist(), logits, strict=True):
-                item = self.items[window]
-                parts[item.sample].append((item, scores.cpu().numpy()))
-            answers = [choosing.answers(parts[question]) for question in questions]
-            predicted = [best[0]["answer"] if best else "" for best in answers]
-            values = AnswerPredictions(
-                [truth[question] for question in questions], predicted
-            ).values.sum(0)
-            sums += torch.tensor([self.loss(logits, rows).item(), len(windows), *values])
-        loss, windows_read, exact, f1 = ranks.total(sums).tolist()
-        count = len(self.held)
-        metrics = {"exact_match": exact / count, "f1": f1 / count}
-        return {"eval_loss": loss / max(windows_read, 1), **metrics, "rows": count}
+        loss = self.loss(outputs, self.read(self.held)).item() / len(self.held)
+        questions: dict[int, list[tuple[Encoded, np.ndarray]]] = {}
+        for row in np.argsort(self.held).tolist():
+            item = self.items[self.held[row]]
+            questions.setdefault(item.sample, []).append((item, outputs[row].numpy()))
+        truth = [self.examples[question].target.text for question in questions]
+        choosing = Choosing(no_answer="" in truth)  # as `evaluate` asks too
+        answers = [choosing.answers(windows) for windows in questions.values()]
+        predicted = [best[0]["answer"] if best else "" for best in answers]
+        metrics = answer_predictions(truth, predicted).metrics()
+        return {"eval_loss": loss, **metrics, "rows": len(truth)}

@@ -23,21 +23,17 @@ from bertcli.checkpoints.scan import bert_folder
 from bertcli.embedding.options import EmbedOptions, prepared, settled
 from bertcli.embedding.pooling import pool
 from bertcli.embedding.sentence_config import read_sentence
-from bertcli.embedding.sentence_folder import SentenceParts, write_sentence_parts
+from bertcli.embedding.sentence_folder import SentenceParts
 from bertcli.errors import ModelError, UsageError
 from bertcli.evaluation.metrics import ScorePredictions
-from bertcli.inference.runtime import fit_tokenizer, refuse_extra, token_limit
+from bertcli.inference.runtime import refuse_extra
 from bertcli.models.bert import BertModel
 from bertcli.records.examples import CONTRAST
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.run import TokenCounts
-from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.batches import Columns, TokenRows, in_batches, token_batch
-from bertcli.training.checkpoints import put_model
-from bertcli.training.fine_tuning import FineTuningTask, check_layers, freeze_below
+from bertcli.training.fine_tuning import FullTask, tokenized
 from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.loop import Objective, Ranks, RunSummary, StepParts, states, tensor
+from bertcli.training.loop import Objective, Ranks, states, tensor
 from bertcli.training.options import FineTuningJob, TrainingOptions
 
 SCALE = 20.0  # of cosines, in both losses
@@ -76,26 +72,31 @@ class PairObjective(Objective):
         return (product - product.detach() + part[LOSS],)
 
     def joined(
-        self, model: BertModel, step: StepParts, seeds: Sequence[int], ranks: Ranks
+        self,
+        model: BertModel,
+        rows: Columns,
+        own: list[Columns],
+        seeds: Sequence[int],
+        ranks: Ranks,
     ) -> list[Columns]:
         """Return the parts of this process with the gradients of their vectors, as GradCache."""
-        device, exists = ranks.device, step.rows["texts"].T != NONE
+        device, exists = ranks.device, rows["texts"].T != NONE
         places = np.cumsum(exists.ravel()).reshape(exists.shape) - 1  # of each text's vector
         width = model.config.hidden_size * len(self.modes)
         vectors = torch.zeros(int(exists.sum()), width, device=device)
         inside = []
-        for part, seed in zip(step.own, seeds, strict=True):
+        for part, seed in zip(own, seeds, strict=True):
             texts = part["texts"].T
             inside.append(tensor(places[:, part["places"]][texts != NONE], device))
             torch.manual_seed(seed)
             with torch.no_grad():
                 vectors[inside[-1]] = self.vectors(model, texts[texts != NONE], device)
-        loss = self._loss(ranks.sum(vectors).requires_grad_(), step.rows)
+        loss = self._loss(ranks.sum(vectors).requires_grad_(), rows)
         (gradients,) = torch.autograd.grad(loss, vectors)
-        share = loss.detach() / len(step.rows["texts"])
+        share = loss.detach() / len(rows["texts"])
         return [
-            {**part, GRADIENTS: gradients[own], LOSS: share * len(part["texts"])}
-            for part, own in zip(step.own, inside, strict=True)
+            {**part, GRADIENTS: gradients[places], LOSS: share * len(part["texts"])}
+            for part, places in zip(own, inside, strict=True)
         ]
 
     def _loss(self, vectors: Tensor, rows: Columns) -> Tensor:
@@ -107,11 +108,8 @@ class PairObjective(Objective):
     def vectors(self, model: BertModel, texts: Any, device: torch.device) -> Tensor:
         """Return the vectors of texts by their numbers, each of length 1, [B, D]."""
         order = np.argsort(np.diff(self.data.starts)[texts], kind="stable")
-        tokens = token_batch(self.data.rows(texts[order]), padded=device.type != "cpu")
+        tokens = token_batch(self.data.rows(texts[order]))
         hidden = states(model, tokens, device)
-        if tokens.width:
-            keep = np.arange(tokens.width) < tokens.lengths[:, None]
-            hidden = hidden[tensor(keep.ravel(), device)]
         pooled = pool(hidden, tokens.lengths.tolist(), self.modes)
         back: Tensor = pooled[tensor(np.argsort(order), device)]
         return F.normalize(back.float(), dim=-1)
@@ -128,20 +126,19 @@ class PairObjective(Objective):
             wrong = wrong[truth[:, None] < truth]
             return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)
 
-    def evaluate(self, model: BertModel, ranks: Ranks, batch_size: int) -> dict[str, Any]:
+    def outputs(self, model: BertModel, rows: Columns, device: torch.device) -> Sequence[Any]:
+        """Return the vectors of each example, [3, D]; 0 for a negative that is not there."""
+        texts = rows["texts"]
+        vectors = torch.zeros(*texts.shape, model.config.hidden_size * len(self.modes))
+        vectors[texts != NONE] = self.vectors(model, texts[texts != NONE], device).cpu()
+        return list(vectors)
+
+    def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
         """Return the loss by batches, and correlations, or how many find their own pair."""
-        sides, count, total = [], len(self.held), 0.0
-        for texts in self.texts[self.held].T:
-            vectors = torch.zeros(count, model.config.hidden_size * len(self.modes))
-            own = np.flatnonzero(texts != NONE)[ranks.index :: ranks.count]
-            for rows in in_batches(own, batch_size):
-                vectors[rows] = self.vectors(model, texts[rows], ranks.device).cpu()
-            sides.append(ranks.total(vectors))
+        sides, count, total = torch.stack([*outputs], 1), len(self.held), 0.0
         for rows in in_batches(np.arange(count), batch_size):
-            negative = rows[self.texts[self.held[rows], 2] != NONE]
-            scores = None if self.scores is None else self.scores[self.held[rows]]
-            loss = self.loss(sides[0][rows], sides[1][rows], sides[2][negative], scores)
-            total += loss.item() * len(rows)
+            part = self.read(self.held[rows])
+            total += self._loss(sides[:, rows][part["texts"].T != NONE], part).item()
         left, right = (side.double().numpy() for side in sides[:2])
         if self.scores is None:
             best = [(block @ right.T).argmax(1) for block in in_batches(left, BLOCK)]
@@ -153,93 +150,52 @@ class PairObjective(Objective):
         return {"eval_loss": total / count, **metrics, "rows": count}
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairTask(FineTuningTask):
-    """A BERT whose pooled vectors are trained on pairs."""
+def pair_task(
+    job: FineTuningJob, options: TrainingOptions, texts: LabelledTexts, folder: Path
+) -> FullTask:
+    """Return the task of a BERT whose pooled vectors are trained on pairs.
 
-    start: BertModel
-    parts: SentenceParts
-    tally: TokenCounts
-
-    @classmethod
-    def open(
-        cls, job: FineTuningJob, options: TrainingOptions, texts: LabelledTexts, folder: Path
-    ) -> PairTask:
-        """Tokenize the texts, and load the model; ModelError when it has layers of its own."""
-        if job.frozen:
-            raise UsageError("--frozen cannot train vectors", "leave it out, or give --full")
-        options = job.settled(options, len(texts.train), frozen=False)
-        sentence = read_sentence(folder)
-        if modules := (*sentence.of_tokens, *sentence.of_texts):
-            names = ", ".join(module.kind for module in modules)
-            raise ModelError(f"{folder}: has modules that train cannot train: {names}")
-        bert = bert_folder(folder)
-        start, _ = load(bert, BertModel, dtype=torch.float32)
-        check_layers(job.layers, start.config)
-        tokenizer = Tokenizer.load(bert)
-        refuse_extra(bert, start.config)
-        fit_tokenizer(bert, start.config, tokenizer)
-        limit = token_limit(start.config, tokenizer, job.max_length, sentence.max_length)
-        chosen = settled(EmbedOptions(), sentence)
-        width, normalize = start.config.hidden_size, bool(chosen.normalize)
-        parts = SentenceParts(chosen.modes, normalize, limit, width, sentence)
-        examples = texts.examples.examples
-        alone: list[Record] = []
-        numbers = np.full((len(examples), 3), NONE, np.int64)
-        for row, (record, target) in enumerate(examples):
-            negative = target if isinstance(target, str) else None
-            for side, text in enumerate((record.text, record.pair, negative)):
-                if text is not None:
-                    numbers[row, side] = len(alone)
-                    alone.append(record._replace(text=text, pair=None))
-        layout = Layout(
-            columns=("input_ids", "token_type_ids"), max_length=limit, truncation="longest_first"
-        )
-        records = prepared(alone, "", lower=sentence.lower_case)
-        items, tally = tokenizer.encode_records(list(records), layout), TokenCounts()
-        tally.add(items, limit)
-        objective = PairObjective(
-            data=TokenRows.of(items),
-            held=texts.held,
-            texts=numbers,
-            scores=None if texts.examples.form == CONTRAST else texts.targets,
-            modes=chosen.modes,
-        )
-        return cls(
-            options=options,
-            objective=objective,
-            rows=texts.train,
-            job=job,
-            texts=texts,
-            base=folder,
-            start=start,
-            parts=parts,
-            tally=tally,
-        )
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What decides the results, beside the numbers of the run."""
-        pooling = "+".join(self.parts.modes)
-        own = {"method": "full", "layers": self.job.layers, "pooling": pooling}
-        return {**super().identity, **own}
-
-    def model(self, checkpoint: Path | None) -> BertModel:
-        """Build the model, as before the first step or as it is in a checkpoint."""
-        source = self.start if checkpoint is None else load(checkpoint, BertModel)[0]
-        has_pooler = any(name.startswith("pooler.") for name in source.state_dict())
-        model = BertModel(source.config, has_pooler)
-        model.load_state_dict(source.state_dict())
-        freeze_below(model, self.job.layers)
-        model.pooler.requires_grad_(False)  # no vector is made with it
-        return model
-
-    def put(self, folder: Path, model: BertModel) -> None:
-        """Write the BERT with its tokenizer."""
-        put_model(folder, model, model.config, bert_folder(self.base))
-
-    def publish(self, folder: Path, model: BertModel, summary: RunSummary) -> None:
-        """Write the whole sentence model."""
-        self.put(folder, model)
-        write_sentence_parts(folder, self.parts, self.base)
-        self.describe(folder, summary)
+    Raises ModelError for a model with layers of its own behind the BERT.
+    """
+    if job.frozen:
+        raise UsageError("--frozen cannot train vectors", "leave it out, or give --full")
+    sentence = read_sentence(folder)
+    if modules := (*sentence.of_tokens, *sentence.of_texts):
+        names = ", ".join(module.kind for module in modules)
+        raise ModelError(f"{folder}: has modules that train cannot train: {names}")
+    bert = bert_folder(folder)
+    start, _ = load(bert, BertModel, dtype=torch.float32)
+    config = start.config
+    refuse_extra(bert, config)
+    chosen = settled(EmbedOptions(), sentence)
+    alone: list[Record] = []
+    numbers = np.full((len(texts.records), 3), NONE, np.int64)
+    for row, (record, target) in enumerate(texts.examples.examples):
+        negative = target if isinstance(target, str) else None
+        for side, text in enumerate((record.text, record.pair, negative)):
+            if text is not None:
+                numbers[row, side] = len(alone)
+                alone.append(record._replace(text=text, pair=None))
+    records = prepared(alone, "", lower=sentence.lower_case)
+    items, limit, tally = tokenized(job, "embed", records, bert, config, sentence.max_length)
+    objective = PairObjective(
+        data=TokenRows.of(items),
+        held=texts.held,
+        texts=numbers,
+        scores=None if texts.examples.form == CONTRAST else texts.targets,
+        modes=chosen.modes,
+    )
+    normalize = bool(chosen.normalize)
+    return FullTask(
+        options=job.settled(options, len(texts.train), frozen=False),
+        objective=objective,
+        rows=texts.train,
+        job=job,
+        texts=texts,
+        base=folder,
+        max_length=limit,
+        tally=tally,
+        start=start,
+        config=config,
+        parts=SentenceParts(chosen.modes, normalize, limit, config.hidden_size, sentence),
+    )

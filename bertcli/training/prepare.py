@@ -146,19 +146,14 @@ class PrepareRun:
 
 def require_two(documents: Documents, reader: Reader) -> None:
     """Raise InputError when no instances can be made of the documents that were read."""
-    paths = reader.source.paths
-    name = ", ".join("stdin" if path == "-" else path for path in paths)
-    lines = any(reader.format_of(path) == "txt" for path in paths)
     if len(documents) > 1:
         return
-    if not len(documents):
-        form = "one sentence per line" if lines else "one document per record"
-        raise InputError(f"{name}: no text found", f"give files with {form}")
+    name = ", ".join("stdin" if path == "-" else path for path in reader.source.paths)
+    only = "only one document, so no sentence can come from another"
     raise InputError(
-        f"{name}: only one document, so no sentence can come from another",
-        "separate documents by a blank line, or give JSONL with one document per line"
-        if lines
-        else "give several documents, one per record",
+        f"{name}: {only if len(documents) else 'no text found'}",
+        "give text with one sentence per line and a blank line between documents, or JSONL with "
+        "one document per record",
     )
 
 

@@ -8,7 +8,7 @@ transformers' BertForPreTraining.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
 from pathlib import Path
@@ -30,11 +30,9 @@ from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.training.batches import (
     Columns,
-    MaskedBatch,
-    collate,
     held_out,
-    in_batches,
     parts,
+    token_batch,
 )
 from bertcli.training.checkpoints import put_model
 from bertcli.training.loop import Objective, Ranks, TrainedTask, states, tensor
@@ -59,20 +57,26 @@ class Predicted(NamedTuple):
         return words, follows
 
 
-def predict(model: BertForPreTraining, batch: MaskedBatch, device: torch.device) -> Predicted:
-    """Run the model on a batch."""
-    hidden = states(model.bert, batch.tokens, device)
-    pooled = model.bert.pooler(hidden.index_select(0, tensor(batch.tokens.starts, device)))
+def predict(model: BertForPreTraining, rows: Columns, device: torch.device) -> Predicted:
+    """Run the model on rows of instances."""
+    tokens, chosen = token_batch(rows), chosen_words(rows)
+    hidden = states(model.bert, tokens, device)
+    pooled = model.bert.pooler(hidden.index_select(0, tensor(tokens.starts, device)))
+    masked = (tokens.starts[:, None] + rows["masked_lm_positions"])[chosen]
     return Predicted(
-        model.cls.predictions(hidden.index_select(0, tensor(batch.masked, device))),
-        tensor(batch.words, device),
+        model.cls.predictions(hidden.index_select(0, tensor(masked, device))),
+        tensor(rows["masked_lm_ids"][chosen].astype(np.int64), device),
         model.cls.seq_relationship(pooled),
-        tensor(batch.follows, device),
+        tensor(rows["next_sentence_labels"].astype(np.int64), device),
     )
 
 
-# Rows in which the most frequent token is counted, in all and at a time.
-SAMPLE, BLOCK = 100_000, 1000
+def chosen_words(rows: Columns) -> Any:
+    """Return which of the places for masked words are in use, [B, P]."""
+    return np.arange(rows["masked_lm_ids"].shape[1]) < rows["masked_lm_counts"][:, None]
+
+
+SAMPLE = 10_000  # rows in which the most frequent token is counted
 Z = 1.96  # of a confidence interval of 95 %
 
 
@@ -94,33 +98,39 @@ class PretrainingObjective(Objective):
         self, model: BertForPreTraining, part: Columns, device: torch.device
     ) -> Sequence[Tensor]:
         """Return both losses, summed over the masked tokens and over the rows."""
-        return predict(model, collate(part, padded=device.type != "cpu"), device).losses()
+        return predict(model, part, device).losses()
 
-    def evaluate(self, model: BertForPreTraining, ranks: Ranks, batch_size: int) -> dict[str, Any]:
+    def read_held(self, numbers: Any) -> Columns:
+        """Return rows held out, the longest first."""
+        (longest_first,) = parts((self.others or self.data).rows(numbers), 1)
+        return longest_first
+
+    def outputs(
+        self, model: BertForPreTraining, rows: Columns, device: torch.device
+    ) -> Sequence[Any]:
+        """Return counts and sums over some rows."""
+        predicted = predict(model, rows, device)
+        words_loss, follows_loss = predicted.losses()
+        sums = [
+            len(predicted.words),
+            words_loss.item(),
+            (predicted.word_logits.argmax(-1) == predicted.words).sum().item(),
+            (predicted.words == self.commonest).sum().item(),
+            len(predicted.follows),
+            follows_loss.item(),
+            (predicted.follows_logits.argmax(-1) == predicted.follows).sum().item(),
+            predicted.follows.sum().item(),
+        ]
+        return [np.array(sums, np.float64)]
+
+    def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
         """Return losses, accuracies and baselines.
 
         `unigram_accuracy` is that of always guessing the commonest word, `commoner_label_accuracy`
         that of always giving the same answer about the second sentence.
         """
-        sums = torch.zeros(8, dtype=torch.float64)
-        for numbers in in_batches(self.held[ranks.index :: ranks.count], batch_size):
-            (longest_first,) = parts((self.others or self.data).rows(numbers), 1)
-            batch = collate(longest_first, padded=ranks.device.type != "cpu")
-            predicted = predict(model, batch, ranks.device)
-            losses = predicted.losses()
-            values = [
-                len(batch.words),
-                losses[0].item(),
-                (predicted.word_logits.argmax(-1) == predicted.words).sum().item(),
-                int((batch.words == self.commonest).sum()),
-                len(numbers),
-                losses[1].item(),
-                (predicted.follows_logits.argmax(-1) == predicted.follows).sum().item(),
-                int(batch.follows.sum()),
-            ]
-            sums += torch.tensor(values, dtype=torch.float64)
-        masked, words_loss, right, guessed, rows, follows_loss, follows, random = ranks.total(
-            sums
+        masked, words_loss, right, guessed, rows, follows_loss, follows, random = sum(
+            outputs
         ).tolist()
         words = max(masked, 1)
         return {
@@ -139,12 +149,9 @@ class PretrainingObjective(Objective):
 
 
 def commonest_word(data: Instances, rows: Any) -> int:
-    """Return the token that is masked most often among these rows, or the first of them."""
-    counts = np.zeros(data.vocab_size, np.int64)
-    for block in in_batches(rows[:SAMPLE], BLOCK):
-        words = collate(data.rows(block), padded=True).words
-        counts += np.bincount(words, minlength=data.vocab_size)
-    return int(counts.argmax())
+    """Return the token that is masked most often among the first of these rows."""
+    sample = data.rows(rows[:SAMPLE])
+    return int(np.bincount(sample["masked_lm_ids"][chosen_words(sample)]).argmax())
 
 
 def wilson(right: float, of: float) -> tuple[float, float]:
@@ -176,7 +183,7 @@ class PretrainingTask(TrainedTask):
 
         Raises InputError or ModelError for what cannot be trained.
         """
-        data, notes = _open(job.data, ranks, job.extra or None), list[str]()
+        data, notes = Instances(job.data, job.extra or None), list[str]()
         for name, field in data.extra_fields.items():
             if job.extra.get(name, field) != field:
                 raise UsageError(
@@ -184,9 +191,13 @@ class PretrainingTask(TrainedTask):
                     f"from the field {field}",
                     f"--extra {name}={field}, or prepare the instances again",
                 )
-        other = None
-        if job.eval_dir is not None:
-            other = _open(job.eval_dir, ranks, data.extra_embeddings)
+        other = Instances(job.eval_dir, data.extra_embeddings) if job.eval_dir else None
+        for instances in [data] if other is None else [data, other]:
+            if ranks.first:
+                instances.verify()
+            if not len(instances):
+                raise InputError(f"{instances.folder}: no instances found")
+        if other is not None:
             rows, held = np.arange(len(data)), np.arange(len(other))
             if data.vocab_size != other.vocab_size:
                 raise InputError(
@@ -241,16 +252,6 @@ class PretrainingTask(TrainedTask):
     def put(self, folder: Path, model: BertForPreTraining) -> None:
         """Write the model with its tokenizer."""
         put_model(folder, model, self.config, self.objective.data.folder)
-
-
-def _open(folder: Path, ranks: Ranks, extra: Collection[str] | None) -> Instances:
-    """Open prepared instances; InputError when there are none, or their files were changed."""
-    data = Instances(folder, extra)
-    if ranks.first:
-        data.verify()
-    if not len(data):
-        raise InputError(f"{folder}: no instances found")
-    return data
 
 
 # --- the config: a config.json, a named size, or that of a model ---
@@ -344,48 +345,34 @@ def _named(name: str, data: Instances) -> BertConfig:
 def _check(config: BertConfig, data: Instances, source: str, *, by_user: bool) -> None:
     """Raise ModelError for a config, ``by_user`` or of a model, that does not fit."""
     size, tokens = config.vocab_size, data.vocab_size
-    other_tokenizer = (
-        "remove vocab_size, or prepare the instances with the other tokenizer"
-        if by_user
-        else "prepare the instances with this model's tokenizer (-m)"
-    )
-    longer = f"{'raise it, or ' if by_user else ''}prepare shorter instances (--max-length)"
     refusals = [
         (
             "BertForPreTraining" not in config.family.classes.values(),
             "pretraining predicts words and whether sentences follow each other; "
             f"{config.family.title} has no such head",
-            FIX,
         ),
         (
             not tokens <= size < tokens + ROUNDING,
             f"vocab_size {size} does not match the instances: their tokenizer has {tokens} tokens",
-            other_tokenizer,
         ),
         (
             data.max_length > config.most_tokens,
             f"max_position_embeddings {config.max_position_embeddings} is less than the "
             f"{data.max_length} tokens of an instance",
-            longer,
         ),
         (
             config.type_vocab_size < 2,
             f"type_vocab_size {config.type_vocab_size}, but sentence pairs need 2",
-            FIX,
         ),
-        (config.is_decoder, "is_decoder is not supported in pretraining", "remove it"),
-        (
-            config.add_cross_attention,
-            "add_cross_attention is not supported in pretraining",
-            "remove it",
-        ),
+        (config.is_decoder, "is_decoder is not supported in pretraining"),
+        (config.add_cross_attention, "add_cross_attention is not supported in pretraining"),
         (
             config.hidden_size % config.num_attention_heads,
             f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
             f"{config.num_attention_heads}",
-            FIX,
         ),
     ]
-    for refused, problem, hint in refusals:
+    for refused, problem in refusals:
         if refused:
+            hint = FIX if by_user else "prepare instances for this model (-m, --max-length)"
             raise ModelError(f"{source}: {problem}", hint)

@@ -154,11 +154,7 @@ class Instances:
         digests |= {shard["file"]: shard["sha256"] for shard in self.index["shards"] or ()}
         for name, digest in digests.items():
             path = self.folder / name
-            try:
-                same = is_regular(path, InputError, AGAIN, inf) and sha256(path) == digest
-            except OSError as failed:  # what is no file may look like one
-                raise InputError(f"{path}: {failed.strerror or failed}", AGAIN) from None
-            if not same:
+            if not is_regular(path, InputError, AGAIN, inf) or sha256(path) != digest:
                 raise InputError(f"{path}: changed since the index was written", AGAIN)
 
 

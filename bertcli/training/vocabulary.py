@@ -3,7 +3,7 @@
 That trainer numbers pieces in the order in which it meets them, and that order changes from run to
 run: so the characters and their continuing forms are given to it beforehand, sorted. Then the same
 words give the same vocabulary. To know the characters, words are counted first; memory is that of
-the different words.
+the different words, as they stand in the text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ VOCABULARY, CONFIG, WHOLE = "vocab.txt", "tokenizer_config.json", "tokenizer.jso
 OURS = (VOCABULARY, CONFIG, WHOLE)  # files of the folder
 FREE = 99  # unused tokens: [UNK] is then 100, as in Google's vocabularies
 LONGEST = 100  # characters; longer words become [UNK]
-RAW = 1 << 20  # distinct words collected before they are split at punctuation
 REPEATS = 1000  # of a word, in one text for the trainer
 SPECIAL = re.compile("|".join(map(re.escape, ROLES.values())))  # already tokens, not words
 
@@ -69,21 +68,12 @@ class WordCounts:
 
     def add(self, texts: Iterable[str]) -> None:
         """Count the words of texts, which are read once."""
-        raw: Counter[str] = Counter()
-        for text in texts:
-            raw.update(text.split())
-            if len(raw) > RAW:
-                self._cut(raw)
-                raw.clear()
-        self._cut(raw)
-
-    def _cut(self, raw: Counter[str]) -> None:
         from tokenizers.pre_tokenizers import BertPreTokenizer
 
         clean = normalizer(NOTHING, lower=not self.options.cased).normalize_str
         cut = BertPreTokenizer().pre_tokenize_str
-        for text, count in raw.items():
-            for word, _ in cut(clean(SPECIAL.sub(" ", text))):
+        for part, count in Counter(part for text in texts for part in text.split()).items():
+            for word, _ in cut(clean(SPECIAL.sub(" ", part))):
                 if len(word) <= LONGEST:
                     self.counts[word] += count
 

@@ -15,13 +15,13 @@ from bertcli.training.loop import Ranks, Training
 from bertcli.training.options import FineTuningJob, TrainingOptions
 
 
-def opened(kind, rows, place, base, batch_size=10, **changes):
-    """The task of examples, all of them trained on; ``kind`` is its class."""
+def opened(opener, rows, place, base, batch_size=10, **changes):
+    """The task of examples, all of them trained on."""
     file = str(written(place / "examples.jsonl", rows))
     job = FineTuningJob(file, eval_fraction=0.0, batch_size=batch_size, **changes)
     texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
     options = TrainingOptions(steps=2, warmup_steps=0, max_grad_norm=0.0)
-    return kind.open(job, options, texts, base)
+    return opener(job, options, texts, base)
 
 
 def standing(task, parts=1):
@@ -37,7 +37,7 @@ def check_step(training, their_step):
     """Compare a step with the loss and the gradients that ``their_step`` gives of its rows."""
     step = training.step(0)
     loss, gradients = their_step(training.order.batch(0))
-    close(step.losses["loss"], loss)
+    close(step["loss"], loss)
     for name, weight in training.model.named_parameters():
         close(weight.grad, gradients[name])
 

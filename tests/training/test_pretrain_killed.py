@@ -5,10 +5,8 @@ import shutil
 import sys
 
 import pytest
-import torch
 from forks import forks
 from pretrain_folders import config_file, lines, prepared
-from safetensors.torch import load_file
 
 from bertcli.training import checkpoints
 from bertcli.training.checkpoints import Checkpoints, State, read_state
@@ -78,7 +76,7 @@ def test_every_line_is_a_place_to_be_killed(tmp_path):
     assert len(states) > 6
     for state in states:
         found = Checkpoints(state, keep=2)
-        found.sweep(None)
+        found.sweep()
         assert not list(state.glob(".*"))
         assert found.steps()[-1] in (2, 3) and 2 in found.steps()
         for step in found.steps():
@@ -103,12 +101,3 @@ def test_the_data_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", check)
     Checkpoints(tmp_path / "work").write(State(step=1), filled)
     assert os.stat(tmp_path / "work").st_ino in synced
-
-
-def test_moments_are_read_as_they_were_written(tmp_path):
-    kept = {"exp_avg.a": torch.randn(3, 4).t(), "exp_avg_sq.a": torch.rand(4)}
-    checkpoints.put_moments(tmp_path, kept)
-    found = load_file(tmp_path / checkpoints.OPTIMIZER)
-    assert found.keys() == kept.keys() and all(torch.equal(found[k], kept[k]) for k in kept)
-    (tmp_path / "other").touch()  # as any new file
-    assert (tmp_path / checkpoints.OPTIMIZER).stat().st_mode == (tmp_path / "other").stat().st_mode

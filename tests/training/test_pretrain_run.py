@@ -29,7 +29,7 @@ from bertcli.errors import OutputError
 from bertcli.files.lock import locked
 from bertcli.files.versions import install_command
 from bertcli.inspection.drawing import FAINT, SENTENCES
-from bertcli.training import checkpoints
+from bertcli.training import checkpoints, run
 from bertcli.training.pretraining import SIZES
 from bertcli.training.run import plot
 
@@ -142,12 +142,9 @@ def test_the_picture_has_the_losses_of_the_log(whole):
         np.testing.assert_allclose(found, expected[colour], atol=1e-3)
 
 
-@pytest.mark.parametrize("form", ["svg", "png", "pdf"])
-def test_the_picture_depends_on_the_log_alone(form, whole):
-    log = whole[0] / "log.jsonl"
-    first = plot(log, form)
-    assert first == plot(log, form) and b"Date" not in first
-    assert form != "svg" or first == (whole[0] / "loss.svg").read_bytes()
+def test_the_picture_depends_on_the_log_alone(whole):
+    first = plot(whole[0] / "log.jsonl")
+    assert first == (whole[0] / "loss.svg").read_bytes() and b"Date" not in first
 
 
 def test_a_log_of_one_line_or_none_is_drawn(tmp_path):
@@ -512,10 +509,10 @@ def test_a_loss_that_is_no_number(place, tmp_path):
     assert "--learning-rate" in hint
 
 
-@pytest.mark.parametrize("call_of", ["put_moments", "put_folder"])
+@pytest.mark.parametrize("call_of", ["save_tensors", "put_folder"])
 def test_a_full_disk_leaves_the_last_good_checkpoint(place, whole, tmp_path, monkeypatch, call_of):
-    module = "bertcli.training.run" if call_of == "put_moments" else "bertcli.training.checkpoints"
-    real, left = getattr(checkpoints, call_of), [1]
+    module = run if call_of == "save_tensors" else checkpoints
+    real, left = getattr(module, call_of), [1]
 
     def full(*given):
         left[0] -= 1
@@ -523,7 +520,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(place, whole, tmp_path, mon
             raise OSError(28, "No space left on device")
         return real(*given)
 
-    monkeypatch.setattr(f"{module}.{call_of}", full)
+    monkeypatch.setattr(module, call_of, full)
     done = call(*argv(place, tmp_path / "out"))
     error, hint = done.err.splitlines()[-2:]
     assert done.code == 1 and "checkpoint-4 cannot be written: No space left on device" in error

@@ -21,10 +21,8 @@ from sentence_folders import saved, sentence_model
 from train_steps import stop_at
 
 import bertcli
-from bertcli.embedding.embedder import RecordVectors
 from bertcli.inference.cpu_engine import CompiledRunner
 from bertcli.inference.torch_engine import Encoder
-from bertcli.training.frozen import VECTORS
 
 TEXTS = [row["text"] for row in reviews(6, seed=9)]
 
@@ -164,27 +162,6 @@ def test_an_evaluation_of_one_class_says_so(whole, tmp_path):
     rows = [row for row in reviews(30) if row["label"] == "good"]
     done = call("evaluate", written(tmp_path / "e.jsonl", rows), "-m", whole[0])
     assert done.code == 0 and "all examples have the label 'good'" in done.err
-
-
-def test_vectors_are_kept_for_a_run_that_is_resumed(whole, sentences, tmp_path, monkeypatch):
-    """They are computed again where the file is damaged, or is of other texts."""
-    out, more = tmp_path / "out", [sentences, "--steps", 6, "--save-every", 2, "--resume"]
-    assert call(*argv(whole[1], tmp_path / "whole", *more)).code == 0
-    computed = []
-    stop_at(monkeypatch, 3)
-    assert call(*argv(whole[1], out, *more)).code == 130
-    monkeypatch.undo()
-    each = RecordVectors.__iter__
-    monkeypatch.setattr(RecordVectors, "__iter__", lambda self: computed.append(1) or each(self))
-    damaged = shutil.copytree(out, tmp_path / "damaged")
-    kept = bytearray((out / VECTORS).read_bytes())
-    kept[-1] ^= 1
-    (damaged / VECTORS).write_bytes(kept)
-    for folder, times in ((out, 0), (damaged, 1)):
-        assert call(*argv(whole[1], folder, *more)).code == 0
-        assert len(computed) == times
-        name = "3_Dense/model.safetensors"
-        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_few_examples_train_a_head_alone(whole, sentences, tmp_path):

@@ -31,7 +31,7 @@ from train_steps import check_step, opened, standing, stop_at
 from bertcli.errors import OutputError
 from bertcli.records.examples import examples_source
 from bertcli.records.reader import Reader
-from bertcli.training.fine_tuning import HeadTask
+from bertcli.training.fine_tuning import head_task
 from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.loop import Training
 from bertcli.training.options import FineTuningJob
@@ -95,14 +95,16 @@ def test_the_command_of_the_model_card_works(kind, base, tmp_path):
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_step_is_that_of_transformers(kind, parts, base, tmp_path):
     rows = ROWS[kind](30)
-    task = opened(HeadTask, rows, tmp_path, base, 12)
+    task = opened(head_task, rows, tmp_path, base, 12)
     check_step(standing(task, parts), lambda some: their_step(task, base, rows, some))
 
 
 @pytest.mark.parity
 def test_class_weights_and_smoothing_are_those_of_torch(base, tmp_path):
     rows = [row for row in reviews(60) if row["label"] == "good"] + reviews(12, seed=3)
-    task = opened(HeadTask, rows, tmp_path, base, 12, class_weights="balanced", label_smoothing=0.1)
+    task = opened(
+        head_task, rows, tmp_path, base, 12, class_weights="balanced", label_smoothing=0.1
+    )
     counts = [sum(row["label"] == name for row in rows) for name in ("bad", "good")]
     assert task.texts.names == ["bad", "good"]
     expected = torch.tensor([len(rows) / (2 * count) for count in counts])
@@ -393,13 +395,13 @@ def test_a_folder_without_a_checkpoint_is_not_resumed(whole, base, tmp_path):
     refused(argv(file, out, base, *more), out, "no run to resume in this folder")
     project = tmp_path / "project"
     (project / "1_Data").mkdir(parents=True)
-    (project / "best").mkdir()
-    for name in ("log.jsonl", "README.md", "1_Data/train.jsonl", "best/notes.txt"):
+    (project / "checkpoint-1").mkdir()
+    for name in ("log.jsonl", "README.md", "1_Data/train.jsonl", "checkpoint-1/notes.txt"):
         (project / name).write_text('{"step": 1, "loss": 2.0}\n')
     refused(argv(file, project, base, *more), project, "no run to resume in this folder")
     more = ["--steps", 2, "--overwrite"]
-    refused(argv(file, project, base, *more), project, "holds best, which is not of a run")
-    shutil.rmtree(project / "best")
+    refused(argv(file, project, base, *more), project, "holds checkpoint-1, which is not of a run")
+    shutil.rmtree(project / "checkpoint-1")
     assert call(*argv(file, project, base, *more)).code == 0
     assert (project / "1_Data/train.jsonl").exists() and (project / "config.json").exists()
 
@@ -453,7 +455,9 @@ def test_a_folder_that_cannot_be_locked_stays(file, base, tmp_path, monkeypatch)
         assert out.exists() == existed
 
 
-@pytest.mark.parametrize("name", ["checkpoint-12/model.safetensors", "best/model.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["checkpoint-12/model.safetensors", "checkpoint-12/best.safetensors"]
+)
 def test_a_flipped_bit_is_not_resumed(name, whole, base, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(whole[0], out)

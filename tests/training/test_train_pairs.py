@@ -13,7 +13,7 @@ from front import (
 from model_reference import close
 from train_steps import check_resumed, opened, standing
 
-from bertcli.training.pairs import PairObjective, PairTask
+from bertcli.training.pairs import PairObjective, pair_task
 
 KINDS = {
     "contrast": (lambda count: belonging(count), "MultipleNegativesRankingLoss"),
@@ -46,9 +46,9 @@ def their_step(base, rows, loss_name):
     return loss.item(), {name.split("model.")[-1]: one.grad for name, one in named}
 
 
-def pair_task(rows, base, path, parts=1):
+def pair_training(rows, base, path, parts=1):
     """The task of pairs, ready to step without moving any weight."""
-    return standing(opened(PairTask, rows, path, base, 12, task="embed"), parts)
+    return standing(opened(pair_task, rows, path, base, 12, task="embed"), parts)
 
 
 @pytest.mark.parity
@@ -56,10 +56,10 @@ def pair_task(rows, base, path, parts=1):
 def test_a_step_is_that_of_sentence_transformers(kind, base, tmp_path):
     make, loss_name = KINDS[kind]
     rows = make(24)
-    training = pair_task(rows, base, tmp_path)
+    training = pair_training(rows, base, tmp_path)
     step = training.step(0)
     loss, gradients = their_step(base, [rows[at] for at in training.order.batch(0)], loss_name)
-    close(step.losses["loss"], loss)
+    close(step["loss"], loss)
     for name, weight in training.model.named_parameters():
         if not name.startswith("pooler."):
             close(weight.grad, gradients[name])
@@ -70,9 +70,9 @@ def test_a_step_is_that_of_sentence_transformers(kind, base, tmp_path):
 def test_a_step_in_parts_has_the_negatives_of_the_whole_step(kind, parts, base, tmp_path):
     """12 pairs in up to 12 parts: loss and gradients are those of one part."""
     rows = KINDS[kind][0](24)
-    whole, divided = (pair_task(rows, base, tmp_path, count) for count in (1, parts))
-    close(divided.step(0).losses["loss"], whole.step(0).losses["loss"])
-    close(divided.gradients.flat, whole.gradients.flat)
+    whole, divided = (pair_training(rows, base, tmp_path, count) for count in (1, parts))
+    close(divided.step(0)["loss"], whole.step(0)["loss"])
+    close(divided.gradients, whole.gradients)
 
 
 def test_vectors_of_parts_are_computed_twice_with_the_same_dropout(models, tmp_path, monkeypatch):
@@ -86,7 +86,7 @@ def test_vectors_of_parts_are_computed_twice_with_the_same_dropout(models, tmp_p
 
     monkeypatch.setattr(PairObjective, "vectors", noted)
     base = models("BertForMaskedLM", hidden_dropout_prob=0.3)
-    pair_task(belonging(24), base, tmp_path, parts=3).step(0)
+    pair_training(belonging(24), base, tmp_path, parts=3).step(0)
     assert len(found) == 6 and not torch.equal(found[0], found[1])
     for first, again in zip(found[:3], found[3:], strict=True):
         assert torch.equal(first, again)
@@ -94,7 +94,7 @@ def test_vectors_of_parts_are_computed_twice_with_the_same_dropout(models, tmp_p
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_of_full_precision_where_the_model_computes_in_half(kind, base, tmp_path):
-    objective = pair_task(KINDS[kind][0](24), base, tmp_path).objective
+    objective = pair_training(KINDS[kind][0](24), base, tmp_path).objective
     one, other = torch.nn.functional.normalize(torch.randn(2, 9, 32), dim=-1)
     scores = None if objective.scores is None else objective.scores[:9]
     expected = objective.loss(one, other, other[:3], scores)

@@ -14,7 +14,7 @@ from pretrain_folders import STILL
 from train_steps import check_resumed, check_step, opened, standing
 
 from bertcli.records.examples import AnswerSpan
-from bertcli.training.fine_tuning import HeadTask
+from bertcli.training.fine_tuning import head_task
 from bertcli.training.objectives import token_places
 
 
@@ -45,14 +45,14 @@ def their_step(task, base, rows):
 @pytest.mark.parity
 def test_a_step_is_that_of_transformers(base, tmp_path):
     rows = asked(20)
-    task = opened(HeadTask, rows, tmp_path, base)
+    task = opened(head_task, rows, tmp_path, base)
     check_step(standing(task), lambda some: their_step(task, base, [rows[at] for at in some]))
 
 
 def test_long_contexts_are_windows(base, tmp_path):
     row = {"question": "how", "context": "the film was very long and " * 8 + "good"}
     row |= {"answer": "good", "start": len(row["context"]) - 4}
-    task = opened(HeadTask, [row, row], tmp_path, base, max_length=24)
+    task = opened(head_task, [row, row], tmp_path, base, max_length=24)
     spans = task.objective.data.targets["spans"]
     assert len(spans) > 4 and len(task.rows) == len(spans)
     assert spans[0].tolist() == [0, 0] and spans[len(spans) // 2 - 1][0] > 0

@@ -22,7 +22,7 @@ from bertcli.records.records import Record
 from bertcli.tasks.tag import own_words, word_windows
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.training.fine_tuning import HeadTask
+from bertcli.training.fine_tuning import head_task
 
 
 def argv(file, out, base, *more):
@@ -55,7 +55,7 @@ def their_step(task, base, rows):
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_step_is_that_of_transformers(parts, base, tmp_path):
     rows = tagged(20)
-    task = opened(HeadTask, rows, tmp_path, base)
+    task = opened(head_task, rows, tmp_path, base)
     training = standing(task, parts)
     check_step(training, lambda some: their_step(task, base, [rows[at] for at in some]))
 

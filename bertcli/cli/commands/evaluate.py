@@ -126,9 +126,8 @@ def _opened(
 
 
 def _report(results: "list[Judged]", count: int, console: Console) -> dict[str, object]:
-    from bertcli.evaluation.report import EvaluationReport
+    from bertcli.evaluation.report import doubts, report
 
-    report = EvaluationReport(results[0], count, *results[1:])
-    for warning in report.warnings():
+    for warning in doubts(results, count):
         console.warn(warning)
-    return report.fields()
+    return report(results[0], count, *results[1:])

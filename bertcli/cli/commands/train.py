@@ -40,7 +40,7 @@ from bertcli.records.reader import Reader
 from bertcli.training.options import FEW, FineTuningJob, RunFolder, TrainingOptions
 
 if TYPE_CHECKING:
-    from bertcli.tokenizing.run import TokenCounts
+    from bertcli.training.fine_tuning import FineTuningTask
     from bertcli.training.loop import Ranks, TrainedTask
 
 
@@ -233,46 +233,35 @@ def train(
         return readers[path]
 
     def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
-        from bertcli.training.fine_tuning import HeadTask
-        from bertcli.training.frozen import FrozenTask, read_vectors
+        from bertcli.training.fine_tuning import head_task
+        from bertcli.training.frozen import FrozenTask
         from bertcli.training.labelled_texts import LabelledTexts
-        from bertcli.training.pairs import PairTask
+        from bertcli.training.pairs import pair_task
 
         texts = LabelledTexts.read(training, reader, options.seed)
-        compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
         for note in texts.notes:
             console.note(note)
         folder = model.folder(MODEL_FILES)
         based = replace(training, base=folder.name)
         place.refuse_inputs(training.file, training.eval, folder.path)
-        if texts.task == "embed":
-            pairs = PairTask.open(based, options, texts, folder.path)
-            _tell(pairs.tally, pairs.parts.max_length, console)
-            return pairs
         frozen = training.frozen
-        if frozen is None and not training.extra and texts.task not in ("tag", "answer"):
+        if frozen is None and not training.extra and texts.task not in ("tag", "answer", "embed"):
             frozen = len(texts.train) <= FEW
             if not frozen:
                 faster = "--frozen trains a head alone, in far less time"
                 console.note(f"all weights are trained; {faster}")
-        if not frozen:
-            task = HeadTask.open(based, options, texts, folder.path)
-            _tell(task.tally, task.max_length, console)
-            return task
-        head = FrozenTask.open(folder, based, texts, compute)
-        if place.resume and read_vectors(place.output, head):
-            texts_before = f"{len(head.vectors):,} texts"
-            console.detail(f"the vectors of {texts_before} are those of the run before")
+        task: FineTuningTask
+        if texts.task == "embed":
+            task = pair_task(based, options, texts, folder.path)
+        elif frozen:
+            compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
+            task = FrozenTask.open(based, options, texts, folder, compute, console.watch)
         else:
-            console.watch(head)
-            _tell(head.tally, head.embedder.max_length, console)
-        return FrozenTask.of(based, options, texts, head)
+            task = head_task(based, options, texts, folder.path)
+        console.warn(truncated(task.tally, task.max_length))
+        console.note(empty(task.tally))
+        return task
 
     train_task(opened, place, saving.keep, where, console)
     for reader_of_file in readers.values():
         console.close(reader_of_file.records, reader_of_file)
-
-
-def _tell(tally: "TokenCounts", max_length: int, console: Console) -> None:
-    console.warn(truncated(tally, max_length))
-    console.note(empty(tally))
