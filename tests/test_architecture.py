@@ -255,9 +255,9 @@ def test_the_package_itself_imports_nothing():
 
 # Tokens of code, not comments or docstrings, that a package may have: to need more is a decision.
 ROOM = {
-    "cli": 31_400, "embedding": 13_600, "evaluation": 4_200, "families": 5_700, "files": 20_900,
+    "cli": 31_200, "embedding": 13_600, "evaluation": 4_200, "families": 5_700, "files": 20_900,
     "hub": 3_500, "inference": 20_300, "inspection": 9_000, "checkpoints": 8_800, "models": 12_500,
-    "ray": 5_400, "records": 12_000, "tasks": 11_200, "tokenizing": 23_700, "training": 21_900,
+    "ray": 5_400, "records": 12_000, "tasks": 11_000, "tokenizing": 23_700, "training": 21_900,
     "vectors": 23_600,
 }  # fmt: skip
 LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}

@@ -26,7 +26,7 @@ from bertcli.hub import ModelFolder
 from bertcli.inference.progress import Ran, Tell
 from bertcli.records.examples import CONTRAST, Example, Examples
 from bertcli.records.records import Record
-from bertcli.tasks.answer import AnswerTask, Choosing
+from bertcli.tasks.answer import AnswerTask
 from bertcli.tasks.classify import LIKELY, ClassifyTask
 from bertcli.tasks.head import CLASSIFIER, Head, Settings, is_pooled_head, open_classifier
 from bertcli.tasks.tag import TagTask
@@ -78,8 +78,8 @@ class Judge:
                 return Judged(task, TagPredictions(truth, tags))
             case "answer":
                 texts = [answer.text for answer in truth]
-                choosing = Choosing(no_answer="" in texts)
-                reader = AnswerTask(self._head("BertForQuestionAnswering"), choosing)
+                head = self._head("BertForQuestionAnswering")
+                reader = AnswerTask(head=head, no_answer="" in texts)
                 results = self._predicted(reader.head, reader.judge, rows, reader.layout)
                 answers = [str(result.fields["answer"]) for result in results]
                 return Judged(task, answer_predictions(texts, answers))

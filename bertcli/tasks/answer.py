@@ -9,7 +9,7 @@ answer found elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -101,8 +101,8 @@ def in_context(item: Encoded, best: Span) -> dict[str, Any]:
     return {"answer": text, "score": best.score, "start": start, "end": end}
 
 
-@dataclass(frozen=True)
-class AnswerTask:
+@dataclass(frozen=True, kw_only=True)
+class AnswerTask(Choosing):
     """A reader of contexts that is ready to run. Records are questions, their pairs contexts.
 
     A ``question`` that is given is asked of every record, which is a context then; with a
@@ -110,13 +110,12 @@ class AnswerTask:
     """
 
     head: Head
-    choosing: Choosing = field(default_factory=Choosing)
     question: str | None = None
     context: str | None = None
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over questions and contexts. InputError for one without the other."""
-        blank = {"answers": [NONE]} if self.choosing.top_k > 1 else NONE
+        blank = {"answers": [NONE]} if self.top_k > 1 else NONE
         prepare, ask = self._prepare, self._asked
         return streamed(self.head, reader, self.layout, self.judge, blank, prepare=prepare, ask=ask)
 
@@ -151,10 +150,10 @@ class AnswerTask:
         pairs = zip(batch, logits, strict=True)
         for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):
             parts = list(windows)
-            answers = self.choosing.answers(parts)
+            answers = self.answers(parts)
             item = parts[0][0]
             alone = answers[0] if answers else NONE
-            fields = {"answers": answers} if self.choosing.top_k > 1 else alone
+            fields = {"answers": answers} if self.top_k > 1 else alone
             results.append(Result(item.record, item.sample, fields))
         return results
 

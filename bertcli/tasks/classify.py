@@ -4,17 +4,16 @@ Scores are those of transformers' text-classification pipeline; of a model with 
 sentence-transformers' CrossEncoder, which asks the folder for its activation. Such a model sorts
 texts by how relevant they are to a query:
 
-stream = RerankTask(head, "late delivery").stream(reader)
-ranking = Ranking(top_k=10)
-for window in stream:
-    ranking.add(window)
-ranking.best()[0].fields["score"]
+best = ranked(RerankTask(head, "late delivery").stream(reader), top_k=10)
+best[0].fields["score"]
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,34 +38,30 @@ BLANK_HIT = {"row": 0, "id": 0, "score": 0.0, "text": ""}
 
 
 @dataclass(frozen=True)
-class Shown:
-    """Which labels are given: the best one, the best ``top_k``, those from ``threshold`` on."""
+class ClassifyTask:
+    """A classifier that is ready to run.
 
+    It gives the best label, the best ``top_k``, or those from ``threshold`` on.
+    """
+
+    head: Head | PooledHead
     top_k: int | None = None
     threshold: float | None = None
     all_scores: bool = False
     logits: bool = False
-
-
-@dataclass(frozen=True)
-class ClassifyTask:
-    """A classifier that is ready to run."""
-
-    head: Head | PooledHead
-    shown: Shown = Shown()
     function: str = field(init=False)  # softmax, sigmoid or none
 
     def __post_init__(self) -> None:
         head = self.head
         chosen = activation(head.runtime.spec.folder, head.runtime.config, head.tell)
-        object.__setattr__(self, "function", "none" if self.shown.logits else chosen)
+        object.__setattr__(self, "function", "none" if self.logits else chosen)
 
     @property
     def several(self) -> bool:
         """Whether a text has a list of labels: asked for, or because several may hold."""
-        shown, config = self.shown, self.head.runtime.config
-        listed = config.problem_type == "multi_label_classification" and not shown.all_scores
-        return shown.top_k is not None or shown.threshold is not None or listed
+        problem = self.head.runtime.config.problem_type
+        listed = problem == "multi_label_classification" and not self.all_scores
+        return self.top_k is not None or self.threshold is not None or listed
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the texts and pairs of a reader."""
@@ -98,16 +93,16 @@ class ClassifyTask:
             named = [{"label": label, "score": value} for value, label in self._shown(ranked)]
             return {"labels": named}
         fields: dict[str, Any] = {"label": ranked[0][1], "score": ranked[0][0]}
-        if self.shown.all_scores:
+        if self.all_scores:
             fields["scores"] = dict(zip(labels, values, strict=True))
         return fields
 
     def _shown(self, ranked: list[tuple[float, str]]) -> list[tuple[float, str]]:
-        least = self.shown.threshold
-        if least is None and self.shown.top_k is None:
-            least = 0.0 if self.shown.logits else LIKELY
+        least = self.threshold
+        if least is None and self.top_k is None:
+            least = 0.0 if self.logits else LIKELY
         likely = ranked if least is None else [pair for pair in ranked if pair[0] >= least]
-        return likely[: self.shown.top_k]
+        return likely[: self.top_k]
 
 
 def activation(folder: Path, config: BertConfig, tell: Tell) -> str:
@@ -163,23 +158,14 @@ class RerankTask:
         return self.head.prepare(pairs)
 
 
-class Ranking:
-    """The texts with the highest scores so far, of all or ``top_k``; equals in their order."""
+def ranked(windows: Iterable[Sequence[Result]], top_k: int | None = None) -> list[Result]:
+    """Return the results with the highest scores, of all or ``top_k``; equals in their order."""
 
-    def __init__(self, top_k: int | None = None) -> None:
-        self.top_k = top_k
-        self._best: list[Result] = []
+    def order(result: Result) -> tuple[float, int]:
+        return -result.fields["score"], result.sample
 
-    def add(self, results: Sequence[Result]) -> None:
-        """Take in the next results."""
-        self._best += results
-        if self.top_k is not None:
-            self._best = self.best()
-
-    def best(self) -> list[Result]:
-        """Return the best results, the best first."""
-        ranked = sorted(self._best, key=lambda result: (-result.fields["score"], result.sample))
-        return ranked[: self.top_k]
+    results = chain.from_iterable(windows)
+    return sorted(results, key=order) if top_k is None else nsmallest(top_k, results, key=order)
 
 
 def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:

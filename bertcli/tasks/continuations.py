@@ -30,12 +30,12 @@ CHOICES = "choices"  # the extra field of a record that holds them
 class ChooseTask:
     """A chooser that is ready to run. Records are prompts.
 
-    The choices are those ``given``, or stand in an extra field of each record.
+    The ``choices`` are given, or stand in an extra field of each record.
     """
 
     head: Head
     field: str = CHOICES
-    given: tuple[str, ...] = ()
+    choices: Sequence[str] = ()
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over prompts. InputError for one without a list of choices."""
@@ -59,7 +59,7 @@ class ChooseTask:
 
     def _asked(self, record: Record) -> list[Record]:
         """Return a prompt with each of its choices."""
-        choices = list(self.given) or (record.extra or {}).get(self.field)
+        choices = list(self.choices) or (record.extra or {}).get(self.field)
         if not isinstance(choices, list) or not all(isinstance(text, str) for text in choices):
             raise InputError(
                 f"{record.where}: {self.field!r} is not a list of texts",

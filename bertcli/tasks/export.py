@@ -41,7 +41,6 @@ from bertcli.inference.graph import Node, OpenvinoNetwork, activated, states
 from bertcli.inference.openvino import nncf, openvino, settings
 from bertcli.inference.padded_graph import (
     LOGITS,
-    PADDED,
     STATES,
     VECTORS,
     PaddedBatch,
@@ -162,13 +161,6 @@ class ExportOptions:
 
     to: Format = "openvino"
     dtype: Precision = "float32"
-
-    def __post_init__(self) -> None:
-        if self.to == "onnx" and self.dtype == "int8":
-            raise UsageError(
-                "--dtype int8 cannot be combined with --to onnx",
-                "OpenVINO runs 8-bit graphs: use --to openvino",
-            )
 
     @property
     def file(self) -> str:
@@ -297,13 +289,15 @@ def rounded(weights: Weights) -> Weights:
 def padded(graph: Any, texts: Sequence[Tokens]) -> dict[str, np.ndarray]:
     """Return the inputs of a graph for texts, one below the other: int64 [B, L]."""
     longest = max(len(text.ids) for text in texts)
-    arrays = {name: np.zeros((len(texts), longest), np.int64) for name in PADDED}
-    for row, text in enumerate(texts):
-        size = len(text.ids)
-        rows: list[np.ndarray] = [text.ids, np.ones(size), text.types]
-        values = dict(zip(PADDED, rows, strict=True))
-        for name, array in arrays.items():
-            array[row, :size] = values[name]
+
+    def rows(parts: Iterable[np.ndarray]) -> np.ndarray:
+        return np.array([np.pad(part, (0, longest - len(part))) for part in parts], np.int64)
+
+    arrays = {
+        "input_ids": rows(text.ids for text in texts),
+        "attention_mask": rows(np.ones(len(text.ids)) for text in texts),
+        "token_type_ids": rows(text.types for text in texts),
+    }
     names = [next(iter(value.get_names())) for value in graph.inputs]
     return {name: arrays[name] for name in names}
 

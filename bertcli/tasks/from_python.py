@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,8 +24,8 @@ from bertcli.inference.progress import InLog, Tell
 from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record
 from bertcli.records.source import Source
-from bertcli.tasks.answer import AnswerTask, Choosing
-from bertcli.tasks.classify import ClassifyTask, Ranking, RerankTask, Shown, ranked_row
+from bertcli.tasks.answer import AnswerTask
+from bertcli.tasks.classify import ClassifyTask, RerankTask, ranked, ranked_row
 from bertcli.tasks.continuations import ChooseTask, NextSentenceTask
 from bertcli.tasks.fill_mask import FillMaskTask
 from bertcli.tasks.head import CLASSIFIER, Head, PooledHead, Settings, open_classifier
@@ -85,9 +84,7 @@ class TaskModel:
 class Classifier(TaskModel):
     """Texts or pairs to classes, or to one score."""
 
-    def task_of(self, options: dict[str, Any]) -> ClassifyTask:
-        """Return the task that gives these of the labels."""
-        return ClassifyTask(self.head, options_from(Shown, options))
+    task = ClassifyTask
 
 
 class Reranker(TaskModel):
@@ -100,10 +97,8 @@ class Reranker(TaskModel):
         self, query: str, texts: Iterable[Any], top_k: int | None = None
     ) -> list[dict[str, Any]]:
         """Return the rows of texts, the most relevant first."""
-        ranking = Ranking(top_k)
-        for window in RerankTask(self.head, query).stream(GivenTexts(texts, Source())):
-            ranking.add(window)
-        return [ranked_row(result, flat=False) for result in ranking.best()]
+        stream = RerankTask(self.head, query).stream(GivenTexts(texts, Source()))
+        return [ranked_row(result, flat=False) for result in ranked(stream, top_k)]
 
 
 class Tagger(TaskModel):
@@ -131,12 +126,7 @@ class Answerer(TaskModel):
     """Pairs of a question and a context to answers; or contexts, with ``question``."""
 
     kind = "BertForQuestionAnswering"
-
-    def task_of(self, options: dict[str, Any]) -> AnswerTask:
-        """Return the task that chooses answers by these options."""
-        names = {field.name for field in fields(Choosing)}
-        choosing = Choosing(**{name: options.pop(name) for name in names & options.keys()})
-        return options_from(AnswerTask, options, head=self.head, choosing=choosing)
+    task = AnswerTask
 
 
 class Chooser(TaskModel):
@@ -144,8 +134,3 @@ class Chooser(TaskModel):
 
     kind = "BertForMultipleChoice"
     task = ChooseTask
-
-    def task_of(self, options: dict[str, Any]) -> Any:
-        """Return the task with these options, ``choices`` among them."""
-        given = tuple(options.pop("choices", ()))
-        return super().task_of({**options, "given": given})

@@ -1,6 +1,5 @@
 """`bertcli chunk`: texts to pieces of at most N tokens."""
 
-from collections.abc import Callable
 from typing import Annotated, ClassVar
 
 from bertcli.cli.display.console import Console, special_tokens
@@ -9,7 +8,6 @@ from bertcli.cli.options.common import (
     ConsoleOptions,
     LineOutput,
     ModelOptions,
-    OutputOptions,
     Overlap,
     ParseSpecial,
     SpecialTokens,
@@ -88,18 +86,12 @@ def chunk(
     run = ChunkRun(reader, chunker)
     kind = "finished" if form == "txt" else form
     with output.open(kind, reader.source.inputs, model) as put:
-        _write(run, form, put, output, console)
+        size = size_on_disk(reader.source.paths)
+        steps = (
+            Advance(pieces, "chunks", reader.bytes_read / size if size else None)
+            for pieces in run.write(form, put, null=reader.source.null)
+        )
+        for _ in console.track(steps, beside_output=output.on_terminal):
+            pass
     console.warn(special_tokens(run.tally))
     console.close(run.tally.records, reader, numbered=True)
-
-
-def _write(
-    run: ChunkRun, form: str, put: Callable[..., None], output: OutputOptions, console: Console
-) -> None:
-    size = size_on_disk(run.reader.source.paths)
-    steps = (
-        Advance(chunks, "chunks", run.reader.bytes_read / size if size else None)
-        for chunks in run.write(form, put, null=run.reader.source.null)
-    )
-    for _ in console.track(steps, beside_output=output.on_terminal):
-        pass

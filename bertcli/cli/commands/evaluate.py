@@ -22,7 +22,7 @@ from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:
-    from bertcli.evaluation.predictions import Judge, Judged
+    from bertcli.evaluation.predictions import Judged
 
 
 class JudgedOptions(OptionGroup):
@@ -78,7 +78,13 @@ def evaluate(
     models = [model, *([model.changed(model=judged.compare)] if judged.compare else [])]
     files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
     readers = [Reader(examples.source(path), console.warn) for path in files]
-    judges = [_opened(judged, named, length, compute, console) for named in models]
+    from bertcli.embedding.options import EmbedOptions
+    from bertcli.evaluation.predictions import Judge
+    from bertcli.tasks.head import Settings
+
+    settings = record(Settings, length, compute)
+    options = record(EmbedOptions, judged, length, compute)
+    judges = [Judge(named.folder(MODEL_FILES), settings, options, console) for named in models]
     reading = [path for reader in readers for path in reader.source.paths]
     reading += [judged.qrels] if judged.qrels else []
     with nullcontext() if form == "table" else output.open(form, reading, *models) as write:
@@ -106,23 +112,6 @@ def evaluate(
         console.warn(truncated(judge.tally, judge.max_length))
     for reader in readers:
         console.close(reader.records, reader)
-
-
-def _opened(
-    judged: JudgedOptions,
-    model: ModelOptions,
-    length: CutOptions,
-    compute: ComputeOptions,
-    console: Console,
-) -> "Judge":
-    """Return the model to evaluate; its backend is imported here."""
-    from bertcli.embedding.options import EmbedOptions
-    from bertcli.evaluation.predictions import Judge
-    from bertcli.tasks.head import Settings
-
-    folder = model.folder(MODEL_FILES)
-    options = record(EmbedOptions, judged, length, compute)
-    return Judge(folder, record(Settings, length, compute), options, console)
 
 
 def _report(results: "list[Judged]", count: int, console: Console) -> dict[str, object]:

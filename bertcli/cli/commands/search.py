@@ -1,7 +1,7 @@
 """What compares vectors: `bertcli similar`, `duplicates` and `compare`."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -341,11 +341,7 @@ def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console:
     header = {"anchor": "", "positive": "", "negative": "", "margin": 0.0}
     with stored_vectors(search, console) as stored:
         mining = Mining(stored, pairs, margin)
-        for rows in mining:
-            if rows:
-                write(rows)
-        if not mining.negatives:
-            write([TableHeader(header)])
+        write_rows(mining, write, header)
     negatives = counted(mining.negatives, "negative")
     console.note(f"{negatives} for {counted(mining.pairs, 'pair')}")
     console.close(mining.pairs, pairs)
@@ -366,21 +362,28 @@ def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[li
 
 def _write(answered: Iterable[list["Answer"]], form: str, write: Write, *, with_text: bool) -> None:
     """Write answers: an object each as JSONL, else a row for each hit."""
+
+    def rows() -> Iterator[list[Any]]:
+        for answers in answered:
+            if form == "table":
+                yield answers
+            elif form == "jsonl":
+                yield [answer.fields() for answer in answers]
+            else:
+                yield [row for answer in answers for row in answer.rows()]
+
     header = {"query": "", "rank": 1, "score": 0.0, "row": 0, "id": 0}
+    write_rows(rows(), write, header | ({"text": ""} if with_text else {}))
+
+
+def write_rows(batches: Iterable[list[Any]], write: Write, header: Mapping[str, Any]) -> None:
+    """Write rows as they come; where there is none, what begins an empty table."""
     any_rows = False
-    for answers in answered:
-        rows: list[Any]
-        if form == "table":
-            rows = answers
-        elif form == "jsonl":
-            rows = [answer.fields() for answer in answers]
-        else:
-            rows = [row for answer in answers for row in answer.rows()]
-        any_rows = any_rows or bool(rows)
-        if rows:
-            write(rows)
+    for rows in filter(None, batches):
+        any_rows = True
+        write(rows)
     if not any_rows:
-        write([TableHeader(header | ({"text": ""} if with_text else {}))])
+        write([TableHeader(header)])
 
 
 def _tables(answers: list["Answer"]) -> "Group":
@@ -494,9 +497,7 @@ def _write_groups(run: "Duplicates", form: str, write: Write) -> None:
     else:
         rows = run.rows()
         header = {"keep": 0, "keep_id": 0, "row": 0, "id": 0, "score": 0.0, "text": ""}
-        write([*islice(rows, AT_ONCE)] or [TableHeader(header)])
-        while portion := [*islice(rows, AT_ONCE)]:
-            write(portion)
+        write_rows(iter(lambda: [*islice(rows, AT_ONCE)], []), write, header)
 
 
 def _groups(run: "Duplicates", groups: "Sequence[DuplicateGroup]") -> "Group":
@@ -540,7 +541,7 @@ def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -
         from bertcli.cli.display.tables import show
         from bertcli.cli.display.vector_tables import comparison_view
 
-        show(*comparison_view(agreement))
+        show(*comparison_view(agreement.fields()))
     else:
         with output.open(form, (pair.a, pair.b)) as write:
             write([agreement.fields()])

@@ -386,9 +386,9 @@ def rerank(
     form = output.form()
     reader = asked.reader(files, console)
     head = open_model("Reranker", model, length, compute, console).head
-    from bertcli.tasks.classify import BLANK_HIT, Ranking, RerankTask, ranked_row
+    from bertcli.tasks.classify import BLANK_HIT, RerankTask, ranked, ranked_row
 
-    stream, ranking = RerankTask(head, asked.query).stream(reader), Ranking(asked.top_k)
+    stream = RerankTask(head, asked.query).stream(reader)
     reader.reserve(frozenset((*BLANK_HIT, "truncated")))
     inputs = reader.source.inputs
     view: Callable[[Any], Any] | None = None
@@ -397,11 +397,8 @@ def rerank(
 
         view = ranking_table
     with output.open(form, inputs, model, view=view) as write:
-        for window in console.track(
-            stream, reader, beside_output=False, truncated=lambda: stream.tally.truncated
-        ):
-            ranking.add(window)
-        best = ranking.best()
+        windows = console.track(stream, reader, truncated=lambda: stream.tally.truncated)
+        best = ranked(windows, asked.top_k)
         rows = [ranked_row(result, flat=form != "jsonl") for result in best]
         write(best if view else rows or [TableHeader({**BLANK_HIT, "truncated": 0})])
     report(stream, console, numbered=form not in ("table", "jsonl"))

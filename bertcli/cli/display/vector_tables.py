@@ -6,7 +6,7 @@ At a prompt queries are typed one after another, and the hits of the last one by
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ from bertcli.cli.display.tables import (
     shown,
     table,
 )
-from bertcli.errors import counted
 from bertcli.records.records import Record
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from bertcli.embedding.embedded import Embedded
     from bertcli.embedding.term_weights import TermNames
     from bertcli.tasks.results import Result
-    from bertcli.vectors.agreement import Agreement
     from bertcli.vectors.duplicates import DuplicateGroup, Duplicates
     from bertcli.vectors.search import Answer, Hit, Search
 
@@ -119,41 +117,22 @@ def pieces_view(item: Embedded) -> Group:
     return Group(drawn, *more, shape_of(*vectors.shape))
 
 
-def comparison_view(agreement: Agreement) -> Iterator[RenderableType]:
-    """Draw the differences of two files, and their worst rows."""
-    kinds, similarity = [*agreement.dtype, "", ""], agreement.similarity
-    rows = [("a", f"{agreement.a}  {kinds[0]}"), ("b", f"{agreement.b}  {kinds[1]}")]
-    if similarity is None:
-        rows.append(("shape", " x ".join(map(str, agreement.shape))))
-        rows.append(("identical", "yes" if agreement.identical else "no"))
-        for name in ("max_abs", "mean_abs", "cosine_min", "cosine_mean"):
-            rows.append((name.replace("_", " "), measured(name, getattr(agreement, name))))
-    else:
-        rows.append(("rows", f"{agreement.shape[0]:,}"))
-        rows.append(("widths", " and ".join(map(str, agreement.widths or ()))))
-        if similarity.seed is not None:
-            rows.append(("sample", f"{similarity.rows_compared:,} rows, seed {similarity.seed}"))
-        for name in ("similarity_correlation", "neighbour_overlap"):
-            rows.append((name.replace("_", " "), cell(getattr(similarity, name))))
-        rows.append(("neighbours", f"{similarity.neighbours} of each row, by cosine"))
-    if agreement.not_finite:
-        rows.append(("NaN or infinite", counted(agreement.not_finite, "row")))
-    yield facts(rows)
-    if agreement.worst and not agreement.identical:
-        names = ("row", "max abs", "cosine")
-        worst = table(*names, figures=names, title="worst rows")
-        for row in agreement.worst:
-            worst.add_row(
-                str(row.row), measured("max_abs", row.max_abs), measured("cosine", row.cosine)
-            )
-        yield worst
+def comparison_view(fields: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Draw what two files of vectors agree on, and their worst rows."""
 
+    def shown_value(name: str, value: Any) -> str:
+        if isinstance(value, list):
+            return (" x " if name == "shape" else " and ").join(map(str, value))
+        return f"{value:.9g}" if isinstance(value, float) else str(value)
 
-def measured(name: str, value: float | None) -> str:
-    """Return a difference or a cosine with the digits that matter."""
-    if value is None:
-        return "-"
-    return f"{value:.9f}" if name.startswith("cosine") else f"{value:.6g}"
+    rows = {name: value for name, value in fields.items() if name != "worst" and value is not None}
+    yield facts((name.replace("_", " "), shown_value(name, rows[name])) for name in rows)
+    if fields["worst"] and not fields["identical"]:
+        worst = [
+            {name.replace("_", " "): shown_value(name, value) for name, value in row.items()}
+            for row in fields["worst"]
+        ]
+        yield rows_table(worst, title="worst rows")
 
 
 def hit_row(score: Any, row: int, record: Record, longest: int = LONGEST) -> dict[str, Any]:

@@ -64,6 +64,9 @@ RULES = {
     "--on-truncate chunk cannot be combined with --engine ray": (
         "use bertcli chunk, and embed the chunks"
     ),
+    "--dtype int8 cannot be combined with --to onnx": (
+        "OpenVINO runs 8-bit graphs: use --to openvino"
+    ),
     "--on-truncate chunk cannot be combined with --pair": CHUNKS,
     "--on-truncate chunk cannot be combined with --pairs": CHUNKS,
     "--on-truncate chunk cannot be combined with --pre-split": CHUNKS,
