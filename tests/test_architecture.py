@@ -59,7 +59,7 @@ TORCH += ("tokenizing/call",)  # where a caller asks for tensors
 NO_TORCH = """
 models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
 checkpoints/scan checkpoints/stored_tensor checkpoints/tensors
-checkpoints/comparison checkpoints/load_report checkpoints/weights
+checkpoints/comparison checkpoints/weights
 embedding/__init__ embedding/sentence_folder
 inference/static_engine
 embedding/sentence_modules
@@ -255,10 +255,10 @@ def test_the_package_itself_imports_nothing():
 
 # Tokens of code, not comments or docstrings, that a package may have: to need more is a decision.
 ROOM = {
-    "cli": 31_200, "embedding": 13_600, "evaluation": 4_200, "families": 5_700, "files": 20_900,
-    "hub": 3_500, "inference": 20_300, "inspection": 9_000, "checkpoints": 8_800, "models": 12_500,
+    "cli": 31_200, "embedding": 13_600, "evaluation": 4_200, "families": 5_700, "files": 19_500,
+    "hub": 3_500, "inference": 20_300, "inspection": 9_000, "checkpoints": 8_400, "models": 12_500,
     "ray": 5_400, "records": 12_000, "tasks": 11_000, "tokenizing": 23_700, "training": 21_900,
-    "vectors": 23_600,
+    "vectors": 23_700,
 }  # fmt: skip
 LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}
 

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from typing_extensions import TypeVar  # torch needs it as well
 
-from bertcli.checkpoints.comparison import Shape
-from bertcli.checkpoints.load_report import LoadReport
+from bertcli.checkpoints.comparison import LoadReport, Shape
 from bertcli.checkpoints.scan import WeightFiles, find_config
 from bertcli.checkpoints.stored_tensor import MappedFiles, StoredTensor
 from bertcli.checkpoints.tensors import read_tensors

@@ -48,16 +48,11 @@ def count(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> i
     return sum(prod(shape) for tensor, shape in tensors if tensor not in second)
 
 
-def _linear(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Named:
-    yield f"{name}.weight", (outputs, inputs)
+def _part(name: str, *shape: int, bias: bool = True) -> Named:
+    """Yield the tensors of a linear layer (of outputs and inputs) or a norm (of a width)."""
+    yield f"{name}.weight", shape
     if bias:
-        yield f"{name}.bias", (outputs,)
-
-
-def _norm(name: str, width: int, *, bias: bool = True) -> Named:
-    yield f"{name}.weight", (width,)
-    if bias:
-        yield f"{name}.bias", (width,)
+        yield f"{name}.bias", shape[:1]
 
 
 def _bert(config: BertConfig, pooler: bool) -> Named:
@@ -69,11 +64,11 @@ def _bert(config: BertConfig, pooler: bool) -> Named:
         width = config.hidden_size
         yield "encoder.conv.conv.weight", (width, width // beside.groups, beside.size)
         yield "encoder.conv.conv.bias", (width,)
-        yield from _norm("encoder.conv.LayerNorm", width)
+        yield from _part("encoder.conv.LayerNorm", width)
     if config.structure.norm_first:
-        yield from _norm("encoder.LayerNorm", config.hidden_size, bias=config.structure.norm_bias)
+        yield from _part("encoder.LayerNorm", config.hidden_size, bias=config.structure.norm_bias)
     if pooler:
-        yield from _linear("pooler.dense", config.hidden_size, config.hidden_size)
+        yield from _part("pooler.dense", config.hidden_size, config.hidden_size)
 
 
 def _embeddings(config: BertConfig) -> Named:
@@ -92,9 +87,9 @@ def _embeddings(config: BertConfig) -> Named:
         yield "embeddings.token_type_embeddings.weight", (config.type_vocab_size, width)
     for extra, size in config.extra_embeddings.items():
         yield f"embeddings.extra.{extra}.weight", (size, width)
-    yield from _norm("embeddings.LayerNorm", width, bias=structure.norm_bias)
+    yield from _part("embeddings.LayerNorm", width, bias=structure.norm_bias)
     if structure.embedding_size is not None:
-        yield from _linear("embeddings.project", width, config.hidden_size)
+        yield from _part("embeddings.project", config.hidden_size, width)
 
 
 def _shared_table(config: BertConfig) -> Named:
@@ -102,7 +97,7 @@ def _shared_table(config: BertConfig) -> Named:
     if disentangled:
         yield f"{name}.table.weight", (2 * disentangled.span, config.hidden_size)
         if disentangled.norm:
-            yield from _norm(f"{name}.LayerNorm", config.hidden_size)
+            yield from _part(f"{name}.LayerNorm", config.hidden_size)
     elif buckets := config.structure.buckets:
         yield f"{name}.weight", (buckets, config.num_attention_heads)
 
@@ -116,17 +111,17 @@ def _layer(config: BertConfig, layer: int) -> Named:
     if config.add_cross_attention:
         across = config.num_attention_heads * config.head_size
         yield from _attention(config, f"{name}.crossattention", across)
-        yield from _norm(f"{name}.crossattention.output.LayerNorm", width)
+        yield from _part(f"{name}.crossattention.output.LayerNorm", width)
     inner, (wide, narrow) = config.intermediate_size, structure.feed_forward_bias
     for part in ("dense", "gate") if structure.gated else ("dense",):
-        yield from _linear(f"{name}.intermediate.{part}", width, inner, bias=wide)
-    yield from _linear(f"{name}.output.dense", inner, width, bias=narrow)
+        yield from _part(f"{name}.intermediate.{part}", inner, width, bias=wide)
+    yield from _part(f"{name}.output.dense", width, inner, bias=narrow)
     for norm in _norms(config, layer):
-        yield from _norm(f"{name}.{norm}", width, bias=structure.norm_bias)
+        yield from _part(f"{name}.{norm}", width, bias=structure.norm_bias)
     if disentangled := structure.disentangled:
         parts = {"key": disentangled.word_to_distance, "query": disentangled.distance_to_word}
         for part in (part for part, used in parts.items() if used and not disentangled.shared):
-            yield from _linear(f"{name}.attention.self.distance_embedding.{part}", width, width)
+            yield from _part(f"{name}.attention.self.distance_embedding.{part}", width, width)
 
 
 def _norms(config: BertConfig, layer: int) -> Iterator[str]:
@@ -142,8 +137,8 @@ def _attention(config: BertConfig, name: str, heads: int) -> Named:
     """`heads` is the width of all heads together."""
     bias = config.structure.attention_bias
     for part in ("query", "key", "value"):
-        yield from _linear(f"{name}.self.{part}", config.hidden_size, heads, bias=bias)
-    yield from _linear(f"{name}.output.dense", heads, config.hidden_size, bias=bias)
+        yield from _part(f"{name}.self.{part}", heads, config.hidden_size, bias=bias)
+    yield from _part(f"{name}.output.dense", config.hidden_size, heads, bias=bias)
 
 
 def _head(config: BertConfig, name: str) -> Named:
@@ -153,21 +148,21 @@ def _head(config: BertConfig, name: str) -> Named:
         lm, head = "cls.predictions", structure.word_head
         if head.bias_twice:
             yield f"{lm}.bias", (words,)
-        yield from _linear(f"{lm}.transform.dense", width, tables, bias=head.dense_bias)
-        yield from _norm(f"{lm}.transform.LayerNorm", tables, bias=structure.norm_bias)
-        yield from _linear(f"{lm}.decoder", tables, words, bias=head.bias)
+        yield from _part(f"{lm}.transform.dense", tables, width, bias=head.dense_bias)
+        yield from _part(f"{lm}.transform.LayerNorm", tables, bias=structure.norm_bias)
+        yield from _part(f"{lm}.decoder", words, tables, bias=head.bias)
     if own := own_layer(config, name):
-        yield from _linear("classifier_head.dense", width, width, bias=own.bias)
+        yield from _part("classifier_head.dense", width, width, bias=own.bias)
         if own.norm:
-            yield from _norm("classifier_head.LayerNorm", width, bias=structure.norm_bias)
+            yield from _part("classifier_head.LayerNorm", width, bias=structure.norm_bias)
     if name in ("BertForPreTraining", "BertForNextSentencePrediction"):
-        yield from _linear("cls.seq_relationship", width, 2)
+        yield from _part("cls.seq_relationship", 2, width)
     if name in ("BertForSequenceClassification", "BertForTokenClassification"):
-        yield from _linear("classifier", width, config.num_labels)
+        yield from _part("classifier", config.num_labels, width)
     if name == "BertForMultipleChoice":
-        yield from _linear("classifier", width, 1)
+        yield from _part("classifier", 1, width)
     if name == "BertForQuestionAnswering":
-        yield from _linear("qa_outputs", width, 2)
+        yield from _part("qa_outputs", 2, width)
     if name == "BertForReplacedTokens":
-        yield from _linear("discriminator_predictions.dense", width, width)
-        yield from _linear("discriminator_predictions.dense_prediction", width, 1)
+        yield from _part("discriminator_predictions.dense", width, width)
+        yield from _part("discriminator_predictions.dense_prediction", 1, width)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,9 +48,7 @@ class MappedFiles(dict[Path, "np.ndarray"]):
     def __missing__(self, path: Path) -> np.ndarray:
         import numpy as np
 
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        self[path] = np.frombuffer(mapped, np.uint8)
+        self[path] = np.memmap(path, np.uint8, "c")
         return self[path]
 
 

@@ -66,7 +66,7 @@ def _read_file(path: Path) -> list[StoredTensor]:
     refuse_placeholder(path)
     pickled = path.suffix != ".safetensors"
     return [
-        StoredTensor(info.name, info.dtype, info.shape, info.nbytes, path, info.start, info.strides)
+        StoredTensor(*info[:4], path, *info[4:])
         for info in (read_torch(path, NESTED) if pickled else read_header(path))
     ]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertcli.checkpoints import comparison
-from bertcli.checkpoints.load_report import LoadReport, report_on
+from bertcli.checkpoints.comparison import LoadReport, report_on
 from bertcli.checkpoints.names import heads_in, transposed
 from bertcli.checkpoints.scan import bert_folder, find_config, read_config, require_weights
 from bertcli.checkpoints.stored_tensor import MappedFiles, StoredTensor, bits

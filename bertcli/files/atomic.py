@@ -122,17 +122,24 @@ def move(source: Path, target: Path, mode: int | None = None) -> None:
     os.replace(source, target)
 
 
+def unwritable(
+    name: str | Path, failed: OSError, if_full: str = "free disk space, or choose another place"
+) -> OutputError:
+    """Return the error for an output that the system refuses to write."""
+    hint = if_full if failed.errno in FULL else ""
+    if isinstance(failed, FileNotFoundError):
+        hint = "create the folder first"
+    return OutputError(f"{name}: cannot be written: {failed.strerror or failed}", hint)
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn what the system refuses into an OutputError about this output of a resumable run."""
     try:
         yield
     except OSError as failed:
-        full = failed.errno in FULL
-        raise OutputError(
-            f"{path}: cannot be written: {failed.strerror or failed}",
-            "free disk space, then run the same command with --resume" if full else "",
-        ) from None
+        resume = "free disk space, then run the same command with --resume"
+        raise unwritable(path, failed, resume) from None
 
 
 @contextmanager
@@ -238,11 +245,7 @@ def whole_folder(
             _refuse(path, target, ours, overwrite=overwrite)  # again: this may have taken hours
             put_folder(folder, target)
     except OSError as failed:
-        hint = "create the folder above it first" if isinstance(failed, FileNotFoundError) else ""
-        raise OutputError(
-            f"{path}: cannot be written: {failed.strerror or failed}",
-            "free disk space, or choose another place" if failed.errno in FULL else hint,
-        ) from None
+        raise unwritable(path, failed) from None
 
 
 def _refuse(path: Path, target: Path, ours: Sequence[str], *, overwrite: bool) -> None:

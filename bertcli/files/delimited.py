@@ -7,11 +7,12 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError, OutputError, counted
 from bertcli.files.streams import CHUNK, Block, LineDecoder, blocks, too_large
-from bertcli.files.tables import NumbersText, Row, fields_of, lines_of, refuse_new
+from bertcli.files.tables import Row, fields_of, lines_of, refuse_new
 
 Skip = Callable[[InputError], None]
 ROWS = 1024  # records a list, where the format does not set it
@@ -20,94 +21,13 @@ ROWS = 1024  # records a list, where the format does not set it
 # --- reading ---
 
 
-class _Dropped(Exception):
-    """The row that is being read is passed over: this was said already."""
-
-
-class _TableLines:
-    """Decoded lines with their ends, one by one, for the csv module.
-
-    A line that cannot be read takes its whole row with it: what follows an open quotation mark is
-    no row of its own.
-    """
-
-    def __init__(
-        self, stream: IO[bytes], decode: LineDecoder, limit: int, skip: Skip, *, quoted: bool
-    ) -> None:
-        self.decode, self.limit, self.told, self.quoted = decode, limit, skip, quoted
-        self.blocks = blocks(
-            stream, decode.name, decode.separator, self.limit, self.drop, self._count
-        )
-        self.block, self.index = Block(0, 0, b""), 1
-        self.begun = False  # a table without its header is none, so until then nothing is skipped
-        self.start()
-
-    def start(self) -> None:
-        """Begin a row."""
-        self.fed = self.lost = False  # lines of the row were read, or are passed over
-        self.first = self.size = self.quotes = 0  # its line, its bytes and quotation marks so far
-
-    def __iter__(self) -> _TableLines:
-        return self
-
-    def __next__(self) -> str:
-        while True:
-            more = self._more()
-            if self.lost and not (more and self.quotes % 2):  # that row ends here
-                if self.fed:
-                    raise _Dropped
-                self.start()
-            if not more:
-                raise StopIteration
-            self.index += 1
-            line = self.block.lines[self.index - 1]
-            self.first = self.first or self.number
-            self.size += len(line) + 1
-            self._count(line)
-            if self.lost:
-                continue
-            try:
-                if self.size - 1 > self.limit:
-                    raise too_large(f"{self.decode.name}:{self.first}", self.limit)
-                text = self.decode(self.block, self.index - 1) + "\n"
-            except InputError as error:
-                self.drop(error)
-            else:
-                self.fed = True
-                return text
-
-    def _more(self) -> bool:
-        while self.index == len(self.block.lines):
-            block = next(self.blocks, None)
-            if block is None:
-                return False
-            self.block, self.index = block, 0
-        return True
-
-    def drop(self, error: InputError) -> None:
-        """Pass over the row that is being read, or stop."""
-        self.skip(error)
-        self.lost = True
-
-    def skip(self, error: InputError) -> None:
-        """Report a row that is left out, or stop."""
-        if not self.begun:
-            raise error
-        self.told(error)
-
-    def _count(self, piece: bytes) -> None:
-        self.quotes += piece.count(b'"') if self.quoted else 0
-
-    @property
-    def number(self) -> int:
-        return self.block.number + self.index - 1
-
-
 class DelimitedRows:
     """The rows of a table, CSV (quoted) or TSV (never quoted: a lone quotation mark is text).
 
     Each comes with the line that it begins on. No row of more than ``limit`` bytes is ever held
-    whole. What cannot be read is an InputError, or, after `begin`, something to ``skip``.
+    whole. What cannot be read is an InputError, or, after `begin`, something to ``skip``: a line
+    that cannot be read takes its whole row with it, as what follows an open quotation mark is no
+    row of its own.
     """
 
     def __init__(
@@ -121,33 +41,67 @@ class DelimitedRows:
         delimiter: str = ",",
     ) -> None:
         csv.field_size_limit(2**31 - 1)
-        self.lines = _TableLines(stream, decode, limit, skip, quoted=not tabs)
+        self.decode, self.limit, self.skip, self.quoted = decode, limit, skip, not tabs
+        self.blocks = blocks(stream, decode.name, decode.separator, limit, self._lose, self._count)
+        self.begun = self.lost = False  # the row that is being read is passed over
+        self.first = self.size = 0  # its line, and its bytes so far
+        self.passed, self.quotes = False, 0  # whether lines were too large to be held
         quoting: Any = {"quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
-        self.table = csv.reader(self.lines, delimiter="\t" if tabs else delimiter, **quoting)
+        self.table = csv.reader(self._lines(), delimiter="\t" if tabs else delimiter, **quoting)
 
     def begin(self) -> None:
         """Say that the header was read, without which a table is none."""
-        self.lines.begun = True
+        self.begun = True
 
     def __iter__(self) -> DelimitedRows:
         return self
 
     def __next__(self) -> tuple[int, list[str]]:
         while True:
-            self.lines.start()
+            self.first, self.size, self.lost = 0, 0, False
             try:
                 row = next(self.table)
-            except _Dropped:
-                continue
             except csv.Error as bad:
-                self.lines.skip(self._invalid(bad))
+                if not self.lost:
+                    self._lose(self._invalid(bad))
             else:
-                return self.lines.first, row
+                if not self.lost:
+                    return self.first, row
+
+    def _lines(self) -> Iterator[str]:
+        """Yield decoded lines; of what is passed over, whether it opens or closes a quotation."""
+        for block in chain(self.blocks, [Block(0, 0, b"")]):
+            if self.passed:
+                yield '"' * (self.quotes % 2) + "\n"
+            self.passed, self.quotes = False, 0
+            for index, line in enumerate(block.lines if block.number else ()):
+                self.first = self.first or block.number + index
+                self.size += len(line) + 1
+                try:
+                    if not self.lost and self.size - 1 > self.limit:
+                        raise too_large(f"{self.decode.name}:{self.first}", self.limit)
+                    text = "" if self.lost else self.decode(block, index)
+                except InputError as error:
+                    self._lose(error)
+                if self.lost:
+                    text = '"' * (line.count(b'"') % 2 if self.quoted else 0)
+                yield text + "\n"
+
+    def _count(self, piece: bytes) -> None:
+        self.passed = True
+        self.quotes += piece.count(b'"') if self.quoted else 0
+
+    def _lose(self, error: InputError) -> None:
+        """Pass over the row that is being read, or stop."""
+        if not self.begun:
+            raise error
+        self.skip(error)
+        self.lost = True
 
     def _invalid(self, bad: csv.Error) -> InputError:
         mac = "new-line character" in str(bad)
         return InputError(
-            f"{self.lines.decode.name}:{self.lines.first}: not valid CSV: {bad}",
+            f"{self.decode.name}:{self.first}: not valid CSV: {bad}",
             "lines must end with a line feed, not with a carriage return alone"
             if mac
             else "check for an unclosed quotation mark",
@@ -202,14 +156,10 @@ def _csv() -> Callable[[Sequence[Any]], str]:
     table = csv.writer(text)
 
     def line(cells: Sequence[Any]) -> str:
-        last: str = ""
-        if len(cells) > 1 and isinstance(cells[-1], NumbersText):  # what the module is slow at
-            *cells, last = cells
-            cells, last = [*cells, ""], f'"{last}"' if "," in last else last
         text.seek(0)
         text.truncate()
         table.writerow(cells)
-        return text.getvalue().removesuffix("\r\n") + last + "\n"
+        return text.getvalue().removesuffix("\r\n") + "\n"
 
     return line
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import tempfile
 from array import array
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from shutil import copyfileobj
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,11 +28,10 @@ from bertcli.errors import InputError, OutputError, counted
 from bertcli.files import safetensors
 from bertcli.files.npy import BLOCK, WIDEST, header_of
 from bertcli.files.stored_arrays import StoredArray, open_array, open_arrays
-from bertcli.files.tables import NUMERIC, ColumnTable, FlatLists, Row, TableHeader, lines_of
+from bertcli.files.tables import NUMERIC, ColumnTable, Row, TableHeader, lines_of
 from bertcli.files.zips import npz_archive
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 IDS, OFFSETS = "input_ids", "offsets"
@@ -41,7 +40,7 @@ ROWS = 1024  # rows read at a time
 
 
 class NumberSpool:
-    """An array on its way: its numbers in a nameless file, and how many they are."""
+    """An array on its way: its numbers in a nameless file, and how many rows they are."""
 
     rows = 0
     length: int | None = None  # of each row; None for a flat array
@@ -54,10 +53,23 @@ class NumberSpool:
         """The shape of the array so far."""
         return (self.rows,) if self.length is None else (self.rows, self.length)
 
-    def append(self, values: NDArray[Any]) -> None:
-        """Add numbers to a flat array."""
-        self.file.write(values.astype(self.dtype, copy=False).tobytes())
-        self.rows += len(values)
+    def add(self, values: Any, rows: int) -> None:
+        """Add numbers of the array's type."""
+        self.file.write(values.tobytes())
+        self.rows += rows
+
+    def check(self, lengths: Iterable[int]) -> None:
+        """Raise OutputError for a row that is longer or shorter than those before."""
+        for row, length in enumerate(lengths, self.rows + 1):
+            if row == 1:
+                self.length = length
+            if length != self.length:
+                raise OutputError(
+                    f"record {row} has {counted(length, 'token')} and those before have "
+                    f"{self.length:,}: an array needs rows of one length",
+                    "give --padding longest (its --window must hold all records) or max_length, "
+                    "with --truncation when some are too long",
+                )
 
     def copy_to(self, file: IO[bytes]) -> None:
         """Write the numbers to a file."""
@@ -65,76 +77,30 @@ class NumberSpool:
         copyfileobj(self.file, file, 1 << 20)
 
 
-class ArraySpool(NumberSpool):
-    """The rows of one array as raw int64, all of one length."""
-
-    length: int = 0
-
-    def add(self, values: Sequence[int]) -> None:
-        """Append a row. Raises OutputError when it is longer or shorter than those before."""
-        if self.rows == 0:
-            self.length = len(values)
-        elif len(values) != self.length:
-            raise OutputError(
-                f"record {self.rows + 1} has {counted(len(values), 'token')} and those before have "
-                f"{self.length:,}: an array needs rows of one length",
-                "give --padding longest (its --window must hold all records) or max_length, with "
-                "--truncation when some are too long",
-            )
-        self.rows += 1
-        self.file.write(array("q", values).tobytes())
-
-    def add_lists(self, lists: FlatLists) -> None:
-        """Append many rows at once."""
-        lengths = lists.offsets[1:] - lists.offsets[:-1]
-        if not len(lengths):
-            return
-        self.length = self.length if self.rows else int(lengths[0])
-        wrong = (lengths != self.length).nonzero()[0]
-        if len(wrong):
-            at = int(wrong[0])
-            self.rows += at
-            self.add(range(int(lengths[at])))  # raises
-        self.rows += len(lengths)
-        self.file.write(lists.values.astype("<i8").tobytes())
-
-
 def even_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
     """Return the writer of npy (input_ids alone), npz or safetensors (every numeric field)."""
-    names = NUMERIC[:1] if form == "npy" else NUMERIC
 
     @contextmanager
     def arrays(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
         with ExitStack() as stack:
-            spools: list[ArraySpool] = []
-
-            def begin(columns: Container[str]) -> None:
-                present = [name for name in names if name in columns]
-                for name in present:
-                    place = stack.enter_context(tempfile.TemporaryFile())
-                    spools.append(ArraySpool(name, "<i8", place))
+            spools: dict[str, NumberSpool] = {}
 
             def write(rows: Sequence[Row] | ColumnTable) -> None:
-                if isinstance(rows, ColumnTable):
-                    if not spools:
-                        begin(rows.columns)
-                    for spool in spools:
-                        spool.add_lists(rows.columns[spool.name])
-                    return
-                if rows and not spools:
-                    begin(rows[0])
-                for row in rows:
-                    for spool in spools:
-                        if isinstance(row, TableHeader):
-                            spool.length = len(row[spool.name])
-                        else:
-                            spool.add(row[spool.name])
+                for name, values, lengths in _flat(rows, NUMERIC[:1] if form == "npy" else NUMERIC):
+                    if name not in spools:
+                        place = stack.enter_context(tempfile.TemporaryFile())
+                        spools[name] = NumberSpool(name, "<i8", place)
+                    spools[name].check(lengths)
+                    count = len(lengths)
+                    if not isinstance(rows, ColumnTable) and isinstance(rows[0], TableHeader):
+                        values, count = values[:0], 0
+                    spools[name].add(values, count)
 
             yield write
             if spools and form == "npy":
-                _put(spools[0], file)
+                _put(spools[IDS], file)
             elif spools:
-                _put_all(form, _Onward(file), spools)
+                _put_all(form, _Onward(file), spools.values())
 
     return arrays
 
@@ -149,29 +115,25 @@ def ragged_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
         with ExitStack() as stack:
             spools: dict[str, NumberSpool] = {}
 
-            def spool(name: str) -> NumberSpool:
+            def add(name: str, values: NDArray[Any], before: int = 0) -> None:
                 if name not in spools:
                     place = stack.enter_context(tempfile.TemporaryFile())
                     spools[name] = NumberSpool(name, DTYPES[name], place)
-                return spools[name]
+                    spools[name].rows = place.seek(place.truncate(before))  # all of type 0
+                spools[name].add(values.astype(DTYPES[name], copy=False), len(values))
 
             def write(rows: Sequence[Row] | ColumnTable) -> None:
-                for name, values, lengths in _flat(rows):
+                before = spools[IDS].rows
+                lines = rows if isinstance(rows, ColumnTable) else lines_of(rows)
+                for name, values, lengths in _flat(lines, DTYPES):
+                    numbers = np.asarray(values)
                     if name == IDS:
-                        before = spool(IDS).rows
-                        spool(IDS).append(values)
-                        spool(OFFSETS).append(before + np.cumsum(lengths))
-                    elif name == "token_type_ids" and name not in spools and not values.any():
-                        continue
-                    else:
-                        if name not in spools:  # what came before is of type 0
-                            late = spool(name)
-                            late.file.seek(late.file.truncate(before))
-                            late.rows = before
-                        spool(name).append(values)
+                        add(OFFSETS, before + np.cumsum(lengths))
+                    if name != "token_type_ids" or name in spools or numbers.any():
+                        add(name, numbers, before)
 
-            spool(IDS)
-            spool(OFFSETS).append(np.zeros(1, np.int64))
+            add(IDS, np.zeros(0))
+            add(OFFSETS, np.zeros(1))
             yield write
             _put_all(form, file, spools.values())
 
@@ -179,21 +141,18 @@ def ragged_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
 
 
 def _flat(
-    rows: Sequence[Row] | ColumnTable,
-) -> Iterator[tuple[str, NDArray[Any], NDArray[np.int64]]]:
-    """Yield the columns that are written: name, numbers and lengths of the rows; ids first."""
-    import numpy as np
-
-    if isinstance(rows, ColumnTable):
-        for name, lists in rows.columns.items():
-            if name in DTYPES:
-                yield name, lists.values, np.diff(lists.offsets)
-        return
-    lines = lines_of(rows)
-    for name in lines[0] if lines else ():
-        if name in DTYPES:
-            lengths = np.array([len(row[name]) for row in lines], np.int64)
-            yield name, np.concatenate([np.array(row[name], np.int64) for row in lines]), lengths
+    rows: Sequence[Row] | ColumnTable, names: Iterable[str]
+) -> Iterator[tuple[str, Any, Sequence[int]]]:
+    """Yield the columns that are written: name, int64 and lengths of the rows."""
+    for name in names:
+        if isinstance(rows, ColumnTable):
+            if name in rows.columns:
+                lists = rows.columns[name]
+                lengths = (lists.offsets[1:] - lists.offsets[:-1]).tolist()
+                yield name, lists.values.astype("<i8"), lengths
+        elif rows and name in rows[0]:
+            numbers = array("q", chain.from_iterable(row[name] for row in rows))
+            yield name, numbers, [len(row[name]) for row in rows]
 
 
 def _put(spool: NumberSpool, file: IO[bytes]) -> None:
@@ -251,14 +210,19 @@ def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[
     """Yield the rows of flat ids. Raises InputError where the arrays do not fit each other."""
     if not all(_is_list(array) for array in (ids, offsets)):
         raise InputError(f"{path}: input_ids and offsets are not lists of whole numbers")
-    flat = _FlatReader(ids)
+    blocks = ids.read(ids.shape[0], 1, BLOCK)
+    numbers = chain.from_iterable(block.reshape(-1).tolist() for block in blocks)
     number, at = 0, 0  # the first offset ends a row that is none
     for block in offsets.read(offsets.shape[0], 1, ROWS):
         stops = block.reshape(-1).tolist()
         sizes = [stop - start for start, stop in pairwise([at, *stops])]
         if (number == 0 and stops[0] != 0) or min(sizes) < 0:
             raise InputError(f"{path}: offsets do not begin at 0, or decrease")
-        rows = [flat.next(path, size) for size in sizes]
+        if stops[-1] > ids.shape[0]:
+            raise InputError(f"{path}: offsets go beyond the last id")
+        if max(sizes) > WIDEST:
+            raise InputError(f"{path}: a row has {max(sizes):,} ids, and {WIDEST:,} is the limit")
+        rows = [[*islice(numbers, size)] for size in sizes]
         yield max(1, number), rows if number else rows[1:]
         number, at = number + len(stops), stops[-1]
     if at != ids.shape[0]:
@@ -267,25 +231,3 @@ def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[
 
 def _is_list(array: StoredArray) -> bool:
     return getattr(array.dtype, "kind", "O") in "iu" and len(array.shape) == 1
-
-
-class _FlatReader:
-    """Hands out the numbers of a list in pieces."""
-
-    def __init__(self, array: StoredArray) -> None:
-        self.blocks = iter(array.read(array.shape[0], 1, BLOCK))
-        self.held: list[int] = []
-        self.at = 0
-
-    def next(self, path: str, count: int) -> list[int]:
-        """Return so many numbers. Raises InputError when there are fewer, or too many asked."""
-        if count > WIDEST:
-            raise InputError(f"{path}: a row has {count:,} ids, and {WIDEST:,} is the limit")
-        while len(self.held) - self.at < count:
-            block = next(self.blocks, None)
-            if block is None:
-                raise InputError(f"{path}: offsets go beyond the last id")
-            self.held = [*self.held[self.at :], *block.reshape(-1).tolist()]
-            self.at = 0
-        self.at += count
-        return self.held[self.at - count : self.at]

@@ -10,7 +10,7 @@ Numbers that a tokenizer made, and vectors that are written already, go round th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any
@@ -119,18 +119,9 @@ def jsonl_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row]], None]]:
     yield write
 
 
-class _NumberTexts(dict[int, str]):
-    """Numbers written once: looking one up is faster than writing it again."""
-
-    def __missing__(self, number: int) -> str:
-        self[number] = str(number)
-        return self[number]
-
-
 FEW = 16  # rows that are not worth the import of orjson
 SIMPLE = frozenset({int, str, bool, type(None), NumbersText})  # orjson writes them as json does
 NAMES = "backslashreplace"  # names of files may hold bytes that are no text: JSON escapes them
-_text_of = _NumberTexts().__getitem__
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -142,7 +133,7 @@ def to_json(row: Row) -> str:
     parts = []
     for name, value in row.items():
         if isinstance(value, Numbers):
-            text = f"[{','.join(map(_text_of, value))}]"
+            text = f"[{','.join(map(str, value))}]"
         elif isinstance(value, NumbersText):
             text = value
         else:
@@ -175,3 +166,13 @@ def to_lines(rows: Sequence[Row]) -> str:
 @lru_cache
 def _key(name: str) -> str:
     return json.dumps(name, ensure_ascii=False) + ":"
+
+
+def json_of(arrays: Iterable[NDArray[Any]]) -> Iterator[str]:
+    """Yield the JSON of each of some arrays; float32 has the fewest digits that read back to it."""
+    import numpy as np
+    import orjson
+
+    for array in arrays:
+        numbers = np.ascontiguousarray(array)
+        yield orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY).decode()

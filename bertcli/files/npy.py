@@ -50,40 +50,38 @@ class Header(NamedTuple):
 
 def read_header(file: IO[bytes]) -> Header:
     """Read up to the data. Raises ValueError for what is no NPY header."""
-    try:
-        return _header(file)
-    except _BAD as broken:
-        raise ValueError(str(broken).split("\n")[0] or type(broken).__name__) from None
-
-
-def _header(file: IO[bytes]) -> Header:
     import numpy
 
-    magic, major = file.read(6), file.read(2)[:1]
-    if magic != MAGIC or major not in (b"\1", b"\2", b"\3"):
-        raise ValueError("it does not start like one")
-    form = "<H" if major == b"\1" else "<I"
-    (length,) = struct.unpack(form, file.read(struct.calcsize(form)))
-    if length > LONGEST:
-        raise ValueError(f"a header of {length:,} bytes")
-    text = file.read(length).decode("utf-8" if major == b"\3" else "latin-1")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Python and numpy, about odd headers
-        header = ast.literal_eval(text.strip())
-        if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
-            raise ValueError("its header is not that of an array")
-        dtype = numpy.dtype(header["descr"])
-    if not dtype.itemsize:
-        raise ValueError(f"its numbers, {dtype}, have no bytes")
-    shape = header["shape"]
-    whole = isinstance(shape, tuple) and all(
-        type(size) is int and 0 <= size < 2**63 for size in shape
-    )
-    if not whole or len(shape) > DIMENSIONS:
-        raise ValueError("its shape is not of whole numbers from 0")
-    if shape and shape[0] > BLOCK and not prod(shape):
-        raise ValueError(f"{shape[0]:,} rows without a number")
-    return Header(dtype, shape, bool(header["fortran_order"]), 8 + struct.calcsize(form) + length)
+    try:
+        magic, major = file.read(6), file.read(2)[:1]
+        if magic != MAGIC or major not in (b"\1", b"\2", b"\3"):
+            raise ValueError("it does not start like one")
+        form = "<H" if major == b"\1" else "<I"
+        (length,) = struct.unpack(form, file.read(struct.calcsize(form)))
+        if length > LONGEST:
+            raise ValueError(f"a header of {length:,} bytes")
+        text = file.read(length).decode("utf-8" if major == b"\3" else "latin-1")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python and numpy, about odd headers
+            header = ast.literal_eval(text.strip())
+            if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
+                raise ValueError("its header is not that of an array")
+            dtype = numpy.dtype(header["descr"])
+        if not dtype.itemsize:
+            raise ValueError(f"its numbers, {dtype}, have no bytes")
+        shape = header["shape"]
+        whole = isinstance(shape, tuple) and all(
+            type(size) is int and 0 <= size < 2**63 for size in shape
+        )
+        if not whole or len(shape) > DIMENSIONS:
+            raise ValueError("its shape is not of whole numbers from 0")
+        if shape and shape[0] > BLOCK and not prod(shape):
+            raise ValueError(f"{shape[0]:,} rows without a number")
+        return Header(
+            dtype, shape, bool(header["fortran_order"]), 8 + struct.calcsize(form) + length
+        )
+    except _BAD as broken:
+        raise ValueError(str(broken).split("\n")[0] or type(broken).__name__) from None
 
 
 def rows_at_once(path: str, width: int, most: int) -> int:

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ def opened(place: str, path: str, hint: str = "") -> Iterator[Table]:
     """Open a file that messages call ``path``. Raises InputError when it cannot be read."""
     try:
         with arrow.ParquetFile(place) as file:
-            yield Table(file, place, path)
+            yield Table(file, path)
     except (arrow.pyarrow.ArrowException, OSError, ValueError, OverflowError) as broken:
         if isinstance(broken, OSError) and broken.errno:
             raise unreadable(path, broken) from None
@@ -69,8 +70,8 @@ def opened(place: str, path: str, hint: str = "") -> Iterator[Table]:
 class Table:
     """The columns of a file. A value that is no UTF-8 is bytes, unless ``errors`` is "replace"."""
 
-    def __init__(self, file: Any, place: str, path: str) -> None:
-        self.file, self.place, self.path = file, place, path
+    def __init__(self, file: Any, path: str) -> None:
+        self.file, self.path = file, path
         self.schema, self.metadata = file.schema_arrow, file.metadata
         self.names: list[str] = self.schema.names
 
@@ -150,6 +151,8 @@ class Table:
             # However little room equal values take in the file.
             width = max((chunk.num_values for chunk in chunks), default=0) // rows
             size = sum(chunk.total_uncompressed_size for chunk in chunks) // rows
+            for first in islice(self.file.iter_batches(8, [group], list(names)), 1):
+                size = max(size, first.nbytes // len(first))  # equal texts are there once
             step = min(rows_at_once(self.path, width, most), max(1, DECODED // max(1, size)))
             yield from self.file.iter_batches(step, row_groups=[group], columns=list(names))
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
-from itertools import chain, pairwise
+from itertools import chain, groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -49,11 +49,6 @@ class Block:
     def lines(self) -> list[bytes]:
         """The lines, without their ends."""
         return self.raw.split(self.separator)
-
-    @cached_property
-    def count(self) -> int:
-        """The number of lines."""
-        return self.raw.count(self.separator) + 1
 
 
 class Derived(io.RawIOBase):
@@ -257,69 +252,56 @@ def blocks(
     returns, the line is left out; ``passed`` is shown its bytes piece by piece. Raises InputError
     when a compressed file is broken.
     """
-    number, offset, line = 1, 0, _OpenLine(limit, skip, passed)
+    number, offset = 1, 0
+    line: list[bytes] = []  # the pieces of one whose end has not been read
+    large = 0  # bytes so far of one that is passed over
     while chunk := read_chunk(stream, name):
-        end = chunk.rfind(separator)
-        if line.large and end >= 0:
-            start = chunk.index(separator) + 1
-            passed(chunk[: start - 1])
-            number, offset = number + 1, offset + line.size + start
-            line.begin()
-            chunk, end = chunk[start:], end - start
-        if end >= 0:
-            block = Block(number, offset, b"".join([*line.chunks, chunk[:end]]), separator)
-            line.begin()
-            for part, large in _around(block, limit):
-                if large:
-                    skip(too_large(f"{name}:{part.number}", limit))
-                    passed(part.raw)
-                else:
-                    yield part
-            number, offset = number + block.count, offset + len(block.raw) + 1
-        line.add(chunk[end + 1 :], f"{name}:{number}")
-    last = b"".join(line.chunks)
+        if large:
+            piece, end_of_line, chunk = chunk.partition(separator)
+            passed(piece)
+            large += len(piece)
+            if not end_of_line:
+                continue
+            number, offset, large = number + 1, offset + large + 1, 0
+        whole, end_of_line, rest = chunk.rpartition(separator)
+        if end_of_line:
+            block = Block(number, offset, b"".join([*line, whole]), separator)
+            if len(block.raw) <= limit:
+                yield block
+            else:
+                yield from _within(block, name, limit, skip, passed)
+            number += block.raw.count(separator) + 1
+            offset += len(block.raw) + 1
+            line.clear()
+        line.append(rest)
+        if (size := sum(map(len, line))) > limit:
+            skip(too_large(f"{name}:{number}", limit))
+            for piece in line:
+                passed(piece)
+            line, large = [], size
+    last = b"".join(line)
     if last and not (number == 1 and last == codecs.BOM_UTF8):
         yield Block(number, offset, last, separator)
 
 
-class _OpenLine:
-    """The line whose end has not been read: its chunks, or none once it is too large."""
-
-    def __init__(
-        self, limit: int, skip: Callable[[InputError], None], passed: Callable[[bytes], object]
-    ) -> None:
-        self.limit, self.skip, self.passed = limit, skip, passed
-        self.begin()
-
-    def begin(self) -> None:
-        self.chunks: list[bytes] = []
-        self.size, self.large = 0, False
-
-    def add(self, chunk: bytes, where: str) -> None:
-        self.size += len(chunk)
-        if chunk:
-            self.chunks.append(chunk)
-        if self.size > self.limit:
-            if not self.large:
-                self.skip(too_large(where, self.limit))
-                self.large = True
-            for passed in self.chunks:
-                self.passed(passed)
-            self.chunks = []
-
-
-def _around(block: Block, limit: int) -> Iterator[tuple[Block, bool]]:
-    """Yield the block cut at lines that are too large, and whether a piece is such a line."""
-    if len(block.raw) <= limit:
-        yield block, False
-        return
-    number, offset, lines = block.number, block.offset, block.lines
-    large = [at for at, line in enumerate(lines) if len(line) > limit]
-    ends = sorted({0, len(lines), *large, *(at + 1 for at in large)})
-    for start, stop in pairwise(ends):
-        raw = block.separator.join(lines[start:stop])
-        yield Block(number + start, offset, raw, block.separator), start in large
-        offset += len(raw) + 1
+def _within(
+    block: Block,
+    name: str,
+    limit: int,
+    skip: Callable[[InputError], None],
+    passed: Callable[[bytes], object],
+) -> Iterator[Block]:
+    """Yield what is left of a block without the lines that are too large."""
+    number, offset = block.number, block.offset
+    for large, lines in groupby(block.lines, lambda line: len(line) > limit):
+        members = [*lines]
+        raw = block.separator.join(members)
+        if not large:
+            yield Block(number, offset, raw, block.separator)
+        for at, line in enumerate(members if large else ()):
+            skip(too_large(f"{name}:{number + at}", limit))
+            passed(line)
+        number, offset = number + len(members), offset + len(raw) + 1
 
 
 class LineDecoder:
@@ -339,7 +321,6 @@ class LineDecoder:
         except UnicodeDecodeError:
             return None
         lines = text.split(self.separator.decode())
-        block.count = len(lines)  # which nobody has to count anymore
         if self.line_end and self.line_end in text:
             return [line.removesuffix(self.line_end) for line in lines]
         return lines

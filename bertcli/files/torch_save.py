@@ -99,9 +99,7 @@ NAMES: Mapping[str, Any] = {
     **{f"torch.{name}": dtype for name, dtype in STORAGES.items()},
 }
 OPAQUE = {
-    "torch.nn.parameter.Parameter", "torch.Tensor", "torch.Size", "torch.device", "_codecs.encode",
-    "torch.serialization._get_layout",
-    *(f"torch.{name}" for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32")),
+    "_codecs.encode", "torch.nn.parameter.Parameter", "torch.serialization._get_layout",
     *(f"{module}.{name}" for module in ("builtins", "__builtin__") for name in ("set", "complex")),
 }  # fmt: skip
 OPCODES = """
@@ -141,11 +139,11 @@ class _Content(pickle._Unpickler):
         full = f"{module}.{name}"
         if full in NAMES:
             return NAMES[full]
-        if full.startswith("torch._utils._rebuild_"):  # sparse, quantised, ...
-            return Opaque("Tensor")
         if module == "torch" and name.endswith("Storage"):
             return name
-        if full in OPAQUE:
+        if full.startswith("torch._utils._rebuild_"):  # sparse, quantised, ...
+            return Opaque("Tensor")
+        if module == "torch" or full in OPAQUE:
             return Opaque(name)
         raise ModelError(
             f"{self.path}: asks to run {full.removeprefix('builtins.')}: refused, and nothing was "

@@ -15,7 +15,7 @@ import math
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -240,6 +240,9 @@ def is_text(value: Any) -> bool:
 
 
 TEXT = Check(is_text, "a string")
+NUMBER = Check(
+    lambda value: type(value) is float or (type(value) is int and abs(value) <= MOST), "a number"
+)
 SWITCH = Check(lambda value: isinstance(value, bool), "true or false")
 PROBABILITY = Check(
     lambda value: type(value) in (int, float) and 0 <= value <= 1, "a number from 0 to 1"
@@ -265,7 +268,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
-class JsonObject(Mapping[str, Any]):
+class JsonObject(dict[str, Any]):
     """An object of a JSON file whose values are asked for by type.
 
     A value that is missing or null is None. One of another type, or outside the range, raises
@@ -280,44 +283,34 @@ class JsonObject(Mapping[str, Any]):
         hint: str = HINT,
         path: str = "",
     ) -> None:
-        self.content, self.source, self.error, self.hint = values, source, error, hint
+        super().__init__(values)
+        self.source, self.error, self.hint = source, error, hint
         self.path = path  # of keys, from the top of the file: "added_tokens_decoder.5."
         self.origins: Mapping[str, str] = {}  # key -> its file, where that is not the source
 
-    def __getitem__(self, key: str) -> Any:
-        return self.content[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.content)
-
-    def __len__(self) -> int:
-        return len(self.content)
-
     def bad(self, key: str, expected: str) -> BertcliError:
         """Return the error for the value of a key."""
-        actual = f"found {shown(self.content[key])}" if key in self.content else "but it is missing"
+        actual = f"found {shown(self[key])}" if key in self else "but it is missing"
         place = f"{self.origins.get(key, self.source)}: {self.path}{_in_words(key)}"
         return self.error(f"{place}: expected {expected}, {actual}", self.hint)
 
     def over(self, other: JsonObject) -> JsonObject:
         """Return an object with the keys of two files; where both have one, this one's counts."""
-        both = JsonObject(
-            {**other.content, **self.content}, self.source, self.error, self.hint, self.path
-        )
-        theirs = dict.fromkeys(other.content.keys() - self.content.keys(), other.source)
+        both = JsonObject({**other, **self}, self.source, self.error, self.hint, self.path)
+        theirs = dict.fromkeys(other.keys() - self.keys(), other.source)
         both.origins = {**other.origins, **theirs, **self.origins}
         return both
 
     def checked(self, key: str, holds: Callable[[Any], bool], expected: str) -> Any:
         """Return the value of a key for which ``holds`` is true, or None."""
-        value = self.content.get(key)
+        value = self.get(key)
         if value is not None and not holds(value):
             raise self.bad(key, expected)
         return value
 
     def needed(self, key: str, holds: Callable[[Any], bool], expected: str) -> Any:
         """Return the value of a key that has to be there, and for which ``holds`` is true."""
-        value = self.content.get(key)
+        value = self.get(key)
         if not holds(value):
             raise self.bad(key, expected)
         return value
@@ -352,25 +345,9 @@ class JsonObject(Mapping[str, Any]):
         value: int | None = self.checked(key, *whole_number(least, most))
         return value
 
-    def wholes(self, key: str, least: int = 0, most: int = LARGEST_NUMBER) -> list[int] | None:
-        """Return a list of whole numbers in a range, its ends included."""
-        number = whole_number(least, most)
-
-        def holds(value: Any) -> bool:
-            return isinstance(value, list) and all(map(number.holds, value))
-
-        numbers: list[int] | None = self.checked(
-            key, holds, f"a list of whole numbers from {least} to {most}"
-        )
-        return numbers
-
     def number(self, key: str) -> float | None:
         """Return a number that a float holds; NaN and infinity are such numbers."""
-
-        def holds(value: Any) -> bool:
-            return type(value) is float or (type(value) is int and abs(value) <= MOST)
-
-        value: float | None = self.checked(key, holds, "a number")
+        value: float | None = self.checked(key, *NUMBER)
         return value
 
     def object(self, key: str) -> JsonObject:
@@ -404,7 +381,7 @@ class JsonObject(Mapping[str, Any]):
 
     def check_keys(self, holds: Callable[[str], bool], expected: str) -> None:
         """Raise ``error`` unless all keys are as expected."""
-        for key in self.content:
+        for key in self:
             if not holds(key):
                 place = f"{self.source}: {self.path}".removesuffix(".").removesuffix(": ")
                 raise self.error(f"{place}: expected {expected}, found {shown(key)}", self.hint)

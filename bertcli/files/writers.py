@@ -9,7 +9,6 @@ columns of the empty file.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import stat
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertcli.errors import OutputError, PipeClosed
-from bertcli.files.atomic import FULL, whole_file
+from bertcli.files.atomic import unwritable, whole_file
 from bertcli.files.jsonl import jsonl_writer
 from bertcli.files.paths import refuse_inputs, refuse_stdout
 from bertcli.files.printable import printable
@@ -157,7 +156,6 @@ def open_output(
     A pipe gets the data as they are, a terminal what is `printable` of them; what is ``drawn`` for
     a terminal is that already.
     """
-    name = str(path) if path else "stdout"
     try:
         if path is None and sys.stdout is None:
             raise OutputError("stdout is closed", "give -o FILE, or leave stdout open")
@@ -176,9 +174,7 @@ def open_output(
     except OSError as failed:
         if path is None:
             drop_stdout()
-        raise OutputError(
-            f"{name}: cannot be written: {failed.strerror or failed}", _hint(failed)
-        ) from None
+        raise unwritable(path or "stdout", failed) from None
 
 
 @contextmanager
@@ -207,9 +203,3 @@ def drop_stdout() -> None:
     """Let what is still buffered go nowhere, or the interpreter would complain of it at its end."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
-def _hint(failed: OSError) -> str:
-    if failed.errno == errno.ENOENT:
-        return "create the folder first"
-    return ("free disk space, or " if failed.errno in FULL else "") + "choose another place"

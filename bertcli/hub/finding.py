@@ -27,6 +27,9 @@ from bertcli.hub.local import (
     unfinished,
 )
 
+OFFLINE = ("BERTCLI_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # variables
+YES = ("1", "true", "yes", "on")
+
 
 class ModelFolder(NamedTuple):
     """Where the files of a model are, how they were found, and their commit where that is known."""
@@ -59,18 +62,19 @@ def find_model(
     snapshot = find_snapshot(name, revision or "main")
     gap = unfinished(snapshot, files) if snapshot else None
     cached = ModelFolder(name, snapshot, "cache", snapshot.name) if snapshot and not gap else None
-    if offline or _offline_by_environment():
+    if offline or any(os.environ.get(name, "").lower() in YES for name in OFFLINE):
         if cached:
             return cached
-        raise _half_cached(name, snapshot, gap) if snapshot else _absent(name, revision)
+        if not snapshot:
+            raise _absent(name, revision)
+        raise ModelError(
+            f"model {name!r} is incomplete in the cache: {gap} is missing or truncated in "
+            f"{snapshot}",
+            "run once without --offline to fetch the rest",
+        )
     if cached and not pooling_unknown(cached.path, files):
         return cached
     return _from_hub(name, files, revision, cached)
-
-
-def _offline_by_environment() -> bool:
-    switches = ("BERTCLI_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    return any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in switches)
 
 
 def _given(name: str, folder: Path, files: Sequence[str], revision: str | None) -> ModelFolder:
@@ -103,13 +107,6 @@ def carried(name: str, files: Sequence[str]) -> ModelFolder | None:
         if lacking(folder, files) is None:
             return ModelFolder(name, folder, f"installed package {module}")
     return None
-
-
-def _half_cached(name: str, snapshot: Path, gap: str | None) -> ModelError:
-    return ModelError(
-        f"model {name!r} is incomplete in the cache: {gap} is missing or truncated in {snapshot}",
-        "run once without --offline to fetch the rest",
-    )
 
 
 def _absent(name: str, revision: str | None) -> ModelError:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
+from bertcli.checkpoints.comparison import LoadReport
 from bertcli.checkpoints.load import Device, M
 from bertcli.checkpoints.load import load as load_folder
-from bertcli.checkpoints.load_report import LoadReport
 from bertcli.errors import called_from_python
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 

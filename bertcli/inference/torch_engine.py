@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertcli.checkpoints.comparison import LoadReport
 from bertcli.checkpoints.load import load
-from bertcli.checkpoints.load_report import LoadReport
 from bertcli.errors import UsageError, out_of_memory
 from bertcli.inference.compute import Compute
 from bertcli.inference.devices import (

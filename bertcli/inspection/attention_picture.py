@@ -72,7 +72,7 @@ class AttentionMaps:
 
     def to_json(self) -> dict[str, Any]:
         """Return tokens and maps as JSON values, weights in the fewest digits that are exact."""
-        from bertcli.files.array_json import json_of
+        from bertcli.files.jsonl import json_of
         from bertcli.files.typed_json import parse
 
         return self._json(lambda weights: parse(next(json_of([weights]))))

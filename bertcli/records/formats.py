@@ -349,7 +349,7 @@ def _blocks(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Ite
 
 
 def _numbered(block: Block) -> Iterator[tuple[int, int]]:
-    return ((block.number + index, index) for index in range(block.count))
+    return ((block.number + index, index) for index in range(len(block.lines)))
 
 
 class _Objects:

@@ -31,7 +31,7 @@ import numpy as np
 
 from bertcli.errors import OutputError
 from bertcli.files import safetensors
-from bertcli.files.array_json import json_of
+from bertcli.files.jsonl import json_of
 from bertcli.files.npy import header_of
 from bertcli.files.streams import packed
 from bertcli.files.system_calls import opener, sync
@@ -283,9 +283,8 @@ def column_types(rows: Rows) -> dict[str, Any]:
     """Return the type of every column of Parquet, from all its values."""
     from bertcli.files import arrow
 
-    kinds = dict.fromkeys(columns_of([])) | {
-        name: arrow.type_of("int64") for name in ("n_tokens", "truncated")
-    }
+    whole = dict.fromkeys(("n_tokens", "truncated"), arrow.type_of("int64"))
+    kinds: dict[str, Any] = dict.fromkeys(columns_of([])) | whole
     for metas in rows.metas():
         metas = [without_place(meta) for meta in metas] if rows.many else metas
         for name in columns_of(metas):

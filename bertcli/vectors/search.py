@@ -73,7 +73,6 @@ SAME_TEXTS = ("pooling", "on_truncate", "at")
 SAME_NUMBERS = ("dim", "max_length", "stride", "overlap")
 SAME_SWITCHES = ("special_tokens", "parse_special")
 COMBINED = ("mean", "sum", "concat", "stack")
-LAYERS = 10_000  # more than any model has
 DOCUMENT = ("document", "passage", "corpus")  # names of prompts, as in sentence-transformers
 AT_ONCE = 1024  # queries that are answered together
 NO_TEXT = Record(None)  # type: ignore[arg-type] # of a row with nothing but its vector
@@ -136,7 +135,11 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
             f"{path}: holds {contents}, {problem}",
             f"search with {needed[kind]}" if kind in needed else hint,
         )
-    layers = recorded.wholes("layers", least=-LAYERS)
+    layers = recorded.checked(
+        "layers",
+        lambda value: isinstance(value, list) and all(type(at) is int for at in value),
+        "a list of whole numbers",
+    )
     named: dict[str, Any] = {name: recorded.text(name) for name in SAME_TEXTS}
     named |= {name: recorded.whole(name) for name in SAME_NUMBERS}
     named |= {name: recorded.switch(name) for name in SAME_SWITCHES}

@@ -290,7 +290,7 @@ def test_buffers_of_old_versions_are_ignored_and_named(folder):
     rewrite(folder, lambda weights: {**weights, **buffers})
     model, report = load(folder)
     same(model, reference)
-    assert sorted(report.ignored) == sorted(buffers)
+    assert not (report.unexpected or report.misplaced)
 
 
 # --- ties ---
@@ -314,9 +314,9 @@ def test_tied_weights_are_one_parameter(folder, held):
         return {n: t for n, t in weights.items() if held != "the decoder's" or n not in first}
 
     rewrite(folder, change)
-    model, report = load(folder)
+    model, _ = load(folder)
     same(model, reference)
-    assert is_tied(model) and report.tied == second
+    assert is_tied(model)
     words = sum(n.endswith("word_embeddings.weight") for n, _ in model.named_parameters())
     assert words == 1
 
@@ -334,8 +334,8 @@ def test_weights_that_only_the_config_ties_stay_apart_as_in_transformers(folder,
     make(folder, "BertForMaskedLM")
     own = torch.randn(97, 32, generator=torch.Generator().manual_seed(3))
     rewrite(folder, lambda weights: {**weights, "cls.predictions.decoder.weight": own})
-    model, report = load(folder)
-    assert report.tied == () and not model.config.tie_word_embeddings
+    model, _ = load(folder)
+    assert not model.config.tie_word_embeddings
     assert torch.equal(model.cls.predictions.decoder.weight, own)
     reference = transformers.BertForMaskedLM.from_pretrained(folder).eval()
     ids, keep, types = texts()
@@ -347,9 +347,9 @@ def test_weights_that_only_the_config_ties_stay_apart_as_in_transformers(folder,
 
 def test_an_untied_model(folder, tmp_path):
     reference = make(folder, "BertForMaskedLM", tie_word_embeddings=False)
-    model, report = load(folder)
+    model, _ = load(folder)
     same(model, reference)
-    assert not is_tied(model) and report.tied == ()
+    assert not is_tied(model)
     save(model, model.config, tmp_path / "ours")
     same(model, strictly("BertForMaskedLM", tmp_path / "ours"))
 
@@ -362,13 +362,9 @@ def test_a_model_without_its_heads(folder):
     model, report = load(folder, BertModel)
     same(model, reference.bert)
     assert report.heads == ("pooler", "masked language model", "next sentence")
-    assert report.unused == ("masked language model", "next sentence") and report.tied == ()
+    assert report.unused == ("masked language model", "next sentence")
     model, report = load(folder, BertForMaskedLM)
     assert is_tied(model) and report.unused == ("pooler", "next sentence")
-    assert {name.rpartition(".")[0] for name in report.unused_weights} == {
-        "bert.pooler.dense",
-        "cls.seq_relationship",
-    }
 
 
 @pytest.mark.parametrize(("name", "there"), [("BertModel", True), ("BertForMaskedLM", False)])
@@ -444,7 +440,7 @@ def test_the_default_model(tmp_path):
     model, report = load(folder)
     reference = transformers.BertModel.from_pretrained(folder).eval()
     same(model, reference)
-    assert report.ignored == ("embeddings.position_ids",) and report.heads == ("pooler",)
+    assert report.heads == ("pooler",) and not report.unexpected
     save(model, model.config, tmp_path / "ours")
     same(model, strictly("BertModel", tmp_path / "ours"))
 

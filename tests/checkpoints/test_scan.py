@@ -158,6 +158,6 @@ def test_no_room_to_map_weights_is_no_damage(monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr("bertcli.checkpoints.stored_tensor.mmap.mmap", full)
+    monkeypatch.setattr("mmap.mmap", full)
     done = call("embed", "-q", "-m", TINY, "a b")
     assert (done.code, done.error) == (1, "out of memory")
