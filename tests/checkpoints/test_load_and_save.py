@@ -194,12 +194,6 @@ def test_pickles_of_training_loops(folder, key):
     same(load(folder)[0], reference)
 
 
-def test_safetensors_come_before_pickles(folder):
-    reference = make(folder)
-    torch.save({}, folder / "pytorch_model.bin")
-    same(load(folder)[0], reference)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_precisions(folder, dtype, tmp_path):
     reference = theirs().to(dtype)
@@ -319,13 +313,6 @@ def test_tied_weights_are_one_parameter(folder, held):
     assert is_tied(model)
     words = sum(n.endswith("word_embeddings.weight") for n, _ in model.named_parameters())
     assert words == 1
-
-
-def test_ties_hold_in_a_pickle_that_shares_storage(folder):
-    reference = make(folder)
-    (folder / "model.safetensors").unlink()
-    torch.save(reference.state_dict(), folder / "pytorch_model.bin")
-    assert is_tied(load(folder)[0])
 
 
 @torch.no_grad()

@@ -20,7 +20,6 @@ from vector_files import vectors_in
 
 from bertcli.cli.app import main
 from bertcli.embedding.embedder import Embedder
-from bertcli.errors import BertcliError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
@@ -110,23 +109,6 @@ def test_a_vector_does_not_depend_on_batches_and_order(folder, texts, whole, opt
     assert np.abs(whole - other).max() < 1e-6
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_batches_have_few_sizes(folder, texts, pooling, monkeypatch):
-    """Of each size the libraries keep kernels, and memory that no other size fits into."""
-    embedder = Embedder.open(folder, on_torch(pooling=pooling, batch_tokens=300))
-    states, sizes = embedder.runtime.encoder.model.states, []
-    monkeypatch.setattr(
-        embedder.runtime.encoder.model,
-        "states",
-        lambda ids, **more: sizes.append(len(ids)) or states(ids, **more),
-    )
-    found = vectors_of(embedder, texts)
-    assert len(sizes) > 5 and {size % 64 for size in sizes if size > 64} == {0}
-    monkeypatch.setattr("bertcli.inference.torch_engine.EVEN", 1)
-    np.testing.assert_allclose(vectors_of(embedder, texts), found, atol=1e-6)
-    assert {size % 64 for size in sizes} != {0}
-
-
 def test_layers_above_the_highest_one_asked_for_do_not_run(folder):
     embedder = Embedder.open(folder, on_torch(layers=(2,)))
 
@@ -166,31 +148,6 @@ def test_pairs_have_token_types(folder, capsys):
     assert set(encoded.columns["token_type_ids"]) == {0, 1}
     *_, [(_, vector, _)] = embedder.embedded([encoded])
     assert np.abs(vector - found).max() < 1e-5  # not normalised, and another engine
-
-
-@pytest.mark.parametrize("numbers", [1 << 50, None], ids=["of a CPU", "of a GPU"])
-def test_memory_that_runs_out_halves_the_batches(folder, texts, whole, numbers):
-    tight = Embedder.open(folder, on_torch())
-    states = tight.runtime.encoder._states
-
-    def fail(batch):
-        if numbers is None:
-            raise torch.OutOfMemoryError
-        return torch.empty(numbers)
-
-    def small_device(batch):
-        return (fail if len(batch.ids) > 600 else states)(batch)
-
-    tight.runtime.encoder._states = small_device
-    (window,) = tight.windows(tight.run(Reader(Source(texts=tuple(texts)))))
-    *steps, items = window.parts
-    found = np.stack([item.vector for item in items])
-    assert np.abs(whole - found).max() < 1e-6
-    said = [step.warning for step in steps if step.warning]
-    assert "out of memory on cpu: batches of 2048 tokens from here on" in said
-    tight.runtime.encoder._states = fail
-    with pytest.raises(BertcliError, match="out of memory on cpu"):
-        vectors_of(tight, ["one"])
 
 
 def test_a_stream_is_jsonl(capsys):

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import Queue
 
 import numpy as np
 import pytest
@@ -26,21 +25,17 @@ from front import (
     start,
 )
 
-from bertcli.embedding.embedder import BEGUN, Embedder
+from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.pooling import Pooling
 from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import available, devices
-from bertcli.inference.pool import ProcessPool, serve
-from bertcli.inference.progress import Progress, Ran
+from bertcli.inference.pool import ProcessPool
 from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec
 from bertcli.inference.torch_engine import open_runner
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record
 from bertcli.records.source import Source
-from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.stream import EmbedStream
 
 ONE, TWO = ("--device", "cpu", "--threads", 1), ("--device", "cpu,cpu", "--threads", 2)
 AUTO = {"BERTCLI_BACKEND": "auto"}  # which starts sooner than torch
@@ -110,37 +105,11 @@ def test_a_file_has_the_bytes_and_the_manifest_of_one(texts, tmp_path, one_threa
     assert made[0] == made[1]
 
 
-def test_the_tally_counts_what_was_yielded(pair, lines):
-    """Or a run that goes on would count what was begun and then lost a second time."""
-    run = pair.run(Reader(Source(texts=tuple(lines))), full=True)
-    tally, seen = TokenCounts(), 0
-    for window in pair.windows(run):
-        tally.merge(window.counts)
-        seen += sum(len(part) for part in window.parts if not isinstance(part, Ran))
-        assert tally.records == seen
-    assert (seen, tally.truncated, tally.empty) == (len(lines), 1, 1)
-
-
-def test_progress_counts_every_text_and_token(folder, pair, lines):
-    counts, written = [], []
-    for embedder in (pair, Embedder.open(folder, on_torch(window=32))):
-        stream = EmbedStream(embedder, Reader(Source(texts=tuple(lines))), written.extend)
-        progress = Progress()
-        for step in stream:
-            progress.add(step)
-        assert len(written) == progress.texts == len(lines)
-        counts.append((progress.texts, progress.tokens, stream.tally.tokens))
-        written.clear()
-    assert counts[0] == counts[1]
-    assert counts[0][1] == counts[0][2]
-
-
 def test_the_parent_keeps_no_weights(pair):
     assert {tensor.device.type for tensor in pair.runtime.encoder.model.parameters()} == {"meta"}
 
 
 def test_a_prompt_of_one_run_is_known_to_the_processes(folder, pair, one_thread):
-    from dataclasses import replace
 
     asked = replace(pair.options, prompt="love ")
     alone = Embedder.open(folder, replace(asked, device="cpu"))
@@ -390,56 +359,6 @@ def test_a_pool_that_lost_a_process_says_so_of_each_window(folder):
     for window in windows:
         with pytest.raises(BertcliError, match="the process for cpu was killed by SIGKILL"):
             result_of(window)
-
-
-def test_a_process_begins_what_has_arrived_before_it_waits_for_vectors():
-    """So a GPU has its next batch while the vectors of one come back."""
-    said: list[str] = []
-
-    class Eager:
-        def run(self, name, ends):
-            said.append(f"begin {name}")
-            return self.finish(name, ends)
-
-        def finish(self, name, ends):
-            said.append(f"wait for {name}")
-            if ends:
-                raise BertcliError("the end")
-            yield from ()
-            return name
-
-    jobs: Queue = Queue()
-    answers: Queue = Queue()
-    for job in (("one", False), ("two", False), ("three", True)):
-        jobs.put(job)
-    with pytest.raises(BertcliError, match="the end"):
-        serve(Eager(), jobs, answers)
-    names = ("one", "two", "three")
-    assert said == [*(f"begin {name}" for name in names), *(f"wait for {name}" for name in names)]
-    assert [answers.get(block=False) for _ in "12"] == [("vectors", "one"), ("vectors", "two")]
-    assert answers.empty()
-
-
-def test_windows_are_written_also_where_texts_come_more_slowly_than_vectors(folder):
-    """They were held up to the end of the input, and nothing was committed before."""
-    embedder = Embedder.open(folder, on_torch(window=2))
-
-    class Idle:
-        busy = False
-        threads = 1
-        run = embedder.runtime.runner.run
-
-    idle = replace(embedder, runtime=replace(embedder.runtime, runner=Idle()))
-    read = []
-
-    def blocks():
-        for number in range(40):
-            read.append(number)
-            yield [Record("a b")]
-
-    run = idle.run(Reader(Source(texts=("a",))), full=True, blocks=blocks())
-    next(idle.windows(run))
-    assert len(read) <= 2 * (BEGUN + 3)
 
 
 def test_what_is_available_ends_with_the_cpu():

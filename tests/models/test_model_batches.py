@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from model_reference import close, randomise, texts, tiny
 
 from bertcli.inference.runner import first_tokens
-from bertcli.models.attention import Recording, packed, padded
+from bertcli.models.attention import padded
 from bertcli.models.bert import BertModel
-from bertcli.models.forward_passes import encode, positions
-from bertcli.models.heads import ARCHITECTURES
+from bertcli.models.forward_passes import encode
 
 SCHEMES = ["absolute", "relative_key", "relative_key_query", "sinusoidal"]
 
@@ -47,55 +46,12 @@ def test_packed_texts_of_any_lengths_are_the_texts_alone(lengths):
     close(first_tokens(got, lengths), torch.stack([model(row[None])[0, 0] for row in rows]), 1e-10)
 
 
-def test_positions_and_first_tokens():
-    assert positions([3, 1, 2]).tolist() == [0, 1, 2, 0, 0, 1]
-    assert first_tokens(torch.arange(6), [3, 1, 2]).tolist() == [0, 3, 4]
-
-
-def test_lengths_that_do_not_add_up_are_refused():
-    with pytest.raises(ValueError, match="lengths add up to 5, but there are 6 tokens"):
-        encode(model_of(), torch.ones(6, dtype=torch.long), [2, 3])
-
-
-@torch.no_grad()
-def test_packed_heads():
-    """First tokens are rows of [n, 1, hidden], so every head reads packed states as well."""
-    model = randomise(ARCHITECTURES["BertForSequenceClassification"](tiny())).double().eval()
-    ids, keep, types = texts()
-    lengths = keep.sum(1).tolist()
-    hidden = encode(model.bert, ids[keep.bool()], lengths, types[keep.bool()])
-    close(model.logits(first_tokens(hidden, lengths)[:, None]), model(ids, keep, types), 1e-10)
-
-
-@torch.no_grad()
-def test_packed_maps_are_those_of_each_text():
-    model = model_of(num_hidden_layers=1)
-    maps, alone = [], []
-    ids = torch.arange(1, 9)
-    kernel = packed([3, 3, 2], Recording(maps))
-    model(ids, at=positions([3, 3, 2]), kernels=kernel)
-    model(ids[6:][None], kernels=Recording(alone))
-    assert [tuple(one.shape) for one in maps] == [(2, 4, 3, 3), (1, 4, 2, 2)]
-    close(maps[1], alone[0], 1e-10)
-
-
 @torch.no_grad()
 def test_a_text_of_nothing_but_padding_is_finite():
     model = model_of()
     ids, keep, types = texts()
     keep[1] = 0
     assert model(ids, keep, types).isfinite().all()
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@torch.no_grad()
-def test_the_last_layer_for_the_first_token_only(scheme):
-    model = model_of(position_embedding_type=scheme)
-    ids, keep, types = texts()
-    *_, x, last = model.states(ids, keep, types)
-    layer = model.encoder.layer[-1]
-    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.kv(x))
-    close(first, last[:, :1], 1e-10)
 
 
 def test_a_mask_beside_a_kernel_is_refused():

@@ -5,11 +5,9 @@ import torch
 from model_reference import close, randomise, texts, tiny
 
 from bertcli.errors import ModelError
-from bertcli.models.attention import Recording, padded
+from bertcli.models.attention import padded
 from bertcli.models.bert import BertModel
-from bertcli.models.decoder import Cache, Decoder, memories
-from bertcli.models.heads import BertLMHeadModel
-from bertcli.models.positions import NoDistance
+from bertcli.models.decoder import Decoder, memories
 
 STEPS = [[1] * 12, [5, 1, 6], [12]]
 
@@ -54,16 +52,6 @@ def test_steps_with_an_encoder_are_the_full_pass(steps):
 
 
 @torch.no_grad()
-def test_the_encoders_padding_is_not_read():
-    model = decoder_of(add_cross_attention=True)
-    ids = texts()[0]
-    states, keep = encoded()
-    expected = Decoder(model, memories(model, states, padded(keep)))(ids)
-    states[keep == 0] = 7.0
-    close(Decoder(model, memories(model, states, padded(keep)))(ids), expected, 1e-10)
-
-
-@torch.no_grad()
 def test_padding_on_the_left_is_not_read():
     model = decoder_of()
     ids = torch.arange(1, 7)[None]
@@ -79,38 +67,6 @@ def test_padding_on_the_left_is_not_read():
         1,
     )
     close(got, model(ids), 1e-10)
-
-
-@torch.no_grad()
-def test_each_token_is_computed_once():
-    model = decoder_of()
-    widths = []
-    model.encoder.layer[0].attention.self.key.register_forward_hook(
-        lambda module, inputs, output: widths.append(output.shape[1])
-    )
-    decode = Decoder(model)
-    for new in texts()[0].split([4, 1, 7], 1):
-        decode(new)
-    assert widths == [4, 1, 7]
-
-
-@torch.no_grad()
-def test_a_cache_goes_around_any_kernel():
-    cache, maps = Cache(), []
-    attend = cache.over(Recording(maps))
-    for _ in range(2):
-        q = torch.randn(1, 3, 4, 8)
-        attend(q, q, q, NoDistance(), 0.0)
-    assert [tuple(one.shape) for one in maps] == [(1, 4, 3, 3), (1, 4, 3, 6)]
-
-
-def test_gradients_pass_through_cross_attention():
-    model = randomise(BertLMHeadModel(tiny(is_decoder=True, add_cross_attention=True)))
-    states = torch.randn(3, 8, 32, requires_grad=True)
-    decode = Decoder(model.bert, memories(model.bert, states))
-    model.logits(decode(texts()[0])).sum().backward()
-    assert states.grad.abs().sum() > 0
-    assert all(p.grad is not None for p in model.parameters())
 
 
 def test_an_encoder_cannot_read_another_encoder():

@@ -61,35 +61,6 @@ def gradients(loss, *weights):
 # --- the encoder ---
 
 
-def encoders():
-    model = randomise(transformer.encoder(CONFIG))
-    layer = nn.TransformerEncoderLayer(32, 4, **LAYER)
-    stack = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
-    copied_layers(model, stack)
-    return model, stack
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_the_encoder_is_that_of_torch(training):
-    model, stack = (one.train(training) for one in encoders())
-    ids, keep, _ = texts()
-    real = keep.bool()
-    close(model(ids), stack(embedded(model, ids)))
-    ours, theirs = model(ids, keep), stack(embedded(model, ids), src_key_padding_mask=~real)
-    close(ours[real], theirs[real])
-    first, other = model.encoder.layer[0].output.dense.weight, stack.layers[0].linear2.weight
-    close(gradients(ours[real], first), gradients(theirs[real], other))
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_a_mask_of_queries_and_keys_is_that_of_torch(training):
-    model, stack = (one.train(training) for one in encoders())
-    ids = texts()[0]
-    later = torch.ones(12, 12).triu(1).bool()
-    look = (~later).long().expand(3, -1, -1)
-    close(model(ids, look), stack(embedded(model, ids), mask=later))
-
-
 def test_nothing_of_bert_is_left():
     names = {name for name, _ in transformer.encoder(CONFIG).named_parameters()}
     left = {name for name in names if not name.startswith("encoder.layer.")}

@@ -8,7 +8,6 @@ from model_reference import close, randomise, texts, tiny
 
 from bertcli.models.attention import Recording
 from bertcli.models.bert import BertModel
-from bertcli.models.positions import SinusoidalPositions
 
 RELATIVE = ["relative_key", "relative_key_query"]
 
@@ -63,16 +62,6 @@ def test_relative_models_do_not_add_the_absolute_table_that_they_carry(scheme):
     words = model.embeddings.word_embeddings(ids) + model.embeddings.token_type_embeddings.weight[0]
     close(model.embeddings(ids), model.embeddings.LayerNorm(words))
     assert "embeddings.position_embeddings.weight" in model.state_dict()
-
-
-@torch.no_grad()
-def test_sinusoidal_positions_are_the_formula():
-    got = SinusoidalPositions(10)(torch.arange(30))
-    for place in range(30):
-        for i in range(5):
-            angle = place / 10000 ** (2 * i / 10)
-            assert got[place, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
-            assert got[place, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
 
 
 @torch.no_grad()

@@ -3,13 +3,11 @@
 import pytest
 import torch
 from model_reference import close, randomise, texts, tiny
-from torch.nn import functional as F
 
 from bertcli.models.attention import Recording
 from bertcli.models.bert import BertModel, recomputing
-from bertcli.models.heads import ARCHITECTURES, BertForPreTraining
+from bertcli.models.heads import ARCHITECTURES
 from bertcli.models.positions import NoDistance
-from bertcli.models.surgery import initialise
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -35,36 +33,6 @@ def test_train_mode_drops_and_differentiates(scheme):
     assert torch.equal(model(*texts()), model(*texts()))
 
 
-@pytest.mark.parametrize("scheme", ["absolute", "relative_key_query", "sinusoidal"])
-def test_autocast_computes_in_bfloat16(scheme):
-    model = model_of(position_embedding_type=scheme, **STILL)
-    expected = model(*texts())
-    with torch.autocast("cpu", torch.bfloat16):
-        got = model(*texts())
-    got.sum().backward()
-    assert torch.cosine_similarity(got.float(), expected, dim=-1).min() > 0.99
-
-
-def test_attention_drops_on_its_own():
-    model = model_of(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.5)
-    assert not torch.equal(model(*texts()), model(*texts()))
-
-
-def test_train_mode_without_dropout_is_eval_mode():
-    model = model_of(**STILL)
-    close(model(*texts()), model.eval()(*texts()), 1e-6)
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_gradient_checkpointing_gives_the_same_gradients(dropout):
-    model = model_of(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    torch.manual_seed(0)
-    expected = gradients(model)
-    model.encoder.call = recomputing
-    torch.manual_seed(0)  # the same places drop, in the first computation and in the second
-    close(gradients(model), expected, 1e-6)
-
-
 def test_gradient_checkpointing_computes_each_layer_twice():
     model = model_of()
     calls = []
@@ -85,29 +53,6 @@ def test_chunked_feed_forward_gives_the_same_gradients(size):
     )
     close(gradients(model), gradients(whole), 1e-6)
     assert max(widths) == min(size, 12) and sum(widths) == 12
-
-
-def test_pretraining_learns_one_batch():
-    torch.manual_seed(0)
-    model = BertForPreTraining(tiny()).train()
-    initialise(model, 0.02)
-    ids, keep, types = texts()
-    pair = torch.tensor([0, 1, 0])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(40):
-        words, follows = model(ids, keep, types)
-        loss = F.cross_entropy(words[keep.bool()], ids[keep.bool()]) + F.cross_entropy(
-            follows, pair
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[0] > 4.5  # as good as guessing: ln 97 + ln 2 = 5.27
-    assert losses[-1] < losses[0] / 4
-    predictions = model.cls.predictions
-    assert predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
 
 
 def test_compiles_as_one_graph():

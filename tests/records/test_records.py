@@ -193,20 +193,6 @@ def test_tsv_takes_quotation_marks_as_they_are(tmp_path, rows):
     assert [([record.text, record.pair], record.line) for record in found] == expected
 
 
-def test_lone_quotation_marks_in_tsv(tmp_path):
-    path = write(tmp_path, "a.tsv", 'text\tpair\n"He said\tno"\n5" pipe\t"\n')
-    found = [(record.text, record.pair) for record in records(path)]
-    assert found == [('"He said', 'no"'), ('5" pipe', '"')]
-
-
-def test_a_huge_field(tmp_path):
-    long = "x, y\n" * 200_000
-    path = write(tmp_path, "a.csv", as_csv([("text",), (long,), ("after",)]))
-    found = records(path)
-    assert [record.text for record in found] == [long, "after"]
-    assert [record.line for record in found] == [2, 200_003]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -275,12 +261,6 @@ def test_parquet_without_a_text(tmp_path):
         records(path, text_field="x")
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"no parquet at all", b"PAR1" * 9])
-def test_broken_parquet(tmp_path, content):
-    with pytest.raises(InputError, match=r"a\.parquet: not a readable Parquet file"):
-        records(write(tmp_path, "a.parquet", content))
-
-
 def packed(name, content):
     if name.endswith(".gz"):
         return gzip.compress(content, mtime=0)
@@ -326,27 +306,6 @@ def test_a_packed_file_that_is_garbled(tmp_path, name):
             assert name in str(error)
         else:
             assert found == LONG.decode().splitlines()  # a time stamp or a name, not the data
-
-
-@pytest.mark.parametrize("inner", ["a.jsonl", "a.CSV", "a.Tsv"])
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".GZ", ".ZST"])
-def test_the_suffix_tells_the_format(tmp_path, inner, suffix):
-    content = b'{"text": "a"}\n' if inner == "a.jsonl" else b"text\na\n"
-    name = inner + suffix
-    content = packed(name.lower(), content) if suffix else content
-    assert texts(write(tmp_path, name, content)) == ["a"]
-
-
-def test_files_that_are_not_there(tmp_path):
-    with pytest.raises(InputError, match=r"none\.txt: file not found"):
-        records(tmp_path / "none.txt")
-    with pytest.raises(InputError, match="no files"):
-        records(tmp_path)
-    first = write(tmp_path, "a.txt", "a")
-    with pytest.raises(InputError, match=r"none\.txt: file not found"):
-        next(iter(Reader(Source(paths=(str(first), str(tmp_path / "none.txt"))))))
-    with pytest.raises(InputError, match="npy holds numbers, not texts"):
-        records(write(tmp_path, "a.npy", "a"))
 
 
 def test_empty_files(tmp_path):

@@ -223,15 +223,6 @@ def test_what_was_cut_is_counted(pair, overflowing):
         assert item.cut == (0 if overflowing else lost)
 
 
-def test_windows_share_what_is_the_same_in_all(pair):
-    """There are thousands of a long text: a copy of a whole column for each would take minutes."""
-    cut = Layout(max_length=12, truncation="longest_first", overflowing=True, stride=2)
-    windows = pair.ours.encode_records([Record("blah " * 60)], cut)
-    assert len(windows) == 8
-    for name in ("attention_mask", "token_type_ids"):
-        assert len({id(item.columns[name]) for item in windows[:-1]}) == 1
-
-
 def test_the_message_names_the_record(pair):
     layout = Layout(max_length=5, truncation="only_first")
     record = Record("a", "one two three four five", file="pairs.tsv", line=7)

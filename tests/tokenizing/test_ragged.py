@@ -147,14 +147,6 @@ def test_templates_that_arrays_cannot_say_are_left_alone(fresh, template):
 # The engine.
 
 
-def test_little_text_starts_no_engine(default_folder):
-    tokenizer, half = Tokenizer.load(default_folder), [Record("ab " * 333)] * 300
-    tokenizer.encode_records(half, Layout())
-    assert "_fast" not in vars(tokenizer.engine)
-    tokenizer.encode_records(half, Layout())
-    assert tokenizer.engine.why == "nanotoken"
-
-
 class WrongTokenizer:
     """A nanotoken that is wrong about one text."""
 

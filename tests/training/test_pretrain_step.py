@@ -136,24 +136,6 @@ def test_fewer_bits_train_about_the_same(data, dtype):
     assert others[-1]["mlm_loss"] != steps[-1]["mlm_loss"]
 
 
-def test_dropout_follows_from_seed_and_step(data):
-    def losses(seed):
-        options = TrainingOptions(batch_size=10, steps=4, warmup_steps=0, seed=seed)
-        dropping = model(hidden_dropout_prob=0.3)
-        training = Training(
-            dropping, PretrainingObjective(data), np.arange(60), options, Ranks(CPU)
-        )
-        training.optimizer.step = lambda: None
-        again = [training.step(number)["mlm_loss"] for number in (0, 1, 0)]
-        assert again[0] == again[2]
-        parts_seeds = {training._seed(step, part) for step in range(50) for part in range(4)}
-        assert len(parts_seeds) == 200
-        return again
-
-    assert losses(0) == losses(0)
-    assert losses(0) != losses(1)
-
-
 @pytest.mark.parity
 @pytest.mark.parametrize("power", [1.0, 2.0])
 def test_learning_rates_are_those_of_transformers(power):
