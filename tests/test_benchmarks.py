@@ -47,41 +47,12 @@ def test_sets_are_as_long_as_they_say(corpus):
     assert max(mixed) == 256
 
 
-def test_a_file_of_texts_is_a_set(corpus, tmp_path):
-    path = tmp_path / "reviews.txt"
-    path.write_text("I love NLP!\n\nI love NLP!\nIt rains.\n")
-    assert corpus.read(path) == ("reviews", ("I love NLP!", "It rains."), (7, 5))
-
-
 def test_flops_of_the_default_model(scripts):
     from flops import Shape
 
     shape = Shape.read(find_model(DEFAULT_MODEL).path)
     assert shape.linear == 2 * 6 * (4 * 384 * 384 + 2 * 384 * 1536)
     assert shape.of([10, 3]) == 13 * shape.linear + 109 * shape.attention
-
-
-def test_a_table_in_markdown(scripts):
-    from report import Table, markdown
-
-    table = Table("speed", ("", "texts/s", "worst cosine", "share"), [("a", 1234.5, 0.5, None)])
-    assert markdown(table).splitlines() == [
-        "**speed**",
-        "",
-        "|  | texts/s | worst cosine | share |",
-        "| --- | ---: | ---: | ---: |",
-        "| a | 1,234 | 0.50000 |  |",
-    ]
-
-
-def test_batches_hold_every_row_once_and_keep_to_the_budget(scripts):
-    from engines import slices
-
-    lengths = sorted(random.Random(3).choices(range(2, 300), k=200), reverse=True)
-    rows = [range(length) for length in lengths]
-    found = list(slices(range(200), rows, 256))
-    assert [at for batch in found for at in batch] == list(range(200))
-    assert all(len(batch) == 1 or len(batch) * lengths[batch[0]] <= 256 for batch in found)
 
 
 def test_a_run_with_bertcli_alone(tmp_path):

@@ -63,18 +63,6 @@ def test_a_model_is_loaded_by_folder_path_and_name(default_folder):
     assert model.config.hidden_size == 384
 
 
-def test_a_model_is_saved_and_loaded_again(tmp_path):
-    import torch
-
-    model, _ = bertcli.load(MODEL, bertcli.BertModel)
-    bertcli.save(model, model.config, str(tmp_path / "mine"))
-    again, report = bertcli.load(str(tmp_path / "mine"))
-    assert report.complete
-    assert all(
-        torch.equal(*both) for both in zip(again.parameters(), model.parameters(), strict=True)
-    )
-
-
 @pytest.mark.parity
 @pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])
 def test_a_model_has_the_calls_and_methods_of_transformers(tmp_path, models, name):

@@ -85,23 +85,6 @@ def test_no_config(folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "pattern"),
-    [
-        ("", r"config\.json: the file is empty"),
-        ("{", r"config\.json: not valid JSON"),
-        ("[1]", r"config\.json: expected a JSON object, found a list"),
-        ('{"model_type": "t5"}', r"config\.json: this is a t5 model; bertcli supports"),
-        ('{"architectures": ["GPT2LMHeadModel"]}', r"config\.json: this is a GPT2LMHeadModel"),
-        ('{"architectures": ["BertForHaiku"]}', "the architecture BertForHaiku is unknown"),
-    ],
-)
-def test_bad_configs(folder, text, pattern):
-    (folder / "config.json").write_text(text)
-    with pytest.raises(ModelError, match=pattern):
-        load(folder)
-
-
-@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"hidden_act": "snake"}, "hidden_act 'snake' is unknown"),
@@ -458,35 +441,20 @@ def test_pickles_of_something_else(folder, content, pattern):
     refused(folder, pattern)
 
 
-def test_damaged_pickles_are_refused_whatever_is_damaged(folder):
+@pytest.mark.parametrize("form", ["safetensors", "zip", "legacy"])
+def test_damaged_files_are_refused_whatever_is_damaged(folder, form):
     """Bytes changed at random: a ModelError or a model, never another exception."""
-    weights = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    path = folder / "pytorch_model.bin"
-    generator = torch.Generator().manual_seed(5)
-    for zipped in (True, False):
-        torch.save(weights, path, _use_new_zipfile_serialization=zipped)
-        whole = path.read_bytes()
-        head = min(len(whole), 6000)
-        for _ in range(150):
-            damaged = bytearray(whole)
-            for place in torch.randint(head, (3,), generator=generator).tolist():
-                damaged[place] = int(torch.randint(256, (1,), generator=generator))
-            path.write_bytes(damaged)
-            try:
-                load(folder)
-            except ModelError as error:
-                assert str(folder) in str(error)
-
-
-def test_damaged_safetensors_are_refused_whatever_is_damaged(folder):
     path = folder / "model.safetensors"
+    if form != "safetensors":
+        weights = load_file(path)
+        path.unlink()
+        path = folder / "pytorch_model.bin"
+        torch.save(weights, path, _use_new_zipfile_serialization=form == "zip")
     whole = path.read_bytes()
-    head = 8 + struct.unpack("<Q", whole[:8])[0]
-    generator = torch.Generator().manual_seed(6)
-    for _ in range(300):
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(200):
         damaged = bytearray(whole)
-        for place in torch.randint(head, (2,), generator=generator).tolist():
+        for place in torch.randint(6000, (3,), generator=generator).tolist():
             damaged[place] = int(torch.randint(256, (1,), generator=generator))
         path.write_bytes(damaged)
         try:

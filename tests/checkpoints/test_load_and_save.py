@@ -15,12 +15,10 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
 from bertcli.checkpoints.load import load, save
-from bertcli.checkpoints.names import CLASSES, HEADS, canonical, classes_in, heads_in, ignored
 from bertcli.checkpoints.weights import plan
 from bertcli.errors import ModelError, OutputError
-from bertcli.families.bert import BERT
 from bertcli.models.bert import Absent, BertModel
-from bertcli.models.heads import ARCHITECTURES, BertForMaskedLM, BertForPreTraining, BertWithHead
+from bertcli.models.heads import BertForMaskedLM, BertForPreTraining
 from bertcli.models.surgery import fuse_qkv, prune_heads, reduce_precision
 
 logging.disable_progress_bar()
@@ -399,22 +397,6 @@ def test_no_architecture_means_the_model_itself(folder):
     set_config(folder, architectures=None)
     (folder / "config.json").rename(folder / "bert_config.json")
     same(load(folder)[0], reference.bert)
-
-
-def test_the_table_of_heads_is_that_of_the_classes():
-    assert list(CLASSES) == list(ARCHITECTURES)
-    for name in BERT.classes:
-        model = ARCHITECTURES[name](tiny())
-        base = "" if isinstance(model, BertWithHead) else "bert."
-        names = {base + one for one in model.state_dict()}
-        needed = {h for h in heads_in(names) if (name, h) != ("BertModel", "pooler")}
-        assert needed == set(CLASSES[name])
-        assert name in classes_in(names, tiny())
-        assert all(name.startswith(("bert.", *HEADS.values())) for name in names)
-        for one in model.state_dict():
-            assert canonical(one, BERT, name) == (base + one,)
-            assert BERT.theirs(base + one, name) == one
-        assert not any(map(ignored, names))
 
 
 # --- the real thing ---

@@ -1,7 +1,6 @@
 """Files of torch.save: read as torch does, and nothing that a crafted one can do harm with."""
 
 import io
-import json
 import pickle
 import shutil
 import struct
@@ -17,7 +16,6 @@ from front import (
     call,
     good,
 )
-from safetensors.torch import load_file
 
 from bertcli.checkpoints.scan import find_weights
 from bertcli.checkpoints.stored_tensor import MappedFiles, bits
@@ -91,19 +89,6 @@ def test_every_tensor_is_that_of_torch(folder, new, protocol):
         assert stored.nbytes == right.nbytes
         assert (found[name] == right).all(), name
     assert found["whole"].ctypes.data == found["turned"].ctypes.data
-
-
-@pytest.mark.parametrize("new", [True, False])
-def test_an_old_file_is_inspected_like_a_new_one(folder, new):
-    weights = {f"bert.{name}": one for name, one in load_file(TINY / "model.safetensors").items()}
-    weights["cls.predictions.bias"] = torch.zeros(347)
-    torch.save({"model": weights, "epoch": 3}, folder / NAME, _use_new_zipfile_serialization=new)
-    found = json.loads(call("inspect", folder, "--json").out)
-    listed = {one["name"]: one["shape"] for one in found["tensors"]}
-    assert listed == {name: list(one.shape) for name, one in weights.items()}
-    assert found["fit"]["missing"] == []
-    right = good("embed", "I love NLP!", "-m", TINY, "-q").rows[0]["embedding"]
-    assert good("embed", "I love NLP!", "-m", folder, "-q").rows[0]["embedding"] == right
 
 
 def global_(module, name):

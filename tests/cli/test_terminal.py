@@ -10,7 +10,6 @@ from front import (
     TINY,
     environment,
     good,
-    on_torch,
 )
 from terminal import at_terminal
 
@@ -178,31 +177,6 @@ def test_the_bar_of_a_model(tmp_path):
         r"note: 6,000 texts, 36,000 tokens in [\d.]+ s: [\d,]+ texts/s [\d,]+ tokens/s", last
     )
     assert warning.startswith("warning: 6,000 of 6,000 texts truncated to 6 tokens")
-
-
-def test_it_moves_with_every_batch(tmp_path, monkeypatch):
-    """Also in the first window; what it shows is no more than what was done."""
-    from bertcli.cli.display import console as bars
-    from bertcli.embedding.embedder import Embedder
-    from bertcli.hub import MODEL_FILES, find_model
-    from bertcli.records.reader import Reader
-    from bertcli.records.source import Source
-    from bertcli.vectors.stream import EmbedStream
-
-    texts, shown = tmp_path / "texts.txt", []
-    texts.write_text("".join(f"{n} i love nlp\n" for n in range(1000, 2000)))
-    options = on_torch(device="cpu", batch_tokens=1024, window=800, max_length=6)
-    embedder = Embedder.open(find_model(str(TINY), files=MODEL_FILES), options)
-    monkeypatch.setattr(bars.Console, "watched", True)
-    monkeypatch.setattr(bars.ProgressBar, "update", lambda bar, *state: shown.append(state))
-    reader, written = Reader(Source(paths=(str(texts),))), []
-    bars.Console().follow(EmbedStream(embedder, reader, written.extend))
-    assert len(written) == 1000
-    texts_done = [counts.split()[0] for counts, _, _ in shown]
-    assert texts_done == ["170", "340", "510", "680", "800", "970", "1,000"]
-    assert [round(share, 2) for _, share, _ in shown] == [0.17, 0.34, 0.51, 0.68, 0.8, 0.97, 1.0]
-    cut = [counts.partition("tokens/s")[2].strip() for counts, _, _ in shown]
-    assert cut == [*["800 truncated"] * 5, *["1,000 truncated"] * 2]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from bertcli.cli.app import main
 from bertcli.embedding.embedder import Embedder
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record
 from bertcli.records.source import Source
 
 ROOT = Path(__file__).parents[2]
@@ -129,27 +128,6 @@ def test_equal_texts_are_encoded_once(folder):
     assert seen == [4]
 
 
-def test_windows_of_a_long_text_are_pooled_by_their_tokens(folder):
-    words = ["alpha", "beta", "gamma", "delta", "one", "two", "three"]
-    embedder = Embedder.open(folder, on_torch(max_length=5, on_truncate="window", normalize=False))
-    parts = [" ".join(words[at : at + 3]) for at in (0, 3, 6)]
-    plain = Embedder.open(folder, on_torch(normalize=False))
-    each, weights = vectors_of(plain, parts), np.array([3, 3, 1])[:, None]
-    expected = (each * weights).sum(0) / weights.sum()
-    assert np.abs(vectors_of(embedder, [" ".join(words)])[0] - expected).max() < 1e-5
-
-
-def test_pairs_have_token_types(folder, capsys):
-    assert main(["embed", "How old are you?", "--pair", "Six.", "--no-normalize", "-q"]) == 0
-    found = np.array(rows(capsys.readouterr().out)[0]["embedding"])
-    embedder = Embedder.open(folder, on_torch(normalize=False))
-    pair = Record("How old are you?", "Six.")
-    (encoded,) = embedder.runtime.tokenizer.encode_records([pair], embedder.layout)
-    assert set(encoded.columns["token_type_ids"]) == {0, 1}
-    *_, [(_, vector, _)] = embedder.embedded([encoded])
-    assert np.abs(vector - found).max() < 1e-5  # not normalised, and another engine
-
-
 def test_a_stream_is_jsonl(capsys):
     assert main(["embed", "-m", TINY, "i love nlp", "a b c d e", "--max-length", "5"]) == 0
     captured = capsys.readouterr()
@@ -159,11 +137,6 @@ def test_a_stream_is_jsonl(capsys):
     assert (second["id"], second["truncated"]) == (1, 2)
     assert "1 of 2 texts truncated to 5 tokens (2 dropped)" in captured.err
     assert "pooling: mean" in captured.err
-
-
-def test_on_truncate_error_names_the_record():
-    long = ("ok", "far too long for this", "--max-length", 5, "--on-truncate", "error")
-    assert bad("embed", "-m", TINY, *long).error == "text 2: 12 tokens, and 5 is the limit"
 
 
 def test_a_pipe_that_closes_is_no_error(tmp_path):

@@ -1,7 +1,6 @@
 """Changes to a built model, and other ways to run it, for structures that are not BERT's."""
 
 import copy
-from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -16,7 +15,7 @@ from task_models import SIZES, labels, tokenizer
 from bertcli.errors import ModelError
 from bertcli.models.bert import BertModel, recomputing
 from bertcli.models.config import BertConfig
-from bertcli.models.surgery import fuse_qkv, prune_heads
+from bertcli.models.surgery import prune_heads
 
 SHARED = {"mpnet", "deberta-v2"}  # tables with something for each head
 OURS = ("mpnet", "modernbert", "nomic_bert", "gte", "jina_embeddings_v3", "deberta-v2")
@@ -27,19 +26,6 @@ LONG = " ".join(str(number) for number in range(150))
 def model_of(row):
     theirs = their_model(row, f"{row.prefix}Model", seed=6, num_attention_heads=2, hidden_size=8)
     return our_model(theirs), batch(theirs, 6)
-
-
-@pytest.mark.parametrize("row", MODELS)
-@torch.no_grad()
-def test_surgery_changes_no_number(row):
-    model, inputs = model_of(row)
-    wanted = model(*inputs)
-    changed = replace(model.config, chunk_size_feed_forward=4)
-    chunked = BertModel(changed, pooler=hasattr(model.pooler, "dense"))
-    chunked.load_state_dict(model.state_dict())
-    close(chunked.eval()(*inputs), wanted)
-    fuse_qkv(chunked)
-    close(chunked(*inputs), wanted)
 
 
 @pytest.mark.parametrize("row", MODELS)

@@ -7,7 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from front import bad, call, good
+from front import TINY, bad, call, good
 
 from bertcli.files import safetensors
 
@@ -69,6 +69,10 @@ HEADERS = {
     "a wide type": str({"descr": "<V2000000000", "fortran_order": False, "shape": (9,)}).encode(),
     "objects": str({"descr": "|O", "fortran_order": False, "shape": (1, 2)}).encode(),
     "other keys": str({"descr": "<i8", "shape": (1, 2)}).encode(),
+    "wide": str({"descr": "<i8", "fortran_order": False, "shape": (1, 4 * 10**11)}).encode(),
+    "cut off": str({"descr": "<i8", "fortran_order": False, "shape": (9, 9)}).encode(),
+    "signs": b"-" * 9000 + b"1",
+    "an escape": b"'\\d'",
     "a set": b"{1, 2}",
     "a NUL": b"\0",
     "a call": b"__import__('os').system('true')",
@@ -84,6 +88,9 @@ def test_headers_that_are_none(tmp_path, text, room):
     for file in (path, archive):
         for argv in (["decode", "-i", file], ["compare", file, file], ["inspect", file]):
             assert file.name in bad(*argv).error
+    (tmp_path / "c.txt").write_text("a\n")
+    search = ("similar", "a", "-m", TINY, "--corpus", tmp_path / "c.txt", "--vectors", path)
+    assert path.name in bad(*search).error
 
 
 def test_ids_in_the_order_of_columns_and_of_one_record(tmp_path):

@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy
 import pytest
@@ -254,14 +253,6 @@ def test_a_link_stays_a_link(tmp_path):
     assert link.is_symlink()
     assert target.exists()
     assert len(list(tmp_path.rglob("*"))) == 3
-
-
-@posix
-def test_a_device_stays_a_device():
-    for form in ("jsonl", "npz", "parquet"):
-        with open_writer(Path("/dev/null"), form) as write:
-            write(ROWS)
-        assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
 @posix

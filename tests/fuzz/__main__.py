@@ -49,7 +49,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--folders", type=int, metavar="N", help="model folders")
     parser.add_argument("--inputs", type=int, metavar="N", help="inputs")
     parser.add_argument("--learning", type=int, metavar="N", help="examples to learn from")
-    parser.add_argument("--states", type=int, metavar="N", help="caches, side files, tokenizers")
+    parser.add_argument("--states", type=int, metavar="N", help="caches, tokenizers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="that a case may take")

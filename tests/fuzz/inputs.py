@@ -24,7 +24,7 @@ from .values import Raw, dump, mutated_bytes, mutated_json, odd, typed
 
 LINE = "the film was good I love NLP ! Straße 中文 [MASK] 😀 U.S. don't [SEP] \u0130 e\u0301"
 WORDS = LINE.split()
-KINDS = ("text", "text", "text", "vectors", "resume", "table", "stdin", "chain")
+KINDS = ("text", "text", "text", "vectors", "resume", "resume", "stdin", "chain")
 
 
 ODD_NAMES = ["\x1b]0;x\x07", "a" * 235, "\udcff", "[red]x", "\u202e", "a\nb", " ", "'", "nowhere/a"]
@@ -69,8 +69,6 @@ def _made(dice: random.Random, sound: Path, case: Path) -> list[Command]:
             return _resume(dice, sound, case)
         case "chain":
             return _chain(dice, sound, case)
-        case "table":
-            return _arrow(dice, sound, case)
         case "stdin":
             return _stdin(dice, sound, case)
     return _text(dice, sound, case)
@@ -383,18 +381,6 @@ def table(dice: random.Random, fields: list[str]) -> bytes:
     return out.getvalue()
 
 
-def _arrow(dice: random.Random, sound: Path, case: Path) -> list[Command]:
-    """Return commands over a Parquet file: its columns are ids, kept fields, texts."""
-    (case / "in.parquet").write_bytes(table(dice, ["text"]))
-    more = typed(dice, "--keep-fields", "--id-field label", "--id-field stars")
-    argv = [dice.choice(["tokenize", "embed", "classify"]), "-i", "in.parquet", *more]
-    argv += typed(dice, "", "--on-error skip")
-    out = dice.choice(["", "out.jsonl", "out.parquet", "out.csv"])
-    model = HEADS.get(argv[0], "tiny")
-    argv += ["-m", str(sound / model), *(["-o", out] if out else [])]
-    return [Command(argv, output=out)]
-
-
 # --- vectors and ids ----------------------------------------------------------------------------
 
 
@@ -520,19 +506,24 @@ def _resume(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     halfway = dice.random() < 0.6
     good = "\n".join(lines).encode() + b"\n"
     (case / "in.jsonl").write_bytes(good + (b"{broken\n" if halfway else b""))
-    many = typed(dice, "", "", "--token-vectors") if not out.endswith("csv") else []
+    many = typed(dice, "--update", "", "", "--token-vectors" if not out.endswith("csv") else "")
     argv = ["embed", "-i", "in.jsonl", "-o", out, "--window", "2", *many]
     argv += ["-m", str(sound / "tiny")]
 
     def spoil(where: Path) -> None:
         if halfway and dice.random() < 0.8:
             (where / "in.jsonl").write_bytes(good)
+        elif dice.random() < 0.3:  # as --update takes it
+            changed = [*dice.sample(lines, 4), dump({"text": text(dice), "id": "new"})]
+            (where / "in.jsonl").write_text("\n".join(changed) + "\n", "utf-8", "surrogatepass")
         _spoil(where, dice, out)
 
-    again = typed(dice, "--resume", "--resume", "--overwrite", "")
-    near = ["similar", "a", "--corpus", "in.jsonl", "--vectors", out, "-m", str(sound / "tiny")]
+    again = typed(dice, "--resume", "--resume", "--overwrite", "--update", "")
+    model = ["-m", str(sound / "tiny")]
+    near = ["similar", "a", *typed(dice, "", "--corpus in.jsonl"), "--vectors", out, *model]
+    alike = ["duplicates", "in.jsonl", "--vectors", out, *model]
     index = ["inspect", f"{out}.index.jsonl"]
-    last = dice.choice([["inspect", out], ["compare", out, out], index, near])
+    last = dice.choice([["inspect", out], ["compare", out, out], index, near, alike])
     return [
         Command(argv, output=out, after=spoil),
         Command([*argv, *again], output=out),

@@ -1,6 +1,6 @@
 """Labelled examples in which something is wrong, and the commands that learn from them and judge.
 
-Also the commands that compare texts with each other, and an output that follows a changed input.
+Also the commands that compare texts with each other.
 """
 
 import json
@@ -26,10 +26,8 @@ def build(seed: int, sound: Path, case: Path) -> list[Command]:
         return _train(dice, sound, case)
     if kind < 0.65:
         return [_evaluate(dice, sound, case)]
-    if kind < 0.75:
+    if kind < 0.8:
         return [_search(dice, sound, case)]
-    if kind < 0.85:
-        return _update(dice, sound, case)
     return [_compare(dice, sound, case)]
 
 
@@ -161,27 +159,6 @@ def _search(dice: random.Random, sound: Path, case: Path) -> Command:
         (case / name).write_bytes(mutated_bytes(data, dice) if dice.random() < 0.1 else data)
     argv = ["evaluate", "--queries", "queries.jsonl", "--corpus", "corpus.jsonl"]
     return Command([*argv, "--qrels", "test.tsv", "-m", str(sound / "tiny")])
-
-
-def _update(dice: random.Random, sound: Path, case: Path) -> list[Command]:
-    """Return a run, and another once the input, or something beside the output, has changed."""
-    lines = [json.dumps({"id": f"r{at}", "text": text(dice)}) for at in range(6)]
-    (case / "in.jsonl").write_text("\n".join(lines) + "\n")
-    out = "out." + dice.choice(["npy", "npy", "jsonl", "parquet", "csv"])
-    argv = ["embed", "-i", "in.jsonl", "-m", str(sound / "tiny"), "-q", "-o", out, "--update"]
-
-    def change(place: Path) -> None:
-        kept = dice.sample(lines, dice.randrange(len(lines) + 1))
-        new = json.dumps({"id": dice.choice(["r1", "new"]), "text": text(dice)})
-        data = ("\n".join([*kept, new]) + "\n").encode(errors="surrogatepass")
-        if dice.random() < 0.5:
-            (place / "in.jsonl").write_bytes(data)
-        beside = sorted(path for path in place.iterdir() if path.name.startswith(out))
-        if beside and dice.random() < 0.6:
-            broken = dice.choice(beside)
-            broken.write_bytes(mutated_bytes(broken.read_bytes(), dice))
-
-    return [Command(argv, output=out, after=change), Command(argv, output=out)]
 
 
 def _compare(dice: random.Random, sound: Path, case: Path) -> Command:

@@ -91,32 +91,12 @@ TOKENIZER_SETTINGS: dict[str, list[Any]] = {
 }
 
 
-def _kinds(*names: str) -> list[Any]:
-    return [None, *({"type": name} for name in names)]
-
-
-_BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
-_BERT |= {"strip_accents": None, "lowercase": False}
-_REPLACE = {"type": "Replace", "pattern": {"Regex": "(a|aa)+"}, "content": "b" * 40}
-_SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "Isolated", "invert": True}
 _WORDS = {f"w{at}": at for at in range(300)} | {"[UNK]": 300, "[CLS]": 301, "[SEP]": 302}
 _SPECIAL = {
     name: {"id": name, "ids": [at], "tokens": [name]}
     for name, at in (("[CLS]", 301), ("[SEP]", 10**6))
 }
 TOKENIZER: dict[str, list[Any]] = {
-    "normalizer": [*_kinds("Lowercase", "NFD", "NFKC", "Nmt"), _BERT, _REPLACE,
-                   {"type": "Sequence", "normalizers": [_REPLACE, _REPLACE]},
-                   {"type": "Prepend", "prepend": "\u2581"},
-                   {"type": "Strip", "strip_left": True, "strip_right": True}],
-    "pre_tokenizer": [*_kinds("Whitespace", "WhitespaceSplit", "BertPreTokenizer"), _SPLIT,
-                      {"type": "Digits", "individual_digits": True},
-                      {"type": "Punctuation", "behavior": "MergedWithNext"},
-                      {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False,
-                       "use_regex": True}],
-    "decoder": [*_kinds("Fuse", "ByteFallback"),
-                {"type": "WordPiece", "prefix": "", "cleanup": False},
-                {"type": "BPEDecoder", "suffix": "</w>"}],
     "post_processor": [
         None,
         {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},

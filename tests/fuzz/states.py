@@ -1,4 +1,4 @@
-"""What earlier runs and others left, broken: caches of the hub, side files; tokenizers; threads."""
+"""What others left, broken: caches of the hub, tokenizers; and threads."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import numpy as np
 
 from .folders import LINES, TEXTS, Command, add_file, mutate_file, ordinary, replace_file
 from .inputs import text
-from .values import mutated_bytes, mutated_json, typed
+from .values import mutated_json
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 RUNS = (["tokenize", "a word"], ["embed", "a word"], ["inspect", "--verify"], ["inspect", "--json"])
@@ -24,7 +24,7 @@ RUNS = (["tokenize", "a word"], ["embed", "a word"], ["inspect", "--verify"], ["
 def build(seed: int, sound: Path, case: Path) -> list[Command]:
     """Make what a case begins with, in ``case``, and return what is run over it."""
     dice = random.Random(f"state {seed}")
-    make = dice.choices([_cache, _side_files, _tokenizer, _threads], [4, 4, 8, 1])[0]
+    make = dice.choices([_cache, _tokenizer, _threads], [4, 8, 1])[0]
     return make(dice, sound, case)
 
 
@@ -69,47 +69,6 @@ def _cache(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     ]
 
 
-# --- files beside an output ---------------------------------------------------------------------
-
-
-def _side_files(dice: random.Random, sound: Path, case: Path) -> list[Command]:
-    """Return a run, and others once its output or a file beside it is broken."""
-    rows = [json.dumps({"id": f"r{at}", "text": text(dice)}) for at in range(6)]
-    (case / "in.jsonl").write_text("\n".join(rows) + "\n", "utf-8", "replace")
-    out = "out." + dice.choice(["npy", "npz", "jsonl", "parquet", "csv", "safetensors"])
-    model = ["-m", str(sound / "tiny"), "-q"]
-    embed = ["embed", "-i", "in.jsonl", *model, "-o", out, *typed(dice, "", "--update")]
-
-    def spoil(place: Path) -> None:
-        beside = [path for path in sorted(place.iterdir()) if path.name.startswith(out)]
-        path = dice.choice(beside)
-        kind = dice.random()
-        if kind < 0.3 and path.name != out:  # a pipe that a user names is waited for
-            replace_file(path, dice)
-        elif kind < 0.6 and path.suffix == ".json":
-            path.write_text(mutated_json(json.loads(path.read_text()), dice), "utf-8", "replace")
-        else:
-            path.write_bytes(mutated_bytes(path.read_bytes(), dice, head=200))
-        if dice.random() < 0.2:  # of a run that was killed
-            (place / f"{out}.run").mkdir(exist_ok=True)
-            (place / f"{out}.run/journal").write_text(
-                mutated_json({"rows": 3}, dice), "utf-8", "replace"
-            )
-
-    reading: list[Command] = [
-        Command(
-            ["similar", "a word", "--corpus", "in.jsonl", "--vectors", out, *model], output=out
-        ),
-        Command(["similar", "a word", "--vectors", out, *model], output=out),
-        Command(["duplicates", "in.jsonl", "--vectors", out, *model], output=out),
-        Command(["inspect", out]),
-        Command(["compare", out, out]),
-        Command([*embed[:-1], "--resume"] if embed[-1] == "--update" else embed, output=out),
-        Command([*embed, "--overwrite"], output=out),
-    ]
-    return [Command(embed, output=out, after=spoil), *dice.sample(reading, 3)]
-
-
 # --- tokenizers ---------------------------------------------------------------------------------
 
 LONG = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx \u4e2d\ufb01 \u2167"
@@ -145,7 +104,9 @@ def _part(dice: random.Random, list_key: str) -> dict[str, Any]:
         case 3:
             return {"type": "Precompiled", "precompiled_charsmap": _charsmap(dice)}
         case 4:
-            return {"type": dice.choice(["Prepend", "StripAccents", "NFKD"]), "prepend": "a" * 9}
+            kinds = "Prepend StripAccents NFKD Lowercase Nmt Whitespace BertPreTokenizer Fuse"
+            kind = dice.choice([*kinds.split(), "ByteFallback", "WordPiece", "BPEDecoder"])
+            return {"type": kind, "prepend": "a" * 9, "prefix": "", "cleanup": False, "suffix": "a"}
     behaviour = dice.choice(["Isolated", "Removed", "MergedWithPrevious", "Contiguous"])
     split = {
         "pattern": {"Regex": _regex(dice)},

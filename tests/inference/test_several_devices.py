@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,13 +28,11 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.pooling import Pooling
 from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
-from bertcli.inference.devices import available, devices
+from bertcli.inference.devices import devices
 from bertcli.inference.pool import ProcessPool
 from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec
 from bertcli.inference.torch_engine import open_runner
-from bertcli.records.reader import Reader
-from bertcli.records.source import Source
 
 ONE, TWO = ("--device", "cpu", "--threads", 1), ("--device", "cpu,cpu", "--threads", 2)
 AUTO = {"BERTCLI_BACKEND": "auto"}  # which starts sooner than torch
@@ -62,36 +59,12 @@ def texts(tmp_path, lines):
     return file
 
 
-@pytest.fixture(scope="module")
-def pair(folder):
-    """Two processes with a thread each, for all tests that only read."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    embedder = Embedder.open(folder, on_torch(device="cpu,cpu", batch_tokens=256, window=32))
-    torch.set_num_threads(threads)
-    assert isinstance(embedder.runtime.runner, ProcessPool)
-    yield embedder
-    embedder.runtime.close()
-
-
 @pytest.fixture
 def one_thread():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def vectors_of(embedder, lines, *, full=False):
-    run = embedder.run(Reader(Source(texts=tuple(lines))), full=full)
-    return np.stack([item.vector for window in embedder.embed(run) for item in window])
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_two_processes_give_the_bits_of_one(folder, pair, lines, one_thread, full):
-    alone = Embedder.open(folder, on_torch(device="cpu", batch_tokens=256, window=32))
-    assert np.array_equal(vectors_of(pair, lines, full=full), vectors_of(alone, lines, full=full))
-    assert pair.chosen() | {"threads": 0} == alone.chosen() | {"threads": 0}
 
 
 def test_a_file_has_the_bytes_and_the_manifest_of_one(texts, tmp_path, one_thread):
@@ -103,19 +76,6 @@ def test_a_file_has_the_bytes_and_the_manifest_of_one(texts, tmp_path, one_threa
         assert (done.code, done.err) == (0, "")
         made.append((out.read_bytes(), Path(f"{out}.manifest.json").read_bytes()))
     assert made[0] == made[1]
-
-
-def test_the_parent_keeps_no_weights(pair):
-    assert {tensor.device.type for tensor in pair.runtime.encoder.model.parameters()} == {"meta"}
-
-
-def test_a_prompt_of_one_run_is_known_to_the_processes(folder, pair, one_thread):
-
-    asked = replace(pair.options, prompt="love ")
-    alone = Embedder.open(folder, replace(asked, device="cpu"))
-    assert np.array_equal(
-        vectors_of(replace(pair, options=asked), ["a b"]), vectors_of(alone, ["a b"])
-    )
 
 
 # --- what goes wrong ----------------------------------------------------------------------------
@@ -359,7 +319,3 @@ def test_a_pool_that_lost_a_process_says_so_of_each_window(folder):
     for window in windows:
         with pytest.raises(BertcliError, match="the process for cpu was killed by SIGKILL"):
             result_of(window)
-
-
-def test_what_is_available_ends_with_the_cpu():
-    assert available()[-1] == "cpu"

@@ -171,6 +171,8 @@ def test_pytorch_files_new_and_old_are_read_without_torch(legacy, folder):
     }
     assert sum(one["bytes"] for one in asked) == sum(one.nbytes for one in weights.values())
     assert inspected(folder, "--verify")[0] == 0
+    vectors = [good("embed", "-q", "I love NLP!", "-m", one).out for one in (folder, TINY)]
+    assert vectors[0] == vectors[1]
 
 
 def test_old_names_fit(folder):
@@ -518,22 +520,6 @@ def test_reader_that_has_had_enough():
     command = f"{sys.executable} -m bertcli inspect {TINY} --tensors | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stderr == "" and done.stdout.startswith("embeddings.")
-
-
-def test_checkpoint_of_google(tmp_path):
-    from tensorflow_files import convert, write_checkpoint
-
-    model = transformers.BertForPreTraining(transformers.BertConfig(**SMALL))
-    written = convert(model.state_dict())
-    write_checkpoint(tmp_path / "bert_model.ckpt", written)
-    put_json(tmp_path / "bert_config.json", SMALL)
-    shutil.copy(TINY / "vocab.txt", tmp_path)
-    found = report(tmp_path)
-    assert found["weights"]["format"] == "tensorflow"
-    assert found["fit"]["missing"] == [] and not found["fit"]["misshapen"]
-    assert found["parameters"]["in_file"] == model.num_parameters()
-    assert inspected(tmp_path, "--verify")[0] == 0
-    assert "bert/embeddings/word_embeddings" in inspected(tmp_path, "--tensors")[1]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")

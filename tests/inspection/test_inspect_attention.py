@@ -36,6 +36,7 @@ from bertcli.inspection.attention_picture import AttentionMaps
 from bertcli.inspection.attention_picture import picture as contents
 from bertcli.inspection.drawing import without_glyph
 from bertcli.models import forward_passes
+from bertcli.records.records import Record
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
@@ -189,10 +190,10 @@ def test_maps_fit_the_screen(columns, colour):
 def recorded(*texts, **choice):
     from bertcli.inspection import inspect_folder
     from bertcli.inspection.attention import AttentionChoice, look
-    from bertcli.records.records import Record
 
     report = inspect_folder(find_model(str(TINY)))
-    return [maps for maps, _ in look(report, list(map(Record, texts)), AttentionChoice(**choice))]
+    records = [text if isinstance(text, Record) else Record(text) for text in texts]
+    return [maps for maps, _ in look(report, records, AttentionChoice(**choice))]
 
 
 def test_json_and_npz_are_exact(tmp_path):
@@ -333,13 +334,7 @@ def cells(image, count):
 
 def expected_colours(layers, heads, text="hello world", pair="me too"):
     """Return layer -> head -> the colour of every weight of the small model."""
-    from bertcli.inspection import inspect_folder
-    from bertcli.inspection.attention import AttentionChoice, look
-    from bertcli.records.records import Record
-
-    ((found, _),) = look(
-        inspect_folder(find_model(TINY)), [Record(text, pair)], AttentionChoice(layers, heads)
-    )
+    (found,) = recorded(Record(text, pair), layers=layers, heads=heads)
     return {
         layer: {head: colours.shades(weights) for head, weights in maps.items()}
         for layer, maps in found.maps.items()

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import time
-import zipfile
 from decimal import Decimal
 
 import numpy
@@ -382,8 +381,6 @@ def test_infinity_and_bad_text_in_parquet(tmp_path):
 
 # --- empty inputs ---------------------------------------------------------------------------------
 
-EMPTY = {"jsonl": b"", "csv": b"input_ids,token_type_ids,attention_mask\n"}
-
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet"])
 @pytest.mark.parametrize("padding", [(), ("--padding", "max_length", "--max-length", "7")])
@@ -425,55 +422,6 @@ def test_an_empty_table_has_the_fields_that_are_known(tmp_path):
 
 
 # --- arrays and vectors ---------------------------------------------------------------------------
-
-
-def npy(shape, descr="'<f4'", data=b"\0" * 64):
-    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    return b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text + data
-
-
-HEADS = {
-    "unclosed": npy("((1, 3"),
-    "negative": npy("(-1, 3)"),
-    "huge": npy("(4000000000, 4000000000)"),
-    "wide": npy("(1, 400000000000)"),
-    "nothing": npy("(10000000000000, 0)"),
-    "digits": npy(f"(1, {'9' * 400})"),
-    "too many digits": npy(f"(1, {'9' * 5000})"),
-    "deep": npy("(" * 9000),
-    "minus": npy("-" * 9000 + "1"),
-    "escape": npy("'\\d'"),
-    "object": npy("(1, 3)", "'|O'"),
-    "types": npy("(1, 3)", "'nothing'"),
-    "fields": npy("(1, 3)", "[('a', '<i4')]"),
-    "a number": npy("7"),
-    "none": b"\x93NUMPY\x01\0",
-    "cut off": npy("(9, 9)"),
-}
-
-
-@pytest.mark.parametrize("name", HEADS)
-@pytest.mark.parametrize("packed", [False, True])
-def test_an_npy_file_of_anything(tmp_path, name, packed):
-    path = tmp_path / ("x.npz" if packed else "x.npy")
-    path.write_bytes(HEADS[name])
-    if packed:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("embeddings.npy", HEADS[name])
-    assert str(path) in bad("decode", "-i", path).error
-    assert str(path) in bad("compare", path, path).error
-    done = call("inspect", path)  # numbers of any kind are described
-    assert done.code == 0 or str(path) in done.error
-
-
-@pytest.mark.parametrize("name", ["unclosed", "huge", "wide"])
-def test_vectors_of_anything_in_a_search(tmp_path, name):
-    (tmp_path / "c.txt").write_text("a\n")
-    vectors = tmp_path / "v.npy"
-    good("embed", "a", "-m", TINY, "-o", vectors, "-q")
-    vectors.write_bytes(HEADS[name])
-    argv = ("similar", "a", "-m", TINY, "--corpus", tmp_path / "c.txt", "--vectors", vectors)
-    assert str(vectors) in bad(*argv).error
 
 
 @pytest.mark.parametrize(

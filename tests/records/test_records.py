@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertcli.errors import InputError
 from bertcli.files import delimited, streams
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, words
+from bertcli.records.records import Record
 from bertcli.records.source import Source
 
 LINES = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n")))
@@ -313,13 +313,6 @@ def test_empty_files(tmp_path):
     for name in ("a.txt", "a.jsonl", "a.csv", "a.tsv", "a.gz"):
         assert records(write(tmp_path, name, b"")) == []
     assert records(write(tmp_path, "a.csv", "text\n")) == []
-
-
-def test_words():
-    assert words("a  b\tc") == ["a", "b", "c"]
-    assert words('["a b", ""]') == ["a b", ""]
-    assert words("[1, 2]") == ["[1,", "2]"]
-    assert words("[SEP] a") == ["[SEP]", "a"]
 
 
 def test_texts_already_split(tmp_path):

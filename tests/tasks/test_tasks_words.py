@@ -13,9 +13,6 @@ from model_reference import randomise
 from task_models import LENGTH, agree, texts, tokenizer
 from tokenizers_made import MADE
 
-from bertcli.models.heads import BertForMaskedLM
-from bertcli.tasks import fill_mask
-
 pytestmark = pytest.mark.parity
 
 
@@ -93,24 +90,6 @@ def test_a_pair_is_filled_as_one_text(models):
     filled = ids["input_ids"][0].tolist()
     filled[2] = found["token"]
     assert found["sequence"] == tokenizer().decode(filled, skip_special_tokens=True)
-
-
-def test_only_masked_positions_are_scored(models, monkeypatch):
-    seen = []
-    original = BertForMaskedLM.logits
-    monkeypatch.setattr(
-        BertForMaskedLM, "logits", lambda self, x: seen.append(len(x)) or original(self, x)
-    )
-    monkeypatch.setattr(fill_mask, "ROWS", 3)
-    good(
-        "fill-mask", *["one [MASK] and another [MASK]", "x [MASK]"], "-m", models("BertForMaskedLM")
-    )
-    assert seen == [3]
-    seen.clear()
-    rows = good("fill-mask", *MASKED, "-m", models("BertForMaskedLM")).rows
-    masks = sum(text.count("[MASK]") for text in set(MASKED))  # equal texts once
-    assert sum(seen) == masks and max(seen) == 3
-    assert [len(row["predictions"]) for row in rows] == [5 * t.count("[MASK]") for t in MASKED]
 
 
 def test_a_text_without_a_mask_is_named(models, tmp_path):

@@ -4,8 +4,6 @@ from itertools import chain, product
 
 import hostile
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from tokenizers_made import MADE
 
 from bertcli.errors import InputError, UsageError
@@ -184,33 +182,6 @@ def test_a_batch_of_singles_and_pairs(pair, padding, side):
     expected = [{n: COLUMNS[n](e) for n in ALL} | {"sample": at} for at, e in windows]
     assert pair.found(records, layout) == expected
     assert len(windows) > len(records) + 5
-
-
-@settings(max_examples=150)
-@given(
-    some=st.lists(st.tuples(hostile.texts, hostile.texts), min_size=1, max_size=3),
-    single=st.booleans(),
-    truncation=st.sampled_from(CUTS),
-    length=st.integers(3, 24),
-    stride=st.integers(0, 6),
-    side=st.sampled_from(SIDES),
-    padding=st.sampled_from(["do_not_pad", "longest", "max_length"]),
-)
-def test_any_windows(pair, some, single, truncation, length, stride, side, padding):
-    layout = Layout(
-        ALL,
-        max_length=length,
-        truncation=truncation,
-        truncation_side=side,
-        padding=padding,
-        padding_side=side,
-        stride=stride,
-        overflowing=True,
-    )
-    assume(stride < length - 2 and (single or length > 3))
-    texts, pairs = map(list, zip(*some, strict=True))
-    records = [Record(text, None if single else other) for text, other in some]
-    assert pair.found(records, layout) == pair.right(texts, None if single else pairs, layout)
 
 
 @pytest.mark.parametrize("overflowing", [False, True])

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from itertools import product
 
 import hostile
 import pytest
@@ -13,21 +12,13 @@ from front import (
     good,
     jsonl,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 from pyarrow.parquet import read_table
 
 from bertcli.files import streams
-from bertcli.records.reader import Reader
-from bertcli.records.records import Record, TextBlock
-from bertcli.records.source import Source
-from bertcli.tokenizing import ragged, wordpiece
 from bertcli.tokenizing import run as runs
-from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.token_output import Task, TokenOutput
+from bertcli.tokenizing import wordpiece
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-IDS, TYPES, MASK = "input_ids", "token_type_ids", "attention_mask"
 TEXTS = [text.replace("\n", "").replace("\r", "") for text in hostile.composed(21, 300)]
 TEXTS += ["", " ", "[MASK]", "word " * 700]
 
@@ -35,73 +26,6 @@ TEXTS += ["", " ", "[MASK]", "word " * 700]
 @pytest.fixture(scope="module")
 def default(default_folder):
     return Tokenizer.load(default_folder)
-
-
-class Given(Reader):
-    """A reader of the records that a test has made."""
-
-    def __init__(self, records):
-        super().__init__(Source(on_error="skip"))
-        self.given = records
-
-    def blocks(self):
-        yield self.given
-
-
-def written(tokenizer, records, task, few):
-    """Return what is written of records, and the counts."""
-    run = task.run(Given(records), tokenizer, 5)
-    output, found = TokenOutput(run, task), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "FEW", few)
-        for name, limit in (("TOGETHER", 20), ("SHAPES", 3), ("LONGEST", 8)):
-            patch.setattr(ragged, name, limit)
-        output.write(output, found.extend)
-    return b"".join(found), run.tally, run.reader.skipped
-
-
-columns = st.sets(st.sampled_from([TYPES, MASK, "special_tokens_mask"])).map(
-    lambda names: (IDS, *sorted(names))
-)
-layouts = st.builds(
-    Layout,
-    columns,
-    special_tokens=st.booleans(),
-    max_length=st.integers(3, 12),
-    truncation=st.sampled_from(["do_not_truncate", "longest_first", "only_first"]),
-    truncation_side=st.sampled_from([None, "left", "right"]),
-    padding=st.sampled_from(["do_not_pad", "max_length", "longest"]),
-    padding_side=st.sampled_from([None, "left", "right"]),
-)
-tasks = st.builds(
-    Task,
-    layouts,
-    extra=st.sets(st.sampled_from(["length", "text"])).map(sorted).map(tuple),
-    only_count=st.booleans(),
-)
-keys = st.one_of(st.none(), st.integers(), st.text(max_size=3))
-extras = st.one_of(st.none(), st.dictionaries(st.sampled_from(["x", "é"]), keys))
-records = st.tuples(hostile.texts, st.one_of(st.none(), hostile.texts), keys, extras)
-
-
-@given(st.lists(records, max_size=6), tasks)
-def test_any_records(default, fields, task):
-    made = [Record(*some) for some in fields]
-    assert written(default, made, task, 0) == written(default, made, task, 100)
-
-
-@pytest.mark.parametrize("name", hostile.VOCABULARIES)
-def test_many_lines(tmp_path, name):
-    tokenizer = Tokenizer.load(hostile.copy_vocabulary(name, tmp_path))
-    block = TextBlock.of_lines(TEXTS, "x.txt", 1)
-    for length, special, only_count in product([None, 2, 40], [True, False], [True, False]):
-        cut = "longest_first" if length else "do_not_truncate"
-        layout = Layout(special_tokens=special, max_length=length, truncation=cut)
-        task = Task(layout, only_count=only_count)
-        flat, each = (written(tokenizer, block, task, few) for few in (0, 10**6))
-        assert flat == each
-        assert flat[1].records == len(TEXTS)
-        assert flat[1].literals > 0 < flat[1].empty
 
 
 def test_ids_are_those_of_tokenizers(default, monkeypatch):
@@ -151,13 +75,14 @@ def test_arrays_go_to_parquet_without_pandas(tmp_path):
     assert done.returncode == 0
 
 
-def test_stats(monkeypatch):
+@pytest.mark.parametrize("what", ["--stats", "--count"])
+def test_numbers_of_texts(monkeypatch, what):
     texts, found = "\n".join(TEXTS), []
     for few in (0, 10**6):
         monkeypatch.setattr(runs, "FEW", few)
-        found.append(call("tokenize", "--stats", "-f", "jsonl", stdin=texts))
+        found.append(call("tokenize", what, "-f", "jsonl", stdin=texts))
     assert found[0] == found[1]
-    assert found[0].rows[0]["unknown_words"]
+    assert what == "--count" or found[0].rows[0]["unknown_words"]
 
 
 @pytest.fixture

@@ -141,28 +141,6 @@ def test_any_words(two, some):
     assert two.columns([Record(words) for words in some]) == expected
 
 
-@pytest.mark.parametrize("two", ["uncased", "roberta", "deberta"], indirect=True)
-@pytest.mark.parametrize("name", ALL)
-def test_a_column_alone_is_the_one_among_all(two, name):
-    """Each set of columns may take another way through the library."""
-    texts = hostile.composed(10, 20)
-    pairs = [None if at % 3 else text for at, text in enumerate(texts[::-1])]
-    mixed = [Record(*each) for each in zip(texts, pairs, strict=True)]
-    split = [
-        Record(text.split(" "), pair if pair is None else pair.split(" "))
-        for text, pair, *_ in mixed
-    ]
-    for records in ([Record(text) for text in texts], mixed, split):
-        right = [row[name] for row in two.columns(records)]
-        for columns in ((name,), (name, "input_ids"), (name, "token_type_ids", "attention_mask")):
-            found = two.ours.encode_records(records, Layout(columns))
-            assert [list(item.columns[name]) for item in found] == right, columns
-            alone = [
-                two.ours.encode_records([record], Layout(columns))[0] for record in records[:9]
-            ]
-            assert [list(item.columns[name]) for item in alone] == right[:9]
-
-
 @uncased
 def test_a_batch_of_singles_and_pairs_is_each_alone(two):
     texts = hostile.composed(6, 100)

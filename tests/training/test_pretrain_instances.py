@@ -3,23 +3,17 @@
 from itertools import accumulate, chain
 from random import Random
 
-import numpy as np
-import pytest
 from chances import likely, test_likely_knows_a_coin  # noqa: F401 - the test runs here
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertcli.training.instances import (
     InstanceMaker,
-    Pair,
     PrepareOptions,
     below,
-    between,
-    drawn,
     pairs,
     truncated,
 )
-from bertcli.training.shards import row_type
 
 CLS, SEP, MASK = 1, 2, 3
 WORDS = range(10, 1010)
@@ -48,16 +42,6 @@ def consecutive(ids):
 
 
 # --- pairs --------------------------------------------------------------------------------------
-
-
-@given(lengths, st.integers(5, 64), st.integers(0, 99), st.floats(0, 1))
-def test_segments_are_stretches_of_their_documents(sizes, max_length, seed, short):
-    for a, b, is_random in made(sizes, max_length=max_length, seed=seed, short_seq_prob=short):
-        assert a and b and len(a) + len(b) <= max_length - 3
-        assert consecutive(a) and consecutive(b)
-        assert a[-1] < ELSEWHERE
-        assert (b[0] >= ELSEWHERE) == is_random
-        assert is_random or b[0] > a[-1]
 
 
 @given(lengths, st.integers(0, 99))
@@ -118,15 +102,6 @@ def masked(count, size, **changes):
         yield maker(**changes).mask(ids, [range(1, size + 1)], Random(seed))
 
 
-@pytest.mark.parametrize(
-    ("size", "prob", "most", "count"),
-    [(98, 0.15, 20, 15), (98, 0.15, 10, 10), (1, 0.15, 20, 1), (98, 0, 20, 1), (8, 1, 99, 8)],
-)
-def test_the_number_of_predictions_is_exact(size, prob, most, count):
-    for _, positions in masked(20, size, masked_lm_prob=prob, max_predictions=most):
-        assert len(positions) == count
-
-
 def test_every_position_is_masked_equally_often():
     found = [position for _, positions in masked(2000, 98) for position in positions]
     for position in (1, 2, 49, 97, 98):
@@ -143,36 +118,6 @@ def test_eighty_ten_ten():
     assert likely(sum(id < 510 for id in others), len(others), 0.5)
 
 
-@given(
-    st.lists(st.integers(20, 60), min_size=1, max_size=60),
-    st.lists(st.integers(20, 60), min_size=1, max_size=60),
-    st.booleans(),
-    st.floats(0, 1),
-    st.integers(1, 30),
-    st.integers(0, 99),
-)
-def test_masks_can_be_undone(a, b, whole_word, prob, most, seed):
-    options = {"masked_lm_prob": prob, "max_predictions": most, "whole_word": whole_word}
-    ids, continuing, row = [CLS, *a, SEP, *b, SEP], range(40, 61), np.zeros(1, row_type(128, most))
-    columns = (np.array(part)[:, None] for part in (a, b))
-    maker(continuing, **options).fill(row[0], Pair(*columns, False), Random(seed))
-    found, count, first = row["input_ids"][0, : len(ids)], row["masked_lm_counts"][0], len(a) + 2
-    positions, labels = (
-        row[f"masked_lm_{name}"][0, :count].tolist() for name in ("positions", "ids")
-    )
-    assert row["lengths"] == len(ids) and row["token_type_ids"].sum() == len(ids) - first
-    assert positions == sorted(set(positions)) and len(positions) <= most
-    assert not {0, first - 1, len(ids) - 1} & set(positions)
-    restored = list(found)
-    for at, label in zip(positions, labels, strict=True):
-        restored[at] = label
-    assert restored == ids
-    if whole_word:
-        for at in range(1, len(ids) - 1):
-            if ids[at] in continuing and at not in (1, first):
-                assert (at in positions) == (at - 1 in positions)
-
-
 def test_words_are_masked_as_often_as_tokens():
     masker, ids = maker([50], whole_word=True), [CLS, *([20, 50] * 49), SEP]
     found = [masker.mask(ids, [range(1, 99)], Random(seed))[1] for seed in range(500)]
@@ -181,15 +126,3 @@ def test_words_are_masked_as_often_as_tokens():
 
 
 # --- chance -------------------------------------------------------------------------------------
-
-
-def test_the_numbers_drawn_are_those_of_every_python():
-    rng = Random("1:0")
-    assert [below(rng, 10) for _ in range(8)] == [7, 4, 3, 5, 8, 1, 5, 1]
-    assert [between(rng, 5, 7) for _ in range(8)] == [6, 7, 7, 6, 5, 7, 6, 6]
-    assert [*drawn(rng, "abcdef")] == ["c", "d", "a", "b", "e", "f"]
-
-
-@given(st.lists(st.integers()), st.integers())
-def test_everything_is_drawn_once(items, seed):
-    assert sorted(drawn(Random(seed), items)) == sorted(items)

@@ -1,7 +1,6 @@
 """`bertcli train` on words with tags: the step of transformers, and what loads the result."""
 
 import gzip
-from dataclasses import replace
 
 import pytest
 import torch
@@ -18,10 +17,6 @@ from train_steps import check_step, opened, standing
 
 from bertcli.records.examples import examples_source, read_examples
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record
-from bertcli.tasks.tag import own_words, word_windows
-from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.fine_tuning import head_task
 
 
@@ -93,29 +88,6 @@ def test_long_sentences_are_learnt_and_judged_in_windows(base, tmp_path):
     other = written(tmp_path / "other.jsonl", long_sentences(30, seed=8))
     done = good("evaluate", other, "-m", tmp_path / "out", "--max-length", 12)
     assert done.rows[0]["n"] == 30 and done.rows[0]["f1"] > 0.99
-
-
-@pytest.mark.parametrize("length", [5, 8, 13, 64])
-def test_each_word_belongs_to_the_window_with_most_around_it(length, base):
-    """And its place there is that of its first token."""
-    tokens = Tokenizer.load(base)
-    (row,) = long_sentences(1)
-    layout = Layout(columns=("input_ids", "word_ids"), max_length=512, truncation="longest_first")
-    record = Record(row["words"])
-    (whole,) = tokens.encode_records([record], layout)
-    windows = tokens.encode_records([record], word_windows(replace(layout, max_length=length)))
-    own = list(own_words(windows))
-    assert sorted(word for words in own for word in words) == [*range(len(row["words"]))]
-    (first,) = own_words([whole])
-    for item, words in zip(windows, own, strict=True):
-        for word, place in words.items():
-            ids = item.columns["input_ids"], whole.columns["input_ids"]
-            assert ids[0][place] == ids[1][first[word]]
-            if len(windows) > 2 and sum(word in one.columns["word_ids"] for one in windows) > 1:
-                assert min(place, item.length - place) >= length // 4 // 2 or item in (
-                    windows[0],
-                    windows[-1],
-                )
 
 
 @pytest.mark.parametrize(

@@ -66,17 +66,6 @@ def test_every_format_gives_the_same_vectors(tmp_path, form, rows):
     np.testing.assert_array_equal(np.concatenate(found), vectors)
 
 
-def test_memory_is_that_of_a_block(tmp_path):
-    import tracemalloc
-
-    path = save(tmp_path / "v.npy", vectors_of(60_000, 64))
-    tracemalloc.start()
-    assert sum(len(block) for block in stored(path)) == 60_000
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 4 * ROWS * 64 * 4 + (4 << 20)
-
-
 def test_bare_lists_blank_lines_and_stacked_layers(tmp_path):
     (tmp_path / "v.jsonl").write_text("[[1, 2.5], [3, 4]]\n\n[[5, 6], [7, 8]]\n")
     (block,) = stored(str(tmp_path / "v.jsonl"))
@@ -204,13 +193,6 @@ def test_parquet_lists_of_several_lengths(tmp_path, lists):
     parquet.write_table(arrow.table({"embedding": lists}), tmp_path / "v.parquet")
     with pytest.raises(InputError, match=r"v\.parquet: column 'embedding' has rows of several"):
         list(stored(str(tmp_path / "v.parquet")))
-
-
-def test_parquet_without_the_column(tmp_path):
-    parquet.write_table(arrow.table({"id": [1]}), tmp_path / "v.parquet")
-    with pytest.raises(InputError, match="column 'embedding' not found") as caught:
-        list(stored(str(tmp_path / "v.parquet")))
-    assert caught.value.hint == "available: id"
 
 
 @pytest.mark.parametrize("command", ["compare", "inspect"])

@@ -103,13 +103,6 @@ def test_a_vector_of_zeros_is_like_nothing():
     assert [(match.row, match.score) for match in found] == [(0, 0), (1, -1)]
 
 
-def test_other_dimensions():
-    with pytest.raises(InputError, match="the vectors have 5 dimensions, and the query has 6"):
-        nearest(normal(1), [normal(2, 5)], 1)
-    with pytest.raises(InputError, match="the vectors have 2 x 6 dimensions"):
-        nearest(normal(1), [np.ones((3, 2, 6))], 1)
-
-
 def test_rows_that_are_not_finite():
     near, broken = Nearest(normal(1), 1), normal(3)
     near.add(normal(4))

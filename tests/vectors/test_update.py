@@ -1,6 +1,5 @@
 """`embed --update`: only changes are embedded, and the bytes are those of a run from nothing."""
 
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -16,9 +15,7 @@ from front import (
 )
 
 from bertcli.embedding.embedder import Embedder
-from bertcli.models.config import BertConfig
 from bertcli.vectors.duplicates import Duplicates
-from bertcli.vectors.fingerprint import numbers_of
 from bertcli.vectors.update import KnownVectors
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
@@ -199,16 +196,3 @@ def test_what_cannot_be_updated(tmp_path, more, message):
 
 def test_a_stream_cannot_be_updated():
     assert bad(*SET, "--update", "one", code=2).error == "--update requires -o FILE"
-
-
-def test_a_manifest_names_what_a_family_has_unlike_bert():
-    said = json.loads(numbers_of(BertConfig.from_dict({"model_type": "distilbert"}))["structure"])
-    assert said["text_head"] == {
-        "activation": "relu",
-        "bias": True,
-        "drop_first": False,
-        "dropout": 0.2,
-        "mean": False,
-        "norm": False,
-        "pooler": False,
-    }

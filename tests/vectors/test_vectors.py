@@ -5,23 +5,18 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest import mock
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from front import json_in
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from vector_files import vectors_in
 from vector_sink import open_vectors
 
 from bertcli.errors import OutputError
 from bertcli.vectors import formats, spool
-from bertcli.vectors.formats import WRITERS, vector_writer
+from bertcli.vectors.formats import WRITERS
 from bertcli.vectors.output import Target
 from bertcli.vectors.precision import PRECISIONS, quantize, ranges_of
 
@@ -103,30 +98,6 @@ def test_columns_of_csv_and_parquet(tmp_path):
     assert table["tag"].to_pylist()[21:26] == [None, '["x"]', '{"y":1}', str(2**70), "é"]
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    form=st.sampled_from(FORMS),
-    cuts=st.lists(st.integers(0, ROWS), max_size=6).map(sorted),
-    precision=st.sampled_from(["float32", "int8"]),
-)
-def test_bytes_do_not_show_how_rows_came(form, cuts, precision):
-    step, spool.MOST = spool.MOST, 16
-    try:
-        with TemporaryDirectory() as folder, mock.patch("os.fsync"):  # it is slow
-            once = made(Path(folder, "a"), form, precision=precision)
-            pieces = made(Path(folder, "b"), form, cuts, precision=precision)
-    finally:
-        spool.MOST = step
-    assert once == pieces
-
-
-def test_parquet_row_groups_have_one_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(spool, "MOST", 16)
-    made(tmp_path / "out.parquet", "parquet", [1, 30])
-    groups = pq.ParquetFile(tmp_path / "out.parquet").metadata
-    assert [groups.row_group(i).num_rows for i in range(groups.num_row_groups)] == [16, 16, 8]
-
-
 @pytest.mark.parametrize("name", ["out.jsonl.gz", "out.npy.zst", "out.csv.gz"])
 def test_compressed(tmp_path, name):
     form = name.split(".")[1]
@@ -140,19 +111,6 @@ def test_compressed(tmp_path, name):
         import zstandard
 
         assert zstandard.ZstdDecompressor().decompressobj().decompress(packed) == plain
-
-
-def test_streamed_rows_are_those_of_a_file(tmp_path):
-    for form in ("jsonl", "csv"):
-        with (tmp_path / "stream").open("wb") as file, vector_writer(file, form) as write:
-            metas = [{**meta, "tag": meta.get("tag")} for meta in METAS] if form == "csv" else METAS
-            write(metas[:20], VECTORS[:20])
-            write(metas[20:], VECTORS[20:])
-        assert (tmp_path / "stream").read_bytes() == made(tmp_path / form, form)
-    for form, precision in (("npy", "float32"), ("jsonl", "int8")):
-        with pytest.raises(OutputError, match="cannot be streamed"):  # noqa: SIM117
-            with vector_writer(sys.stdout.buffer, form, precision):
-                pass
 
 
 def test_manifest(tmp_path):
@@ -209,14 +167,6 @@ def test_what_is_there_is_kept(tmp_path):
         resumed(path)
 
 
-def test_overwriting_can_be_resumed_and_keeps_the_old_output_until_the_end(tmp_path):
-    path = tmp_path / "out.npy"
-    path.write_text("old")
-    interrupted(path, overwrite=True)
-    assert path.read_text() == "old"
-    assert resumed(path) == made(tmp_path / "whole", "npy")
-
-
 @pytest.mark.parametrize(
     ("name", "form", "words"),
     [
@@ -231,13 +181,6 @@ def test_places_where_nothing_can_be_written(tmp_path, name, form, words):
     with pytest.raises(OutputError, match=words):
         made(tmp_path / name, form)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
-
-
-def test_fields_that_cannot_be_written_are_found_at_once(tmp_path):
-    with open_vectors(Target(tmp_path / "out.jsonl", "jsonl"), MODEL) as sink:
-        for bad in ("\ud800", b"x"):
-            with pytest.raises(OutputError, match="records 1 to 1 has a field"):
-                sink.write([{"id": bad}], VECTORS[:1])
 
 
 def test_a_link_stays_a_link(tmp_path):
