@@ -136,12 +136,8 @@ def _of_libraries(failed: BaseException) -> tuple[str, str] | None:
 def _of_the_system(failed: OSError) -> tuple[str, str]:
     """Return a message and a hint: the files that it is about, or stdout where that is at fault."""
     reason = failed.strerror or str(failed) or type(failed).__name__
-    names = (failed.filename, failed.filename2)  # of type int: an open file
-    files = [
-        f"file {name}" if isinstance(name, int) else os.fsdecode(name)
-        for name in names
-        if name is not None
-    ]
+    names = (failed.filename, failed.filename2)  # of an open file: a number
+    files = [os.fsdecode(name) for name in names if isinstance(name, str | bytes)]
     if files:
         return f"{' to '.join(files)}: {reason}", ""
     try:
@@ -171,10 +167,7 @@ def _failed(message: str, hint: str, code: int) -> int:
 def refuse_empty(argv: Sequence[str]) -> None:
     """Raise UsageError for the name of a file that is empty."""
     words = argv[: argv.index("--")] if "--" in argv else argv
-    joined = [
-        (option, value) for option, sign, value in (word.partition("=") for word in words) if sign
-    ]
-    for option, value in (*pairwise(words), *joined):
+    for option, value in (*pairwise(words), *(word.split("=", 1) for word in words if "=" in word)):
         if option in FILES and not value:
             raise UsageError(
                 f"{option} is given an empty name", "is a variable of the shell unset?"

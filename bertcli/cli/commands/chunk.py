@@ -13,7 +13,7 @@ from bertcli.cli.options.common import (
     SpecialTokens,
 )
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
-from bertcli.cli.options.inputs import TaskFileOptions, TextField, Texts, reader_of
+from bertcli.cli.options.inputs import TaskFileOptions, TextField, Texts, reader_of, source_of
 from bertcli.errors import UsageError
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance
@@ -31,7 +31,9 @@ class ChunkTextOptions(OptionGroup):
 
     def reader(self, files: TaskFileOptions, console: Console, taken: frozenset[str]) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        return reader_of(files.text_source(self, taken=taken), console, self.texts or ())
+        return reader_of(
+            source_of(self, files, single=True, taken=taken), console, self.texts or ()
+        )
 
 
 class ChunkOptions(OptionGroup):
@@ -70,7 +72,7 @@ def chunk(
     White space belongs to the chunk before it: without --overlap, the chunks of a text concatenated
     give the text. -f txt writes only the chunks, one per line, or NUL-terminated with -0.
     """
-    console = messages.console()
+    console = messages.console(output)
     form = output.form()
     if form == "txt" and files.keep_fields:
         raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
@@ -91,7 +93,7 @@ def chunk(
             Advance(pieces, "chunks", reader.bytes_read / size if size else None)
             for pieces in run.write(form, put, null=reader.source.null)
         )
-        for _ in console.track(steps, beside_output=output.on_terminal):
+        for _ in console.track(steps):
             pass
     console.warn(special_tokens(run.tally))
     console.close(run.tally.records, reader, numbered=True)

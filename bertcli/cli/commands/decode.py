@@ -12,7 +12,7 @@ from bertcli.cli.options.inputs import (
     MaxRecordBytes,
     Null,
     OnError,
-    named_source,
+    source_of,
 )
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.records.reader import Reader
@@ -42,7 +42,7 @@ class IdOptions(OptionGroup):
     def source(self) -> Source:
         """Return where to read from."""
         texts = (" ".join(self.ids),) if self.ids else ()
-        return named_source(self, self.input, given=bool(texts), texts=texts, ids=True)
+        return source_of(self, texts=texts, ids=True, asked=())  # lists have fields in txt as well
 
 
 class DecodeOptions(OptionGroup):
@@ -75,7 +75,7 @@ def decode(
     $ bertcli tokenize 'I love NLP!' | bertcli decode --skip-special-tokens
     $ bertcli decode -i ids.npy -o texts.txt
     """
-    console = messages.console()
+    console = messages.console(output)
     form = output.form(piped="txt", terminal="txt")
     tokenizer = model.tokenizer(console)
     decoding = DecodeSettings(how.as_ == "tokens", how.skip_special_tokens, how.clean_up)
@@ -85,7 +85,7 @@ def decode(
     records = 0
     with output.open(form, reader.source.inputs, model) as write:
         decoded_rows = decoded(reader, tokenizer, decoding)
-        for rows in console.track(decoded_rows, reader, beside_output=output.on_terminal):
+        for rows in console.track(decoded_rows, reader):
             write(rows)
             records += len(rows)
         if not records:

@@ -140,14 +140,9 @@ class VectorOptions(OptionGroup):
     @property
     def mode(self) -> str:
         """The pooling mode. Raises UsageError when it contradicts --token-vectors."""
-        if not self.token_vectors:
-            return self.pooling
-        other = f"--word-vectors {self.word_vectors}" if self.word_vectors else ""
-        if self.pooling not in ("auto", "none"):
-            other = f"--pooling {self.pooling}"
-        if other:
-            raise UsageError(f"--token-vectors cannot be combined with {other}")
-        return "none"
+        if self.token_vectors and self.pooling not in ("auto", "none"):
+            raise UsageError(f"--token-vectors cannot be combined with --pooling {self.pooling}")
+        return "none" if self.token_vectors else self.pooling
 
 
 class LengthOptions(OptionGroup):
@@ -243,7 +238,7 @@ def embed(
     $ cat texts.txt | bertcli embed -o vectors.npy
     $ bertcli embed -i reviews.csv --text-field body -o vectors.parquet
     """
-    console = messages.console()
+    console = messages.console(output)
     options = chosen(vector, length, compute)
     form = output.format if engine.engine == "ray" else output.form()
     if not options.per_token:  # of tokens and words, the index has the fields
@@ -263,7 +258,7 @@ def embed(
     if (source.pairs or source.pair) and embedder.sentence.pooling:
         console.note(PAIR_OF_SENTENCE_MODEL)
     if output.output is None:
-        _to_stream(embedder, reader, vector.precision, output, form, console)
+        _to_stream(embedder, reader, vector.precision, form, console)
         return
     from bertcli.vectors.output import Target  # a stream needs nothing of files
 
@@ -293,11 +288,8 @@ def _check(
     """Raise UsageError for an output that is not possible, before a model is loaded."""
     from bertcli.vectors.precision import RANGED, refuse_dense, refuse_stream, too_few
 
-    if options.sparse:
-        if form != "table":
-            refuse_dense(form)
-        if precision != "float32":
-            raise UsageError(f"--sparse cannot be combined with --precision {precision}")
+    if options.sparse and form != "table":
+        refuse_dense(form)
     if form == "csv" and options.per_token:
         raise UsageError(
             "csv holds one vector per row, and each text has several",
@@ -401,7 +393,6 @@ def _to_stream(
     embedder: "Embedder",
     reader: "Reader",
     precision: str,
-    output: OutputOptions,
     form: str,
     console: Console,
 ) -> None:
@@ -415,12 +406,12 @@ def _to_stream(
         run = EmbedStream(
             embedder, reader, lambda block: items.extend(islice(block, MOST - len(items)))
         )
-        console.follow(run, beside_output=output.on_terminal)
+        console.follow(run)
         show(*vector_views(items, run.tally.records, embedder.term_names))
     else:
         with stdout_writer(form, precision, embedder.term_names) as write:
             run = EmbedStream(embedder, reader, write)
-            console.follow(run, beside_output=output.on_terminal)
+            console.follow(run)
     _report(run.tally, embedder, console)
     console.close(run.tally.records, reader, numbered=form != "table")
 

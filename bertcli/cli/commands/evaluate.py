@@ -1,6 +1,5 @@
 """`bertcli evaluate`: how good a model is on examples."""
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
@@ -87,7 +86,7 @@ def evaluate(
     judges = [Judge(named.folder(MODEL_FILES), settings, options, console) for named in models]
     reading = [path for reader in readers for path in reader.source.paths]
     reading += [judged.qrels] if judged.qrels else []
-    with nullcontext() if form == "table" else output.open(form, reading, *models) as write:
+    with output.open(form, reading, *models, view="tables.evaluation_view") as write:
         if judged.file:
             from bertcli.records.examples import read_examples
 
@@ -102,12 +101,7 @@ def evaluate(
             console.note(search.note)
             results = [search.judge(judge) for judge in judges]
             report = _report(results, len(search.queries), console)
-        if write:
-            write([report])
-        else:
-            from bertcli.cli.display.tables import evaluation_view, show
-
-            show(*evaluation_view(report))
+        write([report])
     for judge in judges:
         console.warn(truncated(judge.tally, judge.max_length))
     for reader in readers:

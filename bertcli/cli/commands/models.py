@@ -127,7 +127,7 @@ class AttentionOptions(OptionGroup):
     ] = None
     overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
 
-    def check(self, views: ViewOptions, file: Path | None) -> None:
+    def check(self, file: Path | None) -> None:
         """Refuse contradicting options, before anything is read."""
         dependent = (self.pair, self.extra, self.layers, self.heads, self.output)
         if self.attention and len(self.attention) > 1:
@@ -136,8 +136,6 @@ class AttentionOptions(OptionGroup):
             raise UsageError(
                 "--pair, --extra, --layers, --heads and --output require --attention TEXT"
             )
-        if self.attention is not None and views.chosen:
-            raise UsageError("--attention cannot be combined with other views")
         if self.output is not None and self.form() not in PICTURES:
             suffixes = ", ".join(f".{name}" for name in PICTURES)
             raise UsageError(
@@ -196,7 +194,7 @@ def inspect(
     """
     console = messages.console()
     path = target.file()
-    attention.check(views, path)
+    attention.check(path)
     if path:
         sound = _file(inspect_file(path), views)
     elif is_static((folder := target.folder(model)).path):
@@ -324,12 +322,7 @@ def models(output: RowOutput, messages: ConsoleOptions) -> None:
         row = {"model": model.name, "state": model.state, "bytes": model.size}
         rows.append(row | {"path": str(model.path)} | asdict(facts))
     names = ("model", "state", "bytes", "path", *asdict(ModelFacts()))
-    view: Callable[[Any], Any] | None = None
-    if form == "table":
-        from bertcli.cli.display.tables import models_table
-
-        view = models_table
-    with output.open(form, view=view) as write:
+    with output.open(form, view="tables.models_view") as write:
         write(rows or [TableHeader(dict.fromkeys(names, ""))])
 
 

@@ -47,8 +47,12 @@ class EngineOptions(OptionGroup):
     cpus_per_worker: Annotated[int | None, number("CPUs and threads per Ray worker.")] = None
 
     def pool(self) -> "Pool":
-        """Return the workers requested."""
-        raise NotImplementedError
+        """Return the workers requested; for a tokenizer of one CPU each, as it uses only one."""
+        from bertcli.ray.cluster import Pool
+
+        if isinstance(self, EmbedEngineOptions):
+            return Pool(self.workers, self.cpus_per_worker, self.gpus_per_worker)
+        return Pool(self.workers or None, self.cpus_per_worker or 1, 0.0)
 
 
 class EmbedEngineOptions(EngineOptions):
@@ -62,12 +66,6 @@ class EmbedEngineOptions(EngineOptions):
         if self.workers is not None and self.engine == "local":
             raise UsageError("--workers requires --engine ray")
 
-    def pool(self) -> "Pool":
-        """Return the workers requested."""
-        from bertcli.ray.cluster import Pool
-
-        return Pool(self.workers, self.cpus_per_worker, self.gpus_per_worker)
-
 
 class TokenizeEngineOptions(EngineOptions):
     """The engine of commands with a tokenizer only."""
@@ -80,12 +78,6 @@ class TokenizeEngineOptions(EngineOptions):
             envvar="BERTCLI_WORKERS",
         ),
     ] = None
-
-    def pool(self) -> "Pool":
-        """Return the workers requested: one CPU each, as tokenizing uses only one."""
-        from bertcli.ray.cluster import Pool
-
-        return Pool(self.workers or None, self.cpus_per_worker or 1, 0.0)
 
 
 # Makes a job from the model, the source, the output format and the resources of a worker.

@@ -28,7 +28,7 @@ from bertcli.cli.options.inputs import (
     TextField,
     fields_asked,
     reader_of,
-    source_paths,
+    source_of,
 )
 from bertcli.cli.options.training import (
     DeviceOptions,
@@ -45,7 +45,6 @@ from bertcli.cli.options.training import (
 from bertcli.errors import UsageError
 from bertcli.files.streams import LARGEST_RECORD
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source
 
 if TYPE_CHECKING:
     from bertcli.training.loop import Ranks
@@ -81,16 +80,14 @@ class PretrainCorpusOptions(OptionGroup):
 
     def reader(self, console: Console, extra: Collection[str] = ()) -> Reader:
         """Return the reader of the corpus, and of fields with ids of ``extra`` embeddings."""
-        source = record(
-            Source,
+        source = source_of(
             self,
-            paths=source_paths(self.corpus, given=False),
-            format=self.input_format,
+            named=self.corpus,
             sentences=True,
             single=True,
             keep=",".join(dict.fromkeys(extra)) or None,
             flags=dict.fromkeys(extra, "--extra"),
-            asked=(*fields_asked(self, "text_field"), *(("--extra",) if extra else ())),
+            asked=(*fields_asked(vars(self)), *(("--extra",) if extra else ())),
         )
         return reader_of(source, console)
 
@@ -141,7 +138,7 @@ def pretrain_vocab(
     words = WordCounts(record(WordPieceOptions, options))
     reading = reader.source.paths
     with whole_folder(folder.output, OURS, overwrite=folder.overwrite, inputs=reading) as place:
-        blocks = console.track(reader.blocks(), reader, beside_output=False)
+        blocks = console.track(reader.blocks(), reader)
         words.add(text for block in blocks for text in TextBlock.of(block).strings)
         tokens = train(words)
         write(tokens, words.options, place)

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,10 +39,8 @@ from bertcli.cli.options.inputs import (
     SkipEmpty,
     TextField,
     Whole,
-    fields_asked,
-    format_of,
     reader_of,
-    source_paths,
+    source_of,
 )
 from bertcli.errors import OutputError, UsageError, counted
 from bertcli.files.streams import LARGEST_RECORD, can_be_reread
@@ -54,9 +51,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import QUOTE, Source
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
-    from bertcli.vectors.duplicates import DuplicateGroup, Duplicates
+    from bertcli.vectors.duplicates import Duplicates
     from bertcli.vectors.run import EmbedRun
     from bertcli.vectors.search import Answer, PassingSearch, Search
     from bertcli.vectors.stream import EmbedStream
@@ -153,32 +148,14 @@ class QueryOptions(OptionGroup):
         files = sum(map(os.path.isfile, queries))
         if files > 1 and files > len(queries) / 2:
             raise UsageError(f"{files:,} of {len(queries):,} queries are names of files", QUOTE)
-        if self.mine:
-            return self._pairs(console)
-        source = Source(
-            texts=tuple(queries),
-            paths=source_paths(self.input, given=bool(queries)),
-            text_field=self.query_field,
-            single=True,
-            flags={self.query_field or "text": "--query-field"},
-            asked=fields_asked(self, "query_field"),
-        )
+        changes: dict[str, Any] = {"text_field": self.query_field, "single": True}
+        if self.mine:  # anchors, with positives as their pairs
+            if queries:
+                raise UsageError("--mine takes no QUERY", "give pairs with --input FILE")
+            changes = {"text_field": self.query_field or "anchor", "pair_field": "positive"}
+        flags = {changes["text_field"] or "text": "--query-field"}
+        source = source_of(self, texts=queries, objects=self.mine, flags=flags, **changes)
         return reader_of(source, console, queries)
-
-    def _pairs(self, console: Console) -> Reader:
-        """Return the reader of anchors, with positives as their pairs."""
-        if self.queries:
-            raise UsageError("--mine takes no QUERY", "give pairs with --input FILE")
-        paths = source_paths(self.input, given=False)
-        anchor = self.query_field or "anchor"
-        source = Source(
-            paths=paths,
-            format="jsonl" if paths == ("-",) else "auto",
-            text_field=anchor,
-            pair_field="positive",
-            flags={anchor: "--query-field"},
-        )
-        return reader_of(source, console)
 
 
 class CorpusOptions(OptionGroup):
@@ -244,16 +221,8 @@ class CorpusOptions(OptionGroup):
             return None
         from bertcli.vectors.search import OF_HITS
 
-        source = record(
-            Source,
-            self,
-            paths=tuple(self.corpus),
-            format=format_of(self),
-            skip_empty=bool(self.skip_empty),
-            keep=self.keep_fields,
-            taken=OF_HITS,
-            asked=fields_asked(self, "text_field", "id_field", "keep_fields"),
-        )
+        skip_empty = bool(self.skip_empty)
+        source = source_of(self, named=self.corpus, skip_empty=skip_empty, taken=OF_HITS)
         return reader_of(source, console)
 
 
@@ -298,10 +267,8 @@ def similar(
     typed = query.typed and form == "table" and output.on_terminal
     queries = Reader(Source()) if typed else query.reader(console)
     corpus.check(("-",) if typed else queries.source.paths)
-    if query.mine and (corpus.corpus is None or form == "table"):
-        raise UsageError("--mine requires --corpus, and writes no table")
-    if query.mine and (score.sparse or score.token_vectors):
-        raise UsageError("--mine needs one vector per text")
+    if query.mine and form == "table":
+        raise UsageError("--mine writes no table")
     texts = corpus.reader(console)
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
@@ -323,7 +290,7 @@ def similar(
             search_at_prompt(stored)
         return
     answers = _answers(search, queries, console)
-    with output.open(form, reading, model, view=_tables) as write:
+    with output.open(form, reading, model, view="vector_tables.answer_views") as write:
         if query.mine:
             _mine(search, queries, query.margin, write, console)
             return
@@ -386,14 +353,6 @@ def write_rows(batches: Iterable[list[Any]], write: Write, header: Mapping[str, 
         write([TableHeader(header)])
 
 
-def _tables(answers: list["Answer"]) -> "Group":
-    from rich.console import Group
-
-    from bertcli.cli.display.vector_tables import answer_view
-
-    return Group(*map(answer_view, answers))
-
-
 AT_ONCE = 1 << 15  # rows of a table that are written together
 
 
@@ -433,8 +392,7 @@ class FileOptions(OptionGroup):
 
     def reader(self, console: Console) -> Reader:
         """Return the reader of the texts. Raises UsageError for what can be read once."""
-        changes: dict[str, Any] = {"paths": tuple(self.files), "format": format_of(self)}
-        reader = Reader(record(Source, self, **changes), console.warn, console.note)
+        reader = reader_of(source_of(self, named=self.files, asked=()), console)
         refuse_pipes(reader)
         return reader
 
@@ -467,7 +425,8 @@ def duplicates(
     reading: list[str | Path] = [*reader.source.paths, *filter(None, [texts.vectors])]
     with closing(Aside()) as aside:
         run = Duplicates(search, aside, alike.threshold, alike.keep)
-        with output.open(form, reading, model, view=partial(_groups, run)) as write:
+        view = "vector_tables.duplicates_view"
+        with output.open(form, reading, model, view=view, about=(run,)) as write:
             if texts.vectors:
                 with stored_vectors(search, console):
                     pass
@@ -498,12 +457,6 @@ def _write_groups(run: "Duplicates", form: str, write: Write) -> None:
         rows = run.rows()
         header = {"keep": 0, "keep_id": 0, "row": 0, "id": 0, "score": 0.0, "text": ""}
         write_rows(iter(lambda: [*islice(rows, AT_ONCE)], []), write, header)
-
-
-def _groups(run: "Duplicates", groups: "Sequence[DuplicateGroup]") -> "Group":
-    from bertcli.cli.display.vector_tables import duplicates_view
-
-    return duplicates_view(run, groups)
 
 
 class PairOptions(OptionGroup):
@@ -537,13 +490,7 @@ def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -
 
     form = output.form()
     agreement = measure(pair.a, pair.b, pair.worst)
-    if form == "table":
-        from bertcli.cli.display.tables import show
-        from bertcli.cli.display.vector_tables import comparison_view
-
-        show(*comparison_view(agreement.fields()))
-    else:
-        with output.open(form, (pair.a, pair.b)) as write:
-            write([agreement.fields()])
+    with output.open(form, (pair.a, pair.b), view="vector_tables.comparison_view") as write:
+        write([agreement.fields()])
     if pair.tolerance is not None:
         agreement.check(pair.tolerance)

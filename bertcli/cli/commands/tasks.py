@@ -29,6 +29,7 @@ from bertcli.cli.options.inputs import (
     TextField,
     fields_asked,
     reader_of,
+    source_of,
     source_paths,
 )
 from bertcli.errors import UsageError
@@ -103,7 +104,7 @@ class QuestionOptions(OptionGroup):
             "flags": flags,
             "single": not self.both,
             "asked": (
-                *fields_asked(files, "id_field", "keep_fields"),
+                *fields_asked(vars(files)),
                 *(flag for name, flag in flags.items() if name not in ("question", "context")),
             ),
         }
@@ -114,7 +115,7 @@ class QuestionOptions(OptionGroup):
         elif self.context is None:
             changes |= {"pair_field": self.context_field, "single": False}
         objects = self.question is None and self.context is None
-        source = files.source(given=self.both, objects=objects, **changes)
+        source = source_of(files, objects=objects, **changes)
         return reader_of(source, console, [*filter(None, (self.question, self.context))])
 
 
@@ -154,7 +155,7 @@ class ChoiceOptions(OptionGroup):
             }
             names = ",".join(filter(None, (keep, self.choices_field)))
             changes["keep"] = keep if keep == "*" else names
-        source = files.source(given=bool(self.texts), objects=True, **changes)
+        source = source_of(files, objects=True, **changes)
         return reader_of(source, console, self.texts or ())
 
 
@@ -191,7 +192,7 @@ def run_task(
 
     ``advice`` says what can be done about truncated texts.
     """
-    console = messages.console()
+    console = messages.console(output)
     form, reader = output.form(), read(console)
     opened = open_model(task, model, length, compute, console)
     judge = opened.task_of(options)
@@ -206,20 +207,14 @@ def run_task(
     batches = console.track(
         stream,
         reader,
-        beside_output=output.on_terminal,
         truncated=lambda: stream.tally.truncated,
     )
-    view: Callable[[Any], Any] | None = None
     written: Iterable[Sequence[Any]] = batches
-    if form == "table":
-        from bertcli.cli.display.tables import results_table
-
-        view = results_table
-    elif form == "jsonl":
+    if form == "jsonl":
         written = lined(batches)
-    else:
+    elif form != "table":
         written = tabular(batches, stream.blank, reader, stream.consumed)
-    with output.open(form, reader.source.inputs, model, view=view) as write:
+    with output.open(form, reader.source.inputs, model, view="tables.results_view") as write:
         for rows in written:
             write(rows)
     report(stream, console, advice, numbered=form != "table")
@@ -364,7 +359,7 @@ class RankedOptions(OptionGroup):
 
     def reader(self, files: TaskFileOptions, console: Console) -> Reader:
         """Return the reader of the texts: arguments, files or stdin."""
-        source = files.text_source(self)
+        source = source_of(self, files, single=True)
         return reader_of(source, console, (self.query, *source.texts))
 
 
@@ -391,16 +386,11 @@ def rerank(
     stream = RerankTask(head, asked.query).stream(reader)
     reader.reserve(frozenset((*BLANK_HIT, "truncated")))
     inputs = reader.source.inputs
-    view: Callable[[Any], Any] | None = None
-    if form == "table":
-        from bertcli.cli.display.vector_tables import ranking_table
-
-        view = ranking_table
-    with output.open(form, inputs, model, view=view) as write:
+    with output.open(form, inputs, model, view="vector_tables.ranking_view") as write:
         windows = console.track(stream, reader, truncated=lambda: stream.tally.truncated)
         best = ranked(windows, asked.top_k)
         rows = [ranked_row(result, flat=form != "jsonl") for result in best]
-        write(best if view else rows or [TableHeader({**BLANK_HIT, "truncated": 0})])
+        write(best if form == "table" else rows or [TableHeader({**BLANK_HIT, "truncated": 0})])
     report(stream, console, numbered=form not in ("table", "jsonl"))
 
 

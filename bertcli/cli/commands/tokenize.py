@@ -26,14 +26,9 @@ from bertcli.tokenizing.token_output import TABULAR, Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Group
-
     from bertcli.ray.cluster import Pool
     from bertcli.ray.jobs import Model, ShardJob
     from bertcli.records.source import Source
-    from bertcli.tokenizing.columns import Encoded
 
 Padding = Literal["longest", "max_length", "do_not_pad", "true", "false"]
 Truncation = Literal[
@@ -168,10 +163,6 @@ class ModeOptions(OptionGroup):
         bool, flag("--per-file", "With --count or --stats: a result per input file, and the total.")
     ] = False
 
-    def __post_init__(self) -> None:
-        if self.from_tokens + self.count + self.stats > 1:
-            raise UsageError("--from-tokens, --count and --stats cannot be combined")
-
     @property
     def is_summary(self) -> bool:
         """Whether what is written comes at the end of the input."""
@@ -197,7 +188,7 @@ def tokenize(
     $ cat texts.txt | bertcli tokenize --max-length 128 -o ids.jsonl.gz
     $ bertcli tokenize --count -i 'docs/**/*.md'
     """
-    console = messages.console()
+    console = messages.console(None if mode.is_summary else output)
     if engine.engine == "ray":
         source.refuse_kept_fields(output.format)
         make = partial(_job, layout, fields, output)
@@ -222,28 +213,19 @@ def tokenize(
     windows: Any = console.track(
         encoded,
         reader,
-        beside_output=output.on_terminal and not mode.is_summary,  # which comes at the end
         truncated=lambda: run.tally.truncated,
     )
     if mode.is_summary:
         _summary(run, windows, mode, output, model, form, layout.max_length)
     else:
-        view = partial(_tables, tokenizer)
-        with output.open(encoded.form, reader.source.inputs, model, view=view) as put:
+        drawn: dict[str, Any] = {"view": "tables.token_views", "about": (tokenizer,)}
+        with output.open(encoded.form, reader.source.inputs, model, **drawn) as put:
             if form == "table":
                 for window in windows:
                     put(window)
             else:
                 encoded.write(windows, put)
     _report(run, console)
-
-
-def _tables(tokenizer: Tokenizer, records: "Sequence[Encoded]") -> "Group":
-    from rich.console import Group
-
-    from bertcli.cli.display.tables import token_table
-
-    return Group(*(token_table(encoded, tokenizer) for encoded in records))
 
 
 def _check(shape: Layout, tokenizer: Tokenizer, console: Console, *, ragged: bool) -> None:

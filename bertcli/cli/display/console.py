@@ -238,8 +238,10 @@ def styled(text: str, stream: TextIO | None, **style: Any) -> str:
 class Console:
     """Writes notes and warnings, unless quiet; empty messages are ignored."""
 
-    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
-        self.quiet, self.verbose = quiet, verbose
+    def __init__(
+        self, *, quiet: bool = False, verbose: bool = False, beside_output: bool = False
+    ) -> None:
+        self.quiet, self.verbose, self.beside_output = quiet, verbose, beside_output
         self.remarks: list[str] = []
         self.begun = monotonic()
 
@@ -274,7 +276,6 @@ class Console:
         steps: Iterable[Any],
         reader: Reader | None = None,
         *,
-        beside_output: bool = False,
         truncated: Callable[[], int] = lambda: 0,
     ) -> Iterator[Any]:
         """Yield what a run yields, with a progress bar when somebody watches for long.
@@ -284,7 +285,7 @@ class Console:
         so far.
         """
         progress = Progress()
-        with closing(ProgressBar(self.watched and not beside_output)) as bar:
+        with closing(ProgressBar(self.watched and not self.beside_output)) as bar:
             for step in steps:
                 progress.add(step if isinstance(step, Step) else Ran(len(step)))
                 if isinstance(step, Ran):
@@ -302,11 +303,9 @@ class Console:
         for _ in self.track(run):
             pass
 
-    def follow(self, run: ModelRun, *, beside_output: bool = False) -> None:
+    def follow(self, run: ModelRun) -> None:
         """Run a model to the end, with a progress bar, and with --verbose say what it came to."""
-        for _ in self.track(
-            run, run.reader, beside_output=beside_output, truncated=lambda: run.tally.truncated
-        ):
+        for _ in self.track(run, run.reader, truncated=lambda: run.tally.truncated):
             pass
 
     def close(self, records: int, reader: Reader, *, numbered: bool = False) -> None:

@@ -75,57 +75,56 @@ class _Page:
         self.left = min(LEFT, max(8, width - ROOM))
         command: Any = ctx.command
         self.params = [param for param in command.params if not param.hidden]
+        self.commands: dict[str, Any] = getattr(command, "commands", {})
 
     def lines(self) -> Iterator[str]:
         about, notes, examples = parts_of(self.ctx.command.help or "")
         yield from self._wrapped(about)
         for note in notes if self.everything else ():
-            yield from ("", *self._note(note))
+            title, *lines = note.splitlines()
+            rows = [re.split(" {2,}", line, maxsplit=1) for line in lines]
+            yield from self._panel(title, rows) if rows else ("", *self._wrapped(note))
         yield from ("", *self._usage())
         if examples:
-            yield from ("", self._title("Examples"))
+            yield from self._panel("Examples", ())
             for example in examples:
                 yield from _folded(example, self.width)
-        for title, rows in self._panels().items():
-            yield from ("", self._title(title))
-            yield from (line for row in rows for line in self._row(*row))
+        for title, options in self._panels().items():
+            yield from self._panel(title, options)
         yield from self._end()
 
-    def _wrapped(self, text: str) -> list[str]:
-        return wrap(text, self.width, break_on_hyphens=False)
+    def _wrapped(self, text: str, **indents: str) -> list[str]:
+        return wrap(text, self.width, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
 
-    def _note(self, note: str) -> Iterator[str]:
-        title, *rows = note.splitlines()
-        if not rows:
-            yield from self._wrapped(note)
-            return
-        yield self._title(title)
-        for row in rows:
-            name, about = re.split(" {2,}", row, maxsplit=1)
-            yield from self._row(f"  {name}", about)
-
-    def _title(self, text: str) -> str:
-        """Return a heading."""
-        return styled(f"{text}:", sys.stdout, bold=True)
+    def _panel(self, title: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
+        """Yield a heading, and names beside what is said of them."""
+        yield from ("", styled(f"{title}:", sys.stdout, bold=True))
+        for name, about in rows:
+            names, indent = f"  {name}", " " * self.left
+            if len(names) >= self.left:
+                yield names
+                names = ""
+            if max(map(len, about.split(" "))) > self.width - self.left:
+                about = about.replace(JOINED, " ")
+            first = names.ljust(self.left)
+            texts = self._wrapped(about, initial_indent=first, subsequent_indent=indent)
+            yield from (text.replace(JOINED, " ") for text in texts)
 
     def _usage(self) -> Iterable[str]:
-        more = ["COMMAND"] if self._commands() else []
+        more = ["COMMAND"] if self.commands else []
         for param in self.params:
             if param.param_type_name == "argument":
                 name = param.metavar or param.name.upper()
                 more.append(name if param.required or name.startswith("[") else f"[{name}]")
         line = " ".join([f"Usage: {self.ctx.command_path} [OPTIONS]", *more])
-        return wrap(line, self.width, subsequent_indent="  ", break_on_hyphens=False)
-
-    def _commands(self) -> dict[str, Any]:
-        return getattr(self.ctx.command, "commands", {})
+        return self._wrapped(line, subsequent_indent="  ")
 
     def _panels(self) -> dict[str, list[tuple[str, str]]]:
         """Return the rows of each panel: names, and what is said of them."""
         panels: dict[str, list[tuple[str, str]]] = {}
-        for name, command in self._commands().items():
+        for name, command in self.commands.items():
             about = first_sentence(parts_of(command.help or "")[0])
-            panels.setdefault("Commands", []).append((f"  {name}", about))
+            panels.setdefault("Commands", []).append((name, about))
         for param in self.params:
             is_argument = param.param_type_name == "argument"
             is_rare = (self.ctx.command.name, param.name) in RARE
@@ -133,30 +132,14 @@ class _Page:
             if self.everything:
                 panel = "Arguments" if is_argument else param.rich_help_panel or "Options"
                 panels.setdefault(panel, []).append((_names(param), _described(param)))
-            elif self._commands() or is_argument or is_common:
-                about = first_sentence(param.help or "")
-                about = " ".join(filter(None, (about, _listed(param), _default(param))))
-                about = about.removesuffix(f" {AUTO}")
-                title = "Options" if self._commands() else "Common options"
-                panels.setdefault(title, []).append((_names(param), about))
+            elif is_argument or is_common:
+                rows = panels.setdefault("Common options", [])
+                rows.append((_names(param), _described(param, short=True)))
         return panels
-
-    def _row(self, names: str, about: str) -> Iterator[str]:
-        indent = " " * self.left
-        room = self.width - self.left
-        if max(map(len, about.split(" ")), default=0) > room:
-            about = about.replace(JOINED, " ")
-        texts = wrap(about, room, break_on_hyphens=False) or [""]
-        texts = [text.replace(JOINED, " ") for text in texts]
-        if len(names) >= self.left:
-            yield names
-        else:
-            yield names.ljust(self.left) + texts.pop(0)
-        yield from (indent + text for text in texts)
 
     def _end(self) -> Iterator[str]:
         path = self.ctx.command_path
-        if self._commands():
+        if self.commands:
             yield from ("", f"{path} COMMAND -h shows the options of a command.")
         elif not self.everything:
             count = sum(param.param_type_name == "option" for param in self.params)
@@ -198,15 +181,15 @@ def first_sentence(text: str) -> str:
 def _names(param: Any) -> str:
     """Return the names of an option or argument, and what stands for its value."""
     if param.param_type_name == "argument":
-        return f"  {param.metavar or param.name.upper()}"
+        return str(param.metavar or param.name.upper())
     short = [name for name in param.opts if not name.startswith("--")]
     long = [name for name in param.opts if name.startswith("--")]
     if param.secondary_opts and param.secondary_opts[0] == f"--no-{long[0][2:]}":
         long = [f"--[no-]{long[0][2:]}"]
     else:
         long += param.secondary_opts
-    names = f"{'  ' if short else '      '}{', '.join([*short, *long])}"
-    return names if param.is_flag else f"{names} {_value(param, LEFT - 2 - len(names))}"
+    names = f"{'' if short else '    '}{', '.join([*short, *long])}"
+    return names if param.is_flag else f"{names} {_value(param, LEFT - 4 - len(names))}"
 
 
 def _value(param: Any, room: int) -> str:
@@ -228,12 +211,12 @@ def _listed(param: Any) -> str:
     return f"[{', '.join(choices)}]" if choices and "|" not in _names(param) else ""
 
 
-def _described(param: Any) -> str:
-    """Return the help of an option with what else there is to know of it."""
-    parts = [param.help or "", *filter(None, [_listed(param)])]
-    if param.envvar:
-        parts.append(f"[env:{JOINED}{param.envvar}]")
-    return " ".join(filter(None, [*parts, _default(param)]))
+def _described(param: Any, *, short: bool = False) -> str:
+    """Return the help of an option with what else there is to know of it, or ``short`` of that."""
+    about = first_sentence(param.help or "") if short else param.help
+    variable = f"[env:{JOINED}{param.envvar}]" if param.envvar and not short else ""
+    text = " ".join(filter(None, (about, _listed(param), variable, _default(param))))
+    return text.removesuffix(f" {AUTO}") if short else text
 
 
 def _default(param: Any) -> str:

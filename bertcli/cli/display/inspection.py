@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.filesize import decimal as size
 from rich.json import JSON
 from rich.style import Style
 from rich.table import Table
@@ -41,7 +42,6 @@ USES = {  # by command
 }
 LABELLED, SHORT = ("classify", "tag"), 300  # commands with labels; characters of a value
 USUAL = ("Transformer", "StaticEmbedding", "Pooling", "Normalize")  # modules
-COLOURED = 100_000  # characters of a config up to which it has colours, which take time
 WIDE = 1000  # characters of a line that a terminal wraps and Rich would cut
 NAMES = 12  # characters, at least, of the names beside facts
 SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
@@ -63,20 +63,7 @@ def show_model(
             tensors(screen, report.tensor_rows)
         if "tree" in views and isinstance(report, FolderReport):
             tree(screen, report.tree())
-    if "verify" not in views:
-        return True
-    with drawing() as screen:
-        return checks(screen, verified)
-
-
-def size(nbytes: int) -> str:
-    """Return bytes in the unit that fits."""
-    value, unit = float(nbytes), "bytes"
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if value < 1000 or unit == "TB":
-            break
-        value /= 1000
-    return f"{nbytes:,} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"
+        return "verify" not in views or checks(screen, verified)
 
 
 def summary(screen: Console, report: FolderReport | StaticReport) -> None:
@@ -205,12 +192,10 @@ def sentence_facts(sentence: Sentence, option: str = "") -> Iterator[tuple[str, 
 
 def config(screen: Console, report: FolderReport | StaticReport) -> None:
     """Show the config as JSON."""
-    if isinstance(report, StaticReport):
-        screen.print(JSON.from_data(report.config), soft_wrap=True)
-    elif len(text := report.config.to_json()) > COLOURED:
-        screen.file.write(text)  # all of it is ASCII
-    else:
-        screen.print(JSON(text), soft_wrap=True)
+    text = (
+        json.dumps(report.config) if isinstance(report, StaticReport) else report.config.to_json()
+    )
+    screen.print(JSON(text), soft_wrap=True)
 
 
 def tokenizer(screen: Console, details: Mapping[str, Any]) -> None:
@@ -270,17 +255,12 @@ def checks(screen: Console, verified: Iterable[VerifyCheck]) -> bool:
     """Show each check when it is done, and return whether all passed."""
     sound = True
     for result in verified:
-        check(screen, result)
+        sign, style = SIGNS[result.ok]
+        line = Text.assemble((f"{sign:<6}", style), printable(result.what))
+        line.append(f"  {printable(result.detail)}" if result.detail else "", "dim")
+        screen.print(line, soft_wrap=True)
         sound = sound and result.ok is not False
     return sound
-
-
-def check(screen: Console, done: VerifyCheck) -> None:
-    """Show one check."""
-    sign, style = SIGNS[done.ok]
-    line = Text.assemble((f"{sign:<6}", style), printable(done.what))
-    line.append(f"  {printable(done.detail)}" if done.detail else "", "dim")
-    screen.print(line, soft_wrap=True)
 
 
 def by(shape: Iterable[Any]) -> str:
@@ -299,15 +279,15 @@ def _static_facts(report: StaticReport) -> Iterator[tuple[str, Any]]:
 
 
 ROWS = 20  # arrays that are shown
-OPTIONS = ("pooling", "max_length", "normalize")  # of embed, shown of a fingerprint; --json has all
+# What is shown of a fingerprint and its options; --json has all.
+MADE_WITH = ("model", "pooling", "max_length", "normalize", "weights")
 
 
 def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: bool) -> None:
     """Show a file of vectors and its check; `whole`: all of its arrays, however many."""
     with drawing() as screen:
         vectors(screen, report, whole=whole)
-        if verified:
-            check(screen, verified)
+        checks(screen, filter(None, [verified]))
 
 
 def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:
@@ -358,31 +338,23 @@ def _arrays(arrays: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what is shown of a manifest: of its fingerprint the model, some options, the hash."""
+    """Yield what is shown of a manifest: what its vectors were made with, then all else."""
     fingerprint = manifest.get("fingerprint")
     if isinstance(fingerprint, dict):
-        options, weights = fingerprint.get("options"), fingerprint.get("weights")
-        if "model" in fingerprint:
-            yield "model", str(fingerprint["model"])
-        if isinstance(options, dict):
-            yield from ((name, _brief(options[name])) for name in OPTIONS if name in options)
-        if isinstance(weights, dict):
-            yield "weights", ", ".join(f"{name} {str(item)[:12]}" for name, item in weights.items())
+        options = fingerprint.get("options")
+        made = {**fingerprint, **(options if isinstance(options, dict) else {})}
+        manifest = {name: made[name] for name in MADE_WITH if name in made} | {
+            name: value for name, value in manifest.items() if name != "fingerprint"
+        }
     for name, value in manifest.items():
+        if name == "weights" and isinstance(value, dict):
+            value = ", ".join(f"{file} {str(digest)[:12]}" for file, digest in value.items())
         if name == "inputs" and isinstance(value, list):
-            files = []
-            for item in value:
-                if isinstance(item, dict):
-                    digest = item.get("sha256")
-                    read = str(digest)[:12] if digest else "(read once)"
-                    files.append(f"{item.get('name')} {read}")
-            value = ", ".join(files)
-        if name != "fingerprint" or not isinstance(value, dict):
-            yield name, _brief(value)
-
-
-def _brief(value: Any) -> str:
-    return shortened(value if isinstance(value, str) else json.dumps(value), SHORT)
+            files = [item for item in value if isinstance(item, dict)]
+            digests = [str(file.get("sha256") or "(read once)")[:12] for file in files]
+            names = [str(file.get("name")) for file in files]
+            value = ", ".join(map(" ".join, zip(names, digests, strict=True)))
+        yield name, shortened(value if isinstance(value, str) else json.dumps(value), SHORT)
 
 
 SENTENCES = ("cyan", "yellow")
@@ -410,17 +382,13 @@ def attention_view(screen: Console, maps: AttentionMaps) -> None:
             header = Text("\n".join(token), tone)
             drawn.add_column(header, justify="right", vertical="bottom", width=CELL)
         for token, tone, weights in zip(tokens[:fits], tones, maps.mean[layer], strict=False):
-            cells = [
-                Text(f"{round(100 * weight) or ''}".rjust(CELL), _tint(weight))
-                for weight in weights[:fits].tolist()
-            ]
+            cells = []
+            for weight in weights[:fits].tolist():
+                back = shades(weight)
+                style = Style(color=readable_on(back), bgcolor=hexadecimal(back))
+                cells.append(Text(f"{round(100 * weight) or ''}".rjust(CELL), style))
             drawn.add_row(Text(token, tone), Text(" ▏", tone), *cells)
         screen.print(drawn)
         if fits < len(tokens):
             note = f"the first {fits} of {len(tokens)} tokens: -o attention.html shows all"
             screen.print(Text(note, "dim"))
-
-
-def _tint(weight: float) -> Style:
-    back = shades(weight)
-    return Style(color=readable_on(back), bgcolor=hexadecimal(back))

@@ -139,6 +139,11 @@ def rows_table(rows: Sequence[Mapping[str, Any]], **look: Any) -> Table:
     return drawn
 
 
+def rows_view(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """Draw rows of named values."""
+    yield rows_table(rows)
+
+
 def cell(value: Any) -> str:
     """Return a value as it stands in a cell."""
     if isinstance(value, float):
@@ -161,7 +166,7 @@ def shown(item: Encoded | Result) -> str:
 
 @contextmanager
 def opened_table(
-    inputs: Inputs, view: Callable[[Any], RenderableType] | None = None
+    inputs: Inputs, view: Callable[[Any], Iterable[RenderableType]]
 ) -> Iterator[Callable[[Sequence[Any]], None]]:
     """Yield a function that draws rows, the first of a run; what is typed is answered all along."""
     typed = "-" in inputs and sys.stdin is not None and sys.stdin.isatty()
@@ -173,8 +178,8 @@ def opened_table(
             rows = lines_of(rows)
             first = rows[: int(min(left, len(rows)))]
             left, more = left - len(first), more + len(rows) - len(first)
-            if first:
-                screen.print((view or rows_table)(first))
+            for picture in view(first) if first else ():
+                screen.print(picture)
 
         yield write
         for note in not_drawn(more):
@@ -199,6 +204,11 @@ TABLE_COLUMNS = (
 )
 BAR = 40  # characters of the longest bar of a histogram
 COUNTED = ("texts", "tokens", "p50", "p99", "max", "longer")  # of the summary of a file
+
+
+def token_views(tokenizer: Tokenizer, records: Sequence[Encoded]) -> Iterator[Table]:
+    """Draw records, a table each."""
+    return (token_table(encoded, tokenizer) for encoded in records)
 
 
 def token_table(encoded: Encoded, tokenizer: Tokenizer) -> Table:
@@ -266,7 +276,7 @@ def counts_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 HIDDEN = ("id", "truncated")  # fields of task results that are not drawn
 
 
-def results_table(results: Sequence[Result]) -> Table:
+def results_view(results: Sequence[Result]) -> Iterator[Table]:
     """Draw results, one item per row; the text is in the row of its first item."""
     rows = []
     for result in results:
@@ -275,10 +285,10 @@ def results_table(results: Sequence[Result]) -> Table:
             fields = {name: value for name, value in line.items() if name not in HIDDEN}
             rows.append({"text": text, **fields})
             text = ""
-    return rows_table(rows)
+    yield rows_table(rows)
 
 
-def models_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def models_view(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     """Draw what is on this machine, and what is known of it."""
     drawn = []
     for row in rows:
@@ -289,14 +299,15 @@ def models_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         size = f"{row['bytes'] / 1e6:,.1f} MB"
         name = row["model"] or row["path"]
         drawn.append({"model": name, "state": row["state"], "size": size, "about": about})
-    return rows_table(drawn)
+    yield rows_table(drawn)
 
 
 WIDEST = 12  # labels of a confusion matrix that is shown
 
 
-def evaluation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield the tables of a report: metrics, classes and the confusion."""
+def evaluation_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """Draw the only report: metrics, classes and the confusion."""
+    (report,) = reports
 
     def number(*values: float) -> str:
         return " to ".join(f"{value:.4f}" for value in values)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,6 @@ from bertcli.cli.display.console import Console, ProgressBar, clock
 if TYPE_CHECKING:
     from bertcli.training.run import Event, TrainingRun
 
-HISTORY, CURVE = 2000, 16  # losses of the curve, and its characters
-BLOCKS = "▁▂▃▄▅▆▇█"
 Show = Callable[["Event"], None]
 
 
@@ -43,7 +40,7 @@ class TrainingProgress:
     def __init__(self, steps: int, done: int) -> None:
         self.steps, self.first, self.step = steps, done, done
         self.began = monotonic()
-        self.losses: deque[float] = deque(maxlen=HISTORY)
+        self.loss: float | None = None
         self.last = self.held = ""  # what was said last of the training, and of held-out examples
 
     def see(self, event: Event) -> str:
@@ -53,7 +50,7 @@ class TrainingProgress:
         match event.kind:
             case "step":
                 losses = (value for name, value in event.values.items() if name.endswith("loss"))
-                self.losses.append(sum(losses))
+                self.loss = sum(losses)
             case "log":
                 self.last = training_line(event.values)
                 left = clock(self.seconds * (1 - self.share) / (self.share or 1))
@@ -81,9 +78,8 @@ class TrainingProgress:
         return monotonic() - self.began
 
     def counts(self) -> str:
-        """Describe where the run is, with the curve of its losses."""
-        loss = f"  loss {self.losses[-1]:.4f} {curve([*self.losses])}" if self.losses else ""
-        return f"{self.place}{loss}"
+        """Describe where the run is."""
+        return self.place if self.loss is None else f"{self.place}  loss {self.loss:.4f}"
 
     def last_lines(self, best: Mapping[str, Any]) -> Iterator[str]:
         """Describe what was last, and the weights that are kept; the log has all of it."""
@@ -93,16 +89,6 @@ class TrainingProgress:
             yield f"weights of step {best['step']:,} kept; {evaluation_line(best)}"
         elif self.held:
             yield f"{self.place}; {self.held}"
-
-
-def curve(values: Sequence[float]) -> str:
-    """Draw a curve of the means of values."""
-    size = -(-len(values) // CURVE)
-    parts = [values[at : at + size] for at in range(0, len(values), size)]
-    means = [sum(part) / len(part) for part in parts]
-    low, high = min(means), max(means)
-    levels = [(mean - low) / ((high - low) or 1.0) * (len(BLOCKS) - 1) for mean in means]
-    return "".join(BLOCKS[round(level)] for level in levels)
 
 
 def training_line(values: Any) -> str:

@@ -117,8 +117,9 @@ def pieces_view(item: Embedded) -> Group:
     return Group(drawn, *more, shape_of(*vectors.shape))
 
 
-def comparison_view(fields: Mapping[str, Any]) -> Iterator[RenderableType]:
+def comparison_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     """Draw what two files of vectors agree on, and their worst rows."""
+    (fields,) = reports
 
     def shown_value(name: str, value: Any) -> str:
         if isinstance(value, list):
@@ -143,6 +144,11 @@ def hit_row(score: Any, row: int, record: Record, longest: int = LONGEST) -> dic
     return hit if record.text is None else {**hit, "text": shortened(str(record.text), longest)}
 
 
+def answer_views(answers: Sequence[Answer]) -> Iterator[RenderableType]:
+    """Draw the nearest texts of each query."""
+    return map(answer_view, answers)
+
+
 def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
     """Draw the nearest texts of a query, the nearest first; ``numbered`` from 1, and shortened."""
     drawn = []
@@ -154,22 +160,18 @@ def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
     return rows_table(drawn, title=title, leading=1) if drawn else Group(title, "no results")
 
 
-def ranking_table(results: Sequence[Result]) -> Table:
+def ranking_view(results: Sequence[Result]) -> Iterator[Table]:
     """Draw texts with their scores, in the order of the results."""
-    return rows_table([hit_row(r.fields["score"], r.sample, r.record) for r in results])
+    yield rows_table([hit_row(r.fields["score"], r.sample, r.record) for r in results])
 
 
-def duplicates_view(run: Duplicates, groups: Sequence[DuplicateGroup]) -> Group:
+def duplicates_view(run: Duplicates, groups: Sequence[DuplicateGroup]) -> Iterator[RenderableType]:
     """Draw groups of near-duplicates, each below the text that is kept."""
-    pictures: list[RenderableType] = []
     for group in groups:
         scores = ["kept", *(f"{score:.4f}" for score in group.scores[:MOST].tolist())]
         numbered = zip(scores, [group.keep, *group.rows[:MOST].tolist()], strict=True)
-        pictures.append(
-            rows_table([hit_row(score, row, run.record_of(row)) for score, row in numbered])
-        )
-        pictures += not_drawn(len(group.rows[MOST:]))
-    return Group(*pictures)
+        yield rows_table([hit_row(score, row, run.record_of(row)) for score, row in numbered])
+        yield from not_drawn(len(group.rows[MOST:]))
 
 
 def hit_view(hit: Hit) -> Group:

@@ -3,7 +3,8 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -46,15 +47,14 @@ def complete_field(ctx: typer.Context, incomplete: str) -> list[str]:
     from bertcli.records.source import Source, input_files
 
     before, comma, last = incomplete.rpartition(",")
-    names: dict[str, None] = {}
     files: list[str] = []
     for name in INPUTS:
         value = ctx.params.get(name) or ()
         files += [value] if isinstance(value, str) else value
     try:
         source = Source(format=ctx.params.get("input_format") or "auto")
-        for path in input_files((path for path in files if path != "-"), source)[:1]:
-            names.update(dict.fromkeys(field_names(path, source)))
+        paths = input_files((path for path in files if path != "-"), source)[:1]
+        names = [name for path in paths for name in field_names(path, source)]
     except BertcliError:
         return []
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
@@ -112,10 +112,6 @@ class ModelOptions(OptionGroup):
     def folder(self, files: Sequence[str] = TOKENIZER_FILES) -> ModelFolder:
         """Return the model's folder; files that are missing are downloaded."""
         return find_model(self.model, files=files, revision=self.revision, offline=self.offline)
-
-    def files(self) -> list[Path]:
-        """Return the files that the model is read from."""
-        return model_files(self.folder().path)
 
     def tokenizer(self, console: Console, *, parse_special: bool = True) -> Tokenizer:
         """Return the tokenizer of the model."""
@@ -177,8 +173,7 @@ class OutputOptions(OptionGroup):
         """
         from bertcli.files.writers import format_of
 
-        (kind,) = (field.type for field in fields(self) if field.name == "format")
-        choices = get_args(get_args(kind)[0])
+        choices = get_args(get_args(type(self).__annotations__["format"])[0])
         if self.format == "table" and self.output is not None:
             raise UsageError(
                 "a table cannot be written to a file",
@@ -196,22 +191,29 @@ class OutputOptions(OptionGroup):
         form: str,
         inputs: Sequence[str | Path] = (),
         *models: ModelOptions,
-        view: Callable[[Any], Any] | None = None,
+        view: str = "tables.rows_view",
+        about: Sequence[Any] = (),
     ) -> AbstractContextManager[Callable[..., None]]:
         """Open the writer of a format; that of a table draws a ``view`` of what it takes.
 
+        That is a function of `bertcli.cli.display`, which takes what the view is ``about`` first.
         Raises OutputError when it would write to one of the inputs, or to a file of a model.
         """
         if form == "table":
             from bertcli.cli.display.tables import opened_table
 
-            return opened_table(inputs, view)
+            module, name = view.split(".")
+            draw = getattr(import_module(f"bertcli.cli.display.{module}"), name)
+            return opened_table(inputs, partial(draw, *about))
         from bertcli.files.writers import RAGGED, TENSORS, open_writer
 
         if self.on_terminal and form in (*TENSORS, *RAGGED, "parquet"):
             raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
         if self.output is not None and os.path.exists(self.output):
-            inputs = [*inputs, *(path for model in models for path in model.files())]
+            inputs = [
+                *inputs,
+                *(path for model in models for path in model_files(model.folder().path)),
+            ]
         return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
 
 
@@ -271,9 +273,10 @@ class ConsoleOptions(OptionGroup):
     ] = False
     verbose: Annotated[bool, flag("--verbose", "Show details.", "-v")] = False
 
-    def console(self) -> Console:
-        """Return the console that writes messages to stderr."""
-        return Console(quiet=self.quiet, verbose=self.verbose)
+    def console(self, output: OutputOptions | None = None) -> Console:
+        """Return the console that writes messages to stderr, beside the output of a run."""
+        beside = output is not None and output.on_terminal
+        return Console(quiet=self.quiet, verbose=self.verbose, beside_output=beside)
 
 
 def _show_versions(asked: bool) -> None:

@@ -46,6 +46,13 @@ RULES = {
     "--pairs cannot be combined with TEXT, --input or --files-from": "",
     "QUERY cannot be combined with --input": "",
     "--margin requires --mine": "",
+    "--mine requires --corpus": "",
+    "--mine cannot be combined with --sparse or --token-vectors": "",
+    "--attention cannot be combined with --tree, --tensors, --config, --tokenizer or --verify": "",
+    "--stats cannot be combined with --count or --from-tokens": "",
+    "--count cannot be combined with --from-tokens": "",
+    "--sparse cannot be combined with --precision": "",
+    "--token-vectors cannot be combined with --word-vectors": "",
     "--scores all cannot be combined with --top-k or --threshold": "",
     "--sparse cannot be combined with --token-vectors": "",
     "--per-file requires --count or --stats": "",
@@ -121,36 +128,34 @@ class OptionGroup:
         """Raise UsageError where options contradict each other."""
 
 
+def option(
+    about: str,
+    metavar: str | None = None,
+    *names: str,
+    complete: Callable[..., Any] | None = None,
+    panel: str | None = None,
+    **more: Any,
+) -> Any:
+    """Return an option that takes what ``metavar`` stands for, or one of its choices."""
+    more |= {"autocompletion": complete, "rich_help_panel": panel}
+    return typer.Option(*names, metavar=metavar, help=about, **more)
+
+
 def number(
     about: str,
     *names: str,
     low: float = 1,
     high: float | None = None,
     metavar: str = "N",
-    envvar: str | None = None,
-    panel: str | None = None,
+    **more: Any,
 ) -> Any:
     """Return an option that takes a number from ``low`` to ``high``."""
-    more: dict[str, Any] = {"min": low, "max": high, "rich_help_panel": panel}
-    return typer.Option(*names, metavar=metavar, help=about, envvar=envvar, **more)
+    return option(about, metavar, *names, min=low, max=high, **more)
 
 
-def decimal(about: str, *, high: float | None = None, envvar: str | None = None) -> Any:
-    """Return an option that takes a number with decimals, from 0 to ``high``."""
-    return number(about, low=0, high=high, metavar="X", envvar=envvar)
-
-
-def option(
-    about: str,
-    metavar: str | None = None,
-    *names: str,
-    envvar: str | None = None,
-    complete: Callable[..., Any] | None = None,
-    panel: str | None = None,
-) -> Any:
-    """Return an option that takes what ``metavar`` stands for, or one of its choices."""
-    more: dict[str, Any] = {"autocompletion": complete, "rich_help_panel": panel}
-    return typer.Option(*names, metavar=metavar, help=about, envvar=envvar, **more)
+def decimal(about: str, **more: Any) -> Any:
+    """Return an option that takes a number with decimals, from 0."""
+    return number(about, low=0, metavar="X", **more)
 
 
 def argument(

@@ -1,8 +1,7 @@
 """The options of inputs: texts, files, formats and fields."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from bertcli.cli.display.console import Console, stdin_is_terminal
@@ -110,26 +109,30 @@ def source_paths(
     return ("-",)
 
 
-def named_source(options: Any, files: list[str] | None, *, given: bool, **values: Any) -> Source:
-    """Return the source of ``files`` that a group names, with the other options of that group.
+def source_of(
+    *groups: OptionGroup, named: list[str] | None = None, objects: bool = False, **values: Any
+) -> Source:
+    """Return the source that these options describe: texts, files or stdin.
 
-    ``values`` are the fields that are not its options; ``given`` tells that texts are.
+    ``named`` are the files, where no option is --input; of ``objects`` stdin is JSONL. ``values``
+    are the fields of the source that have no option of their name.
     """
-    listed = options.files_from
-    asked: dict[str, Any] = {
-        "paths": source_paths(files, given=given, listed=listed, null=options.null),
+    options = {name: value for group in groups for name, value in vars(group).items()}
+    texts = tuple(values.get("texts", options.get("texts")) or ())
+    listed, null = options.get("files_from"), options.get("null", False)
+    files = named or options.get("input")
+    paths = source_paths(files, given=bool(texts), listed=listed, null=null)
+    form = "whole" if options.get("whole") else options.get("input_format", "auto")
+    usual = {
+        "texts": texts,
+        "paths": paths,
         "list_file": listed,
-        "null": options.null and listed is None,  # else it is of the list of names
-        "format": format_of(options),
-        "keep": options.keep_fields,
+        "null": null and listed is None,  # else it is of the list of names
+        "format": "jsonl" if objects and form == "auto" and paths == ("-",) else form,
+        "keep": options.get("keep_fields"),
+        "asked": fields_asked(options),
     }
-    return record(Source, options, **(asked | values))
-
-
-def format_of(options: Any) -> str:
-    """Return how the files of a group of options are read."""
-    whole = getattr(options, "whole", False)  # which token ids are never
-    return "whole" if whole else str(options.input_format)
+    return record(Source, *groups, **(usual | values))
 
 
 def reader_of(source: Source, console: Console, texts: Sequence[str] = ()) -> Reader:
@@ -148,13 +151,16 @@ def reader_of(source: Source, console: Console, texts: Sequence[str] = ()) -> Re
     return Reader(source, console.warn, console.note)
 
 
-def fields_asked(options: Any, *names: str) -> tuple[str, ...]:
-    """Return the options among these that name fields; what the environment sets asks for none."""
-    values = {name: getattr(options, name) for name in names}
+NAMES_OF_FIELDS = ("query_field", "text_field", "pair_field", "id_field", "keep_fields")
+
+
+def fields_asked(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the options that name fields; what the environment sets asks for none."""
     return tuple(
         f"--{name.replace('_', '-')}"
-        for name, value in values.items()
-        if value not in (None, "*") and os.environ.get(f"BERTCLI_{name.upper()}") != value
+        for name in NAMES_OF_FIELDS
+        if (value := options.get(name)) not in (None, "*")
+        and os.environ.get(f"BERTCLI_{name.upper()}") != value
     )
 
 
@@ -221,14 +227,13 @@ class InputOptions(OptionGroup):
                 f"--pair was given {len(self.pair)} times, but BERT takes at most two sentences",
                 "give one TEXT and one --pair",
             )
-        files = self.input if self.pairs is None else [self.pairs]
-        asked: dict[str, Any] = {
-            "texts": tuple(self.texts or ()),
-            "pair": self.pair[0] if self.pair else None,
-            "are_pairs": self.pairs is not None,
-            "asked": fields_asked(self, "text_field", "pair_field", "id_field", "keep_fields"),
-        }
-        return named_source(self, files, given=bool(self.texts), **(asked | changes))
+        return source_of(
+            self,
+            named=None if self.pairs is None else [self.pairs],
+            pair=self.pair[0] if self.pair else None,
+            are_pairs=self.pairs is not None,
+            **changes,
+        )
 
 
 class TaskFileOptions(OptionGroup):
@@ -249,20 +254,3 @@ class TaskFileOptions(OptionGroup):
     encoding: Encoding = "utf-8"
     encoding_errors: EncodingErrors = "strict"
     max_record_bytes: MaxRecordBytes = LARGEST_RECORD
-
-    def source(self, *, given: bool, objects: bool, **changes: Any) -> Source:
-        """Return the source: files or stdin, unless texts are ``given``.
-
-        Stdin is JSONL where records are ``objects``.
-        """
-        asked = {"asked": fields_asked(self, "id_field", "keep_fields")}
-        source = named_source(self, self.input, given=given, **(asked | changes))
-        jsonl = objects and source.format == "auto" and source.paths == ("-",)
-        return replace(source, format="jsonl") if jsonl else source
-
-    def text_source(self, own: Any, **changes: Any) -> Source:
-        """Return the source of single texts: those among a command's ``own`` options, or files."""
-        texts, asked = tuple(own.texts or ()), fields_asked(own, "text_field")
-        asked += fields_asked(self, "id_field", "keep_fields")
-        about = {"texts": texts, "text_field": own.text_field, "single": True, "asked": asked}
-        return self.source(given=bool(texts), objects=False, **(about | changes))
