@@ -8,7 +8,7 @@ CTranslate2, OpenVINO. The sections:
 
     embed    all of them on short, long and mixed texts (corpus.py), cosines, share of the ceiling
     lengths  throughput against the length of the texts
-    choices  bertcli: cls pooling, lower layers, equal texts
+    choices  bertcli: lower layers
     size     time a text and memory for 1,000 and 10,000 texts (--large: 100,000)
     threads  one thread, two, ... (--threads is the most)
     start    one text in a fresh process

@@ -167,12 +167,12 @@ def lengths(setting: Setting) -> Section:
 
 
 def choices(setting: Setting) -> Section:
-    """What asking for less costs less: cls pooling, lower layers, equal texts."""
+    """What asking for less costs less: lower layers."""
     count, depth = setting.count, setting.shape.layers
     short = setting.corpus.short(count(300))
     sets = [short, setting.corpus.long(count(30))]
     lower = [bertcli(f"layer {k}", layers=(k,)) for k in range(depth)]
-    asked = [bertcli("mean"), bertcli("cls", pooling="cls"), *lower]
+    asked = [bertcli("mean"), *lower]
     found = setting.arena.race(asked, sets)
     record = {
         texts.name: {one.name: paired(found[texts.name][0], one) for one in found[texts.name]}
@@ -180,20 +180,7 @@ def choices(setting: Setting) -> Section:
     }
     lines = [(name, *(record[texts.name][name] for texts in sets)) for name in record[sets[0].name]]
     table = Table("bertcli float32, x its mean of the last layer", ("", "short", "long"), lines)
-    again, gain = repeated(setting, short)
-    return Section([table, again], {"speed": record, "four_times_each": gain})
-
-
-def repeated(setting: Setting, once: TextSet) -> tuple[Table, dict[str, float]]:
-    """Each text four times against four times as many texts."""
-    four = TextSet("four times each", once.texts * 4, once.lengths * 4)
-    found = setting.arena.race(setting.pick(OURS, REFERENCE), [once, four])
-    gain = {
-        ones.name: 4 * paired(ones, fours)
-        for ones, fours in zip(found[once.name], found[four.name], strict=True)
-    }
-    title = "each text four times: texts/s against those of distinct texts"
-    return Table(title, ("", "x"), list(gain.items())), gain
+    return Section([table], {"speed": record})
 
 
 def size(setting: Setting) -> Section:

@@ -157,7 +157,7 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
 
     A tied weight is written once, under the name that transformers chooses. Each file appears
     whole, and the config last: a folder in which saving was interrupted does not load.
-    ValueError when `config` does not describe the model, as after `fuse_qkv`; OutputError when
+    ValueError when `config` does not describe the model; OutputError when
     the folder cannot be written.
     """
     folder = Path(folder)

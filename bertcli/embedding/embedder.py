@@ -152,7 +152,7 @@ class Embedder:
             embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms, late)
             return embedder.with_dim(asked)
         except BertcliError:
-            runtime.close()
+            runtime.runner.close()
             raise
 
     def with_dim(self, asked: int | None) -> Self:
@@ -455,7 +455,7 @@ class Embedder:
             "max_length": self.max_length,
             "include_prompt": self.sentence.include_prompt,
             "lower_case": self.sentence.lower_case,
-            **self.runtime.facts,
+            **self.runtime.facts(),
         }
         if self.terms:
             chosen |= {"sparse": True, **self.terms.described, "top_terms": options.top_terms}

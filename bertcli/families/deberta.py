@@ -56,8 +56,6 @@ def _convolution(values: JsonObject) -> Convolution | None:
         return None
     if size % 2 == 0:
         raise unsupported(values, "conv_kernel_size", "an odd number of tokens")
-    if values["num_hidden_layers"] < 2:  # whose first layer may be read for first tokens alone
-        raise unsupported(values, "num_hidden_layers", "2 or more beside a convolution")
     groups = values.checked("conv_groups", *whole_number(1)) or 1
     if values["hidden_size"] % groups:
         raise values.bad("conv_groups", "a divisor of hidden_size")

@@ -5,7 +5,7 @@ the machine has (`compute`). `cpu_engine` is OpenVINO (`openvino`), which runs t
 made of a model's weights whenever it is opened; `quantizing` makes one of 8-bit integers,
 `padded_graph` is the graph that others run, or made, and `onnx_graph` writes it as ONNX.
 `torch_engine` is torch, on the `devices` there are. `static_engine` takes means over tables of
-token vectors. `pool` shares batches among processes, one per device. All are runners behind the
-interface in `runner`. Nobody is called back: a run yields its steps (`progress`, which also says
+token vectors. `pool` has a process per device. All of them are devices that the `runner` gives
+batches to. Nobody is called back: a run yields its steps (`progress`, which also says
 where messages go). `named_models` loads the network alone, by name. Begin with `runtime`.
 """

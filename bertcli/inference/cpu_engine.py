@@ -14,10 +14,9 @@ longer than a small batch; and T is filled up for the same reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,12 +32,11 @@ from bertcli.inference.openvino import (
     core_for_cpu,
     has_bfloat16,
     openvino_core,
-    openvino_version,
     settings,
 )
 from bertcli.inference.padded_graph import output_of_file
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import BatchRunner, Finish, Kept, Runner, Tokens
+from bertcli.inference.runner import Arriving, Device, Finish, Kept, Runner, Tokens
 from bertcli.inference.runtime import ModelSpec, Runtime, TokenizerLoader
 
 if TYPE_CHECKING:
@@ -93,7 +91,9 @@ class RowLayout:
         others = (texts.extra[name] for name in self.tables)
         flat[:, :total] = np.stack([texts.ids, texts.types, np.flatnonzero(real), *others])
         rows = texts.offsets[:-1, None] + np.where(real, place, 0)
-        arrays = (*flat[:3], rows, self._attended(texts), self._read(texts))
+        whole = self.reading.mean or self.reading.terms
+        read = np.arange(0) if whole else self.reading.places(texts)
+        arrays = (*flat[:3], rows, self._attended(texts), read)
         extra = [flat[3:]] if self.tables else []
         return [np.ascontiguousarray(array, np.int32) for array in (*arrays, *extra)]
 
@@ -102,13 +102,6 @@ class RowLayout:
             return texts.lengths
         attended = self.reading.attended(texts)
         return np.diff(np.append(0, attended.cumsum())[texts.offsets])
-
-    def _read(self, texts: Tokens) -> Places:
-        if self.reading.first:
-            return texts.offsets[:-1]
-        if self.reading.token is not None:
-            return np.flatnonzero(texts.ids == self.reading.token)
-        return np.arange(0 if self.reading.mean or self.reading.terms else len(texts.ids))
 
 
 BUDGET = 4096  # tokens of a batch: few enough for the cache of a CPU
@@ -127,15 +120,12 @@ class InGraph:
 
 
 @dataclass
-class CompiledRunner(BatchRunner):
+class CompiledModel(Device):
     """A compiled model, run by this process over texts whose rows have one length."""
 
     model: Any  # of OpenVINO
     weights: Weights  # whose memory it shares
     spec: ModelSpec
-    threads: int
-    budget: int
-    lock: Lock = field(default_factory=Lock)  # one request, which takes all cores
     where = "cpu"
 
     def __post_init__(self) -> None:
@@ -145,96 +135,80 @@ class CompiledRunner(BatchRunner):
         self.layout = RowLayout(self.spec.reading, config.most_tokens, tables, step)
         self.request, self.tensor = self.model.create_infer_request(), openvino_core().Tensor
 
-    def counted(self, texts: Tokens) -> Places:
-        """Return the lengths of the rows."""
-        return self.layout.lengths(texts.lengths)
+    @property
+    def threads(self) -> int:
+        """The threads that it takes."""
+        return int(self.model.get_property("INFERENCE_NUM_THREADS"))
 
-    def groups(self, texts: Tokens, budget: int) -> Iterator[tuple[Places, int]]:
-        """Yield the texts of each length of rows, the longest first.
+    def batches(self, texts: Tokens, budget: int) -> Iterator[Places]:
+        """Yield texts of each length of rows, the longest first.
 
         Those that are equally long stand side by side, and are pooled together.
         """
-        counts, lengths = np.array(self._read(texts)), self.counted(texts)
-        order = np.argsort(-texts.lengths, kind="stable")
         reading = self.spec.reading
-        for length in sorted({*lengths.tolist()}, reverse=True):
-            alike = order[lengths[order] == length]
-            most = budget
+        counts, rows = np.array(reading.counts(texts)), self.layout.lengths(texts.lengths)
+        order = np.argsort(-texts.lengths, kind="stable")
+        for length in sorted({*rows.tolist()}, reverse=True):
+            alike = order[rows[order] == length]
+            size = budget // max(1, length)
             if reading.terms:
-                most = min(budget, SCORED)
+                size = min(size, SCORED // max(1, length))
             elif reading.token is not None:  # each of them becomes a row of logits
-                most = min(budget, int(SCORED // max(1, counts[alike].max()) * length))
-            yield alike, most
+                size = min(size, SCORED // max(1, int(counts[alike].max())))
+            size = max(1, size)
+            for start in range(0, len(alike), size):
+                yield alike[start : start + size]
 
-    def vectors(self, batch: Tokens, finish: Finish) -> Kept:
+    def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Run a batch of texts whose rows have one length."""
         inputs = dict(enumerate(map(self.tensor, self.layout.of(batch))))
-        with self.lock:
-            (states,) = self.request.infer(inputs, False, False).values()  # packed, and copied
-        rows: Kept = finish(InGraph(), states, self._read(batch))
-        return rows
-
-    def _read(self, texts: Tokens) -> list[int]:
-        """Return how many rows of the result each text has."""
-        alone = self.spec.pooler or self.spec.reading.terms
-        return [1] * len(texts) if alone else self.spec.reading.counts(texts)
+        (states,) = self.request.infer(inputs, False, False).values()  # packed, and copied
+        rows: Kept = finish(InGraph(), states, self.spec.reading.counts(batch))
+        return lambda: rows
 
 
-@dataclass(frozen=True)
-class CompiledRuntime(Runtime):
-    """A model that OpenVINO runs."""
+def open_compiled(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell = SILENCE) -> Runtime:
+    """Make the graph of a folder's model and compile it for this CPU.
 
-    form: str  # how its texts are laid out
-    stored: Path | None  # the file with its graph, where it is not made of weights
-    same_bits = True
+    Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
+    choice that this model or this engine cannot follow, OpenvinoError where OpenVINO is not
+    installed, or cannot run the model.
+    """
+    compute = spec.compute
+    if compute.dtype == "bfloat16" and not has_bfloat16():
+        tell.warn("this CPU has no bfloat16 arithmetic: computing in float32")
+        compute = replace(compute, dtype="float32")
+    dtype = "float32" if compute.dtype == "auto" else compute.dtype
+    spec = replace(spec, compute=replace(compute, dtype=dtype))
+    if reason := unable(spec):
+        raise UsageError(f"{reason} is not possible with --backend openvino", "use --backend torch")
+    places = tuple(compute.device.replace("auto", "cpu").split(","))
+    if spec.one_device and len(places) > 1:
+        raise several(compute.device, "name one of them")
+    model, stored = compiled_model(spec), graph_file(spec)
+    runner, threads = Runner([model], budget_of(spec)), model.threads
+    if len(places) > 1:
+        from bertcli.inference.pool import process_runner  # with multiprocessing: a late import
 
-    @classmethod
-    def open(
-        cls, spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell = SILENCE
-    ) -> CompiledRuntime:
-        """Make the graph of a folder's model and compile it for this CPU.
+        share = replace(spec.compute, threads=max(1, threads // len(places)))
+        opener = partial(open_runner, replace(spec, compute=share))
+        runner = process_runner([(place, opener) for place in places], budget_of(spec))
 
-        Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
-        choice that this model or this engine cannot follow, OpenvinoError where OpenVINO is not
-        installed, or cannot run the model.
-        """
-        compute = replace(spec.compute, dtype=_dtype(spec.compute.dtype, tell))
-        spec = replace(spec, compute=compute)
-        if reason := unable(spec):
-            raise UsageError(
-                f"{reason} is not possible with --backend openvino", "use --backend torch"
-            )
-        places = tuple(compute.device.replace("auto", "cpu").split(","))
-        if spec.one_device and len(places) > 1:
-            raise several(compute.device, "name one of them")
-        first = open_runner(spec)
-        runner: Runner = first
-        threads = runner.threads
-        if len(places) > 1:
-            from bertcli.inference.pool import ProcessPool  # with multiprocessing: a late import
-
-            share = max(1, threads // len(places))
-            process = replace(spec, compute=replace(compute, threads=share))
-            openers = [partial(open_runner, process)] * len(places)
-            runner = ProcessPool(places, openers, share, budget_of(spec))
-        form, stored = first.layout.form, graph_file(spec)
-        config = first.weights.config
-        return cls(spec, tokenizer(), config, runner, places, threads, form, stored)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What decides the numbers of this runner, for manifests."""
+    def facts() -> dict[str, Any]:
         return {
             "backend": "openvino",
-            "openvino": openvino_version(),
+            "openvino": openvino_core().get_version(),
             "cpu": cpu_features(),
-            "dtype": self.spec.compute.dtype,
-            **({"graph": digests_of_graph(self.stored)} if self.stored else {}),
-            "kernel": self.form,
+            "dtype": dtype,
+            **({"graph": digests_of_graph(stored)} if stored else {}),
+            "kernel": model.layout.form,
             "device": "cpu",
             "threads": None,  # the numbers do not depend on them
-            "batch_tokens": budget_of(self.spec),
+            "batch_tokens": budget_of(spec),
         }
+
+    config = model.weights.config
+    return Runtime(spec, tokenizer(), config, runner, places, threads, facts, same_bits=True)
 
 
 def budget_of(spec: ModelSpec) -> int:
@@ -242,8 +216,13 @@ def budget_of(spec: ModelSpec) -> int:
     return spec.compute.batch_tokens or BUDGET
 
 
-def open_runner(spec: ModelSpec) -> CompiledRunner:
-    """Make the graph of a model and compile it, in this process. Errors are those of `open`."""
+def open_runner(spec: ModelSpec) -> Runner:
+    """Open a model in this process. Errors are those of `open_compiled`."""
+    return Runner([compiled_model(spec)], budget_of(spec))
+
+
+def compiled_model(spec: ModelSpec) -> CompiledModel:
+    """Make the graph of a model and compile it."""
     spec.reading.indices(read_config(spec.folder).depth)
     core, properties = core_for_cpu(), settings(spec.compute.dtype, spec.compute.threads)
     pooler = bool(spec.pooler) if spec.kind == "BertModel" else None
@@ -261,8 +240,7 @@ def open_runner(spec: ModelSpec) -> CompiledRunner:
             raise OpenvinoError("out of memory: the model itself does not fit") from None
         reason = str(failed).strip().splitlines()[-1]
         raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
-    threads = int(model.get_property("INFERENCE_NUM_THREADS"))
-    return CompiledRunner(model, weights, spec, threads, budget_of(spec))
+    return CompiledModel(model, weights, spec)
 
 
 def graph_file(spec: ModelSpec) -> Path | None:
@@ -294,14 +272,6 @@ def graph_file(spec: ModelSpec) -> Path | None:
 def digests_of_graph(file: Path) -> dict[str, str]:
     """Return the sha256 of the files of a graph, by name."""
     return {path.name: sha256(path) for path in (file, file.with_suffix(".bin"))}
-
-
-def _dtype(asked: str, tell: Tell) -> str:
-    """Return the number format that is computed in, which this CPU has."""
-    if asked == "bfloat16" and not has_bfloat16():
-        tell.warn("this CPU has no bfloat16 arithmetic: computing in float32")
-        return "float32"
-    return "float32" if asked == "auto" else asked
 
 
 def unable(spec: ModelSpec) -> str:

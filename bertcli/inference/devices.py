@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from bertcli.errors import BertcliError, UsageError, out_of_memory
 from bertcli.inference.compute import cpu_flags, several
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Kept
-from bertcli.models.attention import Varlen, packed, padded, varlen
+from bertcli.inference.runner import Arriving
+from bertcli.models.attention import Varlen, packed, varlen
 from bertcli.models.bert import BertModel
 from bertcli.models.positions import NoDistance
 
@@ -108,9 +108,6 @@ def use_threads(count: int | None) -> int:
     return torch.get_num_threads()
 
 
-Arriving = Callable[[], Kept]  # waits for the vectors of a batch, and returns them
-
-
 class Wire:
     """The way to a device and back."""
 
@@ -131,18 +128,19 @@ class Wire:
 
     def back(self, vectors: Tensor | Sequence[Tensor]) -> Arriving:
         """Begin to fetch vectors, or those of each text; what is returned waits for them."""
-        if not self.pinned:
-            arrays = _array(vectors) if isinstance(vectors, Tensor) else [*map(_array, vectors)]
-            return lambda: arrays
         if isinstance(vectors, Tensor):
             return self._fetched(vectors)
         ends = np.cumsum([len(vector) for vector in vectors])[:-1]
         arriving = self._fetched(torch.cat(list(vectors)))
         # copied: a view would hold the pinned memory of the whole batch
-        return lambda: [part.copy() for part in np.split(np.asarray(arriving()), ends)]
+        return lambda: [part.copy() for part in np.split(arriving(), ends)]
 
-    def _fetched(self, vectors: Tensor) -> Arriving:
-        wide = _widened(vectors)
+    def _fetched(self, vectors: Tensor) -> Callable[[], np.ndarray]:
+        # NumPy has no bfloat16, and nobody wants float16.
+        wide = vectors if vectors.element_size() >= 4 else vectors.float()
+        if not self.pinned:
+            array: np.ndarray = wide.cpu().numpy()
+            return lambda: array
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             here = torch.empty(wide.shape, dtype=wide.dtype, pin_memory=True)
@@ -156,16 +154,6 @@ class Wire:
             return array
 
         return arrived
-
-
-def _widened(vectors: Tensor) -> Tensor:
-    """Return half precision as float32: NumPy has no bfloat16, and nobody wants float16."""
-    return vectors if vectors.element_size() >= 4 else vectors.float()
-
-
-def _array(vectors: Tensor) -> np.ndarray:
-    array: np.ndarray = _widened(vectors).cpu().numpy()
-    return array
 
 
 TRIED = (1, 2, 17, 64, 129, 3, 300)  # tokens of the texts that are tried
@@ -191,14 +179,12 @@ def unfit(model: BertModel, device: torch.device, run: Varlen) -> str:
 
     It is tried on a small batch, and has to give what the padded path gives.
     """
-    layers = [layer.attention.self for layer in model.encoder.layer]
-    dtype = model.embeddings.word_embeddings.weight.dtype
+    config, dtype = model.config, model.embeddings.word_embeddings.weight.dtype
     if dtype.itemsize != 2:
         return f"varlen computes in half precision, not in {str(dtype)[6:]}"
-    plain = all(type(layer.distance_embedding) is NoDistance for layer in layers)
-    if model.config.is_decoder or not plain:
+    layers = [layer.attention.self.distance_embedding for layer in model.encoder.layer]
+    if config.is_decoder or any(type(distance) is not NoDistance for distance in layers):
         return "varlen cannot add to the scores"
-    config = model.config
     heads = {config.heads(at) for at in range(len(layers))}  # fewer where some are pruned
     try:
         apart = [_difference(run, count, config.head_size, dtype, device) for count in heads]
@@ -213,20 +199,13 @@ def unfit(model: BertModel, device: torch.device, run: Varlen) -> str:
 def _difference(
     run: Varlen, heads: int, size: int, dtype: torch.dtype, device: torch.device
 ) -> float:
-    """Return how far a kernel is from the padded path, for all tokens and for the first of each.
+    """Return how far a kernel is from the padded path.
 
     Random queries, keys and values: what a text sees of another one changes its own a lot.
     """
-    total, starts = sum(TRIED), [0, *accumulate(TRIED)]
+    bounds = torch.tensor([0, *accumulate(TRIED)], dtype=torch.int32, device=device)
     draw = torch.Generator().manual_seed(1)
-    qkv = torch.randn(3, total, heads, size, generator=draw).to(device, dtype)
-    bounds = torch.tensor(starts, dtype=torch.int32, device=device)
-    first = torch.tensor(starts[:-1], device=device)
-
-    def apart(q: Tensor, queries: int | None) -> float:
-        _, k, v = qkv
-        expected = packed(TRIED, padded(at=0), queries)(q, k, v, NoDistance(), 0.0)
-        ours = varlen(bounds, max(TRIED), run, queries)(q, k, v, NoDistance(), 0.0)
-        return float((ours.float() - expected.float()).abs().max())
-
-    return max(apart(qkv[0], None), apart(qkv[0][first], 1))
+    q, k, v = torch.randn(3, sum(TRIED), heads, size, generator=draw).to(device, dtype)
+    ours = varlen(bounds, max(TRIED), run)(q, k, v, NoDistance(), 0.0)
+    expected = packed(TRIED)(q, k, v, NoDistance(), 0.0)
+    return float((ours.float() - expected.float()).abs().max())

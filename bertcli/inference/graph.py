@@ -43,6 +43,17 @@ OPERATIONS = "opset15"
 HIDDEN = -1e30  # added to the score of what is no token: its share of attention is 0
 SMALL = 64  # bytes of a constant that is a shape or an axis, and no table
 LOUD = "loud_"  # how the names of products begin that stay float32 where others are 8 bits
+USUAL: Mapping[str, Mapping[str, Any]] = {  # attributes, unless others are given
+    "Reshape": {"special_zero": False},
+    "MatMul": {"transpose_a": False, "transpose_b": True},
+    "MVN": {"normalize_variance": True, "eps_mode": "inside_sqrt"},
+    "ShapeOf": {"output_type": "i32"},
+    "Range": {"output_type": "i32"},
+    "ReduceSum": {"keep_dims": False},
+    "ReduceMax": {"keep_dims": False},
+    "ReduceMean": {"keep_dims": False},
+    "ReduceProd": {"keep_dims": False},
+}
 INPUTS = {"ids": 1, "types": 1, "back": 1, "rows": 2, "lengths": 1, "read": 1}  # and their axes
 
 
@@ -68,6 +79,7 @@ class OpenvinoNetwork:
             value if isinstance(value, self.core.Output) else self.constant(value)
             for value in inputs
         ]
+        attributes = {**USUAL.get(operation, {}), **attributes}
         return self.factory.create(operation, nodes, attributes).output(0)
 
     def constant(self, value: Numbers) -> Node:
@@ -146,7 +158,7 @@ def linear(
         rows, columns = (slice(None) if units is None else units for units in (into, out_of))
         matrix = np.ascontiguousarray(net.array(weight)[rows][:, columns])
         vector = net.array(bias)[rows] if has_bias else None
-    y = net("MatMul", x, matrix, transpose_a=False, transpose_b=True)
+    y = net("MatMul", x, matrix)
     if loud:
         y.get_node().set_friendly_name(f"{LOUD}{name}")
     return y if vector is None else net("Add", y, vector)
@@ -155,7 +167,7 @@ def linear(
 def layer_norm(net: OpenvinoNetwork, x: Node, name: str) -> Node:
     """Normalise each vector. Source: Layer Normalization, equation 4."""
     eps = net.config.layer_norm_eps
-    x = net("MVN", x, [-1], normalize_variance=True, eps=eps, eps_mode="inside_sqrt")
+    x = net("MVN", x, [-1], eps=eps)
     x = net("Multiply", x, net.weight(f"{name}.weight"))
     return net("Add", x, net.weight(f"{name}.bias")) if net.has(f"{name}.bias") else x
 
@@ -200,7 +212,7 @@ def activated(net: OpenvinoNetwork, x: Node, name: object) -> Node:
 
 def lookup(net: OpenvinoNetwork, name: str, ids: Node) -> Node:
     """Return the rows of a table for ids [1, T], [1, T, width]; the table stays as it is stored."""
-    return net.float32(net("Gather", net.stored(f"{name}.weight"), ids, 0, batch_dims=0))
+    return net.float32(net("Gather", net.stored(f"{name}.weight"), ids, 0))
 
 
 def embeddings(net: OpenvinoNetwork, batch: Batch) -> Node:
@@ -234,8 +246,8 @@ def table_places(net: OpenvinoNetwork, batch: Batch) -> Node:
     padding = net.structure.first_position - 1
     real = net("Convert", net("NotEqual", batch.ids, padding), destination_type="i32")
     before = net("CumSum", real, 1, exclusive=True, reverse=False)
-    tokens = net("Gather", net("ShapeOf", batch.ids, output_type="i32"), 1, 0)
-    starts = net("Subtract", net("Range", 0, tokens, 1, output_type="i32"), batch.at)
+    tokens = net("Gather", net("ShapeOf", batch.ids), 1, 0)
+    starts = net("Subtract", net("Range", 0, tokens, 1), batch.at)
     of_text = net("GatherElements", before, starts, axis=1)
     place = net("Add", net("Subtract", before, of_text), 1)
     return net("Add", net("Multiply", place, real), padding)
@@ -269,13 +281,13 @@ class Batch:
     @cached_property
     def row(self) -> Node:
         """The places in a row, [L]."""
-        size = self.net("Gather", self.net("ShapeOf", self.rows, output_type="i32"), 1, 0)
-        return self.net("Range", 0, size, 1, output_type="i32")
+        size = self.net("Gather", self.net("ShapeOf", self.rows), 1, 0)
+        return self.net("Range", 0, size, 1)
 
     @cached_property
     def at(self) -> Node:
         """The place of each token in its text, [1, T]."""
-        size = self.net("Gather", self.net("ShapeOf", self.rows, output_type="i32"), 1, 0)
+        size = self.net("Gather", self.net("ShapeOf", self.rows), 1, 0)
         return self.net("Unsqueeze", self.net("FloorMod", self.back, size), 0)
 
     @cached_property
@@ -293,7 +305,7 @@ class Batch:
         """Return states [1, T, hidden], those of tokens that no other attends to as 0."""
         if not self.blanks:
             return x
-        real = self.net("Reshape", self.real, [-1], special_zero=False)
+        real = self.net("Reshape", self.real, [-1])
         real = self.packed(real)
         return self.net("Select", self.net("Unsqueeze", real, [0, 2]), x, 0.0)
 
@@ -305,51 +317,38 @@ class Batch:
         """Return what the places of all rows have, [B*L, ...], for the tokens, [T, ...]."""
         return self.net("Gather", x, self.back, 0)
 
-    def apart(self, first: bool) -> Node:
-        """Return how far each query stands behind each key: [L, L], or [1, L] for the first."""
-        queries = self.net.constant([0]) if first else self.row
-        return self.net.once(
-            ("apart", first),
-            lambda: self.net("Subtract", self.net("Unsqueeze", queries, 1), self.row),
-        )
+    @cached_property
+    def apart(self) -> Node:
+        """How far each query stands behind each key, [L, L]."""
+        return self.net("Subtract", self.net("Unsqueeze", self.row, 1), self.row)
 
 
-def self_attention(
-    net: OpenvinoNetwork, batch: Batch, layer: int, x: Node, whole: Node, first: bool
-) -> Node:
+def self_attention(net: OpenvinoNetwork, batch: Batch, layer: int, x: Node) -> Node:
     """Attend from x [1, T, hidden] to the tokens of the same texts, [1, T, H*D].
 
-    With ``first``, x are the first tokens of the texts alone, [1, B, hidden], of the ``whole``.
     Every text is a row there, whose end is hidden.
     """
     name = f"bert.encoder.layer.{layer}.attention.self"
     heads, size = net.config.heads(layer), net.config.head_size
 
-    def in_rows(y: Node) -> Node:  # -> [B, H, L, D]
-        packed = net("Reshape", y, [-1, heads * size], special_zero=False)
+    def in_rows(part: str) -> Node:  # -> [B, H, L, D]
+        packed = net("Reshape", linear(net, x, f"{name}.{part}"), [-1, heads * size])
         split = net("Reshape", batch.in_rows(packed), [0, 0, heads, size], special_zero=True)
         return net("Transpose", split, [0, 2, 1, 3])
 
-    q, k, v = (
-        linear(net, x, f"{name}.query"),
-        *(linear(net, whole, f"{name}.{part}") for part in ("key", "value")),
-    )
-    k, v = in_rows(k), in_rows(v)
-    q = net("Reshape", q, [-1, heads, 1, size], special_zero=False) if first else in_rows(q)
-    q, k, near = placed(net, batch, layer, q, k, first)
-    bias = attention_bias(net, batch, layer, near, first)
+    q, k, v = map(in_rows, ("query", "key", "value"))
+    q, k, near = placed(net, batch, layer, q, k)
+    bias = attention_bias(net, batch, layer, near)
     mixed = net("ScaledDotProductAttention", q, k, v, bias, causal=False)
-    if first:
-        return net("Reshape", mixed, [1, -1, heads * size], special_zero=False)
     mixed = net("Transpose", mixed, [0, 2, 1, 3])
-    mixed = net("Reshape", mixed, [-1, heads * size], special_zero=False)
+    mixed = net("Reshape", mixed, [-1, heads * size])
     return net("Unsqueeze", batch.packed(mixed), 0)
 
 
 def attention_bias(
-    net: OpenvinoNetwork, batch: Batch, layer: int, near: tuple[object, Node] | None, first: bool
+    net: OpenvinoNetwork, batch: Batch, layer: int, near: tuple[object, Node] | None
 ) -> Node:
-    """Return what is added to scores [B, H, Lq, L]: that of distances, and HIDDEN for no token.
+    """Return what is added to scores [B, H, L, L]: that of distances, and HIDDEN for no token.
 
     The latter is not added to that of distances, but stands in for it: 8 bits would round what is
     added. Attention without a bias is computed wrongly from 16 tokens on (OpenVINO 2026.4).
@@ -361,23 +360,22 @@ def attention_bias(
     def make() -> Node:
         seen = net("Unsqueeze", batch.real, [1, 2])  # [B, 1, 1, L]
         if net.config.is_decoder:
-            seen = net("LogicalAnd", seen, net("GreaterEqual", batch.apart(first), 0))
+            seen = net("LogicalAnd", seen, net("GreaterEqual", batch.apart, 0))
         if reach is not None:
-            close = net("LessEqual", net("Abs", batch.apart(first)), reach)
+            close = net("LessEqual", net("Abs", batch.apart), reach)
             seen = net("LogicalAnd", seen, close)
         if not batch.blanks:
             return net("Select", seen, distances, HIDDEN)
         hidden = net("Select", net("Unsqueeze", batch.filled, [1, 2]), HIDDEN, 2 * HIDDEN)
-        asking = [0] if first else batch.row  # tokens that attend to nothing take the mean of all
-        asking = net("Gather", batch.real, asking, 1)
-        seen = net("LogicalAnd", seen, net("Unsqueeze", asking, [1, 3]))
+        # Tokens that attend to nothing take the mean of all.
+        seen = net("LogicalAnd", seen, net("Unsqueeze", batch.real, [1, 3]))
         return net("Select", seen, distances, hidden)
 
-    return net.once(("bias", key, reach, first), make)
+    return net.once(("bias", key, reach), make)
 
 
 def placed(
-    net: OpenvinoNetwork, batch: Batch, layer: int, q: Node, k: Node, first: bool
+    net: OpenvinoNetwork, batch: Batch, layer: int, q: Node, k: Node
 ) -> tuple[Node, Node, tuple[object, Node] | None]:
     """Return queries and keys [B, H, L, D] as places turn them, and what is added to their scores.
 
@@ -386,30 +384,29 @@ def placed(
     structure, config = net.structure, net.config
     name = f"bert.encoder.layer.{layer}.attention.self.distance_embedding"
     if structure.disentangled:
-        scores = disentangled_scores(net, batch, structure.disentangled, name, q, k, first)
+        scores = disentangled_scores(net, batch, structure.disentangled, name, q, k)
         parts = (
             1 + structure.disentangled.word_to_distance + structure.disentangled.distance_to_word
         )
-        near = None if scores is None else ((layer, first), scores)
+        near = None if scores is None else (layer, scores)
         return net("Multiply", q, 1 / math.sqrt(parts)), k, near
     if structure.buckets:
-        return q, k, (("buckets", first), bucket_scores(net, batch, first))
+        return q, k, ("buckets", bucket_scores(net, batch))
     if structure.rotary and (rotary := structure.rotary[layer]):
         turns = rotary_turns(config.head_size, rotary)
-        q = q if first else rotated(net, batch, q, turns)  # the first place is not turned
-        return q, rotated(net, batch, k, turns), None
+        return rotated(net, batch, q, turns), rotated(net, batch, k, turns), None
     match config.position_embedding_type:
         case "relative_key" | "relative_key_query" as kind:
             middle = config.max_position_embeddings - 1
             between = net(
-                "Gather", net.weight(f"{name}.weight"), net("Add", batch.apart(first), middle), 0
+                "Gather", net.weight(f"{name}.weight"), net("Add", batch.apart, middle), 0
             )
-            between = net("Divide", between, math.sqrt(config.head_size))  # [Lq, L, D]
+            between = net("Divide", between, math.sqrt(config.head_size))  # [L, L, D]
             scores = net("Einsum", q, between, equation="bhid,ijd->bhij")
             if kind == "relative_key_query":
                 of_keys = net("Einsum", k, between, equation="bhjd,ijd->bhij")
                 scores = net("Add", scores, of_keys)
-            return q, k, ((layer, first), scores)
+            return q, k, (layer, scores)
         case "absolute" | "sinusoidal":
             return q, k, None
         case unknown:
@@ -437,15 +434,15 @@ def within(net: OpenvinoNetwork, x: Node, furthest: int) -> Node:
     return net("Maximum", net("Minimum", x, furthest), -furthest)
 
 
-def bucket_scores(net: OpenvinoNetwork, batch: Batch, first: bool) -> Node:
-    """Return the score of each distance, [H, Lq, L], from the table that layers share."""
+def bucket_scores(net: OpenvinoNetwork, batch: Batch) -> Node:
+    """Return the score of each distance, [H, L, L], from the table that layers share."""
 
     def make() -> Node:
         table = net.array("bert.encoder.relative_attention_bias.weight")
         scores = np.ascontiguousarray(table[distance_buckets()].T)  # [H, distances]
-        return net("Gather", scores, net("Add", within(net, batch.apart(first), EXACT), EXACT), 1)
+        return net("Gather", scores, net("Add", within(net, batch.apart, EXACT), EXACT), 1)
 
-    return net.once(("buckets", first), make)
+    return net.once("buckets", make)
 
 
 def disentangled_scores(
@@ -455,19 +452,18 @@ def disentangled_scores(
     name: str,
     q: Node,
     k: Node,
-    first: bool,
 ) -> Node | None:
-    """Return the scores of queries and keys with the distances between them, [B, H, Lq, L]."""
+    """Return the scores of queries and keys with the distances between them, [B, H, L, L]."""
     parts = 1 + disentangled.word_to_distance + disentangled.distance_to_word
     if parts == 1:
         return None
 
     def rows() -> Node:
         furthest = 2 * disentangled.longest
-        apart = within(net, batch.apart(first), furthest)
+        apart = within(net, batch.apart, furthest)
         return net("Gather", distance_rows(disentangled), net("Add", apart, furthest), 0)
 
-    which = net.once(("rows of distances", first), rows)  # [Lq, L]
+    which = net.once("rows of distances", rows)  # [L, L]
     total: Node | None = None
     for part, x, used in (
         ("key", q, disentangled.word_to_distance),
@@ -476,13 +472,13 @@ def disentangled_scores(
         if not used:
             continue
         vectors = distance_vectors(net, disentangled, name, part)  # [H, 2 span, D]
-        met = net("MatMul", x, vectors, transpose_a=False, transpose_b=True)
+        met = net("MatMul", x, vectors)
         index = which if part == "key" else net("Transpose", which, [1, 0])
-        sizes = net("ShapeOf", met, output_type="i32")
+        sizes = net("ShapeOf", met)
         shape = net(
             "Concat",
             net("Gather", sizes, [0, 1], 0),
-            net("ShapeOf", index, output_type="i32"),
+            net("ShapeOf", index),
             axis=0,
         )
         scores = net("GatherElements", met, net("Broadcast", index, shape), axis=3)
@@ -536,19 +532,15 @@ def block_of_units(
     return linear(net, wide, f"{name}.output.dense", None, units, loud)
 
 
-def encoder_layer(
-    net: OpenvinoNetwork, batch: Batch, layer: int, x: Node, whole: Node | None = None
-) -> Node:
-    """Run a layer for x [1, T, hidden]; or for the first tokens [1, B, hidden] of the ``whole``."""
+def encoder_layer(net: OpenvinoNetwork, batch: Batch, layer: int, x: Node) -> Node:
+    """Run a layer for x [1, T, hidden]."""
     name, before = f"bert.encoder.layer.{layer}", net.structure.norm_first
 
     def normed(y: Node, part: str, here: bool) -> Node:
         return layer_norm(net, y, f"{name}.{part}") if here else y
 
-    first = whole is not None
-    query = normed(x, "attention.LayerNorm", before and layer > 0)
-    keys = normed(whole, "attention.LayerNorm", before and layer > 0) if first else query
-    mixed = self_attention(net, batch, layer, query, keys, first)
+    inner = normed(x, "attention.LayerNorm", before and layer > 0)
+    mixed = self_attention(net, batch, layer, inner)
     x = net("Add", linear(net, mixed, f"{name}.attention.output.dense"), x)
     x = normed(x, "attention.output.LayerNorm", not before)
     fed = feed_forward(net, layer, normed(x, "LayerNorm", before))
@@ -570,43 +562,28 @@ def convolved(
     grouped = weight.reshape(beside.groups, -1, *weight.shape[1:])
     attributes = {"strides": [1], "pads_begin": [pad], "pads_end": [pad], "dilations": [1]}
     mixed = net("GroupConvolution", rows, grouped, auto_pad="explicit", **attributes)
-    mixed = net(
-        "Reshape", net("Transpose", mixed, [0, 2, 1]), [-1, len(weight)], special_zero=False
-    )
+    mixed = net("Reshape", net("Transpose", mixed, [0, 2, 1]), [-1, len(weight)])
     mixed = net("Add", batch.packed(mixed), net.weight(f"{name}.conv.bias"))
     mixed = net("Unsqueeze", activated(net, mixed, beside.activation), 0)
     return batch.blanked(layer_norm(net, net("Add", after, mixed), f"{name}.LayerNorm"))
 
 
-def states(net: OpenvinoNetwork, batch: Batch, layers: Sequence[int], first: bool) -> list[Node]:
+def states(net: OpenvinoNetwork, batch: Batch, layers: Sequence[int]) -> list[Node]:
     """Return the states of layers, counted from 0, the embeddings: [T, hidden].
 
-    With ``first``, of the first token of each text alone, [B, hidden]; the last layer is run for
-    these only. Layers above the last one that is asked for are not run.
+    Layers above the last one that is asked for are not run.
     """
     order = net.structure.layer_groups or range(net.config.num_hidden_layers)
-    top, of_layers = max(layers), {}
-
-    def packed(x: Node) -> Node:
-        return net("Squeeze", x, [0])
-
     x, beside = batch.blanked(embeddings(net, batch)), net.structure.convolution
-    for place in range(top + 1):
-        asking = None
-        if place:
-            layer, whole = order[place - 1], x
-            convolution = beside if place == 1 else None
-            if first and place == top and not convolution:
-                asking = net("Gather", x, batch.read, 1)
-            x = encoder_layer(net, batch, layer, *((x,) if asking is None else (asking, x)))
-            if convolution:
-                x = convolved(net, batch, whole, x, convolution)
-        last = place == len(order) and net.structure.norm_first
-        state = layer_norm(net, x, "bert.encoder.LayerNorm") if last else x
-        if place in layers:
-            read = state if asking is not None or not first else net("Gather", state, batch.read, 1)
-            of_layers[place] = packed(read)
-    return [of_layers[layer] for layer in layers]
+    of_layers = [x]
+    for place in range(max(layers)):
+        whole, x = x, encoder_layer(net, batch, order[place], x)
+        if beside and not place:
+            x = convolved(net, batch, whole, x, beside)
+        of_layers.append(x)
+    if net.structure.norm_first and max(layers) == len(order):
+        of_layers[-1] = layer_norm(net, x, "bert.encoder.LayerNorm")
+    return [net("Squeeze", of_layers[layer], [0]) for layer in layers]
 
 
 # --- what is read off the model ---
@@ -621,7 +598,7 @@ def combined(net: OpenvinoNetwork, layers: Sequence[Node], how: str) -> Node:
     stacked = net("Concat", *(net("Unsqueeze", state, 1) for state in layers), axis=1)
     if how == "stack":
         return stacked
-    return net({"mean": "ReduceMean", "sum": "ReduceSum"}[how], stacked, [1], keep_dims=False)
+    return net({"mean": "ReduceMean", "sum": "ReduceSum"}[how], stacked, [1])
 
 
 def means(net: OpenvinoNetwork, batch: Batch, x: Node, axes: int) -> Node:
@@ -630,7 +607,7 @@ def means(net: OpenvinoNetwork, batch: Batch, x: Node, axes: int) -> Node:
     more = list(range(2, axes + 1))
     real = net("Unsqueeze", batch.real, more)
     rows = net("Select", real, batch.in_rows(x), 0.0)
-    total = net("ReduceSum", rows, [1], keep_dims=False)
+    total = net("ReduceSum", rows, [1])
     return net("Divide", total, net("Unsqueeze", lengths, [axis - 1 for axis in more]))
 
 
@@ -652,7 +629,7 @@ def word_scores(net: OpenvinoNetwork, x: Node) -> Node:
     x = activated(net, x, words.activation or net.config.hidden_act)
     x = layer_norm(net, x, f"{name}.transform.LayerNorm")
     weight = net.weight(f"{name}.decoder.weight")
-    x = net("MatMul", x, weight, transpose_a=False, transpose_b=True)
+    x = net("MatMul", x, weight)
     tied = net.config.tie_word_embeddings and net.has(f"{name}.bias")
     bias = f"{name}.bias" if tied else f"{name}.decoder.bias"
     return net("Add", x, net.weight(bias)) if net.has(bias) else x
@@ -706,14 +683,12 @@ def term_scores(net: OpenvinoNetwork, batch: Batch, x: Node, terms: Terms) -> No
     """
     scores = word_scores(net, batch.in_rows(x))  # [B, L, vocabulary]
     if terms.how == "max":
-        return net(
-            "ReduceMax", scores, [1], keep_dims=False
-        )  # behind a text stands its first token
+        return net("ReduceMax", scores, [1])  # behind a text stands its first token
     scores = net("Relu", scores)
     for _ in range(terms.logarithms):
         scores = log1p(net, scores)
     real = net("Unsqueeze", batch.real, [2])
-    return net("ReduceSum", net("Select", real, scores, 0.0), [1], keep_dims=False)
+    return net("ReduceSum", net("Select", real, scores, 0.0), [1])
 
 
 # --- the whole ---
@@ -739,13 +714,12 @@ def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Stored | None = None) -
         if spec.kind != "BertModel" and (reading.first or reading.mean):  # logits of texts
             return net.core.Model([x], [*net.inputs.values()])
     else:
-        of_layers = states(net, batch, reading.indices(net.config.depth), reading.first)
-        x = combined(net, of_layers, reading.combine)
+        x = combined(net, states(net, batch, reading.indices(net.config.depth)), reading.combine)
     if reading.terms:
         x = term_scores(net, batch, x, reading.terms)
     elif reading.mean:
         x = means(net, batch, x, 3 if reading.combine == "stack" else 2)
-    elif stored or not reading.first:
+    else:
         x = net("Gather", x, batch.read, 0)
     if spec.pooler:
         x = pooler(net, x)
@@ -757,5 +731,5 @@ def loudest(net: OpenvinoNetwork, spec: ModelSpec) -> Any:
     """Return a graph with the inputs of `built`: the largest size of each unit, layer by layer."""
     built(net, spec)
     sizes = (net("Abs", wide) for wide in net.widened.values())
-    largest = [net("ReduceMax", size, [0, 1], keep_dims=False) for size in sizes]
+    largest = [net("ReduceMax", size, [0, 1]) for size in sizes]
     return net.core.Model(largest, [*net.inputs.values()])

@@ -5,7 +5,6 @@ Source: the operators of ONNX, opset 20, and of OpenVINO, opset 15.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,11 @@ LARGE = (
     1_500_000_000  # bytes of numbers from which on they get a file of their own: ONNX ends at 2 GB
 )
 TYPES = {"f32": 1, "i32": 6, "i64": 7, "boolean": 9, "f16": 10, "bf16": 16}  # onnx.TensorProto
-SAME = {  # operations with the same inputs and no attributes; OpenVINO's name -> ONNX's
-    "Add": "Add", "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "FloorMod": "Mod",
-    "Maximum": "Max", "Minimum": "Min", "Abs": "Abs", "Sqrt": "Sqrt", "Log": "Log", "Sin": "Sin",
-    "Cos": "Cos", "Tanh": "Tanh", "Relu": "Relu", "Sigmoid": "Sigmoid", "Mish": "Mish",
-    "HSwish": "HardSwish", "PRelu": "PRelu", "Select": "Where", "LogicalAnd": "And",
-    "LogicalOr": "Or",
-    "Equal": "Equal", "Less": "Less", "LessEqual": "LessOrEqual", "GreaterEqual": "GreaterOrEqual",
-    "Range": "Range", "Exp": "Exp",
-}  # fmt: skip
-WHOLE = {  # operations whose second input is int64 in ONNX: a shape, or axes
-    "Reshape": "Reshape", "Unsqueeze": "Unsqueeze", "Squeeze": "Squeeze", "Broadcast": "Expand",
-    "ReduceSum": "ReduceSum", "ReduceMean": "ReduceMean", "ReduceMax": "ReduceMax",
-    "ReduceProd": "ReduceProd",
+NAMES = {  # in ONNX, of operations with the same inputs and no attributes; others have one name
+    "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "FloorMod": "Mod", "Maximum": "Max",
+    "Minimum": "Min", "HSwish": "HardSwish", "Select": "Where", "LogicalAnd": "And",
+    "LessEqual": "LessOrEqual", "GreaterEqual": "GreaterOrEqual", "SoftPlus": "Softplus",
+    "Broadcast": "Expand",
 }  # fmt: skip
 
 
@@ -39,29 +30,31 @@ class OnnxNodes:
     """The operations of a graph so far."""
 
     def __init__(self, onnx: Any) -> None:
-        self.onnx = onnx
+        self.helper = onnx.helper
         self.nodes: list[Any] = []
         self.numbers: list[Any] = []
 
-    def __call__(self, operation: str, *inputs: str, **attributes: object) -> str:
-        """Add an operation; return the name of its output."""
+    def __call__(
+        self, operation: str, *inputs: str | float | list[int], **attributes: object
+    ) -> str:
+        """Add an operation, numbers among whose inputs become constants; return its output."""
+        names = [
+            value
+            if isinstance(value, str)
+            else self.constant(np.array(value, np.int64), TYPES["i64"])
+            if isinstance(value, list)
+            else self.constant(np.array(value, np.float32), TYPES["f32"])
+            for value in inputs
+        ]
         name = f"{operation}_{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(operation, inputs, [name], **attributes))
+        self.nodes.append(self.helper.make_node(operation, names, [name], **attributes))
         return name
 
     def constant(self, array: np.ndarray, kind: int) -> str:
         """Add a constant of a type of ONNX; return its name."""
-        name, tensor = f"constant_{len(self.numbers)}", self.onnx.helper.make_tensor
+        name, tensor = f"constant_{len(self.numbers)}", self.helper.make_tensor
         self.numbers.append(tensor(name, kind, array.shape, array.tobytes(), raw=True))
         return name
-
-    def int64(self, values: list[int]) -> str:
-        """Add a constant of whole numbers."""
-        return self.constant(np.array(values, np.int64), TYPES["i64"])
-
-    def float32(self, value: float) -> str:
-        """Add a number."""
-        return self.constant(np.array(value, np.float32), TYPES["f32"])
 
 
 def write_onnx(graph: Any, path: Path) -> None:
@@ -72,138 +65,114 @@ def write_onnx(graph: Any, path: Path) -> None:
         raise BertcliError(
             f"--to onnx needs the package onnx: {failed}", install_command("onnx")
         ) from None
-    add = OnnxNodes(onnx)
+    add, helper = OnnxNodes(onnx), onnx.helper
     names: dict[tuple[str, int], str] = {}  # of what a node of OpenVINO gives, in ONNX
+    inputs, results = [], []
+
+    def described(name: str, port: Any) -> Any:
+        axes = zip(port.get_partial_shape(), ("batch", "length", "width"), strict=False)
+        shape = [axis if size.is_dynamic else size.get_length() for size, axis in axes]
+        kind = TYPES[port.get_element_type().get_type_name()]
+        return helper.make_tensor_value_info(name, kind, shape)
+
     for node in graph.get_ordered_ops():
-        inputs = [names[_key(value.get_source_output())] for value in node.inputs()]
+        sources = [value.get_source_output() for value in node.inputs()]
+        given = [names[source.get_node().get_name(), source.get_index()] for source in sources]
         match node.get_type_name():
             case "Parameter":
-                written = [node.get_friendly_name()]
+                name = node.get_friendly_name()
+                inputs.append(described(name, node.output(0)))
+                written = [name]
             case "Constant":
-                written = [add.constant(*_numbers(node))]
+                kind = TYPES[node.get_element_type().get_type_name()]
+                written = [add.constant(np.asarray(node.data), kind)]
             case "Result":
+                (name,) = sources[0].get_names()
+                add.nodes.append(helper.make_node("Identity", given, [name]))
+                results.append(described(name, node.output(0)))
                 continue
             case "Split":
                 count = node.get_attributes()["num_splits"]
-                axis = int(node.input_value(1).get_node().data)
                 written = [f"Split_{len(add.nodes)}_{part}" for part in range(count)]
-                attributes = {"axis": axis, "num_outputs": count}
-                add.nodes.append(onnx.helper.make_node("Split", inputs[:1], written, **attributes))
+                attributes = {"axis": _constant(node, 1), "num_outputs": count}
+                add.nodes.append(helper.make_node("Split", given[:1], written, **attributes))
             case _:
-                written = [_added(add, node, inputs)]
+                written = [_added(add, node, given)]
         names |= {(node.get_name(), at): name for at, name in enumerate(written)}
-    ends = []
-    for result in graph.get_results():
-        source = result.input_value(0)
-        (name,) = source.get_names()
-        add.nodes.append(onnx.helper.make_node("Identity", [names[_key(source)]], [name]))
-        ends.append((name, result))
-    _save(onnx, add, graph, ends, path)
-
-
-def _save(onnx: Any, add: OnnxNodes, graph: Any, ends: list[tuple[str, Any]], path: Path) -> None:
-    def described(name: str, port: Any) -> Any:
-        sizes = [
-            None if size.is_dynamic else size.get_length() for size in port.get_partial_shape()
-        ]
-        shape = [
-            size or axis for size, axis in zip(sizes, ("batch", "length", "width"), strict=False)
-        ]
-        kind = TYPES[port.get_element_type().get_type_name()]
-        return onnx.helper.make_tensor_value_info(name, kind, shape)
-
-    inputs = [described(p.get_friendly_name(), p.output(0)) for p in graph.get_parameters()]
-    results = [described(name, result.output(0)) for name, result in ends]
     read = {name for node in add.nodes for name in node.input}
     numbers = [tensor for tensor in add.numbers if tensor.name in read]
-    body = onnx.helper.make_graph(add.nodes, "bertcli", inputs, results, numbers)
-    model = onnx.helper.make_model(
-        body, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
+    model = helper.make_model(
+        helper.make_graph(add.nodes, "bertcli", inputs, results, numbers),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
     )
     apart = sum(len(tensor.raw_data) for tensor in numbers) > LARGE
     onnx.save_model(model, str(path), save_as_external_data=apart, location=f"{path.name}_data")
 
 
-def _key(output: Any) -> tuple[str, int]:
-    return output.get_node().get_name(), output.get_index()
-
-
-def _numbers(node: Any) -> tuple[np.ndarray, int]:
-    return np.asarray(node.data), TYPES[node.get_element_type().get_type_name()]
+def _constant(node: Any, place: int) -> Any:
+    """Return the number, or the numbers, that an input is."""
+    return node.input_value(place).get_node().data.tolist()
 
 
 def _added(add: OnnxNodes, node: Any, inputs: list[str]) -> str:
     """Add what an operation of OpenVINO is in ONNX; return the name of its output."""
     kind, attributes = node.get_type_name(), node.get_attributes()
-    if kind in SAME:
-        return add(SAME[kind], *inputs)
-    if kind in WHOLE:
-        axes = add("Cast", inputs[1], to=TYPES["i64"])
-        keep = {"keepdims": int(attributes["keep_dims"])} if kind.startswith("Reduce") else {}
-        return add(WHOLE[kind], inputs[0], axes, **keep)
-    make: Mapping[str, Callable[[], str]] = {
-        "Convert": lambda: add("Cast", inputs[0], to=TYPES[attributes["destination_type"]]),
-        "ShapeOf": lambda: add(
-            "Cast", add("Shape", inputs[0]), to=TYPES[attributes["output_type"]]
-        ),
-        "NotEqual": lambda: add("Not", add("Equal", *inputs)),
-        "Concat": lambda: add("Concat", *inputs, axis=attributes["axis"]),
-        "Einsum": lambda: add("Einsum", *inputs, equation=attributes["equation"]),
-        "GatherElements": lambda: add("GatherElements", *inputs, axis=attributes["axis"]),
-        "Gather": lambda: add("Gather", *inputs[:2], axis=int(node.input_value(2).get_node().data)),
-        "Transpose": lambda: add(
-            "Transpose", inputs[0], perm=[*map(int, node.input_value(1).get_node().data)]
-        ),
-        "CumSum": lambda: add("CumSum", *inputs, exclusive=int(attributes["exclusive"])),
-        "Clamp": lambda: add(
-            "Clip", inputs[0], add.float32(attributes["min"]), add.float32(attributes["max"])
-        ),
-        "Swish": lambda: add("Mul", inputs[0], add("Sigmoid", inputs[0])),
-        "Gelu": lambda: add(
-            "Gelu",
-            inputs[0],
-            approximate=attributes["approximation_mode"].lower().replace("erf", "none"),
-        ),
-        "GroupConvolution": lambda: _convolved(add, node, *inputs),
-        "MatMul": lambda: _product(add, node, inputs),
-        "MVN": lambda: _normed(add, node, inputs[0]),
-        "NormalizeL2": lambda: add(
-            "Div",
-            inputs[0],
-            add("Max", add("ReduceL2", inputs[0], add.int64([-1])), add.float32(attributes["eps"])),
-        ),
-        "ScaledDotProductAttention": lambda: _attended(add, node, *inputs),
-    }
-    return make[kind]()
+    x = inputs[0]
 
+    def sizes(place: int) -> list[int]:  # of the last axes, which are known
+        shape = node.input_value(place).get_partial_shape()
+        return [0 if size.is_dynamic else size.get_length() for size in shape]
 
-def _product(add: OnnxNodes, node: Any, inputs: list[str]) -> str:
-    if node.get_attributes()["transpose_b"]:
-        axes = len(node.input_value(1).get_partial_shape())
-        inputs = [inputs[0], _swapped(add, inputs[1], axes)]
-    return add("MatMul", *inputs)
+    def turned(name: str, place: int) -> str:
+        *others, rows, columns = range(len(sizes(place)))
+        return add("Transpose", name, perm=[*others, columns, rows])
 
-
-def _swapped(add: OnnxNodes, name: str, axes: int) -> str:
-    return add("Transpose", name, perm=[*range(axes - 2), axes - 1, axes - 2])
-
-
-def _normed(add: OnnxNodes, node: Any, x: str) -> str:
-    width = node.get_output_partial_shape(0)
-    scale = add.constant(np.ones(width[len(width) - 1].get_length(), np.float32), TYPES["f32"])
-    return add("LayerNormalization", x, scale, epsilon=node.get_attributes()["eps"])
-
-
-def _attended(add: OnnxNodes, node: Any, q: str, k: str, v: str, bias: str) -> str:
-    size = node.input_value(0).get_partial_shape()[3].get_length()
-    scores = add("MatMul", add("Mul", q, add.float32(size**-0.5)), _swapped(add, k, 4))
-    return add("MatMul", add("Softmax", add("Add", scores, bias), axis=-1), v)
-
-
-def _convolved(add: OnnxNodes, node: Any, x: str, weight: str) -> str:
-    groups, size, *others = (axis.get_length() for axis in node.input_value(1).get_partial_shape())
-    whole = add("Reshape", weight, add.int64([groups * size, *others]))
-    attributes = node.get_attributes()
-    return add(
-        "Conv", x, whole, group=groups, pads=[*attributes["pads_begin"], *attributes["pads_end"]]
-    )
+    match kind:
+        case "Reshape" | "Unsqueeze" | "Squeeze" | "Broadcast":
+            return add(NAMES.get(kind, kind), x, add("Cast", inputs[1], to=TYPES["i64"]))
+        case "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceProd":
+            axes = add("Cast", inputs[1], to=TYPES["i64"])
+            return add(kind, x, axes, keepdims=int(attributes["keep_dims"]))
+        case "Convert":
+            return add("Cast", x, to=TYPES[attributes["destination_type"]])
+        case "ShapeOf":
+            return add("Cast", add("Shape", x), to=TYPES[attributes["output_type"]])
+        case "NotEqual":
+            return add("Not", add("Equal", *inputs))
+        case "Concat" | "GatherElements":
+            return add(kind, *inputs, axis=attributes["axis"])
+        case "Einsum":
+            return add(kind, *inputs, equation=attributes["equation"])
+        case "Gather":
+            return add(kind, *inputs[:2], axis=_constant(node, 2))
+        case "Transpose":
+            return add(kind, x, perm=_constant(node, 1))
+        case "CumSum":
+            return add(kind, *inputs, exclusive=int(attributes["exclusive"]))
+        case "Clamp":
+            return add("Clip", x, float(attributes["min"]), float(attributes["max"]))
+        case "Swish":
+            return add("Mul", x, add("Sigmoid", x))
+        case "Gelu":
+            way = {"ERF": "none", "TANH": "tanh"}[attributes["approximation_mode"].upper()]
+            return add(kind, x, approximate=way)
+        case "NormalizeL2":
+            size = add("Max", add("ReduceL2", x, [-1]), float(attributes["eps"]))
+            return add("Div", x, size)
+        case "MVN":
+            ones = np.ones(sizes(0)[-1], np.float32)
+            scale = add.constant(ones, TYPES["f32"])
+            return add("LayerNormalization", x, scale, epsilon=attributes["eps"])
+        case "MatMul":
+            return add(kind, x, turned(inputs[1], 1) if attributes["transpose_b"] else inputs[1])
+        case "ScaledDotProductAttention":
+            _, k, v, bias = inputs
+            scores = add("MatMul", add("Mul", x, sizes(0)[-1] ** -0.5), turned(k, 1))
+            return add("MatMul", add("Softmax", add("Add", scores, bias), axis=-1), v)
+        case "GroupConvolution":
+            groups, outputs, *others = sizes(1)
+            whole = add("Reshape", inputs[1], [groups * outputs, *others])
+            pads = [*attributes["pads_begin"], *attributes["pads_end"]]
+            return add("Conv", x, whole, group=groups, pads=pads)
+    return add(NAMES.get(kind, kind), *inputs)

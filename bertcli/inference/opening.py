@@ -19,21 +19,21 @@ def open_runtime(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell = SILEN
     this model or this machine cannot follow.
     """
     if spec.kind in (STATIC, TERM_TABLE):
-        from bertcli.inference.static_engine import StaticRuntime
+        from bertcli.inference.static_engine import open_static
 
-        return StaticRuntime.open(spec, tokenizer())
+        return open_static(spec, tokenizer())
     if spec.compute.backend == "torch":
         return _torch(spec, tokenizer, tell, "--backend torch")
-    from bertcli.inference.cpu_engine import CompiledRuntime
+    from bertcli.inference.cpu_engine import open_compiled
 
     if spec.compute.backend == "openvino":
-        return CompiledRuntime.open(spec, tokenizer, tell)
+        return open_compiled(spec, tokenizer, tell)
     reason = _not_openvino(spec)
     tell.detail(f"backend: torch ({reason})" if reason else "backend: openvino")
     if reason:
         return _torch(spec, tokenizer, tell, reason)
     try:
-        return CompiledRuntime.open(spec, tokenizer, tell)
+        return open_compiled(spec, tokenizer, tell)
     except OpenvinoError as failed:
         if spec.compute.dtype == "int8":
             raise
@@ -67,6 +67,6 @@ def _torch(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell, reason: str 
             else f"{install_command('int8')}, or use --dtype float32",
         )
     require_torch(f"running the model ({reason})" if reason else "running the model")
-    from bertcli.inference.torch_engine import TorchRuntime
+    from bertcli.inference.torch_engine import open_torch
 
-    return TorchRuntime.open(spec, tokenizer(), tell)
+    return open_torch(spec, tokenizer(), tell)

@@ -105,18 +105,7 @@ def _imported(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as failed:
-        if not openvino_installed():
-            raise OpenvinoError(
-                "--backend openvino needs the package openvino",
-                f"{install_command('openvino')}, or use --backend torch",
-            ) from None
         raise OpenvinoError(
-            f"the package openvino cannot be imported: {failed}",
-            "install it again, or use --backend torch",
+            f"--backend openvino needs the package openvino: {failed}",
+            f"{install_command('openvino')}, or use --backend torch",
         ) from None
-
-
-def openvino_version() -> str:
-    """Return the version that is installed, with its build."""
-    version: str = openvino_core().get_version()
-    return version

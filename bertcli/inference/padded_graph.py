@@ -43,13 +43,13 @@ class PaddedBatch(Batch):
             net("Convert", net.parameter(name, 2, "i64"), destination_type="i32") for name in names
         ]
         rows, mask = inputs[:2]
-        ids, types = (net("Reshape", x, [1, -1], special_zero=False) for x in (rows, inputs[-1]))
-        sizes = net("ShapeOf", rows, output_type="i32")
-        places = net("ReduceProd", sizes, [0], keep_dims=False)
+        ids, types = (net("Reshape", x, [1, -1]) for x in (rows, inputs[-1]))
+        sizes = net("ShapeOf", rows)
+        places = net("ReduceProd", sizes, [0])
         length = net("Gather", sizes, 1, 0)
-        back = net("Range", 0, places, 1, output_type="i32")
-        firsts = net("Range", 0, places, length, output_type="i32")
-        lengths = net("ReduceSum", mask, [1], keep_dims=False)
+        back = net("Range", 0, places, 1)
+        firsts = net("Range", 0, places, length)
+        lengths = net("ReduceSum", mask, [1])
         return cls(
             net, ids, types, back, rows, lengths, firsts, None, net.structure.blank_padding, mask
         )
@@ -66,10 +66,10 @@ class PaddedBatch(Batch):
 
     def in_rows(self, x: Node) -> Node:
         """Return what tokens have, [T, D], in their rows, [B, L, D]."""
-        sizes = self.net("ShapeOf", self.rows, output_type="i32")
+        sizes = self.net("ShapeOf", self.rows)
         width = x.get_partial_shape()[1].get_length()
         shape = self.net("Concat", sizes, self.net.constant([width]), axis=0)
-        return self.net("Reshape", x, shape, special_zero=False)
+        return self.net("Reshape", x, shape)
 
     def packed(self, x: Node) -> Node:
         """Return what the places of all rows have: they are the tokens."""
@@ -78,7 +78,7 @@ class PaddedBatch(Batch):
 
 def padded_scores(net: OpenvinoNetwork, batch: PaddedBatch, reading: Reading) -> Node:
     """Return the logits of a head, of each text [B, ...] or of each token [B, L, ...]."""
-    (x,) = states(net, batch, [net.config.depth], first=False)
+    (x,) = states(net, batch, [net.config.depth])
     if reading.mean:
         return logits(net, means(net, batch, x, 2))
     if reading.first:
@@ -146,7 +146,7 @@ def output_of_file(net: OpenvinoNetwork, batch: Batch, path: Path) -> Node:
         raise _unfit(path, f"config.json says {width} numbers a row, its {name} is {shape}")
     if len(shape) == 2:
         return x
-    return batch.packed(net("Reshape", x, [-1, width], special_zero=False))
+    return batch.packed(net("Reshape", x, [-1, width]))
 
 
 def _unfit(path: Path, why: str) -> ModelError:

@@ -38,7 +38,6 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 LaidOut: TypeAlias = Sequence[np.ndarray]  # the inputs of a graph: `RowLayout.of`
 LOUDEST = 96  # one in so many units stays float32
 SMOOTHED = 0.7  # of the differing sizes of inputs, how much the weights take over
-HELD_OUT = 4  # each so many-th text is not calibrated on: it tells how near the numbers are
 
 
 def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
@@ -106,20 +105,3 @@ def quantized(library: Any, graph: Any, sample: Sequence[LaidOut]) -> Any:
                 smooth_quant_alphas=smoothing, activations_range_estimator_params=whole
             ),
         )
-
-
-def agreement(right: Any, wrong: Any, sample: Sequence[LaidOut]) -> dict[str, float]:
-    """Return the worst and the mean cosine between what two functions give for texts."""
-    both = ((right(columns), wrong(columns)) for columns in sample)
-    cosines = [
-        _cosine(*(states.mean(0).ravel().astype(np.float64) for states in pair)) for pair in both
-    ]
-    return {
-        "worst_cosine": round(min(cosines), 6),
-        "mean_cosine": round(np.mean(cosines).item(), 6),
-    }
-
-
-def _cosine(a: np.ndarray, b: np.ndarray) -> float:
-    sizes = float(np.linalg.norm(a) * np.linalg.norm(b))
-    return float(a @ b) / sizes if sizes else float(np.array_equal(a, b))

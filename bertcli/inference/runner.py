@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -80,22 +81,6 @@ class Tokens:
         extra = {name: spans(flat, starts, lengths) for name, flat in self.extra.items()}
         return Tokens(ids, types, offsets_of(lengths), extra)
 
-    def distinct(self) -> tuple[Places, Places]:
-        """Return the first of the texts that are equal [n], and for each text which of these [B].
-
-        Both are in the order of the texts.
-        """
-        bounds, parts = self.offsets.tolist(), []
-        types = [self.types] if self.types.any() else []
-        flats: list[np.ndarray] = [self.ids, *types, *self.extra.values()]
-        for flat in flats:
-            raw, size = flat.tobytes(), flat.itemsize
-            parts.append([raw[size * start : size * stop] for start, stop in pairwise(bounds)])
-        keys = parts[0] if len(parts) == 1 else map(b"".join, zip(*parts, strict=True))
-        first_of: dict[bytes, int] = {}
-        which = np.array([first_of.setdefault(key, len(first_of)) for key in keys], np.int64)
-        return np.unique(which, return_index=True)[1], which
-
 
 class Terms(NamedTuple):
     """How the scores of words at a text's tokens become a weight for each word (SPLADE)."""
@@ -119,7 +104,7 @@ class Reading:
     @property
     def single(self) -> bool:
         """Whether each text becomes one row."""
-        return self.first or self.mean
+        return self.first or self.mean or self.terms is not None
 
     def indices(self, depth: int) -> list[int]:
         """Return the layers counted from 0, the embedding output, up to ``depth``."""
@@ -142,12 +127,19 @@ class Reading:
             seen[start + (real[-1] + 1 if len(real) else 0) : end] = False
         return seen
 
+    def places(self, texts: Tokens) -> Places:
+        """Return which tokens are read, [n]; all where what is read is made of all."""
+        if self.first:
+            return texts.offsets[:-1]
+        if self.token is None:
+            return np.arange(len(texts.ids))
+        return np.flatnonzero(texts.ids == self.token)
+
     def counts(self, texts: Tokens) -> list[int]:
         """Return how many tokens of each text are read."""
         if self.single:
             return [1] * len(texts)
-        marked = np.ones(len(texts.ids), bool) if self.token is None else texts.ids == self.token
-        counts: list[int] = np.diff(np.append(0, marked.cumsum())[texts.offsets]).tolist()
+        counts: list[int] = np.diff(np.searchsorted(self.places(texts), texts.offsets)).tolist()
         return counts
 
 
@@ -164,72 +156,167 @@ Kept = np.ndarray | list[np.ndarray]
 Work = Generator[Ran, None, Kept]
 
 
-class Runner(Protocol):
-    """Whatever runs a model: this process, or several."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether nothing is gained by giving it more work now."""
-
-    @property
-    def threads(self) -> int:
-        """The threads of each process."""
-
-    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
-        """Run the model over texts; equal ones once."""
+# Waits for what is kept of a batch, and returns it.
+Arriving = Callable[[], Kept]
 
 
-class DistinctTexts:
-    """The texts of a run, equal ones once, and what is kept of each, batch by batch."""
+class Device(ABC):
+    """Whatever runs a batch: a model in this process, or another process that has one."""
 
-    def __init__(self, texts: Tokens) -> None:
-        self.given = texts
-        first, self.which = texts.distinct()
-        self.all = len(first) == len(texts)
-        self.texts = texts if self.all else texts.take(first)
-        self.times = np.bincount(self.which, minlength=1)  # how often each was given
+    where: str  # for messages
+    depth = 1  # batches that it holds: one runs, the next one is there when it is done
+    warnings: Sequence[str] = ()  # that came up with the last batch
+
+    @abstractmethod
+    def begin(self, batch: Tokens, finish: Finish) -> Arriving:
+        """Run a batch, or begin to."""
+
+    def batches(self, texts: Tokens, budget: int) -> Iterable[Places]:
+        """Yield the numbers of the texts of each batch, of at most ``budget`` tokens."""
+        return batches(texts.lengths, budget)
+
+    def free(self) -> None:  # noqa: B027 - most keep nothing
+        """Give back what is kept for later batches, as memory ran out."""
+
+    def close(self) -> None:  # noqa: B027 - most end with the program
+        """End now."""
+
+
+class TextsOfRun:
+    """The texts of a run, and what is kept of each, batch by batch."""
+
+    def __init__(self, texts: Tokens, finish: Finish) -> None:
+        self.texts, self.finish = texts, finish
         self.array: np.ndarray | None = None
         self.lists: dict[int, np.ndarray] = {}
-        self.left = 0  # batches that are not back
-        self.rows = np.arange(len(self.texts))
-
-    def divided(self, rows: Places, finish: Finish, budget: int) -> list[PendingBatch]:
-        """Return the texts with these numbers in batches, which count until they are back."""
-        parts = [rows[places] for places in batches(self.texts.lengths[rows], budget)]
-        self.left += len(parts)
-        return [PendingBatch(self.texts.take(part), part, finish, self) for part in parts]
+        self.left = len(texts)
 
     def keep(self, rows: Places, vectors: Kept) -> Ran:
-        """Take in what is kept of a batch, the texts with these numbers, and return its step."""
+        """Take in what is kept of the texts with these numbers, and return the step."""
         if isinstance(vectors, list):
             self.lists |= zip(rows.tolist(), vectors, strict=True)
         else:
             if self.array is None:
                 self.array = np.empty((len(self.texts), *vectors.shape[1:]), np.float32)
             self.array[rows] = vectors
-        times = self.times[rows]
-        return Ran(int(times.sum()), int((times * self.texts.lengths[rows]).sum()))
+        self.left -= len(rows)
+        return Ran(len(rows), int(self.texts.lengths[rows].sum()))
 
     @property
     def kept(self) -> Kept:
-        """What was kept of the texts that were given."""
+        """What was kept, in the order of the texts."""
         if self.array is None:
-            return [self.lists[at] for at in self.which.tolist()]
-        return self.array if self.all else self.array[self.which]
+            return [self.lists[row] for row in range(len(self.texts))]
+        return self.array
 
 
-class PendingBatch(NamedTuple):
-    """A batch, the numbers of its texts, what is kept of its states, and the texts it is of."""
+class Batched(NamedTuple):
+    """A batch: texts of a run, by their numbers."""
 
-    batch: Tokens
+    run: TextsOfRun
     rows: Places
-    finish: Finish
-    texts: DistinctTexts
 
-    def take(self, vectors: Kept) -> Ran:
-        """Take in what is kept of the batch, which is back, and return its step."""
-        self.texts.left -= 1
-        return self.texts.keep(self.rows, vectors)
+    @property
+    def texts(self) -> Tokens:
+        """The texts themselves."""
+        return self.run.texts.take(self.rows)
+
+
+class Runner:
+    """Runs texts in batches on devices that hold the same model.
+
+        texts -> batches -> as many at each device as it holds -> vectors, in the order of the texts
+
+    What is in a batch is settled before a device takes it: so vectors do not depend on how fast
+    devices are, nor on their number. ``budget``, the tokens of a batch, shrinks when memory runs
+    out.
+    """
+
+    def __init__(self, devices: Sequence[Device], budget: int) -> None:
+        self.devices, self.budget = devices, budget
+        self.waiting: deque[Batched] = deque()
+        self.held: deque[tuple[Device, Batched, Arriving]] = deque()
+        self.lock = RLock()  # threads of a program may share a model
+
+    @property
+    def busy(self) -> bool:
+        """Whether nothing is gained by giving it more work now."""
+        return self.devices[0].depth == 1 or len(self.waiting) >= len(self.devices)
+
+    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
+        """Begin batches, as many as devices hold; what is returned runs and waits for all."""
+        run = TextsOfRun(texts, finish)
+        parts = self.devices[0].batches(texts, budget or self.budget)
+        with self.lock:
+            self.waiting.extend(Batched(run, rows) for rows in parts)
+            if self.devices[0].depth > 1:
+                self._hand_out()
+        return self._wait(run)
+
+    def _wait(self, run: TextsOfRun) -> Work:
+        try:
+            while run.left:
+                with self.lock:
+                    steps = self._steps()
+                yield from steps
+            return run.kept
+        finally:
+            if run.left:
+                with self.lock:
+                    self.waiting = deque(batch for batch in self.waiting if batch.run is not run)
+
+    def _steps(self) -> list[Ran]:
+        """Wait for the batch that was begun first, of whatever run."""
+        self._hand_out()
+        if self.held:
+            device, (run, rows), arriving = self.held.popleft()
+            step = run.keep(rows, arriving())
+            return [*(Ran(warning=warning) for warning in device.warnings), step]
+        if self.waiting:  # not even alone
+            return [Ran(warning=self._shrink())]
+        return []
+
+    def _hand_out(self) -> None:
+        """Begin batches; one that does not fit into memory waits until there is more."""
+        while self.waiting:
+            load = [sum(device is at for at, *_ in self.held) for device in self.devices]
+            device = self.devices[load.index(min(load))]
+            if min(load) >= device.depth:
+                return
+            batch = self.waiting.popleft()
+            try:
+                arriving = device.begin(batch.texts, batch.run.finish)
+            except (RuntimeError, MemoryError) as failed:
+                if not out_of_memory(failed):
+                    raise
+                self.waiting.appendleft(batch)
+                return
+            self.held.append((device, batch, arriving))
+
+    def _shrink(self) -> str:
+        """Halve what waits after memory ran out, and return a warning.
+
+        Raises BertcliError when one text alone is too much.
+        """
+        device = self.devices[0]
+        if len(self.waiting[0].rows) == 1:
+            raise BertcliError(
+                f"out of memory on {device.where} with a batch of {self.budget} tokens",
+                "use a smaller --max-length, another --device, or a smaller model",
+            )
+        self.budget //= 2
+        device.free()
+        self.waiting = deque(
+            Batched(batch.run, batch.rows[part])
+            for batch in self.waiting
+            for part in device.batches(batch.texts, self.budget)
+        )
+        return f"out of memory on {device.where}: batches of {self.budget} tokens from here on"
+
+    def close(self) -> None:
+        """End the processes of devices now, and not with the program."""
+        for device in self.devices:
+            device.close()
 
 
 def batches(lengths: Places, budget: int) -> Iterator[Places]:
@@ -243,69 +330,6 @@ def batches(lengths: Places, budget: int) -> Iterator[Places]:
         size = max(1, budget // max(1, int(lengths[order[at]])))
         yield order[at : at + size]
         at += size
-
-
-class BatchRunner(ABC):
-    """A runner in this process, which runs batches. ``budget`` shrinks when memory runs out."""
-
-    budget: int  # tokens of a batch
-    busy = True  # it works when its results are asked for
-
-    @property
-    @abstractmethod
-    def where(self) -> str:
-        """The device, for messages."""
-
-    @abstractmethod
-    def groups(self, texts: Tokens, budget: int) -> Iterator[tuple[Places, int]]:
-        """Yield the numbers of texts that may share a batch, and the tokens that it may have."""
-
-    @abstractmethod
-    def vectors(self, batch: Tokens, finish: Finish) -> Kept:
-        """Run one batch."""
-
-    def counted(self, texts: Tokens) -> Places:
-        """Return the tokens that each text counts as where batches are made."""
-        return texts.lengths
-
-    def free(self) -> None:  # noqa: B027 - most keep nothing
-        """Give back what is kept for later batches, as memory ran out."""
-
-    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
-        """Run batches of similar length; one that does not fit into memory is tried in halves."""
-        distinct = DistinctTexts(texts)
-        lengths, shrunk = self.counted(distinct.texts), budget or self.budget
-        for group, most in self.groups(distinct.texts, shrunk):
-            waiting = deque(group[places] for places in batches(lengths[group], min(most, shrunk)))
-            while waiting:
-                picked = waiting.popleft()
-                try:
-                    vectors = self.vectors(distinct.texts.take(picked), finish)
-                except (RuntimeError, MemoryError) as failed:
-                    if not out_of_memory(failed):
-                        raise
-                    yield Ran(warning=self.shrink(len(picked)))
-                    left = np.concatenate([picked, *waiting])
-                    shrunk = self.budget
-                    smaller = batches(lengths[left], min(most, shrunk))
-                    waiting = deque(left[places] for places in smaller)
-                    continue
-                yield distinct.keep(picked, vectors)
-        return distinct.kept
-
-    def shrink(self, texts: int) -> str:
-        """Halve the budget after memory ran out, and return a warning.
-
-        Raises BertcliError when one text alone is too much.
-        """
-        if texts == 1:
-            raise BertcliError(
-                f"out of memory on {self.where} with a batch of {self.budget} tokens",
-                "use a smaller --max-length, another --device, or a smaller model",
-            )
-        self.budget //= 2
-        self.free()
-        return f"out of memory on {self.where}: batches of {self.budget} tokens from here on"
 
 
 def result_of(work: Work, warn: Callable[[str], None] = lambda message: None) -> Kept:

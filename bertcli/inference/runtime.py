@@ -10,12 +10,11 @@ who does. What can be told before the weights are read is told before.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.errors import ModelError, UsageError
@@ -46,7 +45,7 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
-class Runtime(ABC):
+class Runtime:
     """A model that is open."""
 
     spec: ModelSpec
@@ -55,21 +54,10 @@ class Runtime(ABC):
     runner: Runner
     devices: tuple[str, ...]
     threads: int  # of all processes together
-
+    facts: Callable[[], dict[str, Any]]  # what decides the numbers, for manifests
     # Whether a vector depends on its text alone, to the last bit: in any batch, order and number
     # of threads.
-    same_bits: ClassVar[bool] = False
-
-    @property
-    @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """What decides the numbers of this runner, for manifests."""
-
-    def close(self) -> None:
-        """End the processes of a pool now, where there are several, and not with the program."""
-        if len(self.devices) > 1:
-            pool: Any = self.runner
-            pool.close()
+    same_bits: bool = False
 
 
 def token_limit(

@@ -23,8 +23,7 @@ from bertcli.checkpoints.stored_tensor import mapped
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import parse
-from bertcli.inference.progress import Ran
-from bertcli.inference.runner import Finish, Kept, Tokens, Work
+from bertcli.inference.runner import Arriving, Device, Finish, Kept, Runner, Tokens
 from bertcli.inference.runtime import UNLIMITED, ModelSpec, Runtime
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -127,39 +126,35 @@ SIZES: dict[str, Any] = {  # that others ask for: there is no layer, and types m
 
 
 @dataclass(frozen=True)
-class StaticRunner:
+class StaticDevice(Device):
     """Takes the mean of the vectors of each text's tokens; without a table, nothing: [0, 2]."""
 
     table: StaticTable | None = None
     dropped: int | None = None  # the id of unknown words, which count for nothing
-    busy = True
-    threads = 1
+    where = "cpu"
 
-    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
-        """Return what is kept of each text; no batch is needed, and nothing else is made of it."""
-        ids, offsets = texts.ids, texts.offsets
+    def batches(self, texts: Tokens, budget: int) -> list[Places]:
+        """Return all texts as one batch."""
+        return [np.arange(len(texts))]
+
+    def begin(self, batch: Tokens, finish: Finish) -> Arriving:
+        """Compute what is kept of each text; nothing else is made of it."""
+        ids, offsets = batch.ids, batch.offsets
         if self.dropped is not None and (unknown := ids == self.dropped).any():
             offsets = offsets - np.append(0, unknown.cumsum())[offsets]
             ids = ids[~unknown]
-        nothing = [np.zeros((0, 2), np.float32)] * len(texts)
+        nothing = [np.zeros((0, 2), np.float32)] * len(batch)
         vectors: Kept = self.table.means(ids, offsets) if self.table else nothing
-        yield Ran(len(texts), len(texts.ids))
-        return vectors
+        return lambda: vectors
 
 
-@dataclass(frozen=True)
-class StaticRuntime(Runtime):
-    """A table, with the tokenizer that it was made for."""
-
-    same_bits = True
-
-    @classmethod
-    def open(cls, spec: ModelSpec, tokenizer: Tokenizer) -> StaticRuntime:
-        """Open the table. ModelError when it is incomplete, or not the tokenizer's."""
-        if spec.kind == TERM_TABLE:  # read by who makes terms of tokens
-            tokens = len(tokenizer)
-            config = BertConfig(tokens, hidden_size=1, num_attention_heads=1, **SIZES)
-            return cls(spec, tokenizer, config, StaticRunner(), ("cpu",), 1)
+def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> Runtime:
+    """Open the table. ModelError when it is incomplete, or not the tokenizer's."""
+    facts: dict[str, Any] = {"backend": "none", "dtype": "float32", "device": "cpu"}
+    if spec.kind == TERM_TABLE:  # read by who makes terms of tokens
+        device = StaticDevice()
+        config = BertConfig(len(tokenizer), hidden_size=1, num_attention_heads=1, **SIZES)
+    else:
         folder = bert_folder(spec.folder)
         table = read_table(folder)
         if beyond := tokenizer.beyond(table.tokens):
@@ -169,17 +164,12 @@ class StaticRuntime(Runtime):
                 "token vectors",
                 "use the tokenizer that belongs to this model",
             )
-        dropped = unknown_id(tokenizer) if is_model2vec(spec.folder) else None
+        device = StaticDevice(table, unknown_id(tokenizer) if is_model2vec(spec.folder) else None)
+        drops = {"drops_unknown": device.dropped is not None}
+        facts = {"backend": "static", "dtype": "float32", **drops, "device": "cpu"}
         config = BertConfig(vocab_size=table.tokens, hidden_size=table.width, **SIZES)
-        return cls(spec, tokenizer, config, StaticRunner(table, dropped), ("cpu",), 1)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What decides the numbers of this runner, for manifests."""
-        if self.spec.kind == TERM_TABLE:
-            return {"backend": "none", "dtype": "float32", "device": "cpu"}
-        drops = isinstance(self.runner, StaticRunner) and self.runner.dropped is not None
-        return {"backend": "static", "dtype": "float32", "drops_unknown": drops, "device": "cpu"}
+    runner = Runner([device], 0)
+    return Runtime(spec, tokenizer, config, runner, ("cpu",), 1, lambda: facts, same_bits=True)
 
 
 def unknown_id(tokenizer: Tokenizer) -> int | None:

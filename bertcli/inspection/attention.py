@@ -101,14 +101,13 @@ def look(
     heads_of = choice.of(report.config)
     require_torch("--attention")
 
-    from bertcli.inference.compute import Compute
+    from bertcli.checkpoints.load import load
     from bertcli.inference.runtime import ModelSpec, open_tokenizer, refuse_pairs
-    from bertcli.inference.torch_engine import TorchRuntime
+    from bertcli.models.bert import BertModel
     from bertcli.models.forward_passes import attention_maps
 
-    spec = ModelSpec(report.bert, Compute(device="cpu"), pooler=False, extra=True)
-    tokenizer = open_tokenizer(spec)
-    model = TorchRuntime.open(spec, tokenizer).encoder.bert
+    tokenizer = open_tokenizer(ModelSpec(report.bert, extra=True))
+    model, _ = load(report.bert, BertModel, pooler=False)
     config, length = report.config, report.config.most_tokens
     if config.position_embedding_type == "sinusoidal":
         length = tokenizer.limit or length

@@ -44,20 +44,17 @@ Varlen: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int],
 # --- kernels ---
 
 
-def padded(keep: Tensor | None = None, at: int | None = None) -> Attend:
+def padded(keep: Tensor | None = None) -> Attend:
     """Make the kernel for [B, L]: scaled dot-product attention to every token of the mask `keep`.
 
     `keep` is [..., Lk], 1 for tokens and 0 for padding, or [..., Lq, Lk], 1 where a query may look
-    at a key, with the `...` of the queries; ValueError for another shape. `at` is the place of the
-    first query among the keys; by default the queries are the last of the keys, as in a decoder
-    with a cache.
+    at a key, with the `...` of the queries; ValueError for another shape. The queries are the last
+    of the keys, as in a decoder with a cache.
     Source: Attention Is All You Need, section 3.2.1.
     """
 
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        q, k, v = (x.transpose(-2, -3) for x in (q, k, v))  # [..., L, H, D] -> [..., H, L, D]
-        q, k, near = placed(q, k, distance, at)
-        bias = _bias(q, k, keep, near)
+        q, k, v, bias = _scored(q, k, v, distance, keep)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=drop)
         return mixed.transpose(-2, -3)
 
@@ -77,25 +74,22 @@ class Recording:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
         """Attend and record the map."""
-        q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
-        q, k, near = placed(q, k, distance, None)
+        q, k, v, bias = _scored(q, k, v, distance, self.keep)
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        bias = _bias(q, k, self.keep, near)
         probabilities = (scores if bias is None else scores + bias).softmax(-1)
         self.maps.append(probabilities)
         return (F.dropout(probabilities, drop) @ v).transpose(-2, -3)
 
 
-def placed(
-    q: Tensor, k: Tensor, distance: Distance, at: int | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return queries and keys as `distance` turns them, and what it adds to their scores."""
-    first = k.shape[-2] - q.shape[-2] if at is None else at
-    return *distance.rotate(q, k, first), distance(q, k, first)
-
-
-def _bias(q: Tensor, k: Tensor, keep: Tensor | None, near: Tensor | None) -> Tensor | None:
-    return near if keep is None else hide(_spread(keep, q, k) == 0, q, near)
+def _scored(
+    q: Tensor, k: Tensor, v: Tensor, distance: Distance, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return q, k and v as [..., H, L, D], turned by `distance`, and what is added to scores."""
+    q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
+    first = k.shape[-2] - q.shape[-2]
+    near = distance(q, k, first)
+    q, k = distance.rotate(q, k, first)
+    return q, k, v, near if keep is None else hide(_spread(keep, q, k) == 0, q, near)
 
 
 def _spread(keep: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -127,46 +121,38 @@ def hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
 # --- kernels around kernels ---
 
 
-def packed(
-    lengths: Sequence[int], kernel: Attend | None = None, queries: int | None = None
-) -> Attend:
+def packed(lengths: Sequence[int], kernel: Attend | None = None) -> Attend:
     """Make the kernel for [T]: texts of these lengths, concatenated, without padding.
 
     Neighbours of equal length go to `kernel` (`padded()` by default) as one [B, L] batch, so texts
-    that are sorted by length need few calls. With `queries`, so many tokens per text attend.
+    that are sorted by length need few calls.
     """
     inner = padded() if kernel is None else kernel
-    runs = [(len(list(same)), length) for length, same in groupby(lengths)]
+    shapes = [(len(list(same)), length) for length, same in groupby(lengths)]
+
+    def runs(x: Tensor) -> list[Tensor]:  # [T, H, D] -> [B, L, H, D] of these shapes
+        parts = x.split([count * length for count, length in shapes])
+        return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
 
     @wraps(inner)
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        asked = [(count, queries or length) for count, length in runs]
-        parts = zip(_runs(q, asked), _runs(k, runs), _runs(v, runs), strict=True)
+        parts = zip(runs(q), runs(k), runs(v), strict=True)
         mixed = [inner(q, k, v, distance, drop) for q, k, v in parts]
         return torch.cat([run.flatten(0, 1) for run in mixed])
 
     return attend
 
 
-def _runs(x: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """Split [T, H, D] into [B, L, H, D] of these shapes."""
-    parts = x.split([count * length for count, length in shapes])
-    return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-def varlen(bounds: Tensor, longest: int, run: Varlen, queries: int | None = None) -> Attend:
+def varlen(bounds: Tensor, longest: int, run: Varlen) -> Attend:
     """Make the kernel for [T] in which `run`, a GPU's, takes texts of all lengths in one call.
 
     Text i is the tokens from `bounds[i]` to `bounds[i + 1]`, int32 [B + 1]; none is longer than
-    `longest`. With `queries`, so many tokens per text attend. Every token of a text sees all of it,
-    and nothing is added to the scores or dropped: `distance` and `drop` are not asked.
+    `longest`. Every token of a text sees all of it, and nothing is added to the scores or dropped:
+    `distance` and `drop` are not asked.
     """
 
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        if queries is None:
-            return run(q, k, v, bounds, bounds, longest, longest)
-        asked = queries * torch.arange(len(bounds), dtype=bounds.dtype, device=bounds.device)
-        return run(q, k, v, asked, bounds, queries, longest)
+        return run(q, k, v, bounds, bounds, longest, longest)
 
     return attend
 

@@ -236,10 +236,6 @@ class BertAttention(nn.Module):
         """Map [..., hidden] to [..., hidden]."""
         return self.output(self.self(self.LayerNorm(x), attend, kv), x)
 
-    def kv(self, x: Tensor) -> KV:
-        """Make the keys and values of x, the input of the block."""
-        return self.self.kv(self.LayerNorm(x))
-
 
 class BertIntermediate(nn.Module):
     """The wide half of a feed-forward block."""
@@ -292,17 +288,10 @@ class BertLayer(nn.Module):
             self.call = partial(chunked, size)
 
     def forward(
-        self,
-        x: Tensor,
-        attend: Attend,
-        memory: CrossAttentionMemory | None = None,
-        kv: KV | None = None,
+        self, x: Tensor, attend: Attend, memory: CrossAttentionMemory | None = None
     ) -> Tensor:
-        """Map [..., hidden] to [..., hidden].
-
-        With `kv`, made by `attention.kv`, x may be some of the tokens only, such as the first.
-        """
-        x = self.attention(x, attend, kv)
+        """Map [..., hidden] to [..., hidden]."""
+        x = self.attention(x, attend)
         if memory is not None:
             x = self.crossattention(x, memory.attend, memory.kv)
         return self.call(self.feed_forward, x)
@@ -310,14 +299,6 @@ class BertLayer(nn.Module):
     def feed_forward(self, x: Tensor) -> Tensor:
         """Expand, activate, project, add; [..., hidden]."""
         return self.output(self.intermediate(self.LayerNorm(x)), x)
-
-
-class NoConvolution(nn.Module):
-    """Most models have nothing beside their first layer."""
-
-    def forward(self, output: Tensor, *inputs: object) -> Tensor:
-        """Return what the layer made."""
-        return output
 
 
 class ConvolutionBeside(nn.Module):
@@ -370,27 +351,14 @@ class BertEncoder(nn.Module):
         layers = (BertLayer(config, i, table) for i in range(config.distinct_layers))
         self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides
         self.LayerNorm: Normed = layer_norm(config) if config.structure.norm_first else as_it_is
-        self.conv: nn.Module = NoConvolution()
-        if config.structure.convolution:
-            self.conv = ConvolutionBeside(config, config.structure.convolution)
+        beside = config.structure.convolution
+        self.conv = ConvolutionBeside(config, beside) if beside else None
         self.call: Call = directly
 
     def at(self, place: int) -> BertLayer:
         """Return the layer that a token passes as the one of this number, counted from 0."""
         layer: BertLayer = self.layer[self.order[place]]
         return layer
-
-    def some(self, place: int, x: Tensor, attend: Attend, whole: Tensor) -> Tensor:
-        """Run one layer for some tokens x of its whole input, [..., hidden]; both may be one.
-
-        `place` is counted as in `at`.
-        """
-        layer = self.at(place)
-        output: Tensor = layer(x, attend, kv=layer.attention.kv(whole))
-        return self._ended(place, output)
-
-    def _ended(self, place: int, x: Tensor) -> Tensor:
-        return self.LayerNorm(x) if place == len(self.order) - 1 else x
 
     def states(
         self,
@@ -411,9 +379,9 @@ class BertEncoder(nn.Module):
         steps = zip(self.order, attends, memories, strict=True)
         for place, (index, attend, memory) in enumerate(steps):
             x = self.call(self.layer[index], x, attend, memory)
-            if not place:
+            if self.conv is not None and not place:
                 x = self.conv(x, embedded, at, keep)
-            yield self._ended(place, x)
+            yield self.LayerNorm(x) if place == len(self.order) - 1 else x
 
     def forward(
         self,

@@ -8,6 +8,7 @@ classes of the same names in transformers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -110,61 +111,51 @@ class Predictions(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.predictions = BertLMPredictionHead(config)
-        self.tied = config.tie_word_embeddings
 
-    def tie(self, words: nn.Embedding) -> None:
+
+class BertWithWords(BertWithHead):
+    """The base of heads that score words."""
+
+    def __init__(self, config: BertConfig, pooler: bool) -> None:
+        super().__init__(config, pooler)
+        self.cls: Any = Predictions(config)
+        self.tie()
+
+    def tie(self) -> None:
         """Share the word embeddings with the decoder, unless the config says not to."""
-        if self.tied:
-            self.predictions.decoder.weight = words.weight
-        if self.tied and hasattr(self.predictions, "bias"):
-            self.predictions.decoder.bias = self.predictions.bias
+        head = self.cls.predictions
+        if self.config.tie_word_embeddings:
+            head.decoder.weight = self.bert.embeddings.word_embeddings.weight
+            if hasattr(head, "bias"):
+                head.decoder.bias = head.bias
 
 
-class PredictionsAndPair(Predictions):
-    """The parent of both pretraining heads: `cls.predictions` and `cls.seq_relationship`."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.seq_relationship = nn.Linear(config.hidden_size, 2)
-
-
-class BertForMaskedLM(BertWithHead):
+class BertForMaskedLM(BertWithWords):
     """Which words the masked tokens were."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, pooler=False)
-        self.cls = Predictions(config)
-        self.tie()
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every word at every token, [..., L, vocabulary]."""
         return self.cls.predictions(hidden)
-
-    def tie(self) -> None:
-        """Share the word embeddings with the decoder."""
-        self.cls.tie(self.bert.embeddings.word_embeddings)
 
 
 class BertLMHeadModel(BertForMaskedLM):
     """Which word comes next: causal when the config says `is_decoder`."""
 
 
-class BertForPreTraining(BertWithHead):
+class BertForPreTraining(BertWithWords):
     """Which words were masked, and whether the second sentence follows the first."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, pooler=True)
-        self.cls = PredictionsAndPair(config)
-        self.tie()
+        self.cls.seq_relationship = nn.Linear(config.hidden_size, 2)
 
     def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Score every word at every token, [..., L, vocabulary], and the pair, [..., 2]."""
         pooled = self.bert.pooler(hidden[..., 0, :])
         return self.cls.predictions(hidden), self.cls.seq_relationship(pooled)
-
-    def tie(self) -> None:
-        """Share the word embeddings with the decoder."""
-        self.cls.tie(self.bert.embeddings.word_embeddings)
 
 
 # --- judging the whole text ---
@@ -180,15 +171,6 @@ class BertForNextSentencePrediction(BertWithTextHead):
     def logits(self, hidden: Tensor) -> Tensor:
         """Score 'follows' and 'is random', [..., 2]."""
         return self.cls["seq_relationship"](self.bert.pooler(hidden[..., 0, :]))
-
-
-class PooledText(nn.Module):
-    """A text is what the pooler makes of its first token."""
-
-    def forward(self, bert: BertModel, hidden: Tensor) -> Tensor:
-        """Turn the states [..., L, hidden] of a text into one vector [..., hidden]."""
-        pooled: Tensor = bert.pooler(hidden[..., 0, :])
-        return pooled
 
 
 def mean_token(hidden: Tensor, keep: Tensor | None) -> Tensor:
@@ -221,27 +203,20 @@ class OwnLayer(nn.Module):
         return transformed
 
 
-class OwnTextLayer(OwnLayer):
-    """A text is what a layer of the head makes of its first token; the model has no pooler."""
-
-    def forward(self, bert: BertModel, hidden: Tensor) -> Tensor:  # type: ignore[override]
-        """Turn the states [..., L, hidden] of a text into one vector [..., hidden]."""
-        return super().forward(hidden[..., 0, :])
-
-
 class BertWithClassifier(BertWithTextHead):
-    """The base of heads that score one vector of a text."""
+    """The base of heads that score one vector of a text, of the pooler or of their own layer."""
 
     def __init__(self, config: BertConfig, head: TextHead, scores: int) -> None:
         super().__init__(config, head.pooler)
         self.means = head.mean
-        self.classifier_head = PooledText() if head.pooler else OwnTextLayer(config, head)
+        self.classifier_head = None if head.pooler else OwnLayer(config, head)
         self.dropout = _dropout(config, head)
         self.classifier = nn.Linear(config.hidden_size, scores)
 
-    def scores(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         """Turn hidden states [..., L, hidden] into scores, [..., scores]."""
-        return self.classifier(self.dropout(self.classifier_head(self.bert, hidden)))
+        layer = self.classifier_head or self.bert.pooler
+        return self.classifier(self.dropout(layer(hidden[..., 0, :])))
 
 
 class BertForSequenceClassification(BertWithClassifier):
@@ -249,10 +224,6 @@ class BertForSequenceClassification(BertWithClassifier):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, config.structure.text_head, config.num_labels)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Score every label, [..., labels]."""
-        return self.scores(hidden)
 
 
 class BertForMultipleChoice(BertWithClassifier):
@@ -263,7 +234,7 @@ class BertForMultipleChoice(BertWithClassifier):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every choice, [..., choices]."""
-        return self.scores(hidden).squeeze(-1)
+        return super().logits(hidden).squeeze(-1)
 
 
 # --- judging each token ---

@@ -66,9 +66,6 @@ class NoDistance(nn.Module):
         """Take note of what makes the queries and keys of this layer."""
         return self
 
-    def prepare(self) -> None:
-        """Compute what stays the same; for inference, after loading."""
-
 
 def _places(x: Tensor, at: int = 0) -> Tensor:
     """Return the places of the tokens of x [..., L, D], [L]."""
@@ -80,41 +77,25 @@ def _apart(q: Tensor, k: Tensor, at: int) -> Tensor:
     return _places(q, at)[:, None] - _places(k)
 
 
-class Distances(NoDistance):
-    """One vector of the head's size for each distance from -(P-1) to P-1: `weight` [2P-1, D]."""
+class RelativeKey(NoDistance):
+    """Scores also compare the query with the distance to the key, or both with it.
 
-    def __init__(self, positions: int, head_size: int) -> None:
+    There is one vector of the head's size for each distance from -(P-1) to P-1: `weight` [2P-1, D].
+    Source: Self-Attention with Relative Position Representations, equation 5; Improve Transformer
+    Models with Better Relative Position Embeddings, method 4.
+    """
+
+    def __init__(self, positions: int, head_size: int, both: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(2 * positions - 1, head_size))
+        self.both = both
 
-    def between(self, q: Tensor, k: Tensor, at: int) -> Tensor:
-        """Look up the scaled vector between each query and each key, [Lq, Lk, D]."""
+    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor:
+        """Add q . distance or (q + k) . distance, [..., H, Lq, Lk]."""
         middle = self.weight.shape[0] // 2
-        return F.embedding(_apart(q, k, at) + middle, self.weight) / math.sqrt(q.shape[-1])
-
-
-class RelativeKey(Distances):
-    """Scores also compare the query with the distance to the key.
-
-    Source: Self-Attention with Relative Position Representations, equation 5.
-    """
-
-    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor:
-        """Add q . distance, [..., H, Lq, Lk]."""
-        return torch.einsum("...id,ijd->...ij", q, self.between(q, k, at))
-
-
-class RelativeKeyQuery(Distances):
-    """Scores also compare the query, and the key, with the distance between them.
-
-    Source: Improve Transformer Models with Better Relative Position Embeddings, method 4.
-    """
-
-    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor:
-        """Add (q + k) . distance, [..., H, Lq, Lk]."""
-        between = self.between(q, k, at)
-        from_query = torch.einsum("...id,ijd->...ij", q, between)
-        return from_query + torch.einsum("...jd,ijd->...ij", k, between)
+        between = F.embedding(_apart(q, k, at) + middle, self.weight) / math.sqrt(q.shape[-1])
+        scores = torch.einsum("...id,ijd->...ij", q, between)
+        return scores + torch.einsum("...jd,ijd->...ij", k, between) if self.both else scores
 
 
 class Buckets(NoDistance):
@@ -192,7 +173,6 @@ class DisentangledDistance(NoDistance):
         if terms.distance_to_word and not terms.shared:
             self.query = nn.Linear(*sizes)
         self.makers: tuple[nn.Linear, ...] = ()
-        self.made: tuple[Tensor, Tensor] | None = None
         self.rows = distance_rows(terms).tolist()  # a list, as it may be made on `meta`
 
     def beside(self, query: nn.Linear, key: nn.Linear) -> NoDistance:
@@ -200,11 +180,6 @@ class DisentangledDistance(NoDistance):
         if self.terms.shared:
             self.makers = (query, key)
         return self
-
-    def prepare(self) -> None:
-        """Keep the keys and queries of distances."""
-        self.made = self._vectors()
-        self.makers = ()
 
     def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
         """Shrink queries, as their scores are one part of several."""
@@ -217,7 +192,7 @@ class DisentangledDistance(NoDistance):
         longest = self.terms.longest
         apart = _apart(q, k, at).clamp(-2 * longest, 2 * longest) + 2 * longest
         rows = torch.tensor(self.rows, device=q.device)[apart]  # [Lq, Lk]
-        query, key = self._vectors() if self.made is None else self.made
+        query, key = self._vectors()
         total = q.new_zeros(())
         if self.terms.word_to_distance:
             met = q @ key.transpose(-1, -2)  # [..., H, Lq, 2 span]
@@ -258,8 +233,8 @@ class SlidingWindow(NoDistance):
     def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
         """Add the penalty of tokens that are further away."""
         near: Tensor | None = self.within(q, k, at)
-        if k.shape[-2] <= self.reach + 1 and not torch._C._get_tracing_state():
-            return near  # all see all; what is traced must fit longer texts as well
+        if k.shape[-2] <= self.reach + 1:
+            return near  # all see all
         return hide(_apart(q, k, at).abs() > self.reach, q, near)
 
 
@@ -311,8 +286,9 @@ def positions(config: BertConfig) -> nn.Module:
             return UnusedPositions(rows, width)
         case "sinusoidal":
             return SinusoidalPositions(width)
-        case unknown:
-            raise _unknown(unknown)
+    schemes = "absolute, relative_key, relative_key_query, sinusoidal"
+    scheme = config.position_embedding_type
+    raise ModelError(f"position_embedding_type {scheme!r} is unknown", f"known: {schemes}")
 
 
 def numbering(config: BertConfig) -> Numbering:
@@ -332,34 +308,17 @@ def shared_table(config: BertConfig) -> nn.Module | None:
 
 
 def distances(config: BertConfig, layer: int, table: nn.Module | None = None) -> NoDistance:
-    """Return what knows places in the attention of a layer; ModelError for an unknown scheme.
-
-    `table` is the one that layers share.
-    """
-    structure = config.structure
-    within = _distances(config)
+    """Return what knows places in the attention of a layer; `table` is that of all layers."""
+    structure, scheme = config.structure, config.position_embedding_type
+    within = NoDistance()
     if table is not None and structure.disentangled:
         within = DisentangledDistance(config, structure.disentangled, table)
     elif table is not None:
         within = Buckets(table)
+    elif scheme in ("relative_key", "relative_key_query"):
+        both = scheme == "relative_key_query"
+        within = RelativeKey(config.max_position_embeddings, config.head_size, both)
     if structure.rotary and (rotary := structure.rotary[layer]):
         within = RotaryPositions(config.head_size, rotary)
     reach = structure.windows[layer] if structure.windows else None
     return within if reach is None else SlidingWindow(reach, within)
-
-
-def _distances(config: BertConfig) -> NoDistance:
-    match config.position_embedding_type:
-        case "absolute" | "sinusoidal":
-            return NoDistance()
-        case "relative_key":
-            return RelativeKey(config.max_position_embeddings, config.head_size)
-        case "relative_key_query":
-            return RelativeKeyQuery(config.max_position_embeddings, config.head_size)
-        case unknown:
-            raise _unknown(unknown)
-
-
-def _unknown(scheme: str) -> ModelError:
-    schemes = "absolute, relative_key, relative_key_query, sinusoidal"
-    return ModelError(f"position_embedding_type {scheme!r} is unknown", hint=f"known: {schemes}")

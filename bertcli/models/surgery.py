@@ -5,20 +5,13 @@ Letters as in attention.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from bertcli.models.attention import Attend
-from bertcli.models.bert import (
-    KV,
-    BertAttention,
-    BertModel,
-    BertSelfAttention,
-    extra_tables,
-)
+from bertcli.models.bert import BertAttention, BertModel, extra_tables
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
@@ -33,13 +26,6 @@ def some_units(layer: nn.Linear, units: Tensor) -> nn.Linear:
     """Return a layer without the others of its outputs; `units` are numbers or a mask."""
     bias: Tensor | None = layer.bias  # torch's type says that there is one
     return linear(layer.weight.detach()[units], None if bias is None else bias.detach()[units])
-
-
-def side_by_side(layers: Sequence[nn.Linear]) -> nn.Linear:
-    """Return one layer for several of the same input, whose outputs stand one after the other."""
-    weight = torch.cat([layer.weight.detach() for layer in layers])
-    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-    return linear(weight, torch.cat(biases) if biases else None)
 
 
 def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
@@ -103,53 +89,6 @@ def add_extra_embeddings(
     model.config = replace(
         config, extra_embeddings={**config.extra_embeddings, **added}, extra_fields=dict(fields)
     )
-
-
-class FusedSelfAttention(nn.Module):
-    """A BertSelfAttention that makes queries, keys and values in one multiplication."""
-
-    def __init__(self, parts: BertSelfAttention) -> None:
-        super().__init__()
-        self.qkv: nn.Module = side_by_side((parts.query, parts.key, parts.value))
-        self.head_size = parts.head_size
-        self.distance_embedding = parts.distance_embedding
-        self.dropout = parts.dropout
-
-    def forward(self, x: Tensor, attend: Attend, kv: KV | None = None) -> Tensor:
-        """Attend from each token of x to `kv`, by default those of x itself; [..., H*D]."""
-        q, k, v = self.heads(x)
-        drop = self.dropout.p if self.training else 0.0
-        k, v = (k, v) if kv is None else kv
-        return attend(q, k, v, self.distance_embedding, drop).flatten(-2)
-
-    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Make queries, keys and values, each [..., H, D]."""
-        return self.qkv(x).unflatten(-1, (3, -1, self.head_size)).unbind(-3)
-
-    def kv(self, x: Tensor) -> KV:
-        """Make the keys and values of x."""
-        _, k, v = self.heads(x)
-        return k, v
-
-
-def fuse_qkv(model: BertModel) -> None:
-    """Fuse the projections of every self-attention, for speed; for inference, after loading.
-
-    The parameters lose the checkpoint's names, so save before.
-    """
-    for layer in model.encoder.layer:
-        layer.attention.self.distance_embedding.prepare()
-        layer.attention.self = FusedSelfAttention(layer.attention.self).train(layer.training)
-
-
-def reduce_precision(model: nn.Module, dtype: torch.dtype) -> None:
-    """Hold weights and compute in bfloat16, float16 or float32; ValueError for integers.
-
-    Half of float32's memory. Ties stay ties.
-    """
-    if not dtype.is_floating_point:
-        raise ValueError(f"{dtype} is not a floating-point type")
-    model.to(dtype)
 
 
 def initialise(model: nn.Module, spread: float) -> None:

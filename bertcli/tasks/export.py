@@ -76,7 +76,7 @@ def pooled(net: OpenvinoNetwork, batch: PaddedBatch, x: Node, mode: str) -> Node
     real = net("Unsqueeze", batch.real, [2])
 
     def total(rows: Node) -> Node:
-        return net("ReduceSum", rows, [1], keep_dims=False)
+        return net("ReduceSum", rows, [1])
 
     attended = net("Select", real, x, 0.0)
     counts = net("Unsqueeze", net("Convert", batch.lengths, destination_type="f32"), [1])
@@ -84,7 +84,7 @@ def pooled(net: OpenvinoNetwork, batch: PaddedBatch, x: Node, mode: str) -> Node
         case "cls":
             return net("Gather", x, 0, 1)
         case "max":
-            return net("ReduceMax", net("Select", real, x, -np.inf), [1], keep_dims=False)
+            return net("ReduceMax", net("Select", real, x, -np.inf), [1])
         case "mean":
             return net("Divide", total(attended), counts)
         case "mean_sqrt_len":
@@ -96,7 +96,7 @@ def pooled(net: OpenvinoNetwork, batch: PaddedBatch, x: Node, mode: str) -> Node
         case "lasttoken":
             last = net("Subtract", net("Add", batch.read, batch.lengths), 1)
             width = x.get_partial_shape()[2].get_length()
-            return net("Gather", net("Reshape", x, [-1, width], special_zero=False), last, 0)
+            return net("Gather", net("Reshape", x, [-1, width]), last, 0)
     raise UsageError(f"a model with pooling {mode} cannot be exported")
 
 
@@ -106,12 +106,12 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
         case UnitLength():
             return net("NormalizeL2", x, [-1], eps=1e-12, eps_mode="max")
         case VectorNorm():
-            x = net("MVN", x, [-1], normalize_variance=True, eps=EPSILON, eps_mode="inside_sqrt")
+            x = net("MVN", x, [-1], eps=EPSILON)
             return net("Add", net("Multiply", x, module.weight), module.bias)
         case Dense() if module.activation in ACTIVATIONS:
 
             def product(weight: np.ndarray) -> Node:
-                return net("MatMul", x, weight, transpose_a=False, transpose_b=True)
+                return net("MatMul", x, weight)
 
             y = product(module.weight)
             y = y if module.bias is None else net("Add", y, module.bias)
@@ -128,7 +128,7 @@ def sentence_outputs(
     options, depth = embedder.options, net.config.depth
     layers = next((m for m in embedder.of_tokens if isinstance(m, WeightedLayers)), None)
     numbers = layers.layers if layers else (depth,)
-    every = states(net, batch, numbers, first=False)
+    every = states(net, batch, numbers)
     x, last = every[-1], batch.in_rows(every[-1])
     if layers:
         shares = layers.weights / layers.weights.sum()

@@ -25,7 +25,13 @@ from bertcli.inference.compute import Compute
 from bertcli.inference.opening import open_runtime
 from bertcli.inference.progress import SILENCE, Ran, Tell
 from bertcli.inference.runner import Finish, Reading, Tokens, result_of
-from bertcli.inference.runtime import ModelSpec, Runtime, open_tokenizer, refuse_pairs, token_limit
+from bertcli.inference.runtime import (
+    ModelSpec,
+    Runtime,
+    open_tokenizer,
+    refuse_pairs,
+    token_limit,
+)
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tasks.results import Result

@@ -114,18 +114,8 @@ def test_layers_above_the_highest_one_asked_for_do_not_run(folder):
     def refuse(*ignored):
         raise AssertionError("this layer was not asked for")
 
-    embedder.runtime.encoder.model.encoder.layer[2].register_forward_hook(refuse)
+    embedder.runtime.runner.devices[0].model.encoder.layer[2].register_forward_hook(refuse)
     vectors_of(embedder, ["one"])
-
-
-def test_equal_texts_are_encoded_once(folder):
-    embedder = Embedder.open(folder, on_torch())
-    seen = []
-    embedder.runtime.encoder.model.embeddings.register_forward_hook(
-        lambda module, inputs, output: seen.append(output.shape[0])
-    )
-    vectors_of(embedder, ["same text"] * 50)
-    assert seen == [4]
 
 
 def test_a_stream_is_jsonl(capsys):

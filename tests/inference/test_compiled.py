@@ -97,7 +97,9 @@ def test_several_processes_give_the_bits_of_one(tmp_path):
 def test_a_process_of_one_thread_may_run_on_any_core():
     compute = EmbedOptions(backend="openvino", threads=1)
     runner = Embedder.open(find_model(str(TINY)), compute).runtime.runner
-    assert runner.model.get_property("ENABLE_CPU_PINNING") is False  # or all on the first
+    assert (
+        runner.devices[0].model.get_property("ENABLE_CPU_PINNING") is False
+    )  # or all on the first
 
 
 # --- starting ---
@@ -180,15 +182,15 @@ def test_every_thread_gets_the_vectors_of_its_texts():
 
 
 def test_a_process_that_calls_main_again_keeps_no_model(monkeypatch):
-    opened, open_runner = [], cpu_engine.open_runner
+    opened, compiled_model = [], cpu_engine.compiled_model
 
     def noted(spec):
-        runner = open_runner(spec)
-        words = runner.weights.arrays["bert.embeddings.word_embeddings.weight"]
-        opened.extend(map(weakref.ref, (runner.model, runner.request, words)))
-        return runner
+        device = compiled_model(spec)
+        words = device.weights.arrays["bert.embeddings.word_embeddings.weight"]
+        opened.extend(map(weakref.ref, (device.model, device.request, words)))
+        return device
 
-    monkeypatch.setattr(cpu_engine, "open_runner", noted)
+    monkeypatch.setattr(cpu_engine, "compiled_model", noted)
     for _ in range(3):
         good(*EMBED)
     gc.collect()
@@ -244,14 +246,14 @@ def test_similar_imports_no_torch(tmp_path):
 def test_when_memory_runs_out_batches_are_halved(tmp_path, monkeypatch, failure):
     texts = lines(50)
     expected = vectors(tmp_path, texts, "-m", TINY, *OPENVINO)
-    run = cpu_engine.CompiledRunner.vectors
+    run = cpu_engine.CompiledModel.begin
 
     def small(self, batch, finish):
         if len(batch) > 1 and len(batch.ids) > 40:
             raise failure
         return run(self, batch, finish)
 
-    monkeypatch.setattr(cpu_engine.CompiledRunner, "vectors", small)
+    monkeypatch.setattr(cpu_engine.CompiledModel, "begin", small)
     monkeypatch.setattr(cpu_engine, "BUDGET", 100)
     given, out = tmp_path / "texts.txt", tmp_path / "again.npy"
     argv = ("embed", "-m", TINY, "-i", given, "-o", out, *OPENVINO)
@@ -259,7 +261,7 @@ def test_when_memory_runs_out_batches_are_halved(tmp_path, monkeypatch, failure)
     assert done.code == 0
     assert "warning: out of memory on cpu: batches of 50 tokens from here on" in done.err
     assert np.array_equal(np.load(out), expected)
-    monkeypatch.setattr(cpu_engine.CompiledRunner, "vectors", mock.Mock(side_effect=MemoryError))
+    monkeypatch.setattr(cpu_engine.CompiledModel, "begin", mock.Mock(side_effect=MemoryError))
     done = bad(*EMBED)
     assert done.error == "out of memory on cpu with a batch of 100 tokens"
 
@@ -319,7 +321,7 @@ def test_what_it_cannot_do_is_said(options, message):
 def test_without_openvino_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     done = bad(*EMBED)
-    assert done.error == "--backend openvino needs the package openvino"
+    assert done.error.startswith("--backend openvino needs the package openvino: ")
     assert '[openvino]"' in done.hint
 
 

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from bertcli.errors import BertcliError
 from bertcli.inference.devices import unfit
-from bertcli.inference.runner import Reading, Tokens, first_tokens, result_of
-from bertcli.inference.torch_engine import DeviceQueue, Encoder
+from bertcli.inference.runner import Reading, Runner, Tokens, first_tokens, result_of
+from bertcli.inference.torch_engine import Encoder
 from bertcli.models.bert import BertModel
 from bertcli.models.surgery import prune_heads
 
@@ -45,8 +45,13 @@ def texts():
 LAST = Reading()
 
 
-def encoder(model, reading=LAST, varlen=None, budget=64):
-    return Encoder(model, reading, budget, varlen=varlen)
+def alone(model, reading=LAST, varlen=None):
+    return Runner([Encoder(model, reading, varlen=varlen)], 64)
+
+
+def queue_of(encoder, budget=64):
+    encoder.depth = 2  # as on a GPU
+    return Runner([encoder], budget)
 
 
 def states(model, packed, lengths):
@@ -72,11 +77,10 @@ def first(model, packed, lengths):
 def test_every_layout_gives_the_vectors_of_the_packed_one(
     model, texts, reading, finish, kernel, monkeypatch
 ):
-    expected = result_of(encoder(model, reading).run(texts, finish))
-    other = encoder(model, reading, attend if kernel == "varlen" else None)
+    expected = result_of(alone(model, reading).run(texts, finish))
+    other = alone(model, reading, attend if kernel == "varlen" else None)
     if kernel == "padded":
         monkeypatch.setattr(Encoder, "kernel", kernel)
-    assert other.kernel == kernel
     found = result_of(other.run(texts, finish))
     for one, another in zip(expected, found, strict=True):
         assert one.shape == another.shape
@@ -120,8 +124,8 @@ def test_a_kernel_steps_aside_where_something_is_added_to_the_scores(changes):
 
 @pytest.mark.parametrize("finish", [states, first])
 def test_a_queue_gives_the_bits_of_its_encoder(model, texts, finish):
-    expected = result_of(encoder(model).run(texts, finish))
-    queue = DeviceQueue(encoder(model))
+    expected = result_of(alone(model).run(texts, finish))
+    queue = queue_of(Encoder(model, LAST))
     works = [queue.run(texts, finish) for _ in range(3)]
     assert queue.busy
     for work in works[::-1]:  # in whatever order somebody asks
@@ -132,7 +136,7 @@ def test_a_queue_gives_the_bits_of_its_encoder(model, texts, finish):
 
 
 def test_a_queue_counts_every_text_and_token_once(model, texts):
-    queue = DeviceQueue(encoder(model))
+    queue = queue_of(Encoder(model, LAST))
     steps = list(queue.run(texts, states))
     assert sum(step.texts for step in steps) == len(LENGTHS)
     assert sum(step.tokens for step in steps) == sum(LENGTHS)
@@ -158,17 +162,17 @@ class SmallDevice(Encoder):
 
 
 def test_memory_that_runs_out_waits_and_then_halves_the_batches(model, texts):
-    expected = result_of(encoder(model).run(texts, first))
-    waits = DeviceQueue(SmallDevice(model, Reading(), 36))
+    expected = result_of(alone(model).run(texts, first))
+    waits = queue_of(SmallDevice(model, LAST), 36)
     said: list[str] = []
     found = result_of(waits.run(texts, first), said.append)
     assert np.abs(expected - found).max() < 1e-5
-    assert (said, waits.encoder.budget) == ([], 36)
-    halves = DeviceQueue(SmallDevice(model, Reading(), 150))
+    assert (said, waits.budget) == ([], 36)
+    halves = queue_of(SmallDevice(model, LAST), 150)
     works = [halves.run(texts, first) for _ in range(2)]
     for work in works:
         assert np.abs(expected - result_of(work, said.append)).max() < 1e-5
     assert said == [f"out of memory on cpu: batches of {n} tokens from here on" for n in (75, 37)]
-    halves.encoder.room = 20
+    halves.devices[0].room = 20
     with pytest.raises(BertcliError, match="out of memory on cpu"):
         result_of(halves.run(texts, first))

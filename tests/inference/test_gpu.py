@@ -47,7 +47,7 @@ def vectors(folder, texts, *, full=False, **options):
     embedder = Embedder.open(folder, on_torch(**options))
     run = embedder.run(Reader(Source(texts=tuple(texts))), full=full)
     found = np.stack([item.vector for window in embedder.embed(run) for item in window])
-    embedder.runtime.close()
+    embedder.runtime.runner.close()
     return found
 
 
@@ -91,13 +91,12 @@ def test_half_precision_is_packed_by_a_kernel_that_proved_itself(folder, texts, 
     tell = SimpleNamespace(detail=told.append, note=told.append, warn=told.append)
     embedder = Embedder.open(folder, on_torch(pooling=pooling, device="cuda", dtype=dtype), tell)
     assert "attention: varlen, without padding" in told
-    assert embedder.runtime.facts["kernel"] == "varlen"
+    assert embedder.runtime.facts()["kernel"] == "varlen"
     reader = Reader(Source(texts=tuple(texts)))
     found = np.stack(
         [item.vector for part in embedder.embed(embedder.run(reader)) for item in part]
     )
-    embedder.runtime.encoder.varlen = None
-    assert embedder.runtime.facts["kernel"] == "padded"
+    embedder.runtime.runner.devices[0].varlen = None
     reader = Reader(Source(texts=tuple(texts)))
     other = np.stack(
         [item.vector for part in embedder.embed(embedder.run(reader)) for item in part]
@@ -171,7 +170,7 @@ def test_memory_that_really_runs_out_halves_the_batches(folder, little_memory):
     said = [part.warning for part in parts if isinstance(part, Ran)]
     found = np.stack([one.vector for part in parts if not isinstance(part, Ran) for one in part])
     assert any("out of memory on cuda:0: batches of" in message for message in said)
-    assert embedder.runtime.encoder.budget < 1 << 19
+    assert embedder.runtime.runner.budget < 1 << 19
     some = vectors(folder, texts[:5], device="cpu")
     assert np.abs(found[:5] - some).max() < 1e-4
 

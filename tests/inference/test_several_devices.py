@@ -29,7 +29,7 @@ from bertcli.embedding.pooling import Pooling
 from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import devices
-from bertcli.inference.pool import ProcessPool
+from bertcli.inference.pool import process_runner
 from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.inference.runtime import ModelSpec
 from bertcli.inference.torch_engine import open_runner
@@ -179,7 +179,7 @@ def test_ctrl_c_while_the_processes_start(started):
 SIGNAL_AT_START = """
 import os, signal
 from multiprocessing.context import SpawnProcess
-from bertcli.inference.pool import ProcessPool
+from bertcli.inference.pool import process_runner
 from bertcli.inference.torch_engine import Encoder
 
 begun, start = [], SpawnProcess.start
@@ -192,7 +192,7 @@ def start_and_signal(self):
 SpawnProcess.start = start_and_signal
 if __name__ == "__main__":
     try:
-        ProcessPool(["cpu", "cpu"], [Encoder, Encoder], 1, 100)
+        process_runner([("cpu", Encoder)] * 2, 100)
     except KeyboardInterrupt:
         usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         print(len(begun), any(process.is_alive() for process in begun), usual)
@@ -210,26 +210,25 @@ def test_a_signal_while_a_process_is_started_is_heard_and_leaves_none(tmp_path):
 def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
     """A model that changes between the look of the parent and that of the processes."""
     spec = ModelSpec(folder.path, reading=Reading((7,)))
-    pool = ProcessPool(["cpu"], [partial(open_runner, spec)], 1, 100)
+    pool = process_runner([("cpu", partial(open_runner, spec))], 100)
     work = pool.run(Tokens.listed([[1]]), Pooling(("mean",)))
     with pytest.raises(UsageError, match="layer 7 not found") as error:
         result_of(work)
     assert error.value.hint == "this model has layers 0 to 2; -1 is the last"
-    assert not pool.close.alive
 
 
 SMALL_DEVICE = """
 import sys, torch
 from bertcli.inference.torch_engine import Encoder
 
-states = Encoder._states
+begin = Encoder.begin
 
-def small(self, batch):
+def small(self, batch, finish):
     if len(batch.ids) > 100:
         raise torch.OutOfMemoryError
-    return states(self, batch)
+    return begin(self, batch, finish)
 
-Encoder._states = small
+Encoder.begin = small
 from bertcli.cli.app import main
 if __name__ == "__main__":
     sys.exit(main())
@@ -313,9 +312,9 @@ def test_a_choice_that_cannot_be_followed_leaves_no_process(folder):
 
 def test_a_pool_that_lost_a_process_says_so_of_each_window(folder):
     spec = ModelSpec(folder.path)
-    pool = ProcessPool(["cpu"], [partial(open_runner, spec)], 1, 100)
+    pool = process_runner([("cpu", partial(open_runner, spec))], 100)
     windows = [pool.run(Tokens.listed([[1]]), Pooling(("mean",))) for _ in range(2)]
-    pool.workers[0].process.kill()
+    pool.devices[0].process.kill()
     for window in windows:
         with pytest.raises(BertcliError, match="the process for cpu was killed by SIGKILL"):
             result_of(window)

@@ -9,7 +9,7 @@ from model_reference import close, randomise, texts, tiny
 from bertcli.models.attention import Recording, head_masked, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.heads import BertForMaskedLM
-from bertcli.models.surgery import fuse_qkv, initialise, prune_heads, reduce_precision
+from bertcli.models.surgery import initialise, prune_heads
 
 
 @pytest.fixture
@@ -115,44 +115,6 @@ def test_pruning_too_much_is_refused_before_anything_is_cut(model, heads, words)
         prune_heads(model, {0: [0], **heads})
     assert model.config.pruned_heads == {}
     assert model.encoder.layer[0].attention.self.query.out_features == 32
-
-
-@torch.no_grad()
-def test_fused_projections_give_the_same(model):
-    ids, keep, types = texts()
-    expected = list(model.states(ids, keep, types))
-    fuse_qkv(model)
-    for got, wanted in zip(model.states(ids, keep, types), expected, strict=True):
-        close(got, wanted, 1e-6)
-    layer, x = model.encoder.layer[-1], expected[-2]
-    first = layer(x[:, :1], padded(keep, at=0), kv=layer.attention.kv(x))
-    close(first, expected[-1][:, :1], 1e-6)
-
-
-@torch.no_grad()
-def test_fusing_after_pruning(model):
-    prune_heads(model, SILENT)
-    expected = model(*texts())
-    fuse_qkv(model)
-    close(model(*texts()), expected, 1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@torch.no_grad()
-def test_reduced_precision_is_near(dtype):
-    model = randomise(BertForMaskedLM(tiny())).eval()
-    expected = model.bert(*texts())
-    reduce_precision(model, dtype)
-    got = model.bert(*texts())
-    assert got.dtype == dtype
-    assert torch.cosine_similarity(got.float(), expected, dim=-1).min() > 0.99
-    words = model.bert.embeddings.word_embeddings.weight
-    assert model.cls.predictions.decoder.weight is words
-
-
-def test_integers_are_refused(model):
-    with pytest.raises(ValueError, match=r"torch\.int8 is not a floating-point type"):
-        reduce_precision(model, torch.int8)
 
 
 def test_fresh_weights():

@@ -16,7 +16,7 @@ from front import (
 from safetensors.torch import load_file
 
 from bertcli.checkpoints.load import load
-from bertcli.inference.runner import Reading, Tokens, result_of
+from bertcli.inference.runner import Reading, Runner, Tokens, result_of
 from bertcli.inference.torch_engine import Encoder
 
 MOODS = {"glad": (1, 2), "sad": (3, 4)}
@@ -218,18 +218,16 @@ def test_ids_of_tokens_are_as_good_as_those_of_words(made, tmp_path):
     assert f"{tmp_path / 'b.jsonl'}:2: " in done.error and said in done.error
 
 
-@pytest.mark.parametrize("padded", [False, True])
-def test_the_runner_gives_each_token_its_id(made, padded):
-    """As the model alone does, whatever the batch; padded as on a GPU."""
+def test_the_runner_gives_each_token_its_id(made):
+    """As the model alone does, whatever the batch."""
     model, _ = load(made[0] / "with")
     ids = [[101, 7, 102], [101, 7, 102], [101, 5, 6, 7, 102], [101, 102]]
     extra = [[0, 1, 0], [0, 3, 0], [0, 1, 2, 3, 0], [0, 0]]
     flat = {"emotion": torch.tensor([one for row in extra for one in row]).numpy()}
     listed = Tokens.listed(ids)
     tokens = Tokens(listed.ids, listed.types, listed.offsets, flat)
-    kind = type("Padded", (Encoder,), {"kernel": "padded"}) if padded else Encoder
-    encoder = kind(model, Reading(first=True), 100)
-    found = result_of(encoder.run(tokens, lambda model, states, lengths: states))
+    runner = Runner([Encoder(model, Reading(first=True))], 100)
+    found = result_of(runner.run(tokens, lambda model, states, lengths: states))
     for row, one, other in zip(found, ids, extra, strict=True):
         alone = model.bert(torch.tensor([one]), extra={"emotion": torch.tensor([other])})[0, 0]
         assert torch.allclose(torch.from_numpy(row), alone, atol=1e-5)

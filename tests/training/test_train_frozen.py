@@ -21,7 +21,7 @@ from sentence_folders import saved, sentence_model
 from train_steps import stop_at
 
 import bertcli
-from bertcli.inference.cpu_engine import CompiledRunner
+from bertcli.inference.cpu_engine import CompiledModel
 from bertcli.inference.torch_engine import Encoder
 
 TEXTS = [row["text"] for row in reviews(6, seed=9)]
@@ -114,13 +114,13 @@ def test_memory_that_runs_out_is_told(whole, sentences, tmp_path, monkeypatch):
     out, file, _ = whole
     pairs = written(tmp_path / "pairs.jsonl", scored(30))
 
-    def small(vectors, runner, batch, finish):
+    def small(begin, device, batch, finish):
         if len(batch) > 1 and len(batch.ids) > 64:
             raise MemoryError
-        return vectors(runner, batch, finish)
+        return begin(device, batch, finish)
 
-    for engine in (Encoder, CompiledRunner):
-        monkeypatch.setattr(engine, "vectors", partialmethod(partial(small, engine.vectors)))
+    for engine in (Encoder, CompiledModel):
+        monkeypatch.setattr(engine, "begin", partialmethod(partial(small, engine.begin)))
     for given in (
         argv(file, tmp_path / "out", sentences, "--steps", 1),
         ["evaluate", file, "-m", out],

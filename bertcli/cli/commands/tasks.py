@@ -170,8 +170,9 @@ def open_model(
     kind: type[TaskModel] = getattr(from_python, task)
     opened = kind.open(folder, record(Settings, length, compute), console)
     runtime = opened.head.runtime
+    backend = runtime.facts()["backend"]
     console.detail(
-        f"model: {folder.path} ({folder.source}); {kind.kind}, {runtime.facts['backend']}, device "
+        f"model: {folder.path} ({folder.source}); {kind.kind}, {backend}, device "
         f"{runtime.devices[0]}, threads {runtime.threads}, max_length {opened.head.max_length}"
     )
     return opened
