@@ -22,16 +22,15 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from bertcli.training.instance_rows import row_type, write_safetensors
 
+from bertcli.files.safetensors import write_arrays
 from bertcli.inference.devices import devices
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import initialise
-from bertcli.training import configuration
 from bertcli.training.loop import Ranks, Training
-from bertcli.training.options import TrainingOptions
-from bertcli.training.pretraining import PretrainingObjective
-from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, Instances
+from bertcli.training.options import PretrainingJob, TrainingOptions
+from bertcli.training.pretraining import PretrainingObjective, config_of
+from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, Instances, row_type
 
 LENGTH, PREDICTIONS, VOCABULARY, ROWS = 128, 20, 30522, 4096
 WARM = 2  # steps before the clock starts
@@ -49,9 +48,9 @@ def random_instances(folder: Path) -> Path:
     rows["masked_lm_positions"] = 1 + np.arange(PREDICTIONS) * 6
     rows["masked_lm_ids"] = draw.integers(1000, VOCABULARY, (ROWS, PREDICTIONS))
     rows["next_sentence_labels"] = draw.integers(0, 2, ROWS)
-    name = SHARD.format(number=0, format="safetensors")
+    name = SHARD.format(number=0)
     with (folder / name).open("wb") as file:
-        write_safetensors(file, rows)
+        write_arrays(file, {name: rows[name] for name in rows.dtype.names or ()})
     sizes = {"max_length": LENGTH, "max_predictions": PREDICTIONS, "vocab_size": VOCABULARY}
     index = {"format": FORMAT, "version": VERSION, **sizes, "pad_token_id": 0}
     index["shards"] = [{"file": name, "rows": ROWS, "sha256": ""}]
@@ -175,7 +174,9 @@ def main() -> None:
         torch.set_num_threads(asked.threads)
     with tempfile.TemporaryDirectory() as folder:
         data = Instances(asked.data or random_instances(Path(folder)))
-        config = configuration.read(asked.config, data)
+        config = config_of(
+            PretrainingJob(data.folder, config=asked.config), data, data, on_gpu=False
+        )
         options = TrainingOptions(steps=10**6, batch_size=asked.batch_size, dtype=asked.dtype)
         (device,) = devices(asked.device)
         sides = [side(data, config, options, device) for side in (Ours, Theirs)]

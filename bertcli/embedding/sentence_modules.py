@@ -34,6 +34,7 @@ Activation: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 _SELU, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # Klambauer et al. 2017
+_RRELU = (1 / 8 + 1 / 3) / 2  # outside of training, the mean of its bounds
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -68,17 +69,25 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "Tanh": np.tanh,
     "ReLU": lambda x: np.maximum(x, 0),
     "Sigmoid": _sigmoid,
+    "CELU": _elu,
     "ELU": _elu,
     "GELU": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
+    "Hardshrink": lambda x: np.where(np.abs(x) > 0.5, x, 0),
+    "Hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+    "Hardtanh": lambda x: np.clip(x, -1, 1),
     "Hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "LeakyReLU": _leaky,
     "LogSigmoid": lambda x: -_softplus(-x),
     "Mish": lambda x: x * np.tanh(_softplus(x)),
+    "RReLU": lambda x: _leaky(x, _RRELU),
     "ReLU6": lambda x: np.clip(x, 0, 6),
     "SELU": lambda x: _SELU * _elu(x, _SELU_ALPHA),
     "SiLU": lambda x: x * _sigmoid(x),
     "Softmax": softmax,  # of the numbers of one vector
     "Softplus": _softplus,
+    "Softshrink": lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0),
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "Tanhshrink": lambda x: x - np.tanh(x),
 }
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 from math import inf, isfinite, prod
 from pathlib import Path
+from sys import float_info
 from typing import Any, NamedTuple
 
 from bertcli.errors import InputError
@@ -153,8 +154,8 @@ def _of_records(
                 for block in _stacked(rows):
                     yield ArrayPart(name, "JSON", None, block)
             except OverflowError:
-                where = f"{report.path}: field {name!r}"
-                raise InputError(f"{where} holds too large numbers") from None
+                where = next(where for where, record in records if _overflows(record.get(name)))
+                raise InputError(f"{where}: field {name!r} holds too large numbers") from None
 
 
 def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
@@ -180,6 +181,11 @@ def _vectors(value: Any, deep: int = 3) -> list[list[float]]:
         return [value]
     inner = [_vectors(row, deep - 1) for row in value] if deep > 1 else [[]]
     return [*chain(*inner)] if all(inner) else []
+
+
+def _overflows(value: Any) -> bool:
+    numbers = chain(*_vectors(value))
+    return any(type(number) is int and abs(number) > float_info.max for number in numbers)
 
 
 def _stacked(vectors: Sequence[Any]) -> Iterator[Any]:

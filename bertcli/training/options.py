@@ -159,7 +159,7 @@ class PretrainingJob:
     """What to train, and on which instances."""
 
     data: Path
-    config: str | None = None  # a file, or a name of configuration.SIZES
+    config: str | None = None  # a file, or a name of pretraining.SIZES
     init: Path | None = None  # a model folder to start from, instead of a config
     eval_dir: Path | None = None  # instead of eval_fraction
     extra: Mapping[str, str] = field(default_factory=dict)  # embedding -> field; empty: all

@@ -212,7 +212,7 @@ class PretrainingTask(TrainedTask):
                     "held-out instances share texts with the training instances (dupe_factor); "
                     "use --eval-dir to evaluate on other texts"
                 )
-        config = _config(job, data, other or data, on_gpu=ranks.device.type != "cpu")
+        config = config_of(job, data, other or data, on_gpu=ranks.device.type != "cpu")
         commonest = commonest_word(data, rows) if len(held) else 0
         return cls(
             options=options,
@@ -271,7 +271,7 @@ WEIGHT_TO_ADAM = 4  # a weight, its gradient, and the two numbers that Adam reme
 ROUNDING = 128  # an embedding may have as many rows more as make it a multiple of up to this
 
 
-def _config(job: PretrainingJob, data: Instances, held: Instances, *, on_gpu: bool) -> BertConfig:
+def config_of(job: PretrainingJob, data: Instances, held: Instances, *, on_gpu: bool) -> BertConfig:
     """Return the config to train, with the extra embeddings of the instances.
 
     Sizes of those are those of the config, else what the ids need. Raises ModelError for a config
