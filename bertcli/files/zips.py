@@ -29,8 +29,8 @@ UNREADABLE = (BadZipFile, zlib.error, EOFError)  # what a broken archive raises
 
 def open_zip(path: str | Path) -> ZipFile:
     """Open an archive for reading. Raises BadZipFile, or OSError."""
-    if stat.S_ISCHR(os.stat(path).st_mode):  # zipfile would look for its end in all of it
-        raise BadZipFile("it has no directory of members, and no end: it is a device")
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a device may have no end
+        raise BadZipFile("it has no directory of members: it is no regular file")
     try:
         archive = ZipFile(path)
     except (ValueError, NotImplementedError, struct.error, RuntimeError) as broken:

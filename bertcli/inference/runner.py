@@ -104,7 +104,7 @@ class Reading:
     @property
     def single(self) -> bool:
         """Whether each text becomes one row."""
-        return self.first or self.mean or self.terms is not None
+        return self.first or self.mean
 
     def indices(self, depth: int) -> list[int]:
         """Return the layers counted from 0, the embedding output, up to ``depth``."""
