@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 ROWS = 1024  # decoded together, at most
-GROUP = 32 << 20  # bytes of a row group, before they are packed
+GROUP = 16 << 20  # bytes of a row group, before they are packed
 DECODED = 16 << 20  # bytes decoded together, as far as the sizes of columns tell
 AT_ONCE = 1 << 18  # bytes that become Python's objects together
 UNFIT = (OverflowError, TypeError, ValueError, arrow.pyarrow.ArrowException)  # for a column
@@ -246,13 +246,19 @@ class RowsFile:
                     shutil.copyfileobj(written, narrow)
                 self.file.seek(0)
                 self.file.truncate()
+            is_list = arrow.pyarrow.types.is_list
             self.writer = arrow.ParquetWriter(
-                self.file, arrow.pyarrow.schema([*self.schema.items()]), write_statistics=False
+                self.file,
+                arrow.pyarrow.schema([*self.schema.items()]),
+                write_statistics=[name for name, kind in self.schema.items() if not is_list(kind)],
             )
             old: Any = arrow.ParquetFile(narrow) if before else None
             for group in range(old.num_row_groups if before else 0):
                 table = old.read_row_group(group)
-                columns = {name: table[name].to_pylist() for name in before}
+                columns = {
+                    name: table[name] if kind == self.schema[name] else table[name].to_pylist()
+                    for name, kind in before.items()
+                }
                 self.writer.write_table(self._table(columns, len(table)))
 
     def _table(self, columns: Mapping[str, Any], count: int) -> Any:
@@ -260,8 +266,11 @@ class RowsFile:
         cells = []
         for name, kind in self.schema.items():
             values = columns.get(name, [None] * count)
-            flat = isinstance(values, FlatLists)
-            cells.append((arrow.column_of_flat if flat else arrow.column)(values, kind))
+            if isinstance(values, FlatLists):
+                values = arrow.column_of_flat(values, kind)
+            elif not isinstance(values, arrow.pyarrow.ChunkedArray):
+                values = arrow.column(values, kind)
+            cells.append(values)
         return arrow.pyarrow.table(cells, names=[*self.schema])
 
 

@@ -132,7 +132,7 @@ class Checkpoints:
         """Remove what a killed run left half written or half removed."""
         for path in self.folder.glob(".*"):
             if path.name.startswith((MAKING, GOING)):
-                shutil.rmtree(path)
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         self._drop()
 
     def write(self, state: State, fill: Callable[[Path], None]) -> Path:
@@ -201,6 +201,8 @@ class Checkpoints:
             cause = str(failed.__cause__ or failed)
             if any(os.strerror(number) in cause for number in FULL):
                 hint = "free disk space, then run the same command with --resume"
+            elif isinstance(failed, FileNotFoundError) and not self.folder.parent.exists():
+                hint = "create its parent folder first"
             else:
                 hint = "fix it, then run the same command with --resume" if self.last() else ""
             raise OutputError(f"{self.folder}: {what}: {reason}; {self.kept()}", hint) from None

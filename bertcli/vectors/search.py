@@ -106,21 +106,18 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     """
     made = manifest_of(path).object("fingerprint")
     inner, recorded = bert_folder(folder.path), made.object("options")
-    numbers = {} if is_static(folder.path) else numbers_of(read_config(inner))
-    theirs, hint = {name: made.object(name) for name in (*SIGNED, "config")}, "leave out --vectors"
-    differing = [
-        name
-        for name, digests in zip(SIGNED, (weights_of(inner), tokenizer_of(inner)), strict=True)
-        if {*digests.values()} != {*map(str, theirs[name].values())}
-    ]
-    differing += [key for key in numbers if theirs["config"].get(key) != numbers[key]]
-    if differing:
-        name = made.get("model", "unknown")
-        raise InputError(
-            f"{path}: was made by another model, {name}: its {differing[0]} differs from that of "
-            f"{folder.name}",
-            f"give --model {name}, or {hint}",
-        )
+    ours = {} if is_static(folder.path) else numbers_of(read_config(inner))
+    theirs = {name: value for name, value in made.object("config").items() if name in ours}
+    for name, digests in zip(SIGNED, (weights_of(inner), tokenizer_of(inner)), strict=True):
+        ours[name] = " ".join(sorted({*digests.values()}))
+        theirs[name] = " ".join(sorted({*map(str, made.object(name).values())}))
+    for name, value in theirs.items():
+        if value != ours[name]:
+            maker, places = made.get("model", "unknown"), f"there, here {ours[name]!s:.12}"
+            raise InputError(
+                f"{path}: was made by another model, {maker}: {name} {value!s:.12} {places}",
+                f"give --model {maker}, or leave out --vectors",
+            )
     kind = "texts"
     if recorded.get("sparse"):
         kind = "terms"
@@ -133,7 +130,7 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
         problem = "but a search needs one per text" if one_each else f"not of {options.kind}"
         raise InputError(
             f"{path}: holds {contents}, {problem}",
-            f"search with {needed[kind]}" if kind in needed else hint,
+            f"search with {needed[kind]}" if kind in needed else "leave out --vectors",
         )
     layers = recorded.checked(
         "layers",
@@ -153,7 +150,7 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
         if mine != modules:
             raise InputError(
                 f"{path}: was made by a model with other sentence modules",
-                f"give --model the one that made it, or {hint}",
+                "give --model the one that made it, or leave out --vectors",
             )
         chosen["pooling"] = "auto"
     return replace(options, **chosen)

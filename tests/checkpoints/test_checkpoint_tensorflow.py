@@ -228,7 +228,7 @@ def test_every_shard_and_what_the_config_decides_are_in_the_fingerprint(tmp_path
         again = bad(
             "similar", "one", "--corpus", folder / "vocab.txt", "--vectors", out, "-m", folder
         )
-        assert f"its {key} differs" in again.error
+        assert f": {key} " in again.error
     put_json(folder / "config.json", config | {"transformers_version": "9"})
     assert call(*argv).code == 0
     (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
