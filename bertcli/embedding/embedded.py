@@ -145,8 +145,7 @@ class EmbeddedBlock:
         self.batch, self.vectors, self.pieces = batch, vectors, pieces
         if isinstance(batch, RaggedBatch):
             self.records, self.samples = batch.records, batch.samples
-            self.lengths: list[int] = batch.lengths.tolist()
-            self.cuts: list[int] = batch.cut.tolist()
+            self.lengths, self.cuts = batch.lengths, batch.cut
         else:
             self.records = TextBlock.of([item.record for item in batch])
             self.samples = [item.sample for item in batch]

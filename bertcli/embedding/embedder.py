@@ -290,7 +290,6 @@ class Embedder:
             prepare=self.prepare,
             blocks=blocks,
             start=start,
-            few=1,
         )
 
     def embed(self, run: TokenizeRun) -> Iterator[EmbeddedBlock]:
@@ -360,8 +359,9 @@ class Embedder:
         """Raise InputError or ModelError for a record that can have no vector."""
         may_be_empty = self.options.per_token or self.runtime.spec.kind in (STATIC, TERM_TABLE)
         if isinstance(batch, RaggedBatch):
-            refused = self.options.on_truncate == "error" and batch.cut.any()
-            if batch.is_plain and (may_be_empty or batch.lengths.all()) and not refused:
+            refused = self.options.on_truncate == "error" and any(batch.cut)
+            whole = may_be_empty or all(batch.lengths)
+            if batch.records.pairs is None and whole and not refused:
                 return
             batch = each_of(batch, COLUMNS)
         refuse_pairs(batch, self.runtime.config)

@@ -42,7 +42,11 @@ class Tokens:
     def of(cls, batch: Batch) -> Tokens:
         """Return encoded texts without what the model does not need."""
         if isinstance(batch, RaggedBatch):
-            return cls(batch.ids, batch.column("token_type_ids").astype(np.uint8), batch.offsets)
+            return cls(
+                np.asarray(batch.ids, np.uint32),
+                np.asarray(batch.columns["token_type_ids"], np.uint8),
+                np.asarray(batch.offsets, np.int64),
+            )
         columns = [item.columns for item in batch]
         tokens = cls.listed(
             [row["input_ids"] for row in columns], [row["token_type_ids"] for row in columns]

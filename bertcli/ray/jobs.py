@@ -19,8 +19,8 @@ from bertcli.files.writers import open_writer
 from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
-from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.run import WINDOW, Batch, TokenCounts
+from bertcli.tokenizing.columns import Layout, RaggedBatch
+from bertcli.tokenizing.run import WINDOW, TokenCounts
 from bertcli.tokenizing.token_output import Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.vectors.journal import Files, put_json
@@ -168,7 +168,7 @@ class TokenizeJob(_Job):
         )
 
 
-def _watched(tokens: TokenOutput, seen: Seen) -> Iterator[Batch]:
+def _watched(tokens: TokenOutput, seen: Seen) -> Iterator[RaggedBatch]:
     for window in tokens:
         yield window
         seen(tokens.run.tally)

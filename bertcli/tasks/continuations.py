@@ -52,10 +52,10 @@ class ChooseTask:
             first += len(records)
             pairs = [pair for _, several in asked for pair in several]
             tally.literals += self.head.tokenizer.count_literals(pairs)
-            encoded = self.head.tokenizer.encode_records(pairs, layout)
-            tally.add(encoded, self.head.tokenizer.limit)
+            batch = self.head.tokenizer.encode_batch(pairs, layout)
+            tally.add(batch, self.head.tokenizer.limit)
             tally.records += len(asked) - len(pairs)  # a prompt is one record
-            yield self._judge(asked, encoded)
+            yield self._judge(asked, batch.encoded(layout.columns))
 
     def _asked(self, record: Record) -> list[Record]:
         """Return a prompt with each of its choices."""

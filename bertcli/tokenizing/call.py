@@ -17,8 +17,7 @@ from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.versions import require_torch
 from bertcli.records.records import Record, checked
 from bertcli.records.source import Source
-from bertcli.tokenizing.columns import Encoded, Layout, strategies
-from bertcli.tokenizing.loaded_tokenizer import as_lists
+from bertcli.tokenizing.columns import Encoded, Layout, as_lists, strategies
 from bertcli.tokenizing.model_files import SIDES
 
 Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs

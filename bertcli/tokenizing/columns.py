@@ -1,15 +1,15 @@
 """Encoded records as columns, in the names of transformers, and the layout asked of them.
 
-One record is `Encoded`, many are a `RaggedBatch` of arrays. A column has one entry a token.
+Records are a `RaggedBatch`, each of them is `Encoded`. A column has one entry a token.
 Truncation, windows and padding treat all columns alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import UsageError, counted
@@ -17,8 +17,6 @@ from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record, TextBlock
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from tokenizers import Encoding
     from tokenizers import Tokenizer as Core
 
@@ -180,76 +178,71 @@ class Encoded(NamedTuple):
         return len(self.columns["input_ids"])
 
 
-# The parts of a row, padding at both ends: before, the first text, between, the second text, after.
-SPECIAL, ATTENDED = (1, 1, 0, 1, 0, 1, 1), (0, 1, 1, 1, 1, 1, 0)
-
-
 @dataclass(frozen=True)
 class RaggedBatch:
-    """Records and their tokens as flat arrays: `B` records, `T` tokens of them together.
+    """Records and their tokens, one after another: `B` rows, `T` tokens of them together.
 
-    A row has seven parts; what a token is follows from its part: its type, its mask and whether it
-    is special.
+    A record has a row, or one for each of its windows. Columns and offsets are arrays, or lists
+    where few records are not worth the import of numpy.
     """
 
-    records: TextBlock
+    records: TextBlock  # of the rows
     samples: Sequence[int]  # the numbers of the records in the run
-    ids: NDArray[np.uint32]  # [T]
-    offsets: NDArray[np.int64]  # [B + 1]
-    parts: NDArray[np.int64]  # [B, 7], tokens of each part
-    pairs: NDArray[np.bool_]  # [B], whether there is a second text
-    types: NDArray[np.uint8]  # [2, 7], of the parts of a single text, of a pair
-    cut: NDArray[np.int64]  # [B], tokens that truncation dropped
+    columns: Mapping[str, Any]  # name -> [T]
+    offsets: Any  # [B + 1]
+    cut: list[int]  # [B], tokens that truncation dropped
+
+    @classmethod
+    def of(cls, items: Sequence[Encoded], columns: Iterable[str]) -> RaggedBatch:
+        """Return items as lists, one after another."""
+        return cls(
+            TextBlock.of([item.record for item in items]),
+            [item.sample for item in items],
+            {name: list(chain.from_iterable(i.columns[name] for i in items)) for name in columns},
+            [0, *accumulate(item.length for item in items)],
+            [item.cut for item in items],
+        )
 
     def __len__(self) -> int:
         return len(self.records)
 
-    @cached_property
-    def lengths(self) -> NDArray[np.int64]:
-        """The number of tokens of each record [B], special ones and padding included."""
-        return self.offsets[1:] - self.offsets[:-1]
-
     @property
-    def is_plain(self) -> bool:
-        """Whether all tokens are of type 0, and none is padding."""
-        return not (self.pairs.any() or self.types[0].any() or self.parts[:, (0, 6)].any())
+    def ids(self) -> Any:
+        """The token ids of all rows [T]."""
+        return self.columns["input_ids"]
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """The number of tokens of each row [B], special ones and padding included."""
+        return [stop - start for start, stop in pairwise(as_lists(self.offsets))]
 
     def rows(self, start: int, stop: int) -> RaggedBatch:
-        """Return the records from ``start`` to before ``stop``."""
-        offsets, rows = self.offsets[start : stop + 1], slice(start, stop)
+        """Return the rows from ``start`` to before ``stop``."""
+        offsets = self.offsets[start : stop + 1]
+        begin, end = offsets[0], offsets[-1]
+        is_list = isinstance(offsets, list)
         return RaggedBatch(
-            self.records[rows],
-            self.samples[rows],
-            self.ids[offsets[0] : offsets[-1]],
-            offsets - offsets[0],
-            self.parts[rows],
-            self.pairs[rows],
-            self.types,
-            self.cut[rows],
+            self.records[start:stop],
+            self.samples[start:stop],
+            {name: flat[begin:end] for name, flat in self.columns.items()},
+            [at - begin for at in offsets] if is_list else offsets - begin,
+            self.cut[start:stop],
         )
 
-    def column(self, name: str) -> NDArray[np.uint32] | NDArray[np.uint8]:
-        """Return a column of `NUMERIC` for all records [T]."""
-        import numpy as np
-
-        if name == "input_ids":
-            return self.ids
-        if name == "token_type_ids":
-            of_parts = self.types[self.pairs.astype(np.intp)]
-        else:
-            mask = np.array(ATTENDED if name == "attention_mask" else SPECIAL, np.uint8)
-            of_parts = np.broadcast_to(mask, self.parts.shape)
-        return np.repeat(of_parts.reshape(-1), self.parts.reshape(-1))
-
     def encoded(self, columns: Sequence[str]) -> list[Encoded]:
-        """Return the records one by one."""
-        flat = {name: self.column(name).tolist() for name in ("input_ids", *columns)}
-        bounds, items = self.offsets.tolist(), []
-        rows = zip(self.records, self.cut.tolist(), self.samples, bounds, bounds[1:], strict=False)
-        for record, cut, sample, start, stop in rows:
-            row: dict[str, Column] = {name: values[start:stop] for name, values in flat.items()}
-            items.append(Encoded(record, row, cut, sample))
-        return items
+        """Return the rows one by one."""
+        flat = {name: as_lists(self.columns[name]) for name in ("input_ids", *columns)}
+        bounds = pairwise(as_lists(self.offsets))
+        rows = zip(self.records, self.cut, self.samples, bounds, strict=True)
+        return [
+            Encoded(record, {name: flat[name][start:stop] for name in flat}, cut, sample)
+            for record, cut, sample, (start, stop) in rows
+        ]
+
+
+def as_lists(values: Any) -> Any:
+    """Return what may be an array or a tensor as numbers and lists."""
+    return values.tolist() if hasattr(values, "tolist") else values
 
 
 def strategies(

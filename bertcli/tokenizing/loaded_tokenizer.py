@@ -24,7 +24,15 @@ from bertcli.checkpoints.scan import bert_folder, is_static
 from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.files.typed_json import NOTHING, JsonObject
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import Frame, Layout, TooShortError, Window, frame_of, windows
+from bertcli.tokenizing.columns import (
+    Frame,
+    Layout,
+    TooShortError,
+    Window,
+    as_lists,
+    frame_of,
+    windows,
+)
 from bertcli.tokenizing.model_files import (
     SIDES,
     Loaded,
@@ -59,6 +67,7 @@ class LoadedTokenizer:
         self.padding_side = settings.choice("padding_side", SIDES) or "right"
         self.literals = SpecialTextCounter(self.core)
         self.state = _state(self.core)  # of the core, which others are made from
+        self.expected = 0  # characters that are to come, about
         self.reads_types = True  # whether the model that it is loaded for takes token types
         self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
         self.core.no_truncation()
@@ -101,7 +110,7 @@ class LoadedTokenizer:
         """What makes ids of many texts at once."""
         from bertcli.tokenizing.wordpiece import WordPieceEngine
 
-        return WordPieceEngine(self.core)
+        return WordPieceEngine(self.core, self.expected)
 
     @cached_property
     def words_core(self) -> Core:
@@ -492,8 +501,3 @@ class SpecialTextCounter:
         return sum(
             len(pattern.findall(whole)) for first, pattern in self.patterns if first in whole
         )
-
-
-def as_lists(ids: Any) -> Any:
-    """Return what may be an array or a tensor as numbers and lists."""
-    return ids.tolist() if hasattr(ids, "tolist") else ids

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import repeat
+from typing import Any
 
 from bertcli.errors import InputError
 from bertcli.files.streams import size_on_disk
@@ -15,10 +15,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, row_of
 from bertcli.records.windows import CHARACTERS, ahead, windows
 from bertcli.tokenizing.columns import Encoded, Layout, RaggedBatch
-from bertcli.tokenizing.tokenizer import FEW, Tokenizer
-
-if TYPE_CHECKING:
-    from bertcli.tokenizing.ragged import RaggedMaker
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 Prepare = Callable[[Sequence[Record]], Sequence[Record]]
 WINDOW = 1024  # records tokenized together; enough to keep every core busy
@@ -27,8 +24,7 @@ THREADS = 8  # that make arrays: Python, which has one lock, feeds no more
 
 
 Batch = Sequence[Encoded] | RaggedBatch
-Counted = tuple["TokenCounts", Batch]  # a window
-_Group = tuple[Sequence[Record], int, bool]
+_Group = tuple[Sequence[Record], int]
 
 
 def each_of(batch: Batch, columns: Sequence[str]) -> Sequence[Encoded]:
@@ -49,33 +45,17 @@ class TokenCounts:
     literals: int = 0  # special tokens that stood in the text
     empty: int = 0  # texts without a character
 
-    def add(self, batch: Sequence[Encoded], limit: int | None) -> None:
-        """Count the encoded records of one window."""
-        lengths = [item.length for item in batch]
-        self.records += len({item.sample for item in batch})
-        self.tokens += sum(lengths)
-        self.longest = max(self.longest, *lengths, 0)
-        cuts = [item.cut for item in batch if item.cut]
-        self.truncated += len(cuts)
-        self.cut += sum(cuts)
-        self.empty += sum(not item.record.text and not item.record.pair for item in batch)
-        if limit is not None and self.longest > limit:
-            self.too_long += sum(length > limit for length in lengths)
-
-    def add_ragged(self, batch: RaggedBatch, limit: int | None) -> None:
-        """Count the records of a flat batch."""
-        texts, pairs = batch.records.texts, batch.records.pairs
-        self.records += len(batch)
+    def add(self, batch: RaggedBatch, limit: int | None) -> None:
+        """Count the records of one window."""
+        self.records += len({*batch.samples})
         self.tokens += len(batch.ids)
-        self.longest = max(self.longest, int(batch.lengths.max(initial=0)))
-        self.truncated += int((batch.cut > 0).sum())
-        self.cut += int(batch.cut.sum())
-        if pairs is None:
-            self.empty += texts.count("") + (texts.count([]) if batch.records.is_split else 0)
-        else:
-            self.empty += sum(not (text or pair) for text, pair in zip(texts, pairs, strict=True))
+        self.longest = max(self.longest, *batch.lengths, 0)
+        self.truncated += len(batch.cut) - batch.cut.count(0)
+        self.cut += sum(batch.cut)
+        both = zip(batch.records.texts, batch.records.pairs or repeat(None), strict=False)
+        self.empty += sum(not (text or pair) for text, pair in both)
         if limit is not None and self.longest > limit:
-            self.too_long += int((batch.lengths > limit).sum())
+            self.too_long += sum(length > limit for length in batch.lengths)
 
     def merge(self, other: TokenCounts) -> None:
         """Add the counts of another part of the same run."""
@@ -98,7 +78,6 @@ class TokenizeRun:
     prepare: Prepare | None = None  # what is done to records before
     blocks: Iterable[Sequence[Record]] | None = None  # what is left of the reader's
     start: int = 0  # the number of the first record in them
-    few: int = field(default_factory=lambda: FEW)  # fewer records are not worth arrays
     tally: TokenCounts = field(default_factory=TokenCounts)
 
     def __iter__(self) -> Iterator[list[Encoded]]:
@@ -108,34 +87,36 @@ class TokenizeRun:
             if len(batch):
                 yield list(each_of(batch, self.layout.columns))
 
-    def counted(self) -> Iterator[Counted]:
+    def counted(self) -> Iterator[tuple[TokenCounts, Batch]]:
         """Yield the windows with their counts, for whoever keeps the tally; some may be empty."""
-        yield from self._counted(
-            windows(
-                self.blocks or self.reader.blocks(),
-                self.window,
-                full=self.full,
-                characters=self.characters,
-            )
-        )
+        for counts, batch in self._counted(self._windows()):
+            yield counts, batch if self.layout.is_flat else batch.encoded(self.layout.columns)
 
-    def batches(self) -> Iterator[Batch]:
-        """Yield the records as arrays, a block at a time as it was read, where there are many.
+    def batches(self) -> Iterator[RaggedBatch]:
+        """Yield the records, where arrays can say all of them a block at a time as it was read.
 
         A window of a certain size is kept where it has to be ``full``.
         """
-        blocks = self.counted() if self.full else self._counted(self.reader.blocks(), BLOCKS)
-        for counts, batch in blocks:
+        by_block = self.layout.is_flat and not self.full
+        blocks = self.reader.blocks() if by_block else self._windows()
+        for counts, batch in self._counted(blocks, BLOCKS if by_block else 1):
             self.tally.merge(counts)
             if len(batch):
                 yield batch
 
-    def _counted(self, groups: Iterator[Sequence[Record]], most: int = 1) -> Iterator[Counted]:
+    def _windows(self) -> Iterator[Sequence[Record]]:
+        blocks = self.blocks or self.reader.blocks()
+        return windows(blocks, self.window, full=self.full, characters=self.characters)
+
+    def _counted(
+        self, groups: Iterator[Sequence[Record]], most: int = 1
+    ) -> Iterator[tuple[TokenCounts, RaggedBatch]]:
         """Yield groups of records with their counts; ``most`` wait for the caller.
 
         Arrays are made by several threads: what they do is mostly done without Python's lock.
         """
-        threads = min(most, THREADS, cores()) if self.layout.is_flat else 1
+        self.tokenizer.expected = size_on_disk(self.reader.source.paths) or 0
+        threads = min(most, THREADS, cores())
         for counts, batch, failures in ahead(
             self._numbered(groups), self._tokenized, threads=threads, most=most
         ):
@@ -144,43 +125,24 @@ class TokenizeRun:
             yield counts, batch
 
     def _numbered(self, groups: Iterator[Sequence[Record]]) -> Iterator[_Group]:
-        """Yield groups of records, the number of the first, and whether they become arrays.
-
-        Any number of records do where others did.
-        """
-        first, worth = self.start, False
+        """Yield groups of records, and the number of the first."""
+        first = self.start
         for records in groups:
-            enough = len(records) >= self.few and self.layout.is_flat
-            worth = worth or (enough and self._maker.fits)
-            yield records, first, worth
+            yield records, first
             first += len(records)
 
-    def _tokenized(self, group: _Group) -> tuple[TokenCounts, Batch, list[InputError]]:
+    def _tokenized(self, group: _Group) -> tuple[TokenCounts, RaggedBatch, list[InputError]]:
         """Return the counts of a group, its tokens, and why records are left out."""
-        records, first, worth = group
+        records, first = group
         failures: list[InputError] = []
-        skip, limit = failures.append, self.tokenizer.limit
         texts = self.prepare(records) if self.prepare else records
         counts = TokenCounts(literals=self.tokenizer.count_literals(texts))
-        if worth:
-            batch = self._maker(texts, skip, first)
-            if self.prepare:  # what was read is what is spoken of from here on
-                rows = [sample - first for sample in batch.samples]
-                batch = replace(batch, records=TextBlock.of(records).take(rows))
-            counts.add_ragged(batch, limit)
-            return counts, batch, failures
-        items = self.tokenizer.encode_each(texts, self.layout, skip=skip, first=first)
-        if self.prepare:
-            items = [item._replace(record=records[item.sample - first]) for item in items]
-        counts.add(items, limit)
-        return counts, items, failures
-
-    @cached_property
-    def _maker(self) -> RaggedMaker:
-        from bertcli.tokenizing.ragged import RaggedMaker
-
-        self.tokenizer.engine.expect(size_on_disk(self.reader.source.paths) or 0)
-        return RaggedMaker(self.tokenizer, self.layout)
+        batch = self.tokenizer.encode_batch(texts, self.layout, skip=failures.append, first=first)
+        if self.prepare:  # what was read is what is spoken of from here on
+            rows = [sample - first for sample in batch.samples]
+            batch = replace(batch, records=TextBlock.of(records).take(rows))
+        counts.add(batch, self.tokenizer.limit)
+        return counts, batch, failures
 
 
 def row(

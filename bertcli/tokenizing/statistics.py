@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from itertools import accumulate, compress, groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import RaggedBatch
-from bertcli.tokenizing.run import Batch, each_of
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import goes_on
 
@@ -25,13 +24,10 @@ class TokenTotals:
         """Return another one that has counted nothing."""
         return TokenTotals()
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RaggedBatch) -> None:
         """Count the records of a batch."""
         self.texts += len(batch)
-        if isinstance(batch, RaggedBatch):
-            self.tokens += len(batch.ids)
-        else:
-            self.tokens += sum(item.length for item in batch)
+        self.tokens += len(batch.ids)
 
     def summary(self) -> dict[str, Any]:
         """Return the counts by name."""
@@ -39,7 +35,7 @@ class TokenTotals:
 
 
 def file_rows(
-    total: TokenTotals | CorpusStats, paths: Sequence[str], batches: Iterable[Batch]
+    total: TokenTotals | CorpusStats, paths: Sequence[str], batches: Iterable[RaggedBatch]
 ) -> list[Any]:
     """Return a row for each file, in the order of the paths, and the total, whose file is None.
 
@@ -54,13 +50,13 @@ def file_rows(
     return [*rows, {"file": None} | total.summary()]
 
 
-def _by_file(batch: Batch) -> Iterator[tuple[str, Batch]]:
+def _by_file(batch: RaggedBatch) -> Iterator[tuple[str, RaggedBatch]]:
     """Yield the parts of a batch that are of one file."""
-    if isinstance(batch, RaggedBatch) and len({*batch.records.files}) == 1:
-        yield batch.records.files[0], batch
-        return
-    for file, items in groupby(each_of(batch, ("input_ids",)), lambda item: item.record.file):
-        yield file, list(items)
+    start = 0
+    for file, rows in groupby(batch.records.files):
+        stop = start + len(list(rows))
+        yield file, batch.rows(start, stop)
+        start = stop
 
 
 UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
@@ -95,23 +91,24 @@ class CorpusStats:
         other._begin()
         return other
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RaggedBatch) -> None:
         """Count the records of a batch."""
-        if isinstance(batch, RaggedBatch):
-            self._add_flat(batch)
-            return
-        for item in batch:
-            ids = list(item.columns["input_ids"])
-            self.lengths[len(ids)] += 1
-            self.special += sum(map(self.outside.__contains__, ids))
-            self.pieces += sum(map(self.continuing.__contains__, ids))
-            if not self.is_marked:
-                after = [True, *map(self.outside.__contains__, ids)]
-                self.pieces -= sum(map(self.continuing.__contains__, compress(ids, after)))
-            unknown = ids.count(self.unk)
-            if unknown:
-                self.unknown += unknown
-                self._remember(item.record)
+        import numpy as np
+
+        ids, offsets = np.asarray(batch.ids, np.int64), np.asarray(batch.offsets)
+        self.lengths.update(batch.lengths)
+        outside = np.isin(ids, list(self.outside))
+        continuing = np.isin(ids, list(self.continuing))
+        if not self.is_marked:  # what begins a text goes on with nothing
+            after = np.insert(outside, 0, True)
+            after[offsets] = True
+            continuing &= ~after[:-1]
+        self.special += int(outside.sum())
+        self.pieces += int(continuing.sum())
+        unknown = np.flatnonzero(ids == self.unk)
+        self.unknown += len(unknown)
+        for at in np.unique(np.searchsorted(offsets, unknown, "right") - 1).tolist():
+            self._remember(batch.records[at])
 
     def summary(self) -> dict[str, Any]:
         """Return the statistics as JSON values; lengths include special tokens."""
@@ -138,25 +135,6 @@ class CorpusStats:
             "unknown_words": dict(self.unknown_words.most_common(10)),
             "pieces_per_word": round((total - self.special) / words, 4) if words else 0,
         }
-
-    def _add_flat(self, batch: RaggedBatch) -> None:
-        import numpy as np
-
-        self.lengths.update(batch.lengths.tolist())
-        times = np.bincount(batch.ids)
-        special = [index for index in self.outside if index < len(times)]
-        self.special += int(times[special].sum())
-        continuing = [index for index in self.continuing if index < len(times)]
-        self.pieces += int(times[continuing].sum())
-        if not self.is_marked:
-            after = np.insert(np.isin(batch.ids, list(self.outside)), 0, True)
-            after[batch.offsets] = True
-            first = batch.ids[after[:-1]]
-            self.pieces -= int(np.isin(first, list(self.continuing)).sum())
-        unknown = np.flatnonzero(batch.ids == self.unk)
-        self.unknown += len(unknown)
-        for at in np.unique(np.searchsorted(batch.offsets, unknown, "right") - 1).tolist():
-            self._remember(batch.records[at])
 
     def _remember(self, record: Record) -> None:
         """Count the words that became [UNK]: the text at its offsets."""

@@ -6,15 +6,14 @@
         output.write(output, put)
 
 Many records go as arrays from the tokenizer to the file (`ragged` makes lines of them), few
-as records one by one. The bytes are the same either way.
+as rows. The bytes are the same either way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertcli.files.jsonl import to_lines
 from bertcli.files.tables import ColumnTable, FlatLists
@@ -24,7 +23,6 @@ from bertcli.records.records import carried
 from bertcli.tokenizing.columns import Encoded, Layout, RaggedBatch
 from bertcli.tokenizing.run import (
     WINDOW,
-    Batch,
     TokenizeRun,
     count_row,
     fields_written,
@@ -32,9 +30,6 @@ from bertcli.tokenizing.run import (
     row,
 )
 from bertcli.tokenizing.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from bertcli.tokenizing.ragged import RaggedLines
 
 LINES, TABULAR = ("jsonl", "txt"), ("csv", "tsv", "parquet")
 
@@ -78,30 +73,31 @@ class TokenOutput:
         form = self.task.form
         return "finished" if form in LINES else f"ragged {form}" if self.task.ragged else form
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[RaggedBatch]:
         """Yield the tokens of the records, a batch at a time."""
-        return self.run.batches() if self.task.layout.is_flat else iter(self.run)
+        return self.run.batches()
 
-    def write(self, batches: Iterable[Batch], put: Callable[..., None]) -> None:
+    def write(self, batches: Iterable[RaggedBatch], put: Callable[..., None]) -> None:
         """Write batches, and what begins a table that has no rows."""
         for batch in batches:
             put(self._written(batch))
         if self.task.form not in LINES and not self.run.tally.records:
             put([header(self.run, self.task.extra, only_count=self.task.only_count)])
 
-    def _written(self, batch: Batch) -> Any:
+    def _written(self, batch: RaggedBatch) -> Any:
         """Return what the writer of the format takes: bytes, rows or a table of columns."""
-        form, only_count = self.task.form, self.task.only_count
-        if isinstance(batch, RaggedBatch):
-            if only_count and form in LINES and batch.records.is_plain:
-                line = b"%d\n" if form == "txt" else b'{"length":%d}\n'
-                return [b"".join([line % length for length in batch.lengths.tolist()])]
-            if form == "jsonl" and not only_count:
-                return self._lines(batch)
-            if form in (*TENSORS, "parquet") and not only_count:
+        form, only_count, layout = self.task.form, self.task.only_count, self.task.layout
+        if only_count and form in LINES and batch.records.is_plain:
+            line = b"%d\n" if form == "txt" else b'{"length":%d}\n'
+            return [b"".join([line % length for length in batch.lengths])]
+        if layout.is_flat and not only_count:
+            if form in (*TENSORS, "parquet"):
                 return self._table(batch)
-            batch = batch.encoded(self.task.layout.columns)
-        rows = list(map(self._row, batch))
+            if form == "jsonl" and not isinstance(batch.ids, list):
+                from bertcli.tokenizing.ragged import ragged_lines
+
+                return ragged_lines(batch, layout, self.task.extra)
+        rows = list(map(self._row, batch.encoded(layout.columns)))
         if form in LINES:
             text = to_lines(rows) if form == "jsonl" else "".join(map(to_text, rows))
             return [text.encode()]
@@ -113,25 +109,22 @@ class TokenOutput:
             return count_row(item)
         return row(item, task.layout, extra=task.extra, sparse=task.form not in TABULAR)
 
-    @cached_property
-    def _lines(self) -> RaggedLines:
-        from bertcli.tokenizing.ragged import RaggedLines
-
-        return RaggedLines(self.task.layout, self.task.extra)
-
     def _table(self, batch: RaggedBatch) -> ColumnTable:
         """Return the columns of a batch, those of tokens as they are."""
-        layout, records = self.task.layout, batch.records
-        columns: dict[str, Any] = {
-            name: FlatLists(batch.column(name), batch.offsets) for name in layout.columns
-        }
+        import numpy as np
+
+        layout, records, offsets = self.task.layout, batch.records, np.asarray(batch.offsets)
+        columns: dict[str, Any] = {}
+        for name in layout.columns:
+            flat = np.asarray(batch.columns[name], "u4" if name == "input_ids" else "u1")
+            columns[name] = FlatLists(flat, offsets)
         if "length" in self.task.extra:
-            columns["length"] = batch.lengths
+            columns["length"] = np.diff(offsets)
         if "text" in self.task.extra:
             columns["text"] = records.texts
             columns["pair"] = records.pairs or [None] * len(batch)
         if layout.truncation != "do_not_truncate":
-            columns["truncated"] = batch.cut
+            columns["truncated"] = np.asarray(batch.cut, np.int64)
         if records.extras is None:
             ids = {} if records.ids is None else {"id": records.ids}
             led = records.ids is not None and records.ids[0] is not None

@@ -26,7 +26,9 @@ from bertcli.tokenizing.columns import (
     Column,
     Encoded,
     Layout,
+    RaggedBatch,
     Window,
+    frame_of,
     offsets_in,
     padded,
     select,
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.call import BatchEncoding, Texts
 
 FEW = 256  # records that do not pay for the import of numpy
-REPEATING = {*NUMERIC} - {"input_ids"}
 FAST_COLUMNS = {*NUMERIC, "sequence_ids"}  # encode_batch_fast has no more
 
 
@@ -155,24 +156,26 @@ class Tokenizer(LoadedTokenizer):
         ``first`` is the number of the first record in the run. A record that cannot be truncated
         as asked goes to ``skip`` (default: raise).
         """
-        if len(records) >= FEW and layout.is_flat:
-            from bertcli.tokenizing.ragged import RaggedMaker
+        return self.encode_batch(records, layout, skip=skip, first=first).encoded(layout.columns)
 
-            maker = RaggedMaker(self, layout)
-            if maker.fits:
-                return maker(records, skip, first).encoded(layout.columns)
-        return self.encode_each(records, layout, skip=skip, first=first)
-
-    def encode_each(
+    def encode_batch(
         self,
         records: Sequence[Record],
         layout: Layout,
         *,
         skip: Callable[[InputError], None] = _stop,
         first: int = 0,
-    ) -> list[Encoded]:
-        """Do what `encode_records` does record by record, for any columns."""
+    ) -> RaggedBatch:
+        """Do what `encode_records` does, with the columns of all records one after another."""
         self.notice_changes()
+        if len(records) >= FEW and layout.is_flat:
+            special = layout.special_tokens
+            frames = [frame_of(self.core, pair=pair, special=special) for pair in (False, True)]
+            fitting = [frame for frame in frames if frame]
+            if len(fitting) == len(frames):
+                from bertcli.tokenizing.ragged import encode_ragged
+
+                return encode_ragged(self, records, layout, fitting, skip, first)
         limit = self.cut_at(layout)
         items: list[Encoded] = []
         encodings = self._encodings(records, layout)
@@ -185,7 +188,8 @@ class Tokenizer(LoadedTokenizer):
                 items.extend(self._windows(encoded, encoding, layout, limit))
             except InputError as error:
                 skip(error)
-        return self.padded(items, layout)
+        names = dict.fromkeys(("input_ids", *layout.columns))
+        return RaggedBatch.of(self.padded(items, layout), names)
 
     def padded(self, batch: list[Encoded], layout: Layout) -> list[Encoded]:
         """Return the items with their columns made equally long, where the layout asks for it."""
@@ -227,7 +231,6 @@ class Tokenizer(LoadedTokenizer):
         first, second = (span(sequences, which) for which in (0, 1))
         lengths = first[1] - first[0], second[1] - second[0]
         cuts = self.windows_of(encoded.record, lengths, layout, limit)
-        shared: dict[tuple[object, ...], Column] = {}  # equal masks: there may be many windows
         late = dict(encoded.columns)
         template = type(self.core.post_processor).__name__ == "TemplateProcessing"
         template = template or self.kind.make is xlm_roberta  # as transformers has it
@@ -237,8 +240,7 @@ class Tokenizer(LoadedTokenizer):
 
         def part(name: str, window: Window) -> Column:
             columns = encoded.columns if window[1] == cuts[0][1] else late
-            column = select(columns[name], window, first, second)
-            return shared.setdefault(tuple(column), column) if name in REPEATING else column
+            return select(columns[name], window, first, second)
 
         return [
             encoded._replace(

@@ -36,7 +36,6 @@ import numpy as np
 import orjson
 
 from bertcli.files.typed_json import parse
-from bertcli.tokenizing.columns import Frame, frame_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,25 +71,17 @@ class WordPieceEngine:
     ``why`` tells what is used, and why nothing faster.
     """
 
-    def __init__(self, core: Tokenizer) -> None:
+    def __init__(self, core: Tokenizer, expected: int = 0) -> None:
         self.core = core
-        self.seen = self.expected = 0  # characters
+        self.seen, self.expected = 0, expected  # characters
         self.why = "tokenizers, as there is little text"
 
-    def expect(self, size: int) -> None:
-        """Hear that about so many characters are to come."""
-        self.expected = size
-
-    def __call__(self, texts: Sequence[str], *, special: bool = False) -> Flat:
-        """Return the ids of all texts, one after the other, and where those of each begin.
-
-        ``special`` puts the special tokens of a single text around each, which costs nothing here;
-        only where `frame_of` finds a frame.
-        """
+    def __call__(self, texts: Sequence[str]) -> Flat:
+        """Return the ids of all texts, one after the other, and where those of each begin."""
         if (fast := self._chosen(texts)) is not None:
-            rows: Flat = fast.encode_batch(texts, add_special_tokens=special, parallel=False)
+            rows: Flat = fast.encode_batch(texts, add_special_tokens=False, parallel=False)
             return rows
-        encodings = self.core.encode_batch_fast(texts, add_special_tokens=special)
+        encodings = self.core.encode_batch_fast(texts, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         offsets = np.zeros(len(ids) + 1, np.int64)
         np.cumsum([len(row) for row in ids], out=offsets[1:])
@@ -121,28 +112,25 @@ class WordPieceEngine:
             return None
         if "NANOTOKEN_CACHE_ENTRIES" not in os.environ:
             nanotoken.set_cache_entries(CACHED)
-        frame = frame_of(self.core, pair=False, special=True)
         try:
-            fast = nanotoken.WordPieceTokenizer.from_json(self._described(frame))
+            fast = nanotoken.WordPieceTokenizer.from_json(self._described())
         except ValueError as unsupported:
             self.why = f"tokenizers, as nanotoken has no such tokenizer: {unsupported}"
             return None
         texts = list(self._proof())
-        for special in (False, True) if frame else (False,):
-            ids, offsets = fast.encode_batch(texts, add_special_tokens=special, parallel=False)
-            right = self.core.encode_batch_fast(texts, add_special_tokens=special)
-            for text, encoded, start, stop in zip(texts, right, offsets, offsets[1:], strict=False):
-                if encoded.ids != ids[start:stop].tolist():
-                    self.why = f"tokenizers, as nanotoken differs on {text[:40]!a}"
-                    return None
+        ids, offsets = fast.encode_batch(texts, add_special_tokens=False, parallel=False)
+        right = self.core.encode_batch_fast(texts, add_special_tokens=False)
+        for text, encoded, start, stop in zip(texts, right, offsets, offsets[1:], strict=False):
+            if encoded.ids != ids[start:stop].tolist():
+                self.why = f"tokenizers, as nanotoken differs on {text[:40]!a}"
+                return None
         self.why = "nanotoken"
         return fast
 
-    def _described(self, frame: Frame | None) -> bytes:
+    def _described(self) -> bytes:
         """Return the tokenizer as JSON, without what nanotoken is not asked to do."""
         described = parse(self.core.to_str())
-        around = frame and _template(frame.before, frame.after)
-        described |= {"post_processor": around, "truncation": None, "padding": None}
+        described |= {"post_processor": None, "truncation": None, "padding": None}
         if self.core.encode_special_tokens:  # they are text like any other
             added = described["added_tokens"]
             if not all(token["special"] for token in added):
@@ -155,19 +143,3 @@ class WordPieceEngine:
         for token in self.core.get_added_tokens_decoder().values():
             word = token.content
             yield from (word, f"a{word}b", f" {word} {word}{word}. {word.upper()}{word.lower()}")
-
-
-def _template(before: Sequence[int], after: Sequence[int]) -> dict[str, Any]:
-    """Return what puts ids before and after a text, as the post-processor of a tokenizer.json."""
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    heads, tails = (
-        [{"SpecialToken": {"id": str(index), "type_id": 0}} for index in ids]
-        for ids in (before, after)
-    )
-    special = {str(i): {"id": str(i), "ids": [i], "tokens": [str(i)]} for i in (*before, *after)}
-    return {
-        "type": "TemplateProcessing",
-        "single": [*heads, first, *tails],
-        "pair": [first, second],
-        "special_tokens": special,
-    }

@@ -356,8 +356,9 @@ def tokenized(
         layout = in_windows(layout, limit)
     elif task == "tag":
         layout = word_windows(layout)
-    items = list(extra.added(tokenizer.encode_records(records, layout), tokenizer))
+    batch = tokenizer.encode_batch(records, layout)
+    items = list(extra.added(batch.encoded(columns), tokenizer))
     refuse_pairs(items, config)
     tally = TokenCounts()
-    tally.add(items, limit)
+    tally.add(batch, limit)
     return items, limit, tally

@@ -42,6 +42,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, carried, is_empty
 from bertcli.records.source import Source
 from bertcli.records.windows import windows
+from bertcli.tokenizing.columns import RaggedBatch
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.fingerprint import InputDigest, numbers_of, tokenizer_of, weights_of
 from bertcli.vectors.formats import INDICES, PIECES, TERMS, VALUES, VECTORS, WRITTEN
@@ -336,7 +337,8 @@ class Search:
         """Return the queries that have a vector, and what collects the rows nearest to them."""
         asking = prompted(self.asker or self.embedder, QUERY, self.options.query_prompt)
         blocks = list(asking.embed(asking.run(Reader(Source()), blocks=[queries])))
-        self.asked.add([item.encoded for block in blocks for item in block], None)
+        items = [item.encoded for block in blocks for item in block]
+        self.asked.add(RaggedBatch.of(items, ("input_ids",)), None)
         records = [record for block in blocks for record in block.records]
         limits = top_k or self.options.top_k, self.options.threshold
         if asking.options.several:

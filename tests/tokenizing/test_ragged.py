@@ -14,9 +14,9 @@ from tokenizers_made import MADE
 from bertcli.errors import BertcliError
 from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record
+from bertcli.tokenizing import tokenizer as encoding
 from bertcli.tokenizing import wordpiece
 from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.ragged import RaggedMaker
 from bertcli.tokenizing.tokenizer import FEW, Tokenizer
 
 SPECIAL = [("[CLS]", 101), ("[SEP]", 102)]
@@ -40,13 +40,13 @@ def fresh(default_folder):
 def fast(tokenizer: Tokenizer) -> Tokenizer:
     """Let the engine think that it has seen much text."""
     tokenizer.notice_changes()
-    tokenizer.engine.expect(wordpiece.MANY)
+    tokenizer.engine.expected = wordpiece.MANY
     return tokenizer
 
 
 def begin(tokenizer):
     """Have the engine make ids."""
-    RaggedMaker(fast(tokenizer), Layout())([Record("a b")], list.append)
+    fast(tokenizer).encode_batch([Record("a b")] * FEW, Layout())
 
 
 def same_both_ways(tokenizer, records, layout):
@@ -55,11 +55,9 @@ def same_both_ways(tokenizer, records, layout):
     for flat in (False, True):
         problems = []
         try:
-            if flat:
-                maker = RaggedMaker(tokenizer, layout)
-                items = maker(records, problems.append).encoded(layout.columns)
-            else:
-                items = tokenizer.encode_each(records, layout, skip=problems.append)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(encoding, "FEW", 0 if flat else 10**6)
+                items = tokenizer.encode_records(records, layout, skip=problems.append)
         except BertcliError as error:
             results.append((type(error), str(error)))
             continue
@@ -131,7 +129,6 @@ def test_other_templates(fresh, processor):
 @pytest.mark.parametrize("template", ["[CLS] $B $A [SEP]", "$A [CLS]:0 [SEP]:1 $B"])
 def test_templates_that_arrays_cannot_say_are_left_alone(fresh, template):
     fresh.core.post_processor = processors.TemplateProcessing("$A", template, SPECIAL)
-    assert not RaggedMaker(fresh, Layout()).fits
     records = [Record("a", "b c")] * FEW
     assert list(fresh.encode_records(records, Layout())[0].columns["input_ids"]) == (
         fresh.core.encode("a", "b c").ids
@@ -167,7 +164,7 @@ class WrongTokenizer:
 def assert_right(tokenizer, why):
     """The ids are those of tokenizers, and the engine says why they are made by it."""
     texts = hostile.composed(2, 1000)
-    tokenizer.engine.expect(wordpiece.MANY)
+    tokenizer.engine.expected = wordpiece.MANY
     ids, _ = tokenizer.engine(texts)
     right = tokenizer.core.encode_batch_fast(texts, add_special_tokens=False)
     assert ids.tolist() == [index for encoding in right for index in encoding.ids]

@@ -16,6 +16,7 @@ from pyarrow.parquet import read_table
 
 from bertcli.files import streams
 from bertcli.tokenizing import run as runs
+from bertcli.tokenizing import tokenizer as encoding
 from bertcli.tokenizing import wordpiece
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -56,7 +57,7 @@ def test_every_format(tmp_path, monkeypatch, form):
             continue
         found = []
         for few in (0, 10**6):
-            monkeypatch.setattr(runs, "FEW", few)
+            monkeypatch.setattr(encoding, "FEW", few)
             out = tmp_path / f"{name}{few}.{form}"
             done = call("tokenize", "-i", tmp_path / name, *options, *kept, "-o", out)
             table = form == "parquet"  # whose row groups are larger where there are many
@@ -79,7 +80,7 @@ def test_arrays_go_to_parquet_without_pandas(tmp_path):
 def test_numbers_of_texts(monkeypatch, what):
     texts, found = "\n".join(TEXTS), []
     for few in (0, 10**6):
-        monkeypatch.setattr(runs, "FEW", few)
+        monkeypatch.setattr(encoding, "FEW", few)
         found.append(call("tokenize", what, "-f", "jsonl", stdin=texts))
     assert found[0] == found[1]
     assert what == "--count" or found[0].rows[0]["unknown_words"]

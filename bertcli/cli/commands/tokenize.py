@@ -222,7 +222,7 @@ def tokenize(
         with output.open(encoded.form, reader.source.inputs, model, **drawn) as put:
             if form == "table":
                 for window in windows:
-                    put(window)
+                    put(window.encoded(columns))
             else:
                 encoded.write(windows, put)
     _report(run, console)
