@@ -176,9 +176,9 @@ class Judge:
         size = head.settings.window
         for start in range(0, len(examples), size):
             records = head.prepare([row.record for row in examples[start : start + size]])
-            items = head.tokenizer.encode_records(records, layout)
-            self.tally.add(items, head.tokenizer.limit)
-            predictions += predict(items)
+            batch = head.tokenizer.encode_batch(records, layout)
+            self.tally.add(batch, head.tokenizer.limit)
+            predictions += predict(batch.encoded(layout.columns))
         return predictions
 
 
