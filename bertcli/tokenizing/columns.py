@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
+from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import UsageError, counted
@@ -214,7 +215,8 @@ class RaggedBatch:
     @cached_property
     def lengths(self) -> list[int]:
         """The number of tokens of each row [B], special ones and padding included."""
-        return [stop - start for start, stop in pairwise(as_lists(self.offsets))]
+        offsets = as_lists(self.offsets)
+        return list(map(sub, offsets[1:], offsets))
 
     def rows(self, start: int, stop: int) -> RaggedBatch:
         """Return the rows from ``start`` to before ``stop``."""

@@ -42,10 +42,12 @@ SPECIAL, ATTENDED = (1, 1, 0, 1, 0, 1, 1), (0, 1, 1, 1, 1, 1, 0)
 
 def spans(pool: NDArray[S], starts: Counts, lengths: Counts) -> NDArray[S]:
     """Return pool[start : start + length] for every span, one after the other."""
-    ends = np.cumsum(lengths)
-    index = np.repeat(starts - ends + lengths, lengths)
-    index += np.arange(len(index))
-    return pool[index]
+    filled = lengths > 0
+    starts, lengths = starts[filled], lengths[filled]
+    steps = np.ones(lengths.sum(), np.int64)  # from each index to the next
+    steps[:1] = starts[:1]
+    steps[np.cumsum(lengths)[:-1]] = starts[1:] - starts[:-1] - lengths[:-1] + 1
+    return pool[np.cumsum(steps, out=steps)]
 
 
 def offsets_of(lengths: Counts) -> Counts:
@@ -72,14 +74,14 @@ def encode_ragged(
     samples: Sequence[int] = range(first, first + len(block))
     special = np.array([[len(ids) for ids in frame[:3]] for frame in frames], np.int64)  # [2, 3]
     ids, offsets = _ids(tokenizer, block.texts)
-    lengths = np.zeros((len(block), 2), np.int64)
-    lengths[:, 0] = np.diff(offsets)
-    pairs, pair_ids = np.zeros(len(block), np.intp), ids[:0]
+    lengths, pair_ids = np.zeros((2, len(block)), np.int64), ids[:0]
+    lengths[0] = np.diff(offsets)
+    pairs: Any = 0  # which frame: of all rows, or of each
     if block.pairs:
         pairs = np.array([text is not None for text in block.pairs], np.intp)
         pair_ids, pair_offsets = _ids(tokenizer, [text for text in block.pairs if text is not None])
-        lengths[pairs > 0, 1] = np.diff(pair_offsets)
-    starts = np.stack([offsets[:-1], offsets_of(lengths[:, 1])[:-1] + len(ids)], axis=1)
+        lengths[1, pairs > 0] = np.diff(pair_offsets)
+    starts = np.stack([offsets[:-1], offsets_of(lengths[1])[:-1] + len(ids)])
     left = lengths
     if limit is not None:
         room = limit - special.sum(axis=1)[pairs]
@@ -87,7 +89,7 @@ def encode_ragged(
         failed = set()
         for row in np.flatnonzero(over).tolist():
             try:
-                tokenizer.windows_of(block[row], tuple(lengths[row].tolist()), layout, limit)
+                tokenizer.windows_of(block[row], tuple(lengths[:, row].tolist()), layout, limit)
             except InputError as error:
                 skip(error)
                 failed.add(row)
@@ -95,37 +97,44 @@ def encode_ragged(
             starts += np.where(left > 0, lengths - left, 0)
         if failed:
             rows = [row for row in range(len(block)) if row not in failed]
+            pairs = pairs[rows] if block.pairs else 0
             block, samples = block.take(rows), [samples[row] for row in rows]
-            lengths, left, starts, pairs = lengths[rows], left[rows], starts[rows], pairs[rows]
+            lengths, left, starts = lengths[:, rows], left[:, rows], starts[:, rows]
 
-    parts = np.zeros((len(block), len(SPECIAL)), np.int64)  # tokens of each part
-    parts[:, 1:6:2], parts[:, 2:5:2] = special[pairs], left
+    parts: list[Any] = [0] * len(SPECIAL)  # tokens of each part, of all rows or of each
+    parts[1:6:2], parts[2:5:2] = special[pairs].T, left
+    whole = sum(parts)
     pads: list[int] = []  # the most that a row gets
     if layout.padding != "do_not_pad":
-        whole = parts.sum(axis=1)
         missing = np.maximum(tokenizer.padded_length(layout, int(whole.max(initial=0))) - whole, 0)
         side = layout.padding_side or tokenizer.padding_side
-        parts[:, 0 if side == "left" else 6] = missing
+        parts[0 if side == "left" else 6] = missing
+        whole += missing
         pads = [tokenizer.padding_id] * int(missing.max(initial=0))
     around = [index for frame in frames for part in frame[:3] for index in part]
     pool = np.concatenate([ids, pair_ids, np.array(around + pads, np.uint32)])
-    begin = np.empty_like(parts)  # of each part in the pool
-    begin[:, (0, 6)] = len(pool) - len(pads)
-    begin[:, 1:6:2] = offsets_of(special.reshape(-1))[:-1].reshape(2, 3)[pairs]
-    begin[:, 1:6:2] += len(ids) + len(pair_ids)
-    begin[:, 2:5:2] = starts
+    begin: list[Any] = [len(pool) - len(pads)] * len(parts)  # of each part in the pool
+    begin[1:6:2] = offsets_of(special.reshape(-1))[:-1].reshape(2, 3)[pairs].T
+    begin[1:6:2] = [at + len(ids) + len(pair_ids) for at in begin[1:6:2]]
+    begin[2:5:2] = starts
+    used = [at for at, size in enumerate(parts) if np.any(size)] or [2]
+
+    def of_parts(values: Sequence[Any], kind: Any) -> NDArray[Any]:
+        rows = [np.broadcast_to(values[at], len(block)) for at in used]
+        return np.stack(rows, axis=1, dtype=kind, casting="unsafe").reshape(-1)
+
+    sizes = of_parts(parts, np.int64)
     types = np.array([frame.types for frame in frames], np.uint8) * tokenizer.reads_types
     kinds: dict[str, Any] = {
-        "token_type_ids": types[pairs],
+        "token_type_ids": types[pairs].T,
         "attention_mask": ATTENDED,
         "special_tokens_mask": SPECIAL,
     }
-    columns: dict[str, Any] = {"input_ids": spans(pool, begin.reshape(-1), parts.reshape(-1))}
+    columns: dict[str, Any] = {"input_ids": spans(pool, of_parts(begin, np.int64), sizes)}
     for name in set(layout.columns) - {"input_ids"}:
-        of_parts = np.broadcast_to(np.array(kinds[name], np.uint8), parts.shape)
-        columns[name] = np.repeat(of_parts.reshape(-1), parts.reshape(-1))
-    cut = (lengths - left).sum(axis=1).tolist()
-    return RaggedBatch(block, samples, columns, offsets_of(parts.sum(axis=1)), cut)
+        columns[name] = np.repeat(of_parts(kinds[name], np.uint8), sizes)
+    cut = (lengths - left).sum(axis=0).tolist()
+    return RaggedBatch(block, samples, columns, offsets_of(whole), cut)
 
 
 def _ids(tokenizer: LoadedTokenizer, texts: Sequence[Text]) -> tuple[Ids, Counts]:
@@ -138,18 +147,18 @@ def _ids(tokenizer: LoadedTokenizer, texts: Sequence[Text]) -> tuple[Ids, Counts
 
 
 def _left(lengths: Counts, room: Counts, strategy: str) -> tuple[Counts, NDArray[np.bool_]]:
-    """Return how many tokens of both texts are left [B, 2], and of which rows nothing is.
+    """Return how many tokens of both texts are left [2, B], and of which rows nothing is.
 
     The rules are those of `columns.windows`, which makes the errors.
     """
-    over, (first, second) = lengths.sum(axis=1) > room, lengths.T
+    over, (first, second) = lengths.sum(axis=0) > room, lengths
     if strategy == "longest_first":
         shorter = np.minimum(np.minimum(first, second), room // 2)
         first = np.where(first <= second, shorter, room - shorter)
     elif strategy == "only_first":
         first = room - second
-    left = np.where(over[:, None], np.stack([first, room - first], axis=1), lengths)
-    return left, over & (left[:, int(strategy == "only_second")] <= 0)
+    left = np.where(over, np.stack([first, room - first]), lengths)
+    return left, over & (left[int(strategy == "only_second")] <= 0)
 
 
 def ragged_lines(batch: RaggedBatch, layout: Layout, extra: Sequence[str] = ()) -> list[bytes]:
@@ -164,8 +173,11 @@ def ragged_lines(batch: RaggedBatch, layout: Layout, extra: Sequence[str] = ()) 
         stop = max(start + 1, int(batch.offsets.searchsorted(end, "right")) - 1)
         rows, start = batch.rows(start, stop), stop
         heads, ends = _around(rows, extra)
-        flags = [_flags(rows, name) for name in layout.columns[1:]]
-        columns = [heads, _numbers(rows), *flags, ends]
+        columns = [heads, _numbers(rows), *_flags(rows, layout.columns[1:])]
+        if "length" in extra:
+            columns.append([b'],"length":%d' % length for length in rows.lengths])
+            ends = [end[1:] for end in ends]
+        columns.append(ends)
         parts = [b""] * (len(columns) * len(rows))
         for at, column in enumerate(columns):
             parts[at :: len(columns)] = column
@@ -173,33 +185,40 @@ def ragged_lines(batch: RaggedBatch, layout: Layout, extra: Sequence[str] = ()) 
     return written
 
 
-def _flags(batch: RaggedBatch, name: str) -> list[bytes]:
-    """Return a column of digits, commas between them, and what begins it, for every row."""
-    lengths = batch.lengths
-    column, begin = batch.columns[name], b'],"%s":[' % name.encode()
-    if (column == column[:1]).all():  # the same for rows of a length
-        digit = b"%d" % column.max(initial=0)
-        equal = {length: begin + b",".join([digit] * length) for length in {*lengths}}
-        return [equal[length] for length in lengths]
-    flat = np.full(2 * len(column), ord(","), np.uint8)
-    flat[1::2] = column + ord("0")
-    raw, bounds = flat.tobytes(), pairwise(batch.offsets.tolist())
-    return [begin + raw[2 * start + 1 : 2 * stop] for start, stop in bounds]
+def _flags(batch: RaggedBatch, names: Sequence[str]) -> list[list[bytes]]:
+    """Return columns of digits for every row, commas between them, and what begins each."""
+    columns = [(b'],"%s":[' % name.encode(), batch.columns[name]) for name in names]
+    if all((column == column[:1]).all() for _, column in columns):  # so are rows of a length
+        digits = [(begin, b",%d" % column.max(initial=0)) for begin, column in columns]
+        equal = {
+            length: b"".join(begin + (digit * length)[1:] for begin, digit in digits)
+            for length in {*batch.lengths}
+        }
+        return [[equal[length] for length in batch.lengths]]
+    bounds, written = batch.offsets.tolist(), []
+    for begin, column in columns:
+        flat = np.full(2 * len(column), ord(","), np.uint8)
+        flat[1::2] = column + ord("0")
+        raw = flat.tobytes()
+        written.append([begin + raw[2 * at + 1 : 2 * to] for at, to in pairwise(bounds)])
+    return written
 
 
 def _around(batch: RaggedBatch, extra: Sequence[str]) -> tuple[list[bytes], list[bytes]]:
     """Return what comes before the ids of every text, and what ends its line."""
     records, first = batch.records, b'"input_ids":['
-    heads, ends = [b"{" + first] * len(batch), [b"]}\n"] * len(batch)
+    heads = [b"{" + first] * len(batch)
     if records.ids is not None:
         keys = [{} if key is None else {"id": key} for key in records.ids]
         objects = zip(keys, _objects(keys), strict=True)
         heads = [line[:-1] + (b"," if key else b"") + first for key, line in objects]
-    if not (extra or records.extras or any(batch.cut)):
-        return heads, ends
+    if "text" not in extra and records.extras is None:
+        if not any(batch.cut):
+            return heads, [b"]}\n"] * len(batch)
+        return heads, [b'],"truncated":%d}\n' % cut if cut else b"]}\n" for cut in batch.cut]
     endings = []
-    for record, length, cut in zip(records, batch.lengths, batch.cut, strict=True):
-        ending: dict[str, Any] = {"length": length} if "length" in extra else {}
+    for record, cut in zip(records, batch.cut, strict=True):
+        ending: dict[str, Any] = {}
         if "text" in extra:
             ending["text"] = record.text
             if record.pair is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import repeat
 from typing import Any
 
 from bertcli.errors import InputError
@@ -52,10 +51,12 @@ class TokenCounts:
         self.longest = max(self.longest, *batch.lengths, 0)
         self.truncated += len(batch.cut) - batch.cut.count(0)
         self.cut += sum(batch.cut)
-        both = zip(batch.records.texts, batch.records.pairs or repeat(None), strict=False)
-        self.empty += sum(not (text or pair) for text, pair in both)
+        texts, pairs = batch.records.texts, batch.records.pairs
+        if pairs is not None:
+            texts = [text or pair or "" for text, pair in zip(texts, pairs, strict=True)]
+        self.empty += len(texts) - sum(map(bool, texts))
         if limit is not None and self.longest > limit:
-            self.too_long += sum(length > limit for length in batch.lengths)
+            self.too_long += sum(map(limit.__lt__, batch.lengths))
 
     def merge(self, other: TokenCounts) -> None:
         """Add the counts of another part of the same run."""

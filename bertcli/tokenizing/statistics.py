@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import RaggedBatch
+from bertcli.tokenizing.columns import RaggedBatch, as_lists
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import goes_on
 
@@ -72,13 +73,18 @@ class CorpusStats:
         self._begin()
         core = tokenizer.core
         added, continues = core.get_added_tokens_decoder(), goes_on(core)
-        continuing = {i for token, i in core.get_vocab().items() if continues(token)}
-        self.outside = {i for i, token in added.items() if token.special}
+        vocabulary = core.get_vocab()
+        self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], -1)
         # Elsewhere a text begins with a word, though its first token may have no mark of one.
         self.is_marked = type(core.model).__name__ == "WordPiece"
-        self.continuing = continuing if self.is_marked else continuing - added.keys()
-        self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], -1)
-        self.outside.discard(self.unk)
+        kinds = bytearray(b"w" * (max(vocabulary.values(), default=0) + 1))
+        for word, index in vocabulary.items():
+            if continues(word) and (self.is_marked or index not in added):
+                kinds[index] = ord("c")
+        for index, token in added.items():
+            if token.special and index != self.unk:
+                kinds[index] = ord("s")
+        self.kinds = bytes(kinds)  # of each id: w(ord), c(ontinues one), s(pecial)
 
     def _begin(self) -> None:
         self.lengths: Counter[int] = Counter()
@@ -93,22 +99,24 @@ class CorpusStats:
 
     def add(self, batch: RaggedBatch) -> None:
         """Count the records of a batch."""
-        import numpy as np
+        if isinstance(batch.ids, list):
+            kinds = bytes(map(self.kinds.__getitem__, batch.ids))
+            unknown = [at for at, index in enumerate(batch.ids) if index == self.unk]
+        else:
+            import numpy as np
 
-        ids, offsets = np.asarray(batch.ids, np.int64), np.asarray(batch.offsets)
+            kinds = np.frombuffer(self.kinds, np.uint8)[batch.ids].tobytes()
+            unknown = np.flatnonzero(batch.ids == self.unk).tolist()
         self.lengths.update(batch.lengths)
-        outside = np.isin(ids, list(self.outside))
-        continuing = np.isin(ids, list(self.continuing))
+        self.special += kinds.count(b"s")
+        self.pieces += kinds.count(b"c")
+        bounds = as_lists(batch.offsets)
         if not self.is_marked:  # what begins a text goes on with nothing
-            after = np.insert(outside, 0, True)
-            after[offsets] = True
-            continuing &= ~after[:-1]
-        self.special += int(outside.sum())
-        self.pieces += int(continuing.sum())
-        unknown = np.flatnonzero(ids == self.unk)
+            texts = (kinds[start:stop] for start, stop in pairwise(bounds))
+            self.pieces -= b"s".join([b"", *texts]).count(b"sc")
         self.unknown += len(unknown)
-        for at in np.unique(np.searchsorted(offsets, unknown, "right") - 1).tolist():
-            self._remember(batch.records[at])
+        for row in dict.fromkeys(bisect(bounds, at) - 1 for at in unknown):
+            self._remember(batch.records[row])
 
     def summary(self) -> dict[str, Any]:
         """Return the statistics as JSON values; lengths include special tokens."""

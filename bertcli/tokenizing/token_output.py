@@ -90,10 +90,10 @@ class TokenOutput:
         if only_count and form in LINES and batch.records.is_plain:
             line = b"%d\n" if form == "txt" else b'{"length":%d}\n'
             return [b"".join([line % length for length in batch.lengths])]
-        if layout.is_flat and not only_count:
+        if not (only_count or isinstance(batch.ids, list)):
             if form in (*TENSORS, "parquet"):
                 return self._table(batch)
-            if form == "jsonl" and not isinstance(batch.ids, list):
+            if form == "jsonl":
                 from bertcli.tokenizing.ragged import ragged_lines
 
                 return ragged_lines(batch, layout, self.task.extra)
@@ -111,20 +111,17 @@ class TokenOutput:
 
     def _table(self, batch: RaggedBatch) -> ColumnTable:
         """Return the columns of a batch, those of tokens as they are."""
-        import numpy as np
-
-        layout, records, offsets = self.task.layout, batch.records, np.asarray(batch.offsets)
-        columns: dict[str, Any] = {}
-        for name in layout.columns:
-            flat = np.asarray(batch.columns[name], "u4" if name == "input_ids" else "u1")
-            columns[name] = FlatLists(flat, offsets)
+        layout, records = self.task.layout, batch.records
+        columns: dict[str, Any] = {
+            name: FlatLists(batch.columns[name], batch.offsets) for name in layout.columns
+        }
         if "length" in self.task.extra:
-            columns["length"] = np.diff(offsets)
+            columns["length"] = batch.lengths
         if "text" in self.task.extra:
             columns["text"] = records.texts
             columns["pair"] = records.pairs or [None] * len(batch)
         if layout.truncation != "do_not_truncate":
-            columns["truncated"] = np.asarray(batch.cut, np.int64)
+            columns["truncated"] = batch.cut
         if records.extras is None:
             ids = {} if records.ids is None else {"id": records.ids}
             led = records.ids is not None and records.ids[0] is not None

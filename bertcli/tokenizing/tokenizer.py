@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from bertcli.tokenizing.call import BatchEncoding, Texts
 
-FEW = 256  # records that do not pay for the import of numpy
+FEW = 256  # records of a run that do not pay for the import of numpy
 FAST_COLUMNS = {*NUMERIC, "sequence_ids"}  # encode_batch_fast has no more
 
 
@@ -168,7 +168,7 @@ class Tokenizer(LoadedTokenizer):
     ) -> RaggedBatch:
         """Do what `encode_records` does, with the columns of all records one after another."""
         self.notice_changes()
-        if len(records) >= FEW and layout.is_flat:
+        if first + len(records) >= FEW and layout.is_flat:
             special = layout.special_tokens
             frames = [frame_of(self.core, pair=pair, special=special) for pair in (False, True)]
             fitting = [frame for frame in frames if frame]
