@@ -111,17 +111,19 @@ class TokenOutput:
 
     def _table(self, batch: RaggedBatch) -> ColumnTable:
         """Return the columns of a batch, those of tokens as they are."""
+        import numpy as np  # pyarrow would import pandas to look at lists
+
         layout, records = self.task.layout, batch.records
         columns: dict[str, Any] = {
             name: FlatLists(batch.columns[name], batch.offsets) for name in layout.columns
         }
         if "length" in self.task.extra:
-            columns["length"] = batch.lengths
+            columns["length"] = np.diff(batch.offsets)
         if "text" in self.task.extra:
             columns["text"] = records.texts
             columns["pair"] = records.pairs or [None] * len(batch)
         if layout.truncation != "do_not_truncate":
-            columns["truncated"] = batch.cut
+            columns["truncated"] = np.array(batch.cut, np.int64)
         if records.extras is None:
             ids = {} if records.ids is None else {"id": records.ids}
             led = records.ids is not None and records.ids[0] is not None
