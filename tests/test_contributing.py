@@ -66,7 +66,7 @@ def test_the_command_of_the_readme(run, tmp_path):
     texts.write_text('{"id": "a", "text": "I love NLP!"}\n{"id": "b", "text": ""}\n{"bad": 1}\n')
     found = run("count", "-m", TINY, "-i", texts, "--on-error", "skip", code=1).splitlines()
     counts = [json.loads(line) for line in found]
-    assert [(row["id"], row["n_tokens"] > 2) for row in counts] == [("a", True), ("b", False)]
+    assert [(row["id"], row["length"] > 2) for row in counts] == [("a", True), ("b", False)]
     assert "Count the tokens of texts." in run("count", "--help")
     assert "count" in run("--help")
 

@@ -234,7 +234,15 @@ class LineOutput(OutputOptions):
 class TextOutput(OutputOptions):
     """The output of commands that write texts, and rows of them."""
 
-    format: Annotated[Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"], _FORMAT] = "auto"
+    format: Annotated[
+        Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"],
+        option(
+            "Output format. auto: by the suffix of --output; without it, txt.",
+            None,
+            "--format",
+            "-f",
+        ),
+    ] = "auto"
 
 
 class VectorOutput(OutputOptions):
