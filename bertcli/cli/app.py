@@ -137,7 +137,11 @@ def _of_the_system(failed: OSError) -> tuple[str, str]:
     """Return a message and a hint: the files that it is about, or stdout where that is at fault."""
     reason = failed.strerror or str(failed) or type(failed).__name__
     names = (failed.filename, failed.filename2)  # of an open file: a number
-    files = [os.fsdecode(name) for name in names if isinstance(name, str | bytes)]
+    files = [
+        f"file {name}" if isinstance(name, int) else os.fsdecode(name)
+        for name in names
+        if name is not None
+    ]
     if files:
         return f"{' to '.join(files)}: {reason}", ""
     try:
