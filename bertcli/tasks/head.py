@@ -19,7 +19,7 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, prepared
 from bertcli.embedding.pooling import split
 from bertcli.embedding.sentence_config import default_prompt
-from bertcli.errors import ModelError
+from bertcli.errors import InputError, ModelError
 from bertcli.hub import ModelFolder
 from bertcli.inference.compute import Compute
 from bertcli.inference.opening import open_runtime
@@ -165,7 +165,12 @@ class Head(OpenModel):
         )
 
     def text_logits(self, batch: Sequence[Encoded]) -> list[np.ndarray]:
-        """Return the logits of each text."""
+        """Return the logits of each text. Raises InputError for a text without a token."""
+        for item in batch:
+            if not item.length:  # the tokenizer adds no special ones
+                raise InputError(
+                    f"{item.record.where}: has no tokens", "leave it out, or give --skip-empty"
+                )
         return self.outputs(batch, text_logits)
 
     def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:

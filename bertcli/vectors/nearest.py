@@ -205,6 +205,9 @@ def add_packed(nearest: Nearest, path: str, precision: str) -> None:
                 )
             aside.add(block)
         packed = aside.vectors()
+        nearest.rows = len(packed)
+        if not nearest.rows:  # nor is their width known
+            return
         for at in range(0, len(packed), ROWS):
             words = np.asfortranarray(packed[at : at + ROWS].view(f"u{size}"))
             for number, query in enumerate(asked):
@@ -212,7 +215,6 @@ def add_packed(nearest: Nearest, path: str, precision: str) -> None:
                 for column, word in zip(words.T, query, strict=True):
                     bits += np.bitwise_count(column ^ word)
                 candidates.keep(number, at + np.arange(len(words)), -bits)
-        nearest.rows = len(packed)
         for number, best in enumerate(candidates.matches()):
             rows = np.sort([match.row for match in best]).astype(int)
             nearest.score(number, rows, restore(packed[rows], precision, None, dim))

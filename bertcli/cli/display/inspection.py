@@ -44,6 +44,7 @@ LABELLED, SHORT = ("classify", "tag"), 300  # commands with labels; characters o
 USUAL = ("Transformer", "StaticEmbedding", "Pooling", "Normalize")  # modules
 WIDE = 1000  # characters of a line that a terminal wraps and Rich would cut
 NAMES = 12  # characters, at least, of the names beside facts
+COLOURED = 100_000  # characters of a config up to which it has colours, which take time
 SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
 
 
@@ -195,7 +196,10 @@ def config(screen: Console, report: FolderReport | StaticReport) -> None:
     text = (
         json.dumps(report.config) if isinstance(report, StaticReport) else report.config.to_json()
     )
-    screen.print(JSON(text), soft_wrap=True)
+    if len(text) > COLOURED:
+        screen.file.write(text)  # all of it is ASCII
+    else:
+        screen.print(JSON(text), soft_wrap=True)
 
 
 def tokenizer(screen: Console, details: Mapping[str, Any]) -> None:
