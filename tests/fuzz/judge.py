@@ -184,7 +184,9 @@ def disk_problems(
     out = command.output
     # Through a link its target is written, and what stands beside that.
     outs = (out, os.path.relpath(os.path.realpath(out))) if out else ()
-    others = {path: was for path, was in before.items() if not path.startswith(outs)}
+    long = out[:150] if len(out) > 200 else None  # names beside it are cut
+    own = (*outs, long) if long else outs
+    others = {path: was for path, was in before.items() if not path.startswith(own)}
     if lost := [path for path in others if path not in after]:
         yield f"files are gone: {lost}"
     for path, was in others.items():
@@ -197,7 +199,6 @@ def disk_problems(
         allowed |= made  # exit code 1 when any was skipped
     if command.argv[0] == "train":
         allowed |= {out}  # a run that began is there to be resumed
-    long = out[:150] if len(out) > 200 else None  # names beside it are cut
     left = [path for path in new if path.split("/")[0] not in allowed]
     left = [path for path in left if long is None or not path.startswith(long)]
     if left:
