@@ -461,3 +461,16 @@ def test_the_smallest_limit_of_any_file_counts(tmp_path, files):
     warnings = good("inspect", "-m", folder, "--json").rows[0]["warnings"]
     assert (files == "sentence") == any("max_seq_length is 128" in one for one in warnings)
     assert "64 positions" in bad("embed", "one", *quiet, "--max-length", 65, code=2).error
+
+
+@pytest.mark.parametrize("several", [(), ("long " * 30,)])
+def test_a_text_without_tokens(models, tmp_path, several):
+    """Where a tokenizer adds no special ones, an empty text has no first token to judge."""
+    folder = shutil.copytree(models("BertForSequenceClassification"), tmp_path / "m")
+    bertcli.Tokenizer.load(folder).save(tmp_path / "t")
+    tokenizer = json_in(tmp_path / "t" / "tokenizer.json") | {"post_processor": None}
+    put_json(folder / "tokenizer.json", tokenizer)
+    put_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    given = ("classify", *several, "one", "", "-m", folder)
+    assert bad(*given).error.endswith(": has no tokens")
+    assert len(call(*given, "--skip-empty").rows) == 1 + len(several)

@@ -83,3 +83,12 @@ def test_a_file_that_is_not_bits(tmp_path):
     done = bad("similar", "-m", TINY, "-q", "one", "--vectors", out)
     assert "v.npy: was changed after it was made" in done.error
     assert call("similar", "-m", TINY, "-q", "one", "--vectors", tmp_path / "c.txt").code == 1
+
+
+@pytest.mark.parametrize("precision", ["binary", "ubinary"])
+def test_no_rows_are_no_hits(tmp_path, precision):
+    (tmp_path / "none.txt").touch()
+    vectors = tmp_path / "v.npy"
+    call("embed", "-m", TINY, "-i", tmp_path / "none.txt", "--precision", precision, "-o", vectors)
+    done = call("similar", "one", "-m", TINY, "--vectors", vectors)
+    assert done.code == 0 and done.rows[0]["hits"] == [], done
