@@ -88,7 +88,7 @@ def test_a_file_that_is_not_bits(tmp_path):
 @pytest.mark.parametrize("precision", ["binary", "ubinary"])
 def test_no_rows_are_no_hits(tmp_path, precision):
     (tmp_path / "none.txt").touch()
-    vectors = tmp_path / "v.npy"
+    vectors = tmp_path / "v.jsonl"  # which does not tell how wide a row would be
     call("embed", "-m", TINY, "-i", tmp_path / "none.txt", "--precision", precision, "-o", vectors)
     done = call("similar", "one", "-m", TINY, "--vectors", vectors)
     assert done.code == 0 and done.rows[0]["hits"] == [], done
