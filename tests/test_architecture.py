@@ -376,8 +376,8 @@ def options():
         hints = get_type_hints(function_of(command), include_extras=True)
         hints.pop("return")
         for group in hints.values():
-            for field in fields(group):
-                yield command, field.name, field.type.__metadata__[0]
+            for name, parameter in group.OPTIONS.items():
+                yield command, name, parameter.annotation.__metadata__[0]
 
 
 def test_every_option_has_help():

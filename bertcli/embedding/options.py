@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from bertcli.embedding.sentence_config import MODES, Sentence
 from bertcli.errors import UsageError
@@ -35,19 +36,19 @@ class EmbedOptions(Compute):
     """What a user may choose. None, or auto, means what the model's folder says."""
 
     pooling: str = "auto"  # several are joined by "+", as in mean+max
-    words: str | None = None  # how the tokens of a word become one vector
+    words: Literal["first", "last", "mean", "max"] | None = None
     sparse: bool = False  # weights of terms, by a masked language model
     top_terms: int | None = None  # of a text, those with the largest weights
     layers: tuple[int, ...] = (-1,)
-    combine: str = "mean"
+    combine: Literal["mean", "sum", "concat", "stack"] = "mean"
     normalize: bool | None = None
     dim: int | None = None
     dim_last: bool = False  # whether dim is the folder's, which cuts vectors of length 1
     max_length: int | None = None
-    on_truncate: str = "warn"
+    on_truncate: Literal["warn", "error", "ignore", "window", "chunk"] = "warn"
     stride: int = 0
     overlap: int = 0  # of chunks
-    at: str = "token"  # where chunks end
+    at: Literal["token", "word", "sentence", "paragraph"] = "token"  # where chunks end
     prompt: str | None = None
     prompt_name: str | None = None
     special_tokens: bool = True

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from glob import glob
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from bertcli.errors import UsageError
 
@@ -69,9 +69,9 @@ T = TypeVar("T")
 class Compute:
     """Devices, number format, threads and batch size. None, or auto, leaves the choice to us."""
 
-    backend: str = "auto"  # or torch, or openvino
+    backend: Literal["auto", "torch", "openvino"] = "auto"
     device: str = "auto"  # or a list: a process for each
-    dtype: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     threads: int | None = None  # of all processes together
     batch_tokens: int | None = None
 
@@ -81,6 +81,10 @@ def options_from(cls: type[T], options: Mapping[str, Any], **other: Any) -> T:
     names = [x.name for x in fields(cls) if x.init and x.name not in other]  # type: ignore[arg-type]
     if unknown := options.keys() - {*names}:
         raise UsageError(f"unknown option {min(unknown)!r}", f"one of {', '.join(names)}")
+    for name, kind in get_type_hints(cls).items():
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        if choices and options.get(name, choices[0]) not in choices:
+            raise UsageError(f"unknown {name} {options[name]!r}", f"one of {', '.join(choices)}")
     return cls(**options, **other)
 
 

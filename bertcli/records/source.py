@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
+from typing import Literal
 
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.streams import LARGEST_RECORD, PACKED, blocks, open_bytes, unreadable
@@ -48,9 +49,9 @@ class Source:
     flags: Mapping[str, str] = field(default_factory=dict)  # a field -> its option's own name
     taken: frozenset[str] = frozenset()  # names of output fields, which no kept field may have
     extra_ids: Mapping[str, int] = field(default_factory=dict)  # fields of ids, and how many each
-    on_error: str = "fail"
+    on_error: Literal["fail", "skip"] = "fail"
     encoding: str = "utf-8"
-    encoding_errors: str = "strict"
+    encoding_errors: Literal["strict", "replace"] = "strict"
     max_record_bytes: int = LARGEST_RECORD
 
     def __post_init__(self) -> None:

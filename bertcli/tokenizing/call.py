@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.versions import require_torch
@@ -42,7 +42,7 @@ class Call:
     stride: int = 0
     is_split_into_words: bool = False
     pad_to_multiple_of: int | None = None
-    padding_side: str | None = None
+    padding_side: Literal["left", "right"] | None = None
     return_tensors: str | None = None  # np or pt; None: lists
     return_token_type_ids: bool | None = None
     return_attention_mask: bool | None = None

@@ -29,7 +29,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.files.tables import TableHeader
@@ -65,7 +65,7 @@ class ChunkSettings:
 
     max_length: int | None = None
     overlap: int = 0
-    at: str = "token"
+    at: Literal["token", "word", "sentence", "paragraph"] = "token"
     first: bool = False  # only the first piece of each text
     special_tokens: bool = True
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from operator import sub
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertcli.errors import UsageError, counted
 from bertcli.files.tables import NUMERIC
@@ -141,13 +141,13 @@ class Layout:
     special_tokens: bool = True
     max_length: int | None = None
     truncation: str = "do_not_truncate"
-    truncation_side: str | None = None
+    truncation_side: Literal["left", "right"] | None = None
     padding: str = "do_not_pad"
-    padding_side: str | None = None
+    padding_side: Literal["left", "right"] | None = None
     pad_to_multiple_of: int | None = None
     stride: int = 0
     overflowing: bool = False
-    offset_unit: str = "char"
+    offset_unit: Literal["char", "byte", "utf16"] = "char"
     late_types: bool = False  # later windows of a pair have type 1, as a template leaves them
 
     @property

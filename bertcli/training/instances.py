@@ -24,6 +24,7 @@ from bertcli.errors import ModelError, UsageError
 from bertcli.tokenizing.columns import EXTRA
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import PREFIX
+from bertcli.training.options import PrepareOptions
 
 T = TypeVar("T")
 Tokens = Any  # [n, width]: the ids of tokens, and their ids of each extra embedding
@@ -46,19 +47,6 @@ def drawn(rng: Random, items: Sequence[T]) -> Iterator[T]:
         place = below(rng, len(left))
         left[place], left[-1] = left[-1], left[place]
         yield left.pop()
-
-
-@dataclass(frozen=True)
-class PrepareOptions:
-    """How instances are made; the defaults are those of the BERT paper."""
-
-    max_length: int = 128
-    short_seq_prob: float = 0.1
-    masked_lm_prob: float = 0.15
-    max_predictions: int = 20
-    dupe_factor: int = 5
-    whole_word: bool = False
-    seed: int = 0
 
 
 MASK, KEEP = 0.8, 0.9  # below the first: [MASK]; below the second: the token itself; else another

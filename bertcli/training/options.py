@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bertcli.errors import UsageError
 from bertcli.files.paths import refuse_inputs
@@ -109,7 +109,7 @@ class FineTuningJob:
     eval_fraction: float = 0.1
     patience: int | None = None
     max_length: int | None = None
-    class_weights: str | None = None
+    class_weights: Literal["balanced"] | None = None
     label_smoothing: float = 0.0
     epochs: float | None = None
     batch_size: int | None = None
@@ -178,3 +178,16 @@ class RunFolder:
         inputs: list[str | Path] = [path for path in named if path]
         inputs += [file for path in inputs if os.path.isdir(path) for file in Path(path).rglob("*")]
         refuse_inputs(inputs, [self.output, *self.output.rglob("*")])
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """How instances are made; the defaults are those of the BERT paper."""
+
+    max_length: int = 128
+    short_seq_prob: float = 0.1
+    masked_lm_prob: float = 0.15
+    max_predictions: int = 20
+    dupe_factor: int = 5
+    whole_word: bool = False
+    seed: int = 0

@@ -32,7 +32,8 @@ from bertcli.tokenizing.statistics import quantile
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.batches import in_batches
 from bertcli.training.documents import Documents, tokenized
-from bertcli.training.instances import SPECIAL, InstanceMaker, PrepareOptions, pairs
+from bertcli.training.instances import SPECIAL, InstanceMaker, pairs
+from bertcli.training.options import PrepareOptions
 from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, WITH_EXTRA, Array, row_type
 
 TOKENIZER = tuple(dict.fromkeys(("vocab.txt", *TOKENIZER_PARTS)))  # in the order of the index

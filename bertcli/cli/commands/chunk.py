@@ -1,19 +1,17 @@
 """`bertcli chunk`: texts to pieces of at most N tokens."""
 
-from typing import Annotated, ClassVar
-
 from bertcli.cli.display.console import Console, special_tokens
 from bertcli.cli.options.common import (
-    At,
+    AT,
+    OVERLAP,
+    PARSE_SPECIAL,
+    SPECIAL_TOKENS,
     ConsoleOptions,
     LineOutput,
     ModelOptions,
-    Overlap,
-    ParseSpecial,
-    SpecialTokens,
 )
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
-from bertcli.cli.options.inputs import TaskFileOptions, TextField, Texts, reader_of, source_of
+from bertcli.cli.options.inputs import TEXT_FIELD, TEXTS, TaskFileOptions, reader_of, source_of
 from bertcli.errors import UsageError
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance
@@ -21,13 +19,11 @@ from bertcli.records.reader import Reader
 from bertcli.tokenizing.chunks import WRITTEN, Chunker, ChunkRun, ChunkSettings
 
 
-class ChunkTextOptions(OptionGroup):
+class ChunkTextOptions(OptionGroup, panel=INPUT):
     """The texts to divide."""
 
-    PANEL: ClassVar = INPUT
-
-    texts: Texts = None
-    text_field: TextField = None
+    texts: list[str] | None = TEXTS
+    text_field = TEXT_FIELD
 
     def reader(self, files: TaskFileOptions, console: Console, taken: frozenset[str]) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
@@ -36,24 +32,17 @@ class ChunkTextOptions(OptionGroup):
         )
 
 
-class ChunkOptions(OptionGroup):
+class ChunkOptions(OptionGroup, panel=LAYOUT, of=ChunkSettings):
     """How texts are divided."""
 
-    PANEL: ClassVar = LAYOUT
-
-    max_length: Annotated[
-        int | None,
-        number(
-            "Maximum tokens of a chunk (default: the model's limit).", envvar="BERTCLI_MAX_LENGTH"
-        ),
-    ] = None
-    overlap: Overlap = 0
-    at: At = "token"
-    first: Annotated[
-        bool, flag("--first", "Write only the first chunk of each text, which truncates it.")
-    ] = False
-    special_tokens: SpecialTokens = True
-    parse_special: ParseSpecial = True
+    max_length = number(
+        "Maximum tokens of a chunk (default: the model's limit).", envvar="BERTCLI_MAX_LENGTH"
+    )
+    overlap = OVERLAP
+    at = AT
+    first = flag("Write only the first chunk of each text, which truncates it.")
+    special_tokens = SPECIAL_TOKENS
+    parse_special = PARSE_SPECIAL
 
 
 def chunk(

@@ -1,43 +1,40 @@
 """`bertcli decode`: token ids back to text."""
 
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 from bertcli.cli.options.common import ConsoleOptions, ModelOptions, TextOutput
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, option
 from bertcli.cli.options.inputs import (
-    Files,
-    FilesFrom,
-    KeepFields,
-    MaxRecordBytes,
-    Null,
-    OnError,
+    FILES,
+    FILES_FROM,
+    KEEP_FIELDS,
+    MAX_RECORD_BYTES,
+    NULL,
+    ON_ERROR,
     source_of,
 )
-from bertcli.files.streams import LARGEST_RECORD
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.decode import DecodeSettings, decoded
 
 
-class IdOptions(OptionGroup):
+class IdOptions(OptionGroup, panel=INPUT, of=Source):
     """Where ids are read from."""
 
-    PANEL: ClassVar = INPUT
-
-    ids: Annotated[
-        list[str] | None, argument("Token ids (default: read --input or stdin).", "ID...")
-    ] = None
-    input: Files = None
-    files_from: FilesFrom = None
-    input_format: Annotated[
-        Literal["auto", "txt", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet"],
-        option("auto: by the suffix; txt: a list of ids, a JSON list or a JSON object per line."),
-    ] = "auto"
-    keep_fields: KeepFields = None
-    null: Null = False
-    on_error: OnError = "fail"
-    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+    ids: list[str] | None = argument("Token ids (default: read --input or stdin).", "ID...")
+    input = FILES
+    files_from = FILES_FROM
+    input_format: Literal[
+        "auto", "txt", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet"
+    ] = option(
+        "auto: by the suffix; txt: a list of ids, a JSON list or a JSON object per line.",
+        default="auto",
+    )
+    keep_fields = KEEP_FIELDS
+    null = NULL
+    on_error = ON_ERROR
+    max_record_bytes = MAX_RECORD_BYTES
 
     def source(self) -> Source:
         """Return where to read from."""
@@ -48,18 +45,13 @@ class IdOptions(OptionGroup):
 class DecodeOptions(OptionGroup):
     """How ids are decoded."""
 
-    as_: Annotated[Literal["text", "tokens"], flag("--as", "What to convert ids to.")] = "text"
-    skip_special_tokens: Annotated[
-        bool, flag("--skip-special-tokens", "Omit [CLS], [SEP], [PAD], ...")
-    ] = False
-    clean_up: Annotated[
-        bool | None,
-        flag(
-            "--clean-up/--no-clean-up",
-            "Remove spaces before punctuation and in contractions (default: as the model "
-            "specifies, as in transformers).",
-        ),
-    ] = None
+    as_: Literal["text", "tokens"] = option("What to convert ids to.", None, "--as", default="text")
+    skip_special_tokens = flag("Omit [CLS], [SEP], [PAD], ...")
+    clean_up = flag(
+        "Remove spaces before punctuation and in contractions (default: as the model "
+        "specifies, as in transformers).",
+        default=None,
+    )
 
 
 def decode(

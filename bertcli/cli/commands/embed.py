@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from bertcli.cli.commands.on_ray import EmbedEngineOptions, on_ray
 from bertcli.cli.display.console import (
@@ -16,16 +16,16 @@ from bertcli.cli.display.console import (
     truncated,
 )
 from bertcli.cli.options.common import (
-    At,
+    AT,
+    OVERLAP,
+    PARSE_SPECIAL,
+    PROMPT,
+    PROMPT_NAME,
+    SPECIAL_TOKENS,
     ComputeOptions,
     ConsoleOptions,
     ModelOptions,
     OutputOptions,
-    Overlap,
-    ParseSpecial,
-    Prompt,
-    PromptName,
-    SpecialTokens,
     VectorOutput,
 )
 from bertcli.cli.options.groups import (
@@ -60,82 +60,49 @@ def _complete_pooling(incomplete: str) -> list[str]:
     return [name for name in (*names, *ALONE) if name.startswith(incomplete)]
 
 
-PoolingMode = Annotated[
-    str,
-    option(
+class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
+    """How vectors are computed from hidden states."""
+
+    pooling = option(
         "cls, mean, max, ... (auto: the model's, else mean). All: cls, mean, max, mean_sqrt_len, "
         "weightedmean and lasttoken; several, as in mean+max, are concatenated. Or pooler; none "
         "(--token-vectors).",
         "MODE",
         envvar="BERTCLI_POOLING",
         complete=_complete_pooling,
-    ),
-]
-LayerList = Annotated[
-    str,
-    option(
+    )
+    token_vectors = flag(
+        "One vector per token, special tokens included. For late-interaction models "
+        "(ColBERT), vectors of documents, or of queries with --prompt-name query."
+    )
+    word_vectors: Literal["first", "last", "mean", "max"] | None = option(
+        "One vector per word: of its first or last token, or the mean or max of all.", "METHOD"
+    )
+    sparse = flag(
+        "Term weights instead (SPLADE, BGE-M3), as jsonl, npz (a scipy.sparse matrix) or "
+        "parquet. --pooling max or sum (auto: the model's). Masked language models need "
+        "torch. --prompt-name query: for models with a table of query weights."
+    )
+    top_terms = number("Keep the N largest weights of each text (--sparse).")
+    layers: str = option(
         "-1 is the last layer, 0 the embedding output; layers above the highest one are not "
         "computed.",
         "L,...",
-    ),
-]
-LayerCombine = Annotated[
-    Literal["mean", "sum", "concat", "stack"], option("How to combine several layers.", "METHOD")
-]
-
-
-class VectorOptions(OptionGroup):
-    """How vectors are computed from hidden states."""
-
-    PANEL: ClassVar = "Vectors"
-
-    pooling: PoolingMode = "auto"
-    token_vectors: Annotated[
-        bool,
-        flag(
-            "--token-vectors",
-            "One vector per token, special tokens included. For late-interaction models "
-            "(ColBERT), vectors of documents, or of queries with --prompt-name query.",
-        ),
-    ] = False
-    word_vectors: Annotated[
-        Literal["first", "last", "mean", "max"] | None,
-        option(
-            "One vector per word: of its first or last token, or the mean or max of all.",
-            "METHOD",
-        ),
-    ] = None
-    sparse: Annotated[
-        bool,
-        flag(
-            "--sparse",
-            "Term weights instead (SPLADE, BGE-M3), as jsonl, npz (a scipy.sparse matrix) or "
-            "parquet. --pooling max or sum (auto: the model's). Masked language models need "
-            "torch. --prompt-name query: for models with a table of query weights.",
-        ),
-    ] = False
-    top_terms: Annotated[
-        int | None, number("Keep the N largest weights of each text (--sparse).")
-    ] = None
-    layers: LayerList = "-1"
-    layer_combine: LayerCombine = "mean"
-    normalize: Annotated[
-        bool | None,
-        flag(
-            "--normalize/--no-normalize",
-            "Scale vectors to length 1 (default: the model's). For tokens and words, off by "
-            "default.",
-        ),
-    ] = None
-    dim: Annotated[
-        int | None, number("Keep the first N dimensions, before normalization (Matryoshka).")
-    ] = None
-    precision: Annotated[
-        Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"],
-        option("Number format of the output."),
-    ] = "float32"
-    prompt: Prompt = None
-    prompt_name: PromptName = None
+        default="-1",
+    )
+    layer_combine: Literal["mean", "sum", "concat", "stack"] = option(
+        "How to combine several layers.", "METHOD", default="mean"
+    )
+    normalize = flag(
+        "Scale vectors to length 1 (default: the model's). For tokens and words, off by default.",
+        default=None,
+    )
+    dim = number("Keep the first N dimensions, before normalization (Matryoshka).")
+    precision: Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"] = option(
+        "Number format of the output.", default="float32"
+    )
+    prompt = PROMPT
+    prompt_name = PROMPT_NAME
 
     @property
     def mode(self) -> str:
@@ -145,50 +112,34 @@ class VectorOptions(OptionGroup):
         return "none" if self.token_vectors else self.pooling
 
 
-class LengthOptions(OptionGroup):
+class LengthOptions(OptionGroup, panel=LAYOUT, of=EmbedOptions):
     """How long texts are handled."""
 
-    PANEL: ClassVar = LAYOUT
-
-    max_length: Annotated[
-        int | None,
-        number(
-            "Truncate to N tokens (default: the model's limit).", low=2, envvar="BERTCLI_MAX_LENGTH"
-        ),
-    ] = None
-    on_truncate: Annotated[
-        Literal["warn", "error", "ignore", "window", "chunk"],
-        option(
-            "Handling of longer texts. window: encode the whole text in overlapping windows. "
-            "chunk: one vector per chunk, as in `bertcli chunk`.",
-            "ACTION",
-            envvar="BERTCLI_ON_TRUNCATE",
-        ),
-    ] = "warn"
-    stride: Annotated[int, number("Tokens shared by neighbouring windows.", low=0)] = 0
-    overlap: Overlap = 0
-    at: At = "token"
-    special_tokens: SpecialTokens = True
-    parse_special: ParseSpecial = True
+    max_length = number(
+        "Truncate to N tokens (default: the model's limit).", low=2, envvar="BERTCLI_MAX_LENGTH"
+    )
+    on_truncate = option(
+        "Handling of longer texts. window: encode the whole text in overlapping windows. "
+        "chunk: one vector per chunk, as in `bertcli chunk`.",
+        "ACTION",
+        envvar="BERTCLI_ON_TRUNCATE",
+    )
+    stride = number("Tokens shared by neighbouring windows.", low=0)
+    overlap = OVERLAP
+    at = AT
+    special_tokens = SPECIAL_TOKENS
+    parse_special = PARSE_SPECIAL
 
 
-class VectorFileOptions(OptionGroup):
+class VectorFileOptions(OptionGroup, panel=OUTPUT):
     """How files of vectors are written."""
 
-    PANEL: ClassVar = OUTPUT
-
-    resume: Annotated[bool, flag("--resume", "Resume an interrupted run.")] = False
-    update: Annotated[
-        bool,
-        flag(
-            "--update",
-            "Update an output to a changed input: embed only new and changed texts. Resumes an "
-            "interrupted update.",
-        ),
-    ] = False
-    manifest: Annotated[
-        bool, flag("--manifest/--no-manifest", "Write a manifest next to the output.")
-    ] = True
+    resume = flag("Resume an interrupted run.")
+    update = flag(
+        "Update an output to a changed input: embed only new and changed texts. Resumes an "
+        "interrupted update."
+    )
+    manifest = flag("Write a manifest next to the output.", default=True)
 
 
 def layers_in(text: str) -> tuple[int, ...]:

@@ -1,20 +1,18 @@
 """`bertcli evaluate`: how good a model is on examples."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
-
-import typer
+from typing import TYPE_CHECKING
 
 from bertcli.cli.commands.tasks import CutOptions
 from bertcli.cli.display.console import Console, truncated
 from bertcli.cli.options.common import (
+    PROMPT,
+    PROMPT_NAME,
     ComputeOptions,
     ConsoleOptions,
     ModelOptions,
-    Prompt,
-    PromptName,
     ReportOutput,
 )
-from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
+from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, option, record
 from bertcli.cli.options.training import ExampleOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
@@ -24,23 +22,17 @@ if TYPE_CHECKING:
     from bertcli.evaluation.predictions import Judged
 
 
-class JudgedOptions(OptionGroup):
+class JudgedOptions(OptionGroup, panel=INPUT):
     """The examples, or a search with its judgements."""
 
-    PANEL: ClassVar = INPUT
-
-    file: Annotated[
-        str | None, argument("Examples, with the same fields as for train.", "FILE")
-    ] = None
-    queries: Annotated[str | None, option("Queries with _id and text (BEIR).", "FILE")] = None
-    corpus: Annotated[str | None, option("Texts to search, with _id and text.", "FILE")] = None
-    qrels: Annotated[str | None, option("Relevance judgements (BEIR or TREC).", "FILE")] = None
-    compare: Annotated[
-        str | None, option("Also evaluate another model, and the difference.", "MODEL")
-    ] = None
-    prompt: Prompt = None
-    prompt_name: PromptName = None
-    json: Annotated[bool, typer.Option("--json", help="As --format jsonl.", hidden=True)] = False
+    file = argument("Examples, with the same fields as for train.", "FILE")
+    queries = option("Queries with _id and text (BEIR).", "FILE")
+    corpus = option("Texts to search, with _id and text.", "FILE")
+    qrels = option("Relevance judgements (BEIR or TREC).", "FILE")
+    compare = option("Also evaluate another model, and the difference.", "MODEL")
+    prompt = PROMPT
+    prompt_name = PROMPT_NAME
+    json = flag("As --format jsonl.", hidden=True)
 
     def __post_init__(self) -> None:
         search = (self.queries, self.corpus, self.qrels)

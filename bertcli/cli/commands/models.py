@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, Literal
 
 import typer
 
@@ -29,15 +29,12 @@ FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_F
 class TargetOptions(OptionGroup):
     """The model or file to inspect."""
 
-    target: Annotated[
-        str | None,
-        argument(
-            "Folder, hub id, or file of vectors: .npy .npz .safetensors .jsonl .csv .parquet "
-            "(default: --model).",
-            "[MODEL|FILE]",
-            complete=complete_model,
-        ),
-    ] = None
+    target = argument(
+        "Folder, hub id, or file of vectors: .npy .npz .safetensors .jsonl .csv .parquet "
+        "(default: --model).",
+        "[MODEL|FILE]",
+        complete=complete_model,
+    )
 
     def file(self) -> Path | None:
         """Return the file to inspect; None when it is a model."""
@@ -59,21 +56,15 @@ class TargetOptions(OptionGroup):
         return model.changed(model=name).folder(() if os.path.isdir(place) else FILES)
 
 
-class ViewOptions(OptionGroup):
+class ViewOptions(OptionGroup, panel="Other views"):
     """The parts to show."""
 
-    PANEL: ClassVar = "Other views"
-
-    json: Annotated[bool, flag("--json", "Print everything as one JSON object.")] = False
-    tree: Annotated[bool, flag("--tree", "Show the modules, with shapes and parameters.")] = False
-    tensors: Annotated[
-        bool, flag("--tensors", "Show name, shape, type and bytes of each tensor.")
-    ] = False
-    config: Annotated[bool, flag("--config", "Show the config.")] = False
-    tokenizer: Annotated[bool, flag("--tokenizer", "Show the tokenizer.")] = False
-    verify: Annotated[
-        bool, flag("--verify", "Load everything; check hashes, and for NaN and infinity.")
-    ] = False
+    json = flag("Print everything as one JSON object.")
+    tree = flag("Show the modules, with shapes and parameters.")
+    tensors = flag("Show name, shape, type and bytes of each tensor.")
+    config = flag("Show the config.")
+    tokenizer = flag("Show the tokenizer.")
+    verify = flag("Load everything; check hashes, and for NaN and infinity.")
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -82,50 +73,32 @@ class ViewOptions(OptionGroup):
         return tuple(name for name in names if getattr(self, name))
 
 
-class AttentionOptions(OptionGroup):
+class AttentionOptions(OptionGroup, panel="Attention"):
     """The attention maps to show, and where."""
 
-    PANEL: ClassVar = "Attention"
-
-    attention: Annotated[
-        list[str] | None,
-        option(
-            "Show the attention maps of a text; repeatable. On a terminal: the last layer, mean "
-            "over its heads.",
-            "TEXT",
-        ),
-    ] = None
-    pair: Annotated[str | None, option("Second sentence.")] = None
-    extra: Annotated[
-        list[str] | None,
-        option(
-            "For models with extra embeddings: ids for the words of the text, one per word or "
-            "token, or one number for all; repeatable.",
-            "NAME=IDS",
-        ),
-    ] = None
-    layers: Annotated[
-        str | None,
-        option("Layers, counted from 0 as in encoder.layer.0; -1 is the last; all.", "L,..."),
-    ] = None
-    heads: Annotated[
-        str | None,
-        option(
-            "Heads, counted from 0; all; or mean. On a terminal, several heads are averaged.",
-            "H,...",
-        ),
-    ] = None
-    output: Annotated[
-        Path | None,
-        option(
-            "Output file: an interactive page (.html), a figure (.svg, .png, .pdf), or the exact "
-            "numbers (.npz, .json).",
-            "PATH",
-            "--output",
-            "-o",
-        ),
-    ] = None
-    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
+    attention: list[str] | None = option(
+        "Show the attention maps of a text; repeatable. On a terminal: the last layer, mean "
+        "over its heads.",
+        "TEXT",
+    )
+    pair = option("Second sentence.")
+    extra: list[str] | None = option(
+        "For models with extra embeddings: ids for the words of the text, one per word or "
+        "token, or one number for all; repeatable.",
+        "NAME=IDS",
+    )
+    layers = option("Layers, counted from 0 as in encoder.layer.0; -1 is the last; all.", "L,...")
+    heads = option(
+        "Heads, counted from 0; all; or mean. On a terminal, several heads are averaged.", "H,..."
+    )
+    output: Path | None = option(
+        "Output file: an interactive page (.html), a figure (.svg, .png, .pdf), or the exact "
+        "numbers (.npz, .json).",
+        "PATH",
+        "--output",
+        "-o",
+    )
+    overwrite = flag("Replace an existing file.")
 
     def check(self, file: Path | None) -> None:
         """Refuse contradicting options, before anything is read."""
@@ -329,16 +302,13 @@ def models(output: RowOutput, messages: ConsoleOptions) -> None:
 class GraphOptions(OptionGroup):
     """What is made."""
 
-    to: Annotated[
-        Literal["openvino", "onnx"],
-        option("File format: OpenVINO IR or ONNX (extra onnx)."),
-    ] = "openvino"
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "int8"],
-        option(
-            "Number format of the weights. int8: OpenVINO only, faster, approximate (extra int8)."
-        ),
-    ] = "float32"
+    to: Literal["openvino", "onnx"] = option(
+        "File format: OpenVINO IR or ONNX (extra onnx).", default="openvino"
+    )
+    dtype: Literal["float32", "bfloat16", "int8"] = option(
+        "Number format of the weights. int8: OpenVINO only, faster, approximate (extra int8).",
+        default="float32",
+    )
 
 
 def export(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -22,29 +22,22 @@ if TYPE_CHECKING:
     from bertcli.records.source import Source
 
 
-class EngineOptions(OptionGroup):
+class EngineOptions(OptionGroup, panel="Engine"):
     """The engine: this machine, or the workers of a cluster."""
 
-    PANEL: ClassVar = "Engine"
-
-    engine: Annotated[
-        Literal["local", "ray"],
-        option(
-            "ray: read folders and globs of files and write a folder of files, on the workers of "
-            "a Ray cluster.",
-            envvar="BERTCLI_ENGINE",
-        ),
-    ] = "local"
-    ray_address: Annotated[
-        str | None,
-        option(
-            "auto, host:port or ray://host:port (default: $RAY_ADDRESS, else start Ray on this "
-            "machine).",
-            "ADDRESS",
-        ),
-    ] = None
-    workers: Annotated[int | None, number("Ray workers (default: as many as fit).")] = None
-    cpus_per_worker: Annotated[int | None, number("CPUs and threads per Ray worker.")] = None
+    engine: Literal["local", "ray"] = option(
+        "ray: read folders and globs of files and write a folder of files, on the workers of "
+        "a Ray cluster.",
+        default="local",
+        envvar="BERTCLI_ENGINE",
+    )
+    ray_address = option(
+        "auto, host:port or ray://host:port (default: $RAY_ADDRESS, else start Ray on this "
+        "machine).",
+        "ADDRESS",
+    )
+    workers = number("Ray workers (default: as many as fit).")
+    cpus_per_worker = number("CPUs and threads per Ray worker.")
 
     def pool(self) -> "Pool":
         """Return the workers requested; for a tokenizer of one CPU each, as it uses only one."""
@@ -58,9 +51,9 @@ class EngineOptions(OptionGroup):
 class EmbedEngineOptions(EngineOptions):
     """The engine of commands with a model."""
 
-    gpus_per_worker: Annotated[
-        float | None, number("GPUs per Ray worker (default: 1 if the cluster has any).", low=0)
-    ] = None
+    gpus_per_worker = number(
+        "GPUs per Ray worker (default: 1 if the cluster has any).", low=0, kind=float | None
+    )
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.engine == "local":
@@ -70,14 +63,11 @@ class EmbedEngineOptions(EngineOptions):
 class TokenizeEngineOptions(EngineOptions):
     """The engine of commands with a tokenizer only."""
 
-    workers: Annotated[
-        int | None,
-        number(
-            "Ray workers (default: as many as fit); the local engine needs none.",
-            low=0,
-            envvar="BERTCLI_WORKERS",
-        ),
-    ] = None
+    workers = number(
+        "Ray workers (default: as many as fit); the local engine needs none.",
+        low=0,
+        envvar="BERTCLI_WORKERS",
+    )
 
 
 # Makes a job from the model, the source, the output format and the resources of a worker.

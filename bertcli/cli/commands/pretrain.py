@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 from bertcli.cli.commands.train import train_task
 from bertcli.cli.display.console import Console
@@ -20,63 +20,58 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.cli.options.inputs import (
-    Encoding,
-    EncodingErrors,
+    ENCODING,
+    ENCODING_ERRORS,
+    MAX_RECORD_BYTES,
+    ON_ERROR,
+    TEXT_FIELD,
     InputFormat,
-    MaxRecordBytes,
-    OnError,
-    TextField,
     fields_asked,
     reader_of,
     source_of,
 )
 from bertcli.cli.options.training import (
+    MAX_GRAD_NORM,
+    SEED,
+    WARMUP_STEPS,
+    WEIGHT_DECAY,
     DeviceOptions,
     FolderOptions,
-    MaxGradNorm,
     SavingOptions,
-    Seed,
-    WarmupSteps,
-    WeightDecay,
     extra_fields,
     extra_option,
     run_folder,
 )
 from bertcli.errors import UsageError
-from bertcli.files.streams import LARGEST_RECORD
 from bertcli.records.reader import Reader
+from bertcli.records.source import Source
+from bertcli.training.options import PrepareOptions, TrainingOptions
+from bertcli.training.vocabulary import OURS, WordCounts, WordPieceOptions, train, write
 
 if TYPE_CHECKING:
     from bertcli.training.loop import Ranks
     from bertcli.training.pretraining import PretrainingTask
 
 
-class PretrainCorpusOptions(OptionGroup):
+class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
     """The corpus: files, format and encoding."""
 
-    PANEL: ClassVar = INPUT
-
-    corpus: Annotated[
-        list[str] | None,
-        argument(
-            "Files, folders or quoted globs (default, and -: stdin). .gz and .zst are "
-            "decompressed.",
-            "CORPUS...",
-        ),
-    ] = None
-    input_format: Annotated[
-        InputFormat,
-        option(
-            "auto: by the suffix; stdin is txt, or JSONL if it begins with an object. A record of "
-            "another format than txt is a document: text with one sentence per line, or a list of "
-            "sentences."
-        ),
-    ] = "auto"
-    text_field: TextField = None
-    on_error: OnError = "fail"
-    encoding: Encoding = "utf-8"
-    encoding_errors: EncodingErrors = "strict"
-    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+    corpus: list[str] | None = argument(
+        "Files, folders or quoted globs (default, and -: stdin). .gz and .zst are decompressed.",
+        "CORPUS...",
+    )
+    input_format = option(
+        "auto: by the suffix; stdin is txt, or JSONL if it begins with an object. A record of "
+        "another format than txt is a document: text with one sentence per line, or a list of "
+        "sentences.",
+        default="auto",
+        kind=InputFormat,
+    )
+    text_field = TEXT_FIELD
+    on_error = ON_ERROR
+    encoding = ENCODING
+    encoding_errors = ENCODING_ERRORS
+    max_record_bytes = MAX_RECORD_BYTES
 
     def reader(self, console: Console, extra: Collection[str] = ()) -> Reader:
         """Return the reader of the corpus, and of fields with ids of ``extra`` embeddings."""
@@ -92,28 +87,18 @@ class PretrainCorpusOptions(OptionGroup):
         return reader_of(source, console)
 
 
-class VocabularyOptions(OptionGroup):
+class VocabularyOptions(OptionGroup, of=WordPieceOptions):
     """Size and contents of the vocabulary."""
 
-    size: Annotated[int, number("Number of tokens, special and unused tokens included.")] = 30522
-    min_frequency: Annotated[int, number("Minimum number of occurrences of a token.")] = 2
-    limit_alphabet: Annotated[
-        int,
-        number("Maximum number of distinct characters; Chinese needs more."),
-    ] = 1000
-    cased: Annotated[bool, flag("--cased/--uncased", "Keep case and accents, or remove both.")] = (
-        False
+    size = number("Number of tokens, special and unused tokens included.")
+    min_frequency = number("Minimum number of occurrences of a token.")
+    limit_alphabet = number("Maximum number of distinct characters; Chinese needs more.")
+    cased = flag("Keep case and accents, or remove both.", "--cased/--uncased")
+    unused = flag(
+        "Reserve ids 1 to 99, so that [UNK] is 100, [CLS] 101, [SEP] 102, [MASK] 103.",
+        default=True,
     )
-    unused: Annotated[
-        bool,
-        flag(
-            "--unused/--no-unused",
-            "Reserve ids 1 to 99, so that [UNK] is 100, [CLS] 101, [SEP] 102, [MASK] 103.",
-        ),
-    ] = True
-    max_length: Annotated[
-        int, number("Maximum sequence length of the model (model_max_length).")
-    ] = 512
+    max_length = number("Maximum sequence length of the model (model_max_length).")
 
 
 def pretrain_vocab(
@@ -131,7 +116,6 @@ def pretrain_vocab(
     """
     from bertcli.files.atomic import whole_folder
     from bertcli.records.records import TextBlock
-    from bertcli.training.vocabulary import OURS, WordCounts, WordPieceOptions, train, write
 
     console = messages.console()
     reader = corpus.reader(console)
@@ -146,51 +130,34 @@ def pretrain_vocab(
     console.close(len(tokens), reader)
 
 
-class InstanceOptions(OptionGroup):
+class InstanceOptions(OptionGroup, panel="Instances", of=PrepareOptions):
     """How instances are made; the defaults are those of the BERT paper."""
 
-    PANEL: ClassVar = "Instances"
-
-    max_length: Annotated[int, number("Sequence length, special tokens included.", low=5)] = 128
-    short_seq_prob: Annotated[
-        float,
-        number("Probability of a random, shorter sequence length.", low=0, high=1, metavar="P"),
-    ] = 0.1
-    masked_lm_prob: Annotated[
-        float,
-        number(
-            "Probability of predicting a token: 80% become [MASK], 10% a random token, 10% stay "
-            "unchanged.",
-            low=0,
-            high=1,
-            metavar="P",
-        ),
-    ] = 0.15
-    max_predictions: Annotated[int, number("Maximum number of tokens to predict per sequence.")] = (
-        20
+    max_length = number("Sequence length, special tokens included.", low=5)
+    short_seq_prob = number(
+        "Probability of a random, shorter sequence length.", low=0, high=1, metavar="P"
     )
-    dupe_factor: Annotated[
-        int, number("Passes over the corpus, each with different pairs and masks.")
-    ] = 5
-    extra: Annotated[
-        list[str] | None,
-        extra_option(
-            "Store the ids of an extra embedding NAME, which masked words keep: a field with one "
-            "per word of a document, a list per sentence, or one number for all"
-        ),
-    ] = None
-    whole_word: Annotated[bool, flag("--whole-word", "Mask whole words.")] = False
-    seed: Annotated[
-        int, option("Random seed: the same seed gives the same bytes.", "N", envvar="BERTCLI_SEED")
-    ] = 0
+    masked_lm_prob = number(
+        "Probability of predicting a token: 80% become [MASK], 10% a random token, 10% stay "
+        "unchanged.",
+        low=0,
+        high=1,
+        metavar="P",
+    )
+    max_predictions = number("Maximum number of tokens to predict per sequence.")
+    dupe_factor = number("Passes over the corpus, each with different pairs and masks.")
+    extra = extra_option(
+        "Store the ids of an extra embedding NAME, which masked words keep: a field with one "
+        "per word of a document, a list per sentence, or one number for all"
+    )
+    whole_word = flag("Mask whole words.")
+    seed = option("Random seed: the same seed gives the same bytes.", "N", envvar="BERTCLI_SEED")
 
 
-class ShardOptions(OptionGroup):
+class ShardOptions(OptionGroup, panel=OUTPUT):
     """How the instances are stored."""
 
-    PANEL: ClassVar = OUTPUT
-
-    shard_size: Annotated[int, number("Instances per file.")] = 32768
+    shard_size = number("Instances per file.", default=32768)
 
 
 def pretrain_prepare(
@@ -208,7 +175,6 @@ def pretrain_prepare(
     $ bertcli pretrain prepare corpus.txt.gz -m tokenizer -o instances
     $ bertcli pretrain prepare texts.jsonl --extra emotion=emotion_ids -o instances
     """
-    from bertcli.training.instances import PrepareOptions
     from bertcli.training.prepare import PrepareRun, described, doubts
 
     console = messages.console()
@@ -234,45 +200,31 @@ def pretrain_prepare(
     console.close(run.statistics["instances"], reader)
 
 
-Beta = Annotated[float, decimal("Coefficient of AdamW.", high=0.9999)]
+BETA = decimal("Coefficient of AdamW.", high=0.9999)
 
 
-class JobOptions(OptionGroup):
+class JobOptions(OptionGroup, panel=OUTPUT):
     """The instances and the output folder."""
 
-    PANEL: ClassVar = OUTPUT
-
-    data: Annotated[Path, argument("Instances written by bertcli pretrain prepare.", "DIR")]
-    output: Annotated[Path, run_folder("CKPT")]
+    data: Path = argument("Instances written by bertcli pretrain prepare.", "DIR")
+    output = run_folder("CKPT")
 
 
-class StartOptions(OptionGroup):
+class StartOptions(OptionGroup, panel=MODEL):
     """The initial weights."""
 
-    PANEL: ClassVar = MODEL
-
-    config: Annotated[
-        str | None,
-        option(
-            "A config.json, or a size: tiny, mini, small, medium, base. A missing vocab_size is "
-            "taken from the instances, as are sizes of extra embeddings.",
-            "FILE",
-        ),
-    ] = None
-    init: Annotated[
-        Path | None,
-        option(
-            "Start from the weights of this model, instead of --config and random weights.",
-            "FOLDER",
-        ),
-    ] = None
-    extra: Annotated[
-        list[str] | None,
-        extra_option(
-            "Use only these extra embeddings of the instances (default: all that prepare --extra "
-            "stored)"
-        ),
-    ] = None
+    config = option(
+        "A config.json, or a size: tiny, mini, small, medium, base. A missing vocab_size is "
+        "taken from the instances, as are sizes of extra embeddings.",
+        "FILE",
+    )
+    init: Path | None = option(
+        "Start from the weights of this model, instead of --config and random weights.", "FOLDER"
+    )
+    extra = extra_option(
+        "Use only these extra embeddings of the instances (default: all that prepare --extra "
+        "stored)"
+    )
 
     def __post_init__(self) -> None:
         extra_fields(self.extra)
@@ -283,47 +235,34 @@ class StartOptions(OptionGroup):
             )
 
 
-class OptimizerOptions(OptionGroup):
+class OptimizerOptions(OptionGroup, panel="Training", of=TrainingOptions):
     """The optimizer and its schedule."""
 
-    PANEL: ClassVar = "Training"
-
-    epochs: Annotated[float, decimal("Passes over the instances, unless --steps is given.")] = 3.0
-    steps: Annotated[int | None, number("Optimizer steps.")] = None
-    batch_size: Annotated[
-        int, number("Instances per step, over all processes and accumulation steps.")
-    ] = 32
-    learning_rate: Annotated[float, decimal("Peak learning rate, after the warm-up.")] = 1e-4
-    warmup_steps: WarmupSteps = None
-    lr_power: Annotated[float, decimal("Power of the polynomial decay to 0; 1 is linear.")] = 1.0
-    weight_decay: WeightDecay = 0.01
-    adam_beta1: Beta = 0.9
-    adam_beta2: Beta = 0.999
-    adam_epsilon: Annotated[float, decimal("Coefficient of AdamW.")] = 1e-6
-    max_grad_norm: MaxGradNorm = 1.0
-    seed: Seed = 0
+    epochs = decimal("Passes over the instances, unless --steps is given.")
+    steps = number("Optimizer steps.")
+    batch_size = number("Instances per step, over all processes and accumulation steps.")
+    learning_rate = decimal("Peak learning rate, after the warm-up.")
+    warmup_steps = WARMUP_STEPS
+    lr_power = decimal("Power of the polynomial decay to 0; 1 is linear.")
+    weight_decay = WEIGHT_DECAY
+    adam_beta1 = BETA
+    adam_beta2 = BETA
+    adam_epsilon = decimal("Coefficient of AdamW.")
+    max_grad_norm = MAX_GRAD_NORM
+    seed = SEED
 
 
-class EvaluationOptions(OptionGroup):
+class EvaluationOptions(OptionGroup, panel="Evaluation", of=TrainingOptions):
     """Evaluation and logging."""
 
-    PANEL: ClassVar = "Evaluation"
-
-    eval_fraction: Annotated[
-        float,
-        decimal(
-            "Fraction of the instances, from the end, to hold out for evaluation; 0: none.",
-            high=0.9,
-        ),
-    ] = 0.05
-    eval_dir: Annotated[
-        Path | None,
-        option("Instances of other texts for evaluation, instead of --eval-fraction.", "DIR"),
-    ] = None
-    eval_every: Annotated[
-        int | None, number("Steps between evaluations (default: only at the end).")
-    ] = None
-    log_every: Annotated[int, number("Steps between lines of the log.")] = 10
+    eval_fraction = decimal(
+        "Fraction of the instances, from the end, to hold out for evaluation; 0: none.", high=0.9
+    )
+    eval_dir: Path | None = option(
+        "Instances of other texts for evaluation, instead of --eval-fraction.", "DIR"
+    )
+    eval_every = number("Steps between evaluations (default: only at the end).")
+    log_every = number("Steps between lines of the log.")
 
 
 def pretrain_run(
@@ -344,7 +283,7 @@ def pretrain_run(
     $ torchrun --nproc-per-node 2 -m bertcli pretrain run instances --config base -o mine
     """
     console = messages.console()
-    from bertcli.training.options import PretrainingJob, RunFolder, TrainingOptions
+    from bertcli.training.options import PretrainingJob, RunFolder
 
     options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=where.precision)
     extra = extra_fields(start.extra)

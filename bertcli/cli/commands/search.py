@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.display.console import Console, stdin_is_terminal, truncated
 from bertcli.cli.options.common import (
@@ -29,21 +29,21 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.cli.options.inputs import (
-    Delimiter,
-    FileFormat,
-    Files,
-    IdField,
+    DELIMITER,
+    FILES,
+    FORMAT_OF_FILES,
+    ID_FIELD,
+    KEEP_FIELDS,
+    MAX_RECORD_BYTES,
+    SKIP_EMPTY,
+    TEXT_FIELD,
+    WHOLE,
     InputFormat,
-    KeepFields,
-    MaxRecordBytes,
-    SkipEmpty,
-    TextField,
-    Whole,
     reader_of,
     source_of,
 )
 from bertcli.errors import OutputError, UsageError, counted
-from bertcli.files.streams import LARGEST_RECORD, can_be_reread
+from bertcli.files.streams import can_be_reread
 from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write
 from bertcli.hub import MODEL_FILES
@@ -107,35 +107,27 @@ def follow_embedding(
 class QueryOptions(OptionGroup):
     """The queries."""
 
-    queries: Annotated[
-        list[str] | None,
-        argument(
-            "Texts to search for (default: read --input or stdin; on a terminal, a prompt).",
-            "QUERY...",
-        ),
-    ] = None
-    input: Files = None
-    query_field: Annotated[
-        str | None, option("Column or key of a query in --input (default: text).", "NAME")
-    ] = None
-    top_k: Annotated[int, number("Results per query.", "--top-k", "-k")] = 10
-    threshold: Annotated[float | None, option("Minimum score of a result.", "SCORE")] = None
-    query_prompt: Annotated[
-        str | None,
-        option("Text to put before each query (default: the model's prompt 'query').", "TEXT"),
-    ] = None
-
-    mine: Annotated[
-        bool,
-        flag(
-            "--mine",
-            "Mine hard negatives for training. --input has pairs (anchor, positive); the output "
-            "has texts of the corpus that are similar to the anchor, but not its positives.",
-        ),
-    ] = False
-    margin: Annotated[
-        float, option("Minimum difference in score between positive and negative (--mine).", "X")
-    ] = 0.0
+    queries: list[str] | None = argument(
+        "Texts to search for (default: read --input or stdin; on a terminal, a prompt).",
+        "QUERY...",
+    )
+    input = FILES
+    query_field = option("Column or key of a query in --input (default: text).", "NAME")
+    top_k = number("Results per query.", "--top-k", "-k", default=10)
+    threshold = option("Minimum score of a result.", "SCORE", kind=float | None)
+    query_prompt = option(
+        "Text to put before each query (default: the model's prompt 'query').", "TEXT"
+    )
+    mine = flag(
+        "Mine hard negatives for training. --input has pairs (anchor, positive); the output "
+        "has texts of the corpus that are similar to the anchor, but not its positives."
+    )
+    margin = option(
+        "Minimum difference in score between positive and negative (--mine).",
+        "X",
+        default=0.0,
+        kind=float,
+    )
 
     @property
     def typed(self) -> bool:
@@ -158,48 +150,34 @@ class QueryOptions(OptionGroup):
         return reader_of(source, console, queries)
 
 
-class CorpusOptions(OptionGroup):
+class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
     """The corpus to search."""
 
-    PANEL: ClassVar = INPUT
-
-    corpus: Annotated[
-        list[str] | None,
-        option("File, folder or quoted glob of texts to search, repeatable; - is stdin.", "PATH"),
-    ] = None
-    vectors: Annotated[
-        Path | None,
-        option(
-            "Vectors of the corpus: read if the file exists, else written. Without --corpus, "
-            "only they are searched.",
-            "FILE",
-        ),
-    ] = None
-    input_format: Annotated[InputFormat, option("Format of the corpus; auto: by the suffix.")] = (
-        "auto"
+    corpus: list[str] | None = option(
+        "File, folder or quoted glob of texts to search, repeatable; - is stdin.", "PATH"
     )
-    whole: Whole = False
-    delimiter: Delimiter = ","
-    skip_empty: Annotated[
-        bool | None,
-        flag(
-            "--skip-empty/--no-skip-empty",
-            "Leave out empty texts, or allow them as hits (default: read them, but never as a "
-            "hit).",
-        ),
-    ] = None
-    text_field: TextField = None
-    id_field: IdField = None
-    keep_fields: KeepFields = None
-    corpus_prompt: Annotated[
-        str | None,
-        option(
-            "Text to put before each text of the corpus (default: the model's prompt 'document').",
-            "TEXT",
-        ),
-    ] = None
-
-    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+    vectors: Path | None = option(
+        "Vectors of the corpus: read if the file exists, else written. Without --corpus, "
+        "only they are searched.",
+        "FILE",
+    )
+    input_format = option(
+        "Format of the corpus; auto: by the suffix.", default="auto", kind=InputFormat
+    )
+    whole = WHOLE
+    delimiter = DELIMITER
+    skip_empty = flag(
+        "Leave out empty texts, or allow them as hits (default: read them, but never as a hit).",
+        default=None,
+    )
+    text_field = TEXT_FIELD
+    id_field = ID_FIELD
+    keep_fields = KEEP_FIELDS
+    corpus_prompt = option(
+        "Text to put before each text of the corpus (default: the model's prompt 'document').",
+        "TEXT",
+    )
+    max_record_bytes = MAX_RECORD_BYTES
 
     def check(self, queries: Sequence[str]) -> None:
         """Raise UsageError when there is nothing to search, or it cannot be read as needed."""
@@ -226,24 +204,16 @@ class CorpusOptions(OptionGroup):
         return reader_of(source, console)
 
 
-class ScoreOptions(OptionGroup):
+class ScoreOptions(OptionGroup, panel="Scores"):
     """How texts are compared."""
 
-    PANEL: ClassVar = "Scores"
-
-    similarity: Annotated[
-        Literal["cosine", "dot"] | None, option("How vectors are compared (default: the model's).")
-    ] = None
-    sparse: Annotated[
-        bool, flag("--sparse", "Dot product of term weights, as in embed --sparse.")
-    ] = False
-    token_vectors: Annotated[
-        bool,
-        flag(
-            "--token-vectors",
-            "MaxSim of token vectors (ColBERT): the best match of each query token, summed.",
-        ),
-    ] = False
+    similarity: Literal["cosine", "dot"] | None = option(
+        "How vectors are compared (default: the model's)."
+    )
+    sparse = flag("Dot product of term weights, as in embed --sparse.")
+    token_vectors = flag(
+        "MaxSim of token vectors (ColBERT): the best match of each query token, summed."
+    )
 
 
 def similar(
@@ -359,12 +329,13 @@ AT_ONCE = 1 << 15  # rows of a table that are written together
 class AlikeOptions(OptionGroup):
     """Which texts are duplicates, and which of them is kept."""
 
-    threshold: Annotated[
-        float, option("Minimum cosine similarity of duplicates, above 0 and up to 1.", "SCORE")
-    ] = 0.95
-    keep: Annotated[Literal["first", "longest"], option("Which text of each group to keep.")] = (
-        "first"
+    threshold = option(
+        "Minimum cosine similarity of duplicates, above 0 and up to 1.",
+        "SCORE",
+        default=0.95,
+        kind=float,
     )
+    keep: Literal["first", "longest"] = option("Which text of each group to keep.", default="first")
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:
@@ -373,22 +344,20 @@ class AlikeOptions(OptionGroup):
             )
 
 
-class FileOptions(OptionGroup):
+class FileOptions(OptionGroup, panel=INPUT, of=Source):
     """The texts to compare."""
 
-    PANEL: ClassVar = INPUT
-
-    files: Annotated[list[str], argument("Files with texts.", "FILE...")]
-    vectors: Annotated[
-        Path | None, option("Vectors of the texts: read if the file exists, else written.", "FILE")
-    ] = None
-    input_format: FileFormat = "auto"
-    whole: Whole = False
-    delimiter: Delimiter = ","
-    skip_empty: SkipEmpty = False
-    text_field: TextField = None
-    id_field: IdField = None
-    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+    files: list[str] = argument("Files with texts.", "FILE...")
+    vectors: Path | None = option(
+        "Vectors of the texts: read if the file exists, else written.", "FILE"
+    )
+    input_format = FORMAT_OF_FILES
+    whole = WHOLE
+    delimiter = DELIMITER
+    skip_empty = SKIP_EMPTY
+    text_field = TEXT_FIELD
+    id_field = ID_FIELD
+    max_record_bytes = MAX_RECORD_BYTES
 
     def reader(self, console: Console) -> Reader:
         """Return the reader of the texts. Raises UsageError for what can be read once."""
@@ -462,16 +431,12 @@ def _write_groups(run: "Duplicates", form: str, write: Write) -> None:
 class PairOptions(OptionGroup):
     """The two files, and the tolerance."""
 
-    a: Annotated[str, argument("Vectors: .npy, .npz, .safetensors, .jsonl, .csv, .parquet.", "A")]
-    b: Annotated[str, argument("Vectors of the same texts.", "B")]
-    tolerance: Annotated[
-        float | None,
-        decimal(
-            "Maximum difference of a value; above it, the exit code is 1.",
-            envvar="BERTCLI_TOLERANCE",
-        ),
-    ] = None
-    worst: Annotated[int, number("Number of rows to show, largest differences first.")] = 5
+    a: str = argument("Vectors: .npy, .npz, .safetensors, .jsonl, .csv, .parquet.", "A")
+    b: str = argument("Vectors of the same texts.", "B")
+    tolerance = decimal(
+        "Maximum difference of a value; above it, the exit code is 1.", envvar="BERTCLI_TOLERANCE"
+    )
+    worst = number("Number of rows to show, largest differences first.", default=5)
 
 
 def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -> None:

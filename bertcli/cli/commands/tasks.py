@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.display.console import Console, empty, special_tokens, truncated
 from bertcli.cli.options.common import (
+    PARSE_SPECIAL,
     ComputeOptions,
     ConsoleOptions,
     ModelOptions,
     OutputOptions,
-    ParseSpecial,
     RowOutput,
 )
 from bertcli.cli.options.groups import (
@@ -24,9 +24,9 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.cli.options.inputs import (
+    TEXT_FIELD,
     InputOptions,
     TaskFileOptions,
-    TextField,
     fields_asked,
     reader_of,
     source_of,
@@ -41,53 +41,41 @@ if TYPE_CHECKING:
     from bertcli.tasks.from_python import TaskModel
     from bertcli.tasks.head import Stream
 
-MaxLength = Annotated[
-    int | None,
-    number(
-        "Maximum tokens of a text or window (default: the model's limit).",
-        low=3,
-        envvar="BERTCLI_MAX_LENGTH",
-    ),
-]
-TopK = Annotated[int, number("Number of results, best first.", "--top-k", "-k")]
+MAX_LENGTH = number(
+    "Maximum tokens of a text or window (default: the model's limit).",
+    low=3,
+    envvar="BERTCLI_MAX_LENGTH",
+)
 
 
-class MaskOptions(OptionGroup):
+class MaskOptions(OptionGroup, panel=LAYOUT):
     """How long texts with masks are."""
 
-    PANEL: ClassVar = LAYOUT
-
-    max_length: MaxLength = None
+    max_length = MAX_LENGTH
 
 
 class CutOptions(MaskOptions):
     """How long texts are."""
 
-    parse_special: ParseSpecial = True
+    parse_special = PARSE_SPECIAL
 
 
 class StrideOptions(MaskOptions):
     """How long texts or their windows are."""
 
-    stride: Annotated[
-        int | None, number("Split long texts into windows that share N tokens.", low=0)
-    ] = None
-    parse_special: ParseSpecial = True
+    stride = number("Split long texts into windows that share N tokens.", low=0)
+    parse_special = PARSE_SPECIAL
 
 
 class QuestionOptions(OptionGroup):
     """Questions and contexts."""
 
-    question: Annotated[
-        str | None, option("Question for the context, or for every text of the input.", "TEXT")
-    ] = None
-    context: Annotated[str | None, option("Context for every question.", "TEXT")] = None
-    question_field: Annotated[
-        str, option("Column or key of the question.", "NAME", panel=INPUT)
-    ] = "question"
-    context_field: Annotated[str, option("Column or key of the context.", "NAME", panel=INPUT)] = (
-        "context"
+    question = option("Question for the context, or for every text of the input.", "TEXT")
+    context = option("Context for every question.", "TEXT")
+    question_field = option(
+        "Column or key of the question.", "NAME", default="question", panel=INPUT
     )
+    context_field = option("Column or key of the context.", "NAME", default="context", panel=INPUT)
 
     @property
     def both(self) -> bool:
@@ -119,19 +107,14 @@ class QuestionOptions(OptionGroup):
         return reader_of(source, console, [*filter(None, (self.question, self.context))])
 
 
-class ChoiceOptions(OptionGroup):
+class ChoiceOptions(OptionGroup, panel=INPUT):
     """Prompts and choices."""
 
-    PANEL: ClassVar = INPUT
-
-    texts: Annotated[
-        list[str] | None,
-        argument("A prompt and its choices (default: read --input or stdin).", "PROMPT CHOICE..."),
-    ] = None
-    prompt_field: Annotated[str, option("Column or key of the prompt.", "NAME")] = "prompt"
-    choices_field: Annotated[str, option("Column or key of the list of choices.", "NAME")] = (
-        "choices"
+    texts: list[str] | None = argument(
+        "A prompt and its choices (default: read --input or stdin).", "PROMPT CHOICE..."
     )
+    prompt_field = option("Column or key of the prompt.", "NAME", default="prompt")
+    choices_field = option("Column or key of the list of choices.", "NAME", default="choices")
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -234,8 +217,8 @@ def report(stream: "Stream", console: Console, advice: str = "", *, numbered: bo
 class WordOptions(OptionGroup):
     """The words predicted."""
 
-    top_k: TopK = 5
-    targets: Annotated[str | None, option("Score only these words.", "W1,W2,...")] = None
+    top_k = number("Number of results, best first.", "--top-k", "-k", default=5)
+    targets = option("Score only these words.", "W1,W2,...")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -298,28 +281,19 @@ def paired(source: InputOptions) -> InputOptions:
     return source.changed(texts=texts[:1], pair=texts[1:])
 
 
-class LabelOptions(OptionGroup):
+class LabelOptions(OptionGroup, panel="Labels"):
     """The labels returned, and their scores."""
 
-    PANEL: ClassVar = "Labels"
-
-    top_k: Annotated[
-        int | None, number("Return the N most likely labels as a list.", "--top-k", "-k")
-    ] = None
-    threshold: Annotated[
-        float | None,
-        option(
-            "Return all labels with at least this score as a list (multi-label models: 0.5).",
-            "SCORE",
-        ),
-    ] = None
-    scores: Annotated[
-        Literal["top", "all"],
-        option("all: also return the score of every label, in the model's order."),
-    ] = "top"
-    logits: Annotated[bool, flag("--logits", "Return raw scores, without softmax or sigmoid.")] = (
-        False
+    top_k = number("Return the N most likely labels as a list.", "--top-k", "-k")
+    threshold = option(
+        "Return all labels with at least this score as a list (multi-label models: 0.5).",
+        "SCORE",
+        kind=float | None,
     )
+    scores: Literal["top", "all"] = option(
+        "all: also return the score of every label, in the model's order.", default="top"
+    )
+    logits = flag("Return raw scores, without softmax or sigmoid.")
 
 
 def classify(
@@ -349,14 +323,10 @@ def classify(
 class RankedOptions(OptionGroup):
     """A query, and texts to sort."""
 
-    query: Annotated[str, argument("Text to search for.", "QUERY")]
-    texts: Annotated[
-        list[str] | None, argument("Texts to sort (default: read --input or stdin).", "TEXT...")
-    ] = None
-    top_k: Annotated[
-        int | None, number("Number of texts to return, best first (default: all).", "--top-k", "-k")
-    ] = None
-    text_field: TextField = None
+    query: str = argument("Text to search for.", "QUERY")
+    texts: list[str] | None = argument("Texts to sort (default: read --input or stdin).", "TEXT...")
+    top_k = number("Number of texts to return, best first (default: all).", "--top-k", "-k")
+    text_field = TEXT_FIELD
 
     def reader(self, files: TaskFileOptions, console: Console) -> Reader:
         """Return the reader of the texts: arguments, files or stdin."""
@@ -398,16 +368,14 @@ def rerank(
 class EntityOptions(OptionGroup):
     """How entities are found."""
 
-    aggregation: Annotated[
-        Literal["none", "simple", "first", "average", "max"],
-        option(
-            "How tokens are merged into entities. none: not at all; simple: neighbours with the "
-            "same label; first, average, max: each word gets one label before.",
-            "STRATEGY",
-            envvar="BERTCLI_AGGREGATION",
-        ),
-    ] = "simple"
-    ignore_labels: Annotated[str, option("Labels to leave out.", "L1,L2,...")] = "O"
+    aggregation: Literal["none", "simple", "first", "average", "max"] = option(
+        "How tokens are merged into entities. none: not at all; simple: neighbours with the "
+        "same label; first, average, max: each word gets one label before.",
+        "STRATEGY",
+        default="simple",
+        envvar="BERTCLI_AGGREGATION",
+    )
+    ignore_labels = option("Labels to leave out.", "L1,L2,...", default="O")
 
 
 def tag(
@@ -435,11 +403,9 @@ def tag(
 class AnswerOptions(OptionGroup):
     """The answers returned."""
 
-    top_k: TopK = 1
-    max_answer_length: Annotated[int, number("Maximum tokens of an answer.")] = 15
-    no_answer: Annotated[
-        bool, flag("--no-answer", "Allow an empty answer if the context contains none.")
-    ] = False
+    top_k = number("Number of results, best first.", "--top-k", "-k", default=1)
+    max_answer_length = number("Maximum tokens of an answer.", default=15)
+    no_answer = flag("Allow an empty answer if the context contains none.")
 
 
 def answer(

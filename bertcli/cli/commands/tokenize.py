@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.commands.on_ray import TokenizeEngineOptions, on_ray
 from bertcli.cli.display.console import Console, special_tokens, too_long, truncated
 from bertcli.cli.options.common import (
+    PARSE_SPECIAL,
+    SPECIAL_TOKENS,
     ConsoleOptions,
     ModelOptions,
     OutputOptions,
-    ParseSpecial,
-    SpecialTokens,
 )
 from bertcli.cli.options.groups import LAYOUT, OptionGroup, flag, number, option, record
 from bertcli.cli.options.inputs import InputOptions
@@ -30,45 +30,22 @@ if TYPE_CHECKING:
     from bertcli.ray.jobs import Model, ShardJob
     from bertcli.records.source import Source
 
-Padding = Literal["longest", "max_length", "do_not_pad", "true", "false"]
-Truncation = Literal[
-    "longest_first", "only_first", "only_second", "do_not_truncate", "true", "false"
-]
-Side = Literal["left", "right"]
 
-
-class FieldOptions(OptionGroup):
+class FieldOptions(OptionGroup, panel="Fields", of=Layout):
     """The fields of a record."""
 
-    PANEL: ClassVar = "Fields"
-
-    token_type_ids: Annotated[
-        bool, flag("--token-type-ids/--no-token-type-ids", "0 for the text, 1 for its pair.")
-    ] = True
-    attention_mask: Annotated[
-        bool, flag("--attention-mask/--no-attention-mask", "1 for tokens, 0 for padding.")
-    ] = True
-    tokens: Annotated[bool, flag("--tokens", "The tokens.")] = False
-    offset_mapping: Annotated[
-        bool, flag("--offsets", "Start and end of each token in its text.")
-    ] = False
-    offset_unit: Annotated[Literal["char", "byte", "utf16"], option("Unit of the offsets.")] = (
-        "char"
-    )
-    word_ids: Annotated[bool, flag("--word-ids", "The word that each token belongs to.")] = False
-    sequence_ids: Annotated[bool, flag("--sequence-ids", "0 for the text, 1 for its pair.")] = False
-    special_tokens_mask: Annotated[
-        bool, flag("--special-tokens-mask", "1 for [CLS], [SEP] and [PAD].")
-    ] = False
-    length: Annotated[bool, flag("--length", "The number of tokens.")] = False
-    text: Annotated[bool, flag("--text", "The text and its pair.")] = False
-    overflowing: Annotated[bool, flag("--overflowing", "One record per window of a long text.")] = (
-        False
-    )
-    ragged: Annotated[
-        bool,
-        flag("--ragged", "npz and safetensors: one flat input_ids for all texts, and offsets."),
-    ] = False
+    token_type_ids = flag("0 for the text, 1 for its pair.", default=True)
+    attention_mask = flag("1 for tokens, 0 for padding.", default=True)
+    tokens = flag("The tokens.")
+    offset_mapping = flag("Start and end of each token in its text.", "--offsets")
+    offset_unit = option("Unit of the offsets.")
+    word_ids = flag("The word that each token belongs to.")
+    sequence_ids = flag("0 for the text, 1 for its pair.")
+    special_tokens_mask = flag("1 for [CLS], [SEP] and [PAD].")
+    length = flag("The number of tokens.")
+    text = flag("The text and its pair.")
+    overflowing = flag("One record per window of a long text.")
+    ragged = flag("npz and safetensors: one flat input_ids for all texts, and offsets.")
 
     def columns(self) -> tuple[str, ...]:
         """Return the columns that are written."""
@@ -93,46 +70,35 @@ class FieldOptions(OptionGroup):
         return tuple(name for name, is_chosen in chosen.items() if is_chosen)
 
 
-class LayoutOptions(OptionGroup):
+class LayoutOptions(OptionGroup, panel=LAYOUT, of=Layout):
     """Truncation, padding and special tokens."""
 
-    PANEL: ClassVar = LAYOUT
-
-    max_length: Annotated[
-        int | None,
-        number(
-            "Truncate or pad to N tokens; alone, it truncates. Default: the model's limit.",
-            envvar="BERTCLI_MAX_LENGTH",
-        ),
-    ] = None
-    truncation: Annotated[
-        Truncation | None,
-        option(
-            "Truncate longer texts (default: do not). true is longest_first, false "
-            "do_not_truncate.",
-            "STRATEGY",
-            envvar="BERTCLI_TRUNCATION",
-        ),
-    ] = None
-    truncation_side: Annotated[Side | None, option("Side to truncate (default: right).")] = None
-    padding: Annotated[
-        Padding | None,
-        option(
-            "Pad shorter texts (default: do not). true is longest, false do_not_pad.",
-            "STRATEGY",
-            envvar="BERTCLI_PADDING",
-        ),
-    ] = None
-    padding_side: Annotated[Side | None, option("Side to pad (default: right).")] = None
-    pad_to_multiple_of: Annotated[int | None, number("Pad to a multiple of N.")] = None
-    stride: Annotated[
-        int, number("Tokens shared by neighbouring windows (--overflowing).", low=0)
-    ] = 0
-    special_tokens: SpecialTokens = True
-    parse_special: ParseSpecial = True
-    window: Annotated[int, number("Number of records that --padding longest pads together.")] = (
-        10_000
+    max_length = number(
+        "Truncate or pad to N tokens; alone, it truncates. Default: the model's limit.",
+        envvar="BERTCLI_MAX_LENGTH",
     )
+    truncation: (
+        Literal["longest_first", "only_first", "only_second", "do_not_truncate", "true", "false"]
+        | None
+    ) = option(
+        "Truncate longer texts (default: do not). true is longest_first, false do_not_truncate.",
+        "STRATEGY",
+        default=None,
+        envvar="BERTCLI_TRUNCATION",
+    )
+    truncation_side = option("Side to truncate (default: right).")
+    padding: Literal["longest", "max_length", "do_not_pad", "true", "false"] | None = option(
+        "Pad shorter texts (default: do not). true is longest, false do_not_pad.",
+        "STRATEGY",
+        default=None,
+        envvar="BERTCLI_PADDING",
+    )
+    padding_side = option("Side to pad (default: right).")
+    pad_to_multiple_of = number("Pad to a multiple of N.")
+    stride = number("Tokens shared by neighbouring windows (--overflowing).", low=0)
+    special_tokens = SPECIAL_TOKENS
+    parse_special = PARSE_SPECIAL
+    window = number("Number of records that --padding longest pads together.", default=10_000)
 
     def layout(self, fields: FieldOptions, columns: tuple[str, ...]) -> Layout:
         """Return the layout of these options."""
@@ -142,31 +108,20 @@ class LayoutOptions(OptionGroup):
         return record(Layout, self, fields, columns=columns, padding=padding, truncation=truncation)
 
 
-class ModeOptions(OptionGroup):
+class ModeOptions(OptionGroup, panel="Other output"):
     """Output other than token ids."""
 
-    PANEL: ClassVar = "Other output"
-
-    from_tokens: Annotated[
-        bool, flag("--from-tokens", "The arguments are tokens; print their ids.")
-    ] = False
-    count: Annotated[bool, flag("--count", "Print only the number of tokens.")] = False
-    stats: Annotated[
-        bool,
-        flag(
-            "--stats",
-            "Print one summary of all texts: lengths, unknown words, texts that would be "
-            "truncated.",
-        ),
-    ] = False
-    per_file: Annotated[
-        bool, flag("--per-file", "With --count or --stats: a result per input file, and the total.")
-    ] = False
+    from_tokens = flag("The arguments are tokens; print their ids.")
+    count = flag("Print only the number of tokens.")
+    stats = flag(
+        "Print one summary of all texts: lengths, unknown words, texts that would be truncated."
+    )
+    per_file = flag("With --count or --stats: a result per input file, and the total.")
 
     @property
     def is_summary(self) -> bool:
         """Whether what is written comes at the end of the input."""
-        return self.stats or self.per_file
+        return bool(self.stats or self.per_file)
 
 
 TABLES = ("table", "jsonl", "csv", "tsv", "parquet")

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,13 +21,13 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.cli.options.training import (
+    MAX_GRAD_NORM,
+    SEED,
+    WARMUP_STEPS,
+    WEIGHT_DECAY,
     DeviceOptions,
     ExampleOptions,
-    MaxGradNorm,
     SavingOptions,
-    Seed,
-    WarmupSteps,
-    WeightDecay,
     extra_fields,
     extra_option,
     run_folder,
@@ -89,104 +88,69 @@ def _speaking(ranks: "Ranks") -> Iterator[None]:
         raise
 
 
-class TrainJobOptions(OptionGroup):
+class TrainJobOptions(OptionGroup, panel=INPUT):
     """The file of examples and the output folder."""
 
-    PANEL: ClassVar = INPUT
-
-    file: Annotated[
-        str,
-        argument(
-            "Examples: jsonl, csv, tsv or parquet with fields such as text and label.", "FILE"
-        ),
-    ]
-    output: Annotated[Path, run_folder("DIR")]
+    file: str = argument(
+        "Examples: jsonl, csv, tsv or parquet with fields such as text and label.", "FILE"
+    )
+    output = run_folder("DIR")
 
 
-class MethodOptions(OptionGroup):
+class MethodOptions(OptionGroup, panel="Training", of=FineTuningJob):
     """Which weights are trained, and on what loss."""
 
-    PANEL: ClassVar = "Training"
-
-    frozen: Annotated[
-        bool | None,
-        flag(
-            "--frozen/--full",
-            "Train only a head on vectors computed once, or all weights (default: frozen for up "
-            f"to {FEW:,} labelled examples).",
-        ),
-    ] = None
-    extra: Annotated[
-        list[str] | None,
-        extra_option(
-            "Train all weights, and an extra embedding NAME for the ids in a field: a list with "
-            "one per word or token, or one number for the whole text"
-        ),
-    ] = None
-    layers: Annotated[
-        int | None, number("Train layer N and above (default: everything).", low=0)
-    ] = None
-    class_weights: Annotated[
-        Literal["balanced"] | None, option("balanced: weight labels by inverse frequency.")
-    ] = None
-    label_smoothing: Annotated[
-        float, decimal("Probability mass moved from each label to the others.", high=0.99)
-    ] = 0.0
-    max_length: Annotated[
-        int | None,
-        number(
-            "Truncate texts to N tokens (default: the model's limit).",
-            low=3,
-            envvar="BERTCLI_MAX_LENGTH",
-            panel=LAYOUT,
-        ),
-    ] = None
+    frozen = flag(
+        "Train only a head on vectors computed once, or all weights (default: frozen for up "
+        f"to {FEW:,} labelled examples).",
+        "--frozen/--full",
+        default=None,
+    )
+    extra: list[str] | None = extra_option(
+        "Train all weights, and an extra embedding NAME for the ids in a field: a list with "
+        "one per word or token, or one number for the whole text"
+    )
+    layers = number("Train layer N and above (default: everything).", low=0)
+    class_weights = option("balanced: weight labels by inverse frequency.")
+    label_smoothing = decimal("Probability mass moved from each label to the others.", high=0.99)
+    max_length = number(
+        "Truncate texts to N tokens (default: the model's limit).",
+        low=3,
+        envvar="BERTCLI_MAX_LENGTH",
+        panel=LAYOUT,
+    )
 
     def __post_init__(self) -> None:
         extra_fields(self.extra)
 
 
-class StepOptions(OptionGroup):
+class StepOptions(OptionGroup, panel="Training", of=TrainingOptions):
     """The optimizer and its schedule."""
 
-    PANEL: ClassVar = "Training"
-
-    epochs: Annotated[
-        float | None, decimal("Passes over the examples (default: 3; frozen: 30, or 1,000 steps).")
-    ] = None
-    steps: Annotated[int | None, number("Optimizer steps, instead of --epochs.")] = None
-    batch_size: Annotated[int | None, number("Examples per step (default: 32; frozen: 64).")] = None
-    learning_rate: Annotated[
-        float | None,
-        decimal("Peak learning rate, after the warm-up (default: 5e-5; frozen: 1e-3)."),
-    ] = None
-    warmup_steps: WarmupSteps = None
-    weight_decay: WeightDecay = 0.01
-    max_grad_norm: MaxGradNorm = 1.0
-    seed: Seed = 0
+    epochs = decimal(
+        "Passes over the examples (default: 3; frozen: 30, or 1,000 steps).", default=None
+    )
+    steps = number("Optimizer steps, instead of --epochs.")
+    batch_size = number("Examples per step (default: 32; frozen: 64).", default=None)
+    learning_rate = decimal(
+        "Peak learning rate, after the warm-up (default: 5e-5; frozen: 1e-3).", default=None
+    )
+    warmup_steps = WARMUP_STEPS
+    weight_decay = WEIGHT_DECAY
+    max_grad_norm = MAX_GRAD_NORM
+    seed = SEED
 
 
-class HeldOutOptions(OptionGroup):
+class HeldOutOptions(OptionGroup, panel="Evaluation", of=FineTuningJob):
     """Evaluation, and the choice of the weights to keep."""
 
-    PANEL: ClassVar = "Evaluation"
-
-    eval: Annotated[
-        str | None, option("Examples to evaluate on, instead of --eval-fraction.", "FILE")
-    ] = None
-    eval_fraction: Annotated[
-        float,
-        decimal(
-            "Fraction of the examples to hold out; equal texts stay together; 0: none.", high=0.9
-        ),
-    ] = 0.1
-    eval_every: Annotated[int | None, number("Steps between evaluations (default: an epoch).")] = (
-        None
+    eval = option("Examples to evaluate on, instead of --eval-fraction.", "FILE")
+    eval_fraction = decimal(
+        "Fraction of the examples to hold out; equal texts stay together; 0: none.", high=0.9
     )
-    patience: Annotated[int | None, number("Stop after N evaluations without a better one.")] = None
-    log_every: Annotated[
-        int | None, number("Steps between lines of the log (default: 10; frozen: 100).")
-    ] = None
+    eval_every = number("Steps between evaluations (default: an epoch).")
+    patience = number("Stop after N evaluations without a better one.")
+    log_every = number("Steps between lines of the log (default: 10; frozen: 100).")
 
 
 STEPS = ("epochs", "batch_size", "learning_rate", "log_every")  # settled with the method

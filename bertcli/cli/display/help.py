@@ -49,7 +49,9 @@ def _option(about: str, *names: str, everything: bool = True) -> Any:
         if asked:
             show_help(ctx, everything=everything)
 
-    return typer.Option(*names, help=about, is_eager=True, callback=show, rich_help_panel=MESSAGES)
+    return typer.Option(
+        ..., *names, help=about, is_eager=True, callback=show, rich_help_panel=MESSAGES
+    )
 
 
 # The parameters of every command, and of groups of commands, whose help is short as it is.

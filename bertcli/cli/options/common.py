@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import typer
 
@@ -24,6 +24,7 @@ from bertcli.cli.options.groups import (
 )
 from bertcli.errors import UsageError
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
+from bertcli.inference.compute import Compute
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 INPUTS = ("input", "pairs", "corpus", "files", "examples", "file")  # parameters that name files
@@ -61,53 +62,37 @@ def complete_field(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 # Options that several groups have.
-SpecialTokens = Annotated[
-    bool, flag("--special-tokens/--no-special-tokens", "Add [CLS] and [SEP].")
-]
-ParseSpecial = Annotated[
-    bool,
-    flag(
-        "--parse-special/--no-parse-special",
-        'Parse a literal "[SEP]" in the text as a special token.',
-        envvar="BERTCLI_PARSE_SPECIAL",
-    ),
-]
-
-Overlap = Annotated[int, number("Maximum tokens shared with the previous chunk.", low=0)]
-At = Annotated[
-    Literal["token", "word", "sentence", "paragraph"],
-    option(
-        "Boundaries at which chunks end. A sentence or word that is too long for one chunk is "
-        "split at smaller ones.",
-        "UNIT",
-        envvar="BERTCLI_AT",
-    ),
-]
-
-Revision = Annotated[
-    str | None, option("Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION")
-]
-Offline = Annotated[bool, flag("--offline", "Never use the network.", envvar="BERTCLI_OFFLINE")]
+SPECIAL_TOKENS = flag("Add [CLS] and [SEP].", default=True)
+PARSE_SPECIAL = flag(
+    'Parse a literal "[SEP]" in the text as a special token.',
+    default=True,
+    envvar="BERTCLI_PARSE_SPECIAL",
+)
+OVERLAP = number("Maximum tokens shared with the previous chunk.", low=0)
+AT = option(
+    "Boundaries at which chunks end. A sentence or word that is too long for one chunk is "
+    "split at smaller ones.",
+    "UNIT",
+    envvar="BERTCLI_AT",
+)
+PROMPT = option("Text to put before each input text.", "TEXT")
+PROMPT_NAME = option("Name of a prompt that the model defines.", "NAME")
 
 
-class ModelOptions(OptionGroup):
+class ModelOptions(OptionGroup, panel=MODEL):
     """Which model, and where to find it."""
 
-    PANEL: ClassVar = MODEL
-
-    model: Annotated[
-        str,
-        option(
-            "Folder, or hub id such as bert-base-uncased.",
-            None,
-            "--model",
-            "-m",
-            envvar="BERTCLI_MODEL",
-            complete=complete_model,
-        ),
-    ] = DEFAULT_MODEL
-    revision: Revision = None
-    offline: Offline = False
+    model = option(
+        "Folder, or hub id such as bert-base-uncased.",
+        None,
+        "--model",
+        "-m",
+        default=DEFAULT_MODEL,
+        envvar="BERTCLI_MODEL",
+        complete=complete_model,
+    )
+    revision = option("Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION")
+    offline = flag("Never use the network.", envvar="BERTCLI_OFFLINE")
 
     def folder(self, files: Sequence[str] = TOKENIZER_FILES) -> ModelFolder:
         """Return the model's folder; files that are missing are downloaded."""
@@ -123,37 +108,30 @@ class ModelOptions(OptionGroup):
         return tokenizer
 
 
-_FORMAT = option(
+FORMAT = option(
     "Output format. auto: by the suffix of --output; without it, a table on a terminal and "
     "JSONL in a pipe.",
     None,
     "--format",
     "-f",
+    default="auto",
 )
 
 
-class OutputOptions(OptionGroup):
+class OutputOptions(OptionGroup, panel=OUTPUT):
     """Where the result is written, and how; commands of fewer formats have a kind of their own."""
 
-    PANEL: ClassVar = OUTPUT
-
-    output: Annotated[
-        Path | None,
-        option(
-            "Output file; the suffix sets the format. Default, and -: stdout. Written completely "
-            "or not at all.",
-            "PATH",
-            "--output",
-            "-o",
-        ),
-    ] = None
-    format: Annotated[
-        Literal[
-            "auto", "table", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet", "txt"
-        ],
-        _FORMAT,
-    ] = "auto"
-    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing file.")] = False
+    output: Path | None = option(
+        "Output file; the suffix sets the format. Default, and -: stdout. Written completely "
+        "or not at all.",
+        "PATH",
+        "--output",
+        "-o",
+    )
+    format: Literal[
+        "auto", "table", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet", "txt"
+    ] = FORMAT
+    overwrite = flag("Replace an existing file.")
 
     @property
     def on_terminal(self) -> bool:
@@ -173,7 +151,7 @@ class OutputOptions(OptionGroup):
         """
         from bertcli.files.writers import format_of
 
-        choices = get_args(get_args(type(self).__annotations__["format"])[0])
+        choices = get_args(self.OPTIONS["format"].annotation.__origin__)
         if self.format == "table" and self.output is not None:
             raise UsageError(
                 "a table cannot be written to a file",
@@ -220,43 +198,39 @@ class OutputOptions(OptionGroup):
 class RowOutput(OutputOptions):
     """The output of commands that write rows."""
 
-    format: Annotated[Literal["auto", "table", "jsonl", "csv", "tsv", "parquet"], _FORMAT] = "auto"
+    format: Literal["auto", "table", "jsonl", "csv", "tsv", "parquet"] = FORMAT
 
 
 class LineOutput(OutputOptions):
     """The output of commands that write rows, or their text alone."""
 
-    format: Annotated[
-        Literal["auto", "txt", "table", "jsonl", "csv", "tsv", "parquet"], _FORMAT
-    ] = "auto"
+    format: Literal["auto", "txt", "table", "jsonl", "csv", "tsv", "parquet"] = FORMAT
 
 
 class TextOutput(OutputOptions):
     """The output of commands that write texts, and rows of them."""
 
-    format: Annotated[
-        Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"],
-        option(
-            "Output format. auto: by the suffix of --output; without it, txt.",
-            None,
-            "--format",
-            "-f",
-        ),
-    ] = "auto"
+    format: Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"] = option(
+        "Output format. auto: by the suffix of --output; without it, txt.",
+        None,
+        "--format",
+        "-f",
+        default="auto",
+    )
 
 
 class VectorOutput(OutputOptions):
     """The output of commands that write vectors."""
 
-    format: Annotated[
-        Literal["auto", "table", "jsonl", "csv", "npy", "npz", "safetensors", "parquet"], _FORMAT
-    ] = "auto"
+    format: Literal["auto", "table", "jsonl", "csv", "npy", "npz", "safetensors", "parquet"] = (
+        FORMAT
+    )
 
 
 class ReportOutput(OutputOptions):
     """The output of commands that write one report."""
 
-    format: Annotated[Literal["auto", "table", "jsonl"], _FORMAT] = "auto"
+    format: Literal["auto", "table", "jsonl"] = FORMAT
 
 
 def allowed_form(form: str, allowed: Sequence[str]) -> str:
@@ -270,16 +244,11 @@ def allowed_form(form: str, allowed: Sequence[str]) -> str:
     return form
 
 
-class ConsoleOptions(OptionGroup):
+class ConsoleOptions(OptionGroup, panel=MESSAGES):
     """Messages on stderr."""
 
-    PANEL: ClassVar = MESSAGES
-
-    quiet: Annotated[
-        bool,
-        flag("--quiet", "Suppress notes, warnings and progress.", "-q", envvar="BERTCLI_QUIET"),
-    ] = False
-    verbose: Annotated[bool, flag("--verbose", "Show details.", "-v")] = False
+    quiet = flag("Suppress notes, warnings and progress.", "--quiet", "-q", envvar="BERTCLI_QUIET")
+    verbose = flag("Show details.", "--verbose", "-v")
 
     def console(self, output: OutputOptions | None = None) -> Console:
         """Return the console that writes messages to stderr, beside the output of a run."""
@@ -303,63 +272,34 @@ def _show_versions(asked: bool) -> None:
 class VersionOptions(OptionGroup):
     """The versions."""
 
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            "-V",
-            help="Show versions and exit.",
-            is_eager=True,
-            callback=_show_versions,
-        ),
-    ] = False
+    version = flag(
+        "Show versions and exit.", "--version", "-V", is_eager=True, callback=_show_versions
+    )
 
 
-Prompt = Annotated[str | None, option("Text to put before each input text.", "TEXT")]
-PromptName = Annotated[str | None, option("Name of a prompt that the model defines.", "NAME")]
+class ComputeOptions(OptionGroup, panel=COMPUTE, of=Compute):
+    """Backend, device, precision and memory."""
 
-
-ComputeType = Annotated[
-    Literal["auto", "float32", "bfloat16", "float16", "int8"],
-    option(
+    backend = option(
+        "Inference engine. auto: OpenVINO on a CPU if installed, else torch (extra torch).",
+        envvar="BERTCLI_BACKEND",
+    )
+    device = option(
+        "auto, cpu, cuda, cuda:N, mps or xpu. auto: the best available; cuda:0,cuda:1 or "
+        "cuda:all: one process per device.",
+        "NAME",
+        envvar="BERTCLI_DEVICE",
+        complete=complete_device,
+    )
+    dtype = option(
         "Compute precision. auto: float32. bfloat16: fastest on CPUs with AMX, nearly exact. int8: "
         "CPU only, faster, approximate.",
         envvar="BERTCLI_DTYPE",
-    ),
-]
-
-
-class ComputeOptions(OptionGroup):
-    """Backend, device, precision and memory."""
-
-    PANEL: ClassVar = COMPUTE
-
-    backend: Annotated[
-        Literal["auto", "torch", "openvino"],
-        option(
-            "Inference engine. auto: OpenVINO on a CPU if installed, else torch (extra torch).",
-            envvar="BERTCLI_BACKEND",
-        ),
-    ] = "auto"
-    device: Annotated[
-        str,
-        option(
-            "auto, cpu, cuda, cuda:N, mps or xpu. auto: the best available; cuda:0,cuda:1 or "
-            "cuda:all: one process per device.",
-            "NAME",
-            envvar="BERTCLI_DEVICE",
-            complete=complete_device,
-        ),
-    ] = "auto"
-    dtype: ComputeType = "auto"
-    threads: Annotated[
-        int | None,
-        number("CPU threads, over all processes (default: all cores).", envvar="BERTCLI_THREADS"),
-    ] = None
-    batch_tokens: Annotated[
-        int | None,
-        number("Tokens per batch; halved when memory runs out.", envvar="BERTCLI_BATCH_TOKENS"),
-    ] = None
-    window: Annotated[
-        int, number("Maximum number of records that are sorted by length together.")
-    ] = 4096
+    )
+    threads = number(
+        "CPU threads, over all processes (default: all cores).", envvar="BERTCLI_THREADS"
+    )
+    batch_tokens = number(
+        "Tokens per batch; halved when memory runs out.", envvar="BERTCLI_BATCH_TOKENS"
+    )
+    window = number("Maximum number of records that are sorted by length together.", default=4096)

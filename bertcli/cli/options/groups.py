@@ -1,8 +1,8 @@
-"""Groups of options: records whose fields are the options of a command.
+"""Groups of options: the options of a command, of which it makes records of the library.
 
-    class CutOptions(OptionGroup):
-        PANEL: ClassVar = LAYOUT         # the heading above these options in --help
-        max_length: Annotated[int | None, number("Tokens of a text.")] = None
+    class CutOptions(OptionGroup, panel=LAYOUT, of=Layout):
+        max_length = number("Tokens of a text.")     # its type and default are those in Layout
+        check: bool = flag("Look at all of them.")
 
     def tokenize(cut: CutOptions, messages: ConsoleOptions) -> None: ...
 
@@ -14,10 +14,20 @@ import gc
 import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import wraps
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_type_hints
+from types import NoneType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 import typer
 from typer.models import OptionInfo
@@ -104,17 +114,40 @@ def obey(rules: Mapping[str, str], values: Mapping[str, Any], defaults: Mapping[
                 raise UsageError(rule, hint)
 
 
-@dataclass(init=False, repr=False, eq=False)
-class OptionGroup:
-    """Options that belong together: a dataclass, with the methods below alone.
+class Declaration(NamedTuple):
+    """An option: what Typer is told of it, and its type and default where no record has them."""
 
-    To make methods for the fields of each of them would take ten times as long, at every start.
+    info: Any
+    kind: Any = str | None
+    default: Any = MISSING  # None where the type allows it, else the option is required
+
+
+class OptionGroup:
+    """Options that belong together: class attributes, in the order of --help.
+
+    ``panel`` is the heading above them. An option has the type of its annotation, or that of the
+    field of its name in the record ``of`` the library, whose default it has then.
     """
 
-    PANEL: ClassVar[str | None] = None  # the heading above them in --help
+    PANEL: ClassVar[str | None] = None
+    OPTIONS: ClassVar[dict[str, inspect.Parameter]] = {}
 
-    def __init_subclass__(cls) -> None:
-        dataclass(init=False, repr=False, eq=False)(cls)
+    def __init_subclass__(cls, panel: str | None = None, of: Any = None) -> None:
+        cls.PANEL = panel or cls.PANEL
+        own = inspect.get_annotations(cls)
+        kinds = (get_type_hints(of) if of else {}) | own
+        usual = {x.name: x.default for x in fields(of) if x.name not in own} if of else {}
+        cls.OPTIONS = cls.OPTIONS | {
+            name: _parameter(
+                name,
+                copy(declared.info),
+                kinds.get(name, declared.kind),
+                usual.get(name, MISSING) if declared.default is MISSING else declared.default,
+                cls.PANEL,
+            )
+            for name, declared in vars(cls).items()
+            if isinstance(declared, Declaration)
+        }
 
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)
@@ -128,17 +161,34 @@ class OptionGroup:
         """Raise UsageError where options contradict each other."""
 
 
+def _parameter(
+    name: str, info: Any, kind: Any, default: Any, panel: str | None
+) -> inspect.Parameter:
+    """Return the parameter of a command that Typer makes an option of."""
+    if default is MISSING:
+        default = None if NoneType in get_args(kind) else inspect.Parameter.empty
+    if default is False and not info.param_decls:
+        info.param_decls = (f"--{name.replace('_', '-')}",)  # without --no-
+    if isinstance(info, OptionInfo):
+        info.rich_help_panel = info.rich_help_panel or panel
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, info])
+
+
 def option(
     about: str,
     metavar: str | None = None,
     *names: str,
+    default: Any = MISSING,
+    kind: Any = str | None,
     complete: Callable[..., Any] | None = None,
     panel: str | None = None,
     **more: Any,
 ) -> Any:
     """Return an option that takes what ``metavar`` stands for, or one of its choices."""
     more |= {"autocompletion": complete, "rich_help_panel": panel}
-    return typer.Option(*names, metavar=metavar, help=about, **more)
+    info = typer.Option(..., *names, metavar=metavar, help=about, **more)
+    return Declaration(info, kind, default)
 
 
 def number(
@@ -147,36 +197,38 @@ def number(
     low: float = 1,
     high: float | None = None,
     metavar: str = "N",
+    kind: Any = int | None,
     **more: Any,
 ) -> Any:
     """Return an option that takes a number from ``low`` to ``high``."""
-    return option(about, metavar, *names, min=low, max=high, **more)
+    return option(about, metavar, *names, kind=kind, min=low, max=high, **more)
 
 
 def decimal(about: str, **more: Any) -> Any:
     """Return an option that takes a number with decimals, from 0."""
-    return number(about, low=0, metavar="X", **more)
+    return number(about, low=0, metavar="X", kind=float | None, **more)
 
 
 def argument(
     about: str, metavar: str | None = None, complete: Callable[..., Any] | None = None
 ) -> Any:
     """Return an argument."""
-    return typer.Argument(metavar=metavar, help=about, autocompletion=complete)
+    return Declaration(typer.Argument(metavar=metavar, help=about, autocompletion=complete))
 
 
-def flag(name: str, about: str, *names: str, envvar: str | None = None) -> Any:
-    """Return an option of these names alone."""
-    return typer.Option(name, *names, help=about, envvar=envvar)
+def flag(about: str, *names: str, default: bool | None = False, **more: Any) -> Any:
+    """Return an option without a value; where it is not off by default, --no- turns it off."""
+    return option(about, None, *names, default=default, kind=bool | None, **more)
 
 
 def command(
     function: Callable[..., None], help_options: Mapping[str, Any] = HELP
 ) -> Callable[..., None]:
     """Return the function with its parameters, groups of options all, spread out; and its help."""
-    hints = get_type_hints(function, include_extras=True)
+    hints = get_type_hints(function)
     hints.pop("return", None)
-    spread = {name: [field.name for field in fields(group)] for name, group in hints.items()}
+    parameters = {k: v for group in hints.values() for k, v in group.OPTIONS.items()}
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
 
     @wraps(function)
     def run(**values: Any) -> None:
@@ -187,51 +239,23 @@ def command(
         obey(RULES, values, defaults)
         function(
             **{
-                name: group(**{field: values[field] for field in spread[name]})
+                name: group(**{field: values[field] for field in group.OPTIONS})
                 for name, group in hints.items()
             }
         )
 
-    parameters = [
-        _parameter(field.name, _in_panel(field.type, group.PANEL), field.default)
-        for group in hints.values()
-        for field in fields(group)
-    ]
-    defaults = {parameter.name: parameter.default for parameter in parameters}
-    parameters += [
-        _parameter(name, Annotated[bool, option], False) for name, option in help_options.items()
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    for name, info in help_options.items():
+        parameters[name] = _parameter(name, info, bool, False, None)
+    run.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+    run.__annotations__ = {name: parameters[name].annotation for name in parameters}
     return run
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    default = inspect.Parameter.empty if default is MISSING else default
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-def _in_panel(annotation: Any, panel: str | None) -> Any:
-    """Return the annotation of an option, in this panel unless it names another."""
-    (option,) = annotation.__metadata__
-    if panel is None or not isinstance(option, OptionInfo) or option.rich_help_panel is not None:
-        return annotation
-    placed = copy(option)
-    placed.rich_help_panel = panel
-    return Annotated[annotation.__origin__, placed]
-
-
-def record(kind: type[R], *groups: "DataclassInstance", **values: Any) -> R:
+def record(kind: type[R], *groups: OptionGroup, **values: Any) -> R:
     """Return a record of the library: each field has the value of the option of its name.
 
     ``values`` are the fields that no option has the name of, or that have another form there.
     """
-    names = {field.name for field in fields(kind)}
-    options = {
-        field.name: getattr(group, field.name)
-        for group in groups
-        for field in fields(group)
-        if field.name in names
-    }
-    return kind(**(options | values))
+    options = {name: value for group in groups for name, value in vars(group).items()}
+    named = {field.name: options[field.name] for field in fields(kind) if field.name in options}
+    return kind(**(named | values))

@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, Literal
 
 from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.options.common import complete_field
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, number, option, record
 from bertcli.errors import UsageError
-from bertcli.files.streams import LARGEST_RECORD
 from bertcli.files.writers import TENSORS
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source, listed_files
@@ -16,77 +15,50 @@ from bertcli.records.source import Source, listed_files
 InputFormat = Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet"]
 
 
-def field_option(about: str, envvar: str | None = None) -> Any:
+def field_option(about: str, envvar: str | None = None, default: str | None = None) -> Any:
     """Return an option that names a field of the input."""
-    return option(about, "NAME", envvar=envvar, complete=complete_field)
+    return option(about, "NAME", default=default, envvar=envvar, complete=complete_field)
 
 
 # Options that several groups have.
-Texts = Annotated[list[str] | None, argument("Texts (default: read --input or stdin).", "TEXT...")]
-FileFormat = Annotated[InputFormat, option("auto: by the suffix.")]
-TextField = Annotated[
-    str | None, field_option("Column or key of the text (default: text).", "BERTCLI_TEXT_FIELD")
-]
-IdField = Annotated[
-    str | None, field_option("Column or key of the id (default: id).", "BERTCLI_ID_FIELD")
-]
-KeepFields = Annotated[
-    str | None,
-    option(
-        "Copy other fields of the input to the output: all, or those named: a,b,c. A field that "
-        "the output already has is an error.",
-        "[NAMES]",
-        complete=complete_field,
-    ),
-]
-Whole = Annotated[
-    bool, flag("--whole", "Each file is one text, as those in .md, .markdown and .rst are.")
-]
-Delimiter = Annotated[str, option("Delimiter of csv.", "C")]
-SkipEmpty = Annotated[bool, flag("--skip-empty", "Leave out empty texts, and count them.")]
-OnError = Annotated[
-    Literal["fail", "skip"],
-    option(
-        "Stop at a bad record, or report and skip it (exit code 1 at the end).",
-        envvar="BERTCLI_ON_ERROR",
-    ),
-]
-MaxRecordBytes = Annotated[
-    int,
-    number(
-        "Maximum size of a record in bytes, after decompression.", envvar="BERTCLI_MAX_RECORD_BYTES"
-    ),
-]
-Encoding = Annotated[str, option("Encoding of the input.", envvar="BERTCLI_ENCODING")]
-EncodingErrors = Annotated[
-    Literal["strict", "replace"],
-    option(
-        "Bad bytes are an error, or replaced by U+FFFD and counted.",
-        "ACTION",
-        envvar="BERTCLI_ENCODING_ERRORS",
-    ),
-]
-
-Files = Annotated[
-    list[str] | None,
-    option(
-        "File, folder or quoted glob, repeatable; - is stdin. A folder stands for its files with "
-        "known suffixes, recursively. .gz and .zst are decompressed.",
-        "PATH",
-        "--input",
-        "-i",
-    ),
-]
-FilesFrom = Annotated[
-    str | None,
-    option(
-        "Read the files listed in FILE, one per line (NUL-delimited with -0); - is stdin.", "FILE"
-    ),
-]
-Null = Annotated[
-    bool,
-    flag("--null", "Texts, or the names in --files-from, are NUL-delimited.", "-0"),
-]
+TEXTS = argument("Texts (default: read --input or stdin).", "TEXT...")
+FORMAT_OF_FILES = option("auto: by the suffix.", default="auto", kind=InputFormat)
+TEXT_FIELD = field_option("Column or key of the text (default: text).", "BERTCLI_TEXT_FIELD")
+ID_FIELD = field_option("Column or key of the id (default: id).", "BERTCLI_ID_FIELD")
+KEEP_FIELDS = option(
+    "Copy other fields of the input to the output: all, or those named: a,b,c. A field that "
+    "the output already has is an error.",
+    "[NAMES]",
+    complete=complete_field,
+)
+WHOLE = flag("Each file is one text, as those in .md, .markdown and .rst are.")
+DELIMITER = option("Delimiter of csv.", "C")
+SKIP_EMPTY = flag("Leave out empty texts, and count them.")
+ON_ERROR = option(
+    "Stop at a bad record, or report and skip it (exit code 1 at the end).",
+    envvar="BERTCLI_ON_ERROR",
+)
+MAX_RECORD_BYTES = number(
+    "Maximum size of a record in bytes, after decompression.", envvar="BERTCLI_MAX_RECORD_BYTES"
+)
+ENCODING = option("Encoding of the input.", envvar="BERTCLI_ENCODING")
+ENCODING_ERRORS = option(
+    "Bad bytes are an error, or replaced by U+FFFD and counted.",
+    "ACTION",
+    envvar="BERTCLI_ENCODING_ERRORS",
+)
+FILES = option(
+    "File, folder or quoted glob, repeatable; - is stdin. A folder stands for its files with "
+    "known suffixes, recursively. .gz and .zst are decompressed.",
+    "PATH",
+    "--input",
+    "-i",
+    kind=list[str] | None,
+)
+FILES_FROM = option(
+    "Read the files listed in FILE, one per line (NUL-delimited with -0); - is stdin.", "FILE"
+)
+NULL = flag("Texts, or the names in --files-from, are NUL-delimited.", "--null", "-0")
 
 
 def source_paths(
@@ -164,49 +136,38 @@ def fields_asked(options: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-class InputOptions(OptionGroup):
+class InputOptions(OptionGroup, panel=INPUT, of=Source):
     """Where records are read from."""
 
-    PANEL: ClassVar = INPUT
-
-    texts: Texts = None
-    input: Files = None
-    files_from: FilesFrom = None
-    input_format: Annotated[
-        InputFormat,
-        option("auto: by the suffix; stdin is txt, or JSONL if it begins with an object."),
-    ] = "auto"
-    whole: Whole = False
-    delimiter: Delimiter = ","
-    skip_empty: SkipEmpty = False
-    pair: Annotated[list[str] | None, option("Second sentence for a single TEXT.", "TEXT")] = None
-    pairs: Annotated[
-        str | None,
-        option(
-            "File of sentence pairs; - is stdin. TSV with two columns and no header, or .csv, "
-            ".jsonl, .parquet.",
-            "PATH",
-        ),
-    ] = None
-    text_field: TextField = None
-    pair_field: Annotated[
-        str | None,
-        field_option("Column or key of the second sentence (default: pair).", "BERTCLI_PAIR_FIELD"),
-    ] = None
-    id_field: IdField = None
-    keep_fields: KeepFields = None
-    null: Null = False
-    pre_split: Annotated[
-        bool,
-        flag(
-            "--pre-split",
-            "Texts are already split into words: JSON lists, or separated by white space.",
-        ),
-    ] = False
-    on_error: OnError = "fail"
-    encoding: Encoding = "utf-8"
-    encoding_errors: EncodingErrors = "strict"
-    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+    texts: list[str] | None = TEXTS
+    input = FILES
+    files_from = FILES_FROM
+    input_format = option(
+        "auto: by the suffix; stdin is txt, or JSONL if it begins with an object.",
+        default="auto",
+        kind=InputFormat,
+    )
+    whole = WHOLE
+    delimiter = DELIMITER
+    skip_empty = SKIP_EMPTY
+    pair: list[str] | None = option("Second sentence for a single TEXT.", "TEXT")
+    pairs = option(
+        "File of sentence pairs; - is stdin. TSV with two columns and no header, or .csv, "
+        ".jsonl, .parquet.",
+        "PATH",
+    )
+    text_field = TEXT_FIELD
+    pair_field = field_option(
+        "Column or key of the second sentence (default: pair).", "BERTCLI_PAIR_FIELD"
+    )
+    id_field = ID_FIELD
+    keep_fields = KEEP_FIELDS
+    null = NULL
+    pre_split = flag("Texts are already split into words: JSON lists, or separated by white space.")
+    on_error = ON_ERROR
+    encoding = ENCODING
+    encoding_errors = ENCODING_ERRORS
+    max_record_bytes = MAX_RECORD_BYTES
 
     def refuse_kept_fields(self, form: str) -> None:
         """Raise UsageError for --keep-fields where a format of arrays has no place for them."""
@@ -236,21 +197,19 @@ class InputOptions(OptionGroup):
         )
 
 
-class TaskFileOptions(OptionGroup):
+class TaskFileOptions(OptionGroup, panel=INPUT, of=Source):
     """Where records with other fields than text and pair are read from."""
 
-    PANEL: ClassVar = INPUT
-
-    input: Files = None
-    files_from: FilesFrom = None
-    input_format: FileFormat = "auto"
-    whole: Whole = False
-    delimiter: Delimiter = ","
-    skip_empty: SkipEmpty = False
-    id_field: IdField = None
-    keep_fields: KeepFields = None
-    null: Null = False
-    on_error: OnError = "fail"
-    encoding: Encoding = "utf-8"
-    encoding_errors: EncodingErrors = "strict"
-    max_record_bytes: MaxRecordBytes = LARGEST_RECORD
+    input = FILES
+    files_from = FILES_FROM
+    input_format = FORMAT_OF_FILES
+    whole = WHOLE
+    delimiter = DELIMITER
+    skip_empty = SKIP_EMPTY
+    id_field = ID_FIELD
+    keep_fields = KEEP_FIELDS
+    null = NULL
+    on_error = ON_ERROR
+    encoding = ENCODING
+    encoding_errors = ENCODING_ERRORS
+    max_record_bytes = MAX_RECORD_BYTES

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, Literal
 
 from bertcli.cli.options.common import complete_device
 from bertcli.cli.options.groups import (
@@ -16,87 +16,66 @@ from bertcli.cli.options.groups import (
     option,
 )
 from bertcli.cli.options.inputs import (
-    Delimiter,
-    Encoding,
-    EncodingErrors,
-    FileFormat,
-    OnError,
+    DELIMITER,
+    ENCODING,
+    ENCODING_ERRORS,
+    FORMAT_OF_FILES,
+    ON_ERROR,
     field_option,
 )
 from bertcli.errors import UsageError
 from bertcli.files.typed_json import is_text
 from bertcli.records.examples import TASKS, FieldNames, examples_source
 from bertcli.records.source import Source
+from bertcli.training.options import TrainingOptions
 
-WarmupSteps = Annotated[
-    int | None,
-    number("Steps in which the learning rate rises from 0 (default: a tenth of all steps).", low=0),
-]
-WeightDecay = Annotated[float, decimal("Weight decay of AdamW; biases and LayerNorm are excluded.")]
-MaxGradNorm = Annotated[float, decimal("Clip gradients to this norm; 0: never.")]
-Seed = Annotated[
-    int,
-    number(
-        "Random seed: new weights, order, dropout, held-out examples.",
-        low=0,
-        envvar="BERTCLI_SEED",
-    ),
-]
+WARMUP_STEPS = number(
+    "Steps in which the learning rate rises from 0 (default: a tenth of all steps).", low=0
+)
+WEIGHT_DECAY = decimal("Weight decay of AdamW; biases and LayerNorm are excluded.")
+MAX_GRAD_NORM = decimal("Clip gradients to this norm; 0: never.")
+SEED = number(
+    "Random seed: new weights, order, dropout, held-out examples.", low=0, envvar="BERTCLI_SEED"
+)
 
 
 def run_folder(metavar: str) -> Any:
     """Return the option of the folder of a run."""
     about = "Folder for the model, checkpoints and log."
-    return option(about, metavar, "--output", "-o", panel=OUTPUT)
+    return option(about, metavar, "--output", "-o", kind=Path, panel=OUTPUT)
 
 
-class SavingOptions(OptionGroup):
+class SavingOptions(OptionGroup, panel=OUTPUT, of=TrainingOptions):
     """Checkpoints and existing runs."""
 
-    PANEL: ClassVar = OUTPUT
-
-    save_every: Annotated[int, number("Steps between checkpoints.")] = 500
-    keep: Annotated[int, number("Number of checkpoints to keep.")] = 2
-    resume: Annotated[bool, flag("--resume", "Resume from the last checkpoint, if any.")] = False
-    overwrite: Annotated[bool, flag("--overwrite", "Start over and replace an existing run.")] = (
-        False
-    )
+    save_every = number("Steps between checkpoints.")
+    keep = number("Number of checkpoints to keep.")
+    resume = flag("Resume from the last checkpoint, if any.")
+    overwrite = flag("Start over and replace an existing run.")
 
 
-class DeviceOptions(OptionGroup):
+class DeviceOptions(OptionGroup, panel=COMPUTE, of=TrainingOptions):
     """Device, precision and memory."""
 
-    PANEL: ClassVar = COMPUTE
-
-    device: Annotated[
-        str,
-        option(
-            "auto (the best available), cpu, cuda, cuda:N, mps or xpu; with torchrun, one GPU per "
-            "process.",
-            envvar="BERTCLI_DEVICE",
-            complete=complete_device,
-        ),
-    ] = "auto"
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
-        option(
-            "Compute precision (autocast); weights stay float32. auto: float32.",
-            envvar="BERTCLI_DTYPE",
-        ),
-    ] = "auto"
-    threads: Annotated[
-        int | None, number("CPU threads (default: all cores).", envvar="BERTCLI_THREADS")
-    ] = None
-    gradient_accumulation_steps: Annotated[
-        int, number("Split each batch into N parts: the same result with less memory.")
-    ] = 1
-    gradient_checkpointing: Annotated[
-        bool,
-        flag(
-            "--gradient-checkpointing",
-            "Recompute activations in the backward pass: the same result with less memory.",
-        ),
-    ] = False
+    device = option(
+        "auto (the best available), cpu, cuda, cuda:N, mps or xpu; with torchrun, one GPU per "
+        "process.",
+        default="auto",
+        envvar="BERTCLI_DEVICE",
+        complete=complete_device,
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
+        "Compute precision (autocast); weights stay float32. auto: float32.",
+        default="auto",
+        envvar="BERTCLI_DTYPE",
+    )
+    threads = number("CPU threads (default: all cores).", envvar="BERTCLI_THREADS")
+    gradient_accumulation_steps = number(
+        "Split each batch into N parts: the same result with less memory."
+    )
+    gradient_checkpointing = flag(
+        "Recompute activations in the backward pass: the same result with less memory."
+    )
 
     @property
     def precision(self) -> str:
@@ -106,7 +85,7 @@ class DeviceOptions(OptionGroup):
 
 def extra_option(about: str) -> Any:
     """Return an option that takes NAME=FIELD, see `extra_fields`."""
-    return option(f"{about}; repeatable.", "NAME=FIELD")
+    return option(f"{about}; repeatable.", "NAME=FIELD", kind=list[str] | None)
 
 
 def extra_fields(options: Sequence[str] | None) -> dict[str, str]:
@@ -127,37 +106,25 @@ def extra_fields(options: Sequence[str] | None) -> dict[str, str]:
     return fields
 
 
-class ExampleOptions(OptionGroup):
+class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
     """What examples are for, and how they are read."""
 
-    PANEL: ClassVar = INPUT
-
-    task: Annotated[
-        str | None,
-        option(
-            f"Kind of task: {', '.join(TASKS)} (default: by the fields).",
-            "TASK",
-            complete=lambda incomplete: [name for name in TASKS if name.startswith(incomplete)],
-        ),
-    ] = None
-    text_field: Annotated[
-        str | None, field_option("Name of the field text, words, question or anchor.")
-    ] = None
-    pair_field: Annotated[
-        str | None, field_option("Name of the field pair, context or positive.")
-    ] = None
-    label_field: Annotated[
-        str | None,
-        field_option(
-            "Name of the field label, labels, score, tags or answer. Without --task, a list "
-            "is labels (of words: tags), a number with a decimal point a score."
-        ),
-    ] = None
-    input_format: FileFormat = "auto"
-    delimiter: Delimiter = ","
-    on_error: OnError = "fail"
-    encoding: Encoding = "utf-8"
-    encoding_errors: EncodingErrors = "strict"
+    task = option(
+        f"Kind of task: {', '.join(TASKS)} (default: by the fields).",
+        "TASK",
+        complete=lambda incomplete: [name for name in TASKS if name.startswith(incomplete)],
+    )
+    text_field = field_option("Name of the field text, words, question or anchor.")
+    pair_field = field_option("Name of the field pair, context or positive.")
+    label_field = field_option(
+        "Name of the field label, labels, score, tags or answer. Without --task, a list "
+        "is labels (of words: tags), a number with a decimal point a score."
+    )
+    input_format = FORMAT_OF_FILES
+    delimiter = DELIMITER
+    on_error = ON_ERROR
+    encoding = ENCODING
+    encoding_errors = ENCODING_ERRORS
 
     def __post_init__(self) -> None:
         if self.task is not None and self.task not in TASKS:
@@ -181,17 +148,13 @@ class ExampleOptions(OptionGroup):
         )
 
 
-class FolderOptions(OptionGroup):
+class FolderOptions(OptionGroup, panel=OUTPUT):
     """The output folder."""
 
-    PANEL: ClassVar = OUTPUT
-
-    output: Annotated[
-        Path, option("Output folder. Written completely or not at all.", "DIR", "--output", "-o")
-    ]
-    overwrite: Annotated[bool, flag("--overwrite", "Replace a folder that this command wrote.")] = (
-        False
+    output: Path = option(
+        "Output folder. Written completely or not at all.", "DIR", "--output", "-o"
     )
+    overwrite = flag("Replace a folder that this command wrote.")
 
     def __post_init__(self) -> None:
         """Refuse a name that tokenizers could not open afterwards."""
