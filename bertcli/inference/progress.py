@@ -15,24 +15,15 @@ if TYPE_CHECKING:
 
 
 class Ran(NamedTuple):
-    """The model has run over so many texts and tokens; a warning may have come up on the way."""
+    """The model has run over so many texts and tokens; a warning may have come up on the way.
+
+    An earlier run had done so many texts ``before``.
+    """
 
     texts: int = 0
     tokens: int = 0
     warning: str = ""
-
-
-class Resumed(NamedTuple):
-    """An earlier run had done so many texts."""
-
-    texts: int
-
-
-class Wrote(NamedTuple):
-    """So many more rows are in the output, which is made at the end, and has ``total`` then."""
-
-    rows: int
-    total: int
+    before: int = 0
 
 
 class Advance(NamedTuple):
@@ -46,7 +37,7 @@ class Advance(NamedTuple):
     share: float | None
 
 
-Step = Ran | Resumed | Wrote | Advance
+Step = Ran | Advance
 
 
 class ModelRun(Protocol):
@@ -66,21 +57,14 @@ class Progress:
     before: int = 0  # texts that an earlier run had done
     texts: int = 0
     tokens: int = 0
-    written: int = 0
-    total: int = 0
     start: float = field(default_factory=monotonic)
 
     def add(self, step: Step) -> None:
         """Count a step."""
-        match step:
-            case Ran(texts, tokens):
-                self.texts += texts
-                self.tokens += tokens
-            case Resumed(texts):
-                self.before = texts
-            case Wrote(rows, total):
-                self.written += rows
-                self.total = total
+        if isinstance(step, Ran):
+            self.texts += step.texts
+            self.tokens += step.tokens
+            self.before += step.before
 
     @property
     def seconds(self) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import BertcliError
-from bertcli.files.paths import sha256
+from bertcli.files.paths import manifest_beside, sha256
 from bertcli.files.versions import __version__
 from bertcli.files.writers import open_writer
 from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model
@@ -23,7 +23,7 @@ from bertcli.tokenizing.columns import Layout, RaggedBatch
 from bertcli.tokenizing.run import WINDOW, TokenCounts
 from bertcli.tokenizing.token_output import Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.vectors.journal import Files, put_json
+from bertcli.vectors.run_folder import put_json
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
@@ -145,7 +145,7 @@ class TokenizeJob(_Job):
         task = Task(self.layout, self.extra, self.form)
         run = task.run(reader, loaded[0], self.window)
         tokens = TokenOutput(run, task)
-        manifest = Files.of(output).manifest
+        manifest = manifest_beside(output)
         put_json(manifest, about)  # what is killed behind this line may be replaced
         try:
             with open_writer(output, tokens.form, overwrite=True) as put:

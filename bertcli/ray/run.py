@@ -19,7 +19,7 @@ from bertcli.ray.jobs import ShardJob
 from bertcli.ray.shards import Shard
 from bertcli.ray.worker import Done, ShardWorker
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.journal import json_text, put_json
+from bertcli.vectors.run_folder import json_text, put_json
 
 if TYPE_CHECKING:
     import numpy as np

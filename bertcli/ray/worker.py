@@ -19,7 +19,7 @@ from bertcli.ray.jobs import About, ShardJob
 from bertcli.ray.shards import DEAD, Shard
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.journal import Files, manifest_in, not_resumable, refuse_changes
+from bertcli.vectors.run_folder import RunFolder, not_resumable, object_in, refuse_changes
 
 MANIFEST = ".manifest.json"
 COUNTS = (*(field.name for field in fields(TokenCounts)), "skipped")
@@ -84,8 +84,8 @@ class ShardWorker:
         if made_before := exists and "counts" in recorded:
             refuse_changes(public(shard.output), recorded["shard"], now)
         here = locations.is_local(shard.output)
-        files = Files.of(locations.local_path(shard.output)) if here else None
-        begun = files is not None and files.journal.exists()
+        files = RunFolder(locations.local_path(shard.output)) if here else None
+        begun = files is not None and files.is_begun
         killed = files is not None and (files.folder.exists() or files.lock.exists())
         manifest, skipped = recorded, 0
         if not made_before or killed:
@@ -153,7 +153,7 @@ def _manifest(shard: Shard) -> dict[str, Any]:
 
     It has counts when the output was whole.
     """
-    manifest = manifest_in(locations.read(locations.beside(shard.output, MANIFEST)))
+    manifest = object_in(locations.read(locations.beside(shard.output, MANIFEST)))
     if not isinstance(manifest.get("shard"), dict):
         return {}
     counts = manifest.get("counts")

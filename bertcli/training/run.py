@@ -52,7 +52,7 @@ from bertcli.training.loop import (
     moments,
     restore_moments,
 )
-from bertcli.vectors.journal import refuse_changes
+from bertcli.vectors.run_folder import refuse_changes
 
 MOVE = "move the log away; the run continues with a new one"
 

@@ -34,9 +34,8 @@ from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import ORIGIN
 from bertcli.vectors.nearest import DIGITS, refuse_infinite, unit
 from bertcli.vectors.reading import Array, Aside, floats
-from bertcli.vectors.run import stacked
+from bertcli.vectors.run import EmbedRun, stacked
 from bertcli.vectors.search import CorpusTexts, Search
-from bertcli.vectors.stream import EmbedStream
 
 
 class DuplicateGroup(NamedTuple):
@@ -62,10 +61,10 @@ class Duplicates:
     members: Array = field(init=False)  # the rows of all groups, in order; their records:
     texts: TextBlock = field(init=False)
 
-    def embedding(self) -> EmbedStream:
+    def embedding(self) -> EmbedRun:
         """Return the run that computes the vectors, where none are stored."""
         reader = self.search.texts.again()
-        return EmbedStream(self.search.embedder, reader, lambda block: self._add(stacked(block)))
+        return EmbedRun(self.search.embedder, reader, lambda block: self._add(stacked(block)))
 
     def _add(self, vectors: Array) -> None:
         """Append vectors, of length 1. Raises InputError for one that is not finite."""

@@ -19,11 +19,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -36,15 +37,25 @@ from bertcli.files.npy import header_of
 from bertcli.files.streams import packed
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.tables import NumbersText, TableHeader, fields_of
-from bertcli.files.writers import writer_of
+from bertcli.files.typed_json import parse_lines, parse_own
+from bertcli.files.writers import open_output, writer_of
 from bertcli.files.zips import npz_archive
+from bertcli.records.records import carried
 from bertcli.vectors.precision import RANGED, quantize, ranges_of, refuse_stream
-from bertcli.vectors.spool import ID, START, STOP, Row, Rows, Vectors
+from bertcli.vectors.run_folder import FIELDS, INDEX, RAW
 
 if TYPE_CHECKING:
+    from bertcli.embedding.embedded import EmbeddedBlock
     from bertcli.embedding.term_weights import TermNames
 
-WriteVectors = Callable[[Sequence[Row], Vectors], None]
+Convert = Callable[[np.ndarray], np.ndarray]
+Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several
+Row = dict[str, Any]
+
+START, STOP = "start", "stop"
+ROW, ID, DIGEST = "row", "id", "digest"  # of the index of an output whose records have one row each
+CHUNK = 8 << 20  # bytes of vectors read at a time
+MOST = 8192  # rows read at a time
 
 VECTOR, VECTORS = "embedding", "vectors"  # of a record with one, and with several
 TERMS, INDICES, VALUES = "terms", "indices", "values"
@@ -62,6 +73,80 @@ WRITTEN_OF_MANY = (*FIRST, *PIECES, VECTORS, START, STOP)  # where a record has 
 WRITTEN_OF_TERMS = (*FIRST, TERMS, INDICES, VALUES, START, STOP)
 NAME, IDS = "embeddings", "ids"  # of the arrays
 LONGEST_ID = 1024  # characters of an id in NPZ, where every id takes the room of the longest
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of a spool, to be read as often as a format needs.
+
+    They come in chunks of a number of rows that depends on their shape alone, so that nothing in
+    the output shows how they were written.
+    """
+
+    folder: Path
+    count: int
+    shape: tuple[int, ...]
+    many: bool = False
+    ids: bool = False  # whether an archive has the ids of the records
+    convert: Convert = lambda vectors: vectors
+    terms: TermNames | None = None  # whether the rows are terms of texts
+
+    @property
+    def step(self) -> int:
+        """The number of rows in a chunk."""
+        return min(MOST, max(1, CHUNK // max(1, 4 * math.prod(self.shape))))
+
+    def raw(self) -> Iterator[np.ndarray]:
+        """Yield the vectors as they were computed: float32 [<= step, D...]."""
+        with open(self.folder / RAW, "rb") as file:
+            for start in range(0, self.count, self.step):
+                yield self._read(file, min(self.step, self.count - start))
+
+    def vectors(self) -> Iterator[np.ndarray]:
+        """Yield the vectors as they are to be written: [<= step, D...]."""
+        return map(self.convert, self.raw())
+
+    def _lines(self) -> IO[str]:
+        """Open the other fields of records."""
+        fields = self.folder / FIELDS
+        return open(fields if fields.exists() else self.folder / INDEX, encoding="utf-8")
+
+    def metas(self) -> Iterator[list[Row]]:
+        """Yield the other fields of records, of at most as many rows, or of one that has more."""
+        held: list[Row] = []
+        with self._lines() as lines:
+            while not self.many and (texts := list(islice(lines, self.step))):
+                yield parse_lines(texts) or list(map(parse_own, texts))
+            for meta in map(parse_own, lines):
+                if held and meta[STOP] - held[0][START] > self.step:
+                    yield held
+                    held = []
+                held.append(meta)
+        if held:
+            yield held
+
+    def records(self) -> Iterator[tuple[list[Row], Vectors]]:
+        """Yield the other fields of records, and the vectors of each: [D...], or [k, D...]."""
+        with open(self.folder / RAW, "rb") as file:
+            for metas in self.metas():
+                if not self.many:
+                    yield metas, self.convert(self._read(file, len(metas)))
+                    continue
+                first, ends = metas[0][START], [meta[STOP] for meta in metas]
+                vectors = self.convert(self._read(file, ends[-1] - first))
+                yield metas, np.split(vectors, [end - first for end in ends[:-1]])
+
+    def _read(self, file: IO[bytes], rows: int) -> np.ndarray:
+        flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
+        return flat.reshape(rows, *self.shape)
+
+    def kind(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return the shape of all the vectors together as they are written, and their dtype."""
+        if self.terms:
+            with self._lines() as lines:
+                return (sum(1 for _ in lines), self.terms.width), np.dtype(np.float32)
+        sample = self.convert(np.zeros((1, *self.shape), np.float32))
+        return (self.count, *sample.shape[1:]), sample.dtype
 
 
 def at_precision(rows: Rows, precision: str) -> tuple[Rows, dict[str, list[Any]] | None]:
@@ -313,24 +398,48 @@ WRITERS: dict[str, Callable[[IO[bytes], Rows], Iterator[int]]] = {
 WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vectors
 
 
-@contextmanager
-def vector_writer(
-    file: IO[bytes], form: str, precision: str = "float32", terms: TermNames | None = None
-) -> Iterator[WriteVectors]:
-    """Yield a function that streams rows as JSONL or CSV, the same as those of a file.
+def metas(block: EmbeddedBlock, consumed: Collection[str] = ()) -> list[Row]:
+    """Return what is written of each record beside its vector; of its fields not the ``consumed``.
 
-    Its vectors are [n, D...], or for JSONL a list of [k, D...], the several of each record, or the
-    ``terms`` of that name. In CSV the first rows settle the columns. Raises OutputError for what
-    cannot be streamed.
+    Raises InputError when a record carries a field of a name that is written.
+    """
+    records, written = block.records.without(consumed), []
+    rows = zip(block.samples, records.ids or repeat(None), block.lengths, block.cuts, strict=False)
+    for at, (sample, key, length, cut) in enumerate(rows):
+        row: Row = {"id": sample if key is None else key}
+        if block.pieces:
+            row |= block.pieces[at].fields(pair=records[at].pair is not None)
+        row["n_tokens"] = length
+        if cut:
+            row["truncated"] = cut
+        written.append(row)
+    if records.extras:
+        several = isinstance(block.vectors, list)
+        also = WRITTEN_OF_MANY if block.pieces else WRITTEN_OF_TERMS if several else WRITTEN
+        return [
+            row | carried(row, record, also) for row, record in zip(written, records, strict=True)
+        ]
+    return written
+
+
+@contextmanager
+def stdout_writer(
+    form: str, precision: str = "float32", terms: TermNames | None = None
+) -> Iterator[Callable[[EmbeddedBlock], None]]:
+    """Yield a function that streams records to stdout as JSONL or CSV, the same as those of a file.
+
+    In CSV the first rows settle the columns. Raises OutputError for what cannot be streamed.
     """
     refuse_stream(form, precision)
-    with writer_of(form)(file) as write:
+    with open_output(None) as file, writer_of(form)(file) as write:
 
-        def put(metas: Sequence[Row], vectors: Vectors) -> None:
+        def put(block: EmbeddedBlock) -> None:
+            vectors: Vectors = block.vectors
             if isinstance(vectors, np.ndarray):
                 vectors = quantize(vectors, precision)
             elif not terms:
-                vectors = [quantize(each_token, precision) for each_token in vectors]
-            write(cells(metas, vectors) if form == "csv" else lines(metas, vectors, terms))
+                vectors = [quantize(of_text, precision) for of_text in vectors]
+            rows = metas(block)
+            write(cells(rows, vectors) if form == "csv" else lines(rows, vectors, terms))
 
         yield put

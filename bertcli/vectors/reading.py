@@ -30,10 +30,9 @@ from bertcli.files.typed_json import JsonObject, is_regular, kind_of, read_value
 from bertcli.files.writers import TENSORS
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source
-from bertcli.vectors.formats import INDICES, TERMS, VALUES, VECTORS
-from bertcli.vectors.journal import Files
+from bertcli.vectors.formats import INDICES, START, STOP, TERMS, VALUES, VECTORS
 from bertcli.vectors.precision import PRECISIONS, RANGED, restore
-from bertcli.vectors.spool import START, STOP
+from bertcli.vectors.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from bertcli.files.parquet import Table
@@ -261,7 +260,7 @@ def stored_tokens(path: str) -> Iterator[Lists]:
 
 def index_of(path: str) -> list[dict[str, Any]]:
     """Return the index beside a file of arrays: the rows and the id of each text."""
-    place = Files.of(Path(path)).row_index
+    place = RunFolder(Path(path)).index
     if not is_regular(place, InputError, MAKE_AGAIN, math.inf):
         raise InputError(f"{place}: file not found; it says which rows are whose", MAKE_AGAIN)
     index, end = [], 0

@@ -1,8 +1,8 @@
-"""A whole run of `bertcli embed`: from a reader to a file that can be resumed."""
+"""A whole run of `bertcli embed`: from a reader to a file that can be resumed, or to a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -16,13 +16,13 @@ from bertcli.embedding.embedded import EmbeddedBlock
 from bertcli.embedding.embedder import Embedder
 from bertcli.errors import OutputError
 from bertcli.files.versions import versions
-from bertcli.inference.progress import Ran, Resumed, Step
+from bertcli.inference.progress import Ran, Step
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.fingerprint import InputDigest, Inputs, TextDigests, made_by
-from bertcli.vectors.output import Sink, Target, begin, claimed
-from bertcli.vectors.stream import metas
+from bertcli.vectors.formats import metas
+from bertcli.vectors.output import Sink, Target
 from bertcli.vectors.update import KnownVectors
 
 NOT_OF_RECORDS = ("asked", "flags", "taken", "max_record_bytes")  # no record is another by these
@@ -48,11 +48,14 @@ def stacked(block: EmbeddedBlock) -> np.ndarray:
 
 @dataclass
 class EmbedRun:
-    """A run that writes a file, window by window. ``tally`` counts over all runs of the file."""
+    """A run whose records go to a file, window by window, or to a function, as they are embedded.
+
+    ``tally`` counts over all runs of the file.
+    """
 
     embedder: Embedder
     reader: Reader
-    target: Target
+    target: Target | Callable[[EmbeddedBlock], None]
     about: Mapping[str, Any] = field(default_factory=lambda: {"versions": versions(*LIBRARIES)})
     tally: TokenCounts = field(default_factory=TokenCounts)
     complete: bool = False  # whether the file was there already
@@ -71,30 +74,40 @@ class EmbedRun:
 
         Raises OutputError when a run that is resumed saw another input.
         """
-        inputs, known = self._inputs(), None
-        with claimed(self.target, inputs) as files, ExitStack() as stack:
-            sink = begin(self.target, files, self._fingerprint(), inputs)
-            stack.enter_context(closing(sink))
-            self.unchecked = inputs.streams if sink.done or sink.state else ()
-            if sink.done:
-                self.complete = True
+        if isinstance(self.target, Target):
+            yield from self._to_file(self.target)
+            return
+        for window in self.embedder.windows(self.embedder.run(self.reader)):
+            self.tally.merge(window.counts)
+            for part in window.parts:
+                if isinstance(part, Ran):
+                    yield part
+                else:
+                    part.records = part.records.without(self.consumed)
+                    self.target(part)
+
+    def _to_file(self, target: Target) -> Iterator[Step]:
+        inputs, known, digest = self._inputs(), None, InputDigest()
+        with ExitStack() as stack:
+            sink = stack.enter_context(target.opened(self._fingerprint(), inputs))
+            self.unchecked = inputs.streams if sink.complete or sink.state else ()
+            self.complete = sink.complete
+            if sink.complete:
                 return
             state = sink.state or {}
             self.committed = state.get("records", 0)
             self.tally = TokenCounts(**state.get("tally", {}))
-            if self.target.update:
-                digests = TextDigests(self._made_by(), tuple(self.embedder.extra.limits))
-                opened = KnownVectors.open(files, digests, self.embedder.nothing)
-                known = stack.enter_context(opened)
+            if target.update:
+                digests = TextDigests(self._made_by(target), tuple(self.embedder.extra.limits))
+                known = KnownVectors(sink.folder, digests, self.embedder.nothing)
+                stack.enter_context(closing(known))
                 known.reused = state.get("reused", 0)
                 self.without_digests = known.without_digests
-            yield Resumed(self.tally.records)
-            digest = InputDigest()
-            blocks = self._after(state, digest)
+            yield Ran(before=self.tally.records)
+            blocks = self._after(state, digest, target.path)
             run = self.embedder.run(self.reader, full=True, blocks=blocks, start=digest.records)
-            for window in (
-                known.windows(self.embedder, run) if known else self.embedder.windows(run)
-            ):
+            windows = known.windows(self.embedder, run) if known else self.embedder.windows(run)
+            for window in windows:
                 self.tally.merge(window.counts)
                 for part in window.parts:
                     if isinstance(part, Ran):
@@ -103,15 +116,15 @@ class EmbedRun:
                     digest.add(part.records)
                     self._write(sink, part, known)
                 self.reused = known.reused if known else 0
-                inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
-                self._commit(sink, digest)
-            inputs.refuse_changing(str(self.target.path), sink.journal.inputs)
+                self._commit(sink, inputs, digest)
             if not sink.rows:
-                sink.write([], self.embedder.nothing, [] if self.target.many else None)
-            self._commit(sink, digest)
+                sink.write([], self.embedder.nothing, [] if target.many else None)
+            self._commit(sink, inputs, digest)
             yield from sink.finishing(self._manifest(digest))
 
-    def _after(self, state: Mapping[str, Any], digest: InputDigest) -> Iterator[Sequence[Record]]:
+    def _after(
+        self, state: Mapping[str, Any], digest: InputDigest, path: Path
+    ) -> Iterator[Sequence[Record]]:
         """Return the records after those that are committed, which go to the digest.
 
         Raises OutputError unless they are those of the run that is resumed.
@@ -123,7 +136,7 @@ class EmbedRun:
             left, uncommitted = left - len(block[:left]), block[left:]
         if state and digest.sha.hexdigest() != state["input"]:
             raise OutputError(
-                f"{self.target.path}: the first {state['records']} records are not those of the "
+                f"{path}: the first {state['records']} records are not those of the "
                 "run that is resumed",
                 "give the same input, or start over with --overwrite",
             )
@@ -137,33 +150,31 @@ class EmbedRun:
         return Inputs(source.paths, texts, [*needed, *model_files(self.embedder.folder.path)])
 
     def _write(self, sink: Sink, block: EmbeddedBlock, known: KnownVectors | None) -> None:
-        rows = (
-            own_ids(block, self.target.places)
-            if self.target.only_ids
-            else metas(block, self.consumed)
-        )
+        ids, places = sink.target.only_ids, sink.target.places
+        rows = own_ids(block, places) if ids else metas(block, self.consumed)
         counts = None
-        if self.target.many:
+        if sink.target.many:
             several = isinstance(block.vectors, list)
             counts = [len(vectors) if several else 1 for vectors in block.vectors]
         digests = known.digests.of(block.records) if known else ()
         sink.write(rows, stacked(block), counts, digests)
 
-    def _commit(self, sink: Sink, digest: InputDigest) -> None:
+    def _commit(self, sink: Sink, inputs: Inputs, digest: InputDigest) -> None:
+        inputs.refuse_changing(str(sink.target.path), sink.folder.journal["inputs"])
         sink.commit(
             {
                 "records": digest.records,
                 "input": digest.sha.hexdigest(),
                 "tally": asdict(self.tally),
-                **({"reused": self.reused} if self.target.update else {}),
+                "reused": self.reused,
             }
         )
         self.committed = digest.records
 
-    def _made_by(self) -> dict[str, Any]:
+    def _made_by(self, target: Target) -> dict[str, Any]:
         """Return all that decides the vector of a text, wherever the model lies."""
         maker = {name: value for name, value in made_by(self.embedder).items() if name != "model"}
-        return {**maker, **self.about, "precision": self.target.precision}
+        return {**maker, **self.about, "precision": target.precision}
 
     def _fingerprint(self) -> dict[str, Any]:
         source = asdict(self.reader.source)

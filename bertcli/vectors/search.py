@@ -45,10 +45,19 @@ from bertcli.records.windows import windows
 from bertcli.tokenizing.columns import RaggedBatch
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.fingerprint import InputDigest, numbers_of, tokenizer_of, weights_of
-from bertcli.vectors.formats import INDICES, PIECES, TERMS, VALUES, VECTORS, WRITTEN
-from bertcli.vectors.journal import Files
+from bertcli.vectors.formats import (
+    DIGEST,
+    INDICES,
+    PIECES,
+    START,
+    STOP,
+    TERMS,
+    VALUES,
+    VECTORS,
+    WRITTEN,
+)
 from bertcli.vectors.nearest import Match, MaxSim, Nearest, TermProducts, add_packed
-from bertcli.vectors.output import Target, end_killed, refuse_changed_file
+from bertcli.vectors.output import Target
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
@@ -62,8 +71,7 @@ from bertcli.vectors.reading import (
     stored_tokens,
 )
 from bertcli.vectors.run import EmbedRun, stacked
-from bertcli.vectors.spool import DIGEST, START, STOP
-from bertcli.vectors.stream import EmbedStream
+from bertcli.vectors.run_folder import RunFolder, end_killed, refuse_changed_file
 
 E = TypeVar("E", bound=Embedder)
 Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
@@ -368,7 +376,7 @@ class PassingSearch:
         self.reader, self.skip_empty = search.texts, search.options.skip_empty
         self.queries, self.nearest = search.asking(queries)
         self.texts: Texts = {}
-        self.run = EmbedStream(search.embedder, self.reader, self._see)
+        self.run = EmbedRun(search.embedder, self.reader, self._see)
         self.tally = self.run.tally
 
     def __iter__(self) -> Iterator[Step]:
@@ -485,7 +493,7 @@ def records_at(path: str, rows: Iterable[int], keep: str | None = None) -> Texts
     """
     chosen, form = set(rows), form_of(path)
     if form in TENSORS:
-        index = Files.of(Path(path)).row_index
+        index = RunFolder(Path(path)).index
         if is_regular(index, InputError, MAKE_AGAIN, math.inf):
             fields = _of_lines(str(index), chosen, indexed=True)
         else:

@@ -7,8 +7,7 @@ run from nothing, as far as a vector depends on its text alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -21,44 +20,34 @@ from bertcli.inference.progress import Ran
 from bertcli.tokenizing.columns import RaggedBatch
 from bertcli.tokenizing.run import Batch, TokenizeRun, each_of
 from bertcli.vectors.fingerprint import TextDigests
-from bertcli.vectors.journal import Files
+from bertcli.vectors.formats import DIGEST, ROW
 from bertcli.vectors.reading import Aside, floats
-from bertcli.vectors.spool import DIGEST
+from bertcli.vectors.run_folder import RunFolder
 
 
 class KnownVectors:
-    """The vectors of an output, by the digests of their texts. ``reused`` counts texts."""
+    """The vectors of an output, if there is one, by the digests of their texts: to be closed.
 
-    def __init__(
-        self, rows: Mapping[bytes, int], vectors: np.ndarray, digests: TextDigests
-    ) -> None:
-        self.rows, self.vectors, self.digests = rows, vectors, digests
-        self.reused = 0
-        self.without_digests = False  # whether the output before tells nothing of its texts
+    ``reused`` counts texts.
+    """
 
-    @classmethod
-    @contextmanager
-    def open(
-        cls, files: Files, digests: TextDigests, nothing: np.ndarray
-    ) -> Iterator[KnownVectors]:
-        """Yield those of an output, or none where there is none.
+    def __init__(self, folder: RunFolder, digests: TextDigests, nothing: np.ndarray) -> None:
+        """Read them; ``nothing`` is of the shape of no vector, [0, D...]."""
+        self.digests, self.aside, self.reused = digests, Aside(), 0
+        exists, index = folder.output.exists(), folder.index
+        rows = _rows_of(index) if exists and index.exists() else {}
+        for block in floats(str(folder.output), nothing.shape[-1]) if rows else ():
+            if block.shape[1:] == nothing.shape[1:]:  # else of another width
+                self.aside.add(block)
+        self.rows = {digest: row for digest, row in rows.items() if row < self.aside.count}
+        self.vectors = self.aside.vectors()
+        empty = index.exists() and not index.stat().st_size  # of an output without a row
+        self.without_digests = exists and not rows and not empty
 
-        ``nothing`` is of the shape of no vector, [0, D...].
-        """
-        exists = files.output.exists()
-        rows = _rows_of(files.row_index) if exists else {}
-        with closing(Aside()) as aside:
-            if rows:
-                for block in floats(str(files.output), nothing.shape[-1]):
-                    if block.shape[1:] == nothing.shape[1:]:  # else of another width
-                        aside.add(block)
-            known = {digest: row for digest, row in rows.items() if row < aside.count}
-            reusable = cls(known, aside.vectors(), digests)
-            index = files.row_index  # without a row, it is that of an output without any
-            empty = index.exists() and not index.stat().st_size
-            reusable.without_digests = exists and not rows and not empty
-            yield reusable
-            del reusable.vectors
+    def close(self) -> None:
+        """Remove them."""
+        del self.vectors
+        self.aside.close()
 
     def windows(self, embedder: Embedder, run: TokenizeRun) -> Iterator[EmbedWindow]:
         """Yield the windows of a run, as those of the embedder."""
@@ -91,10 +80,8 @@ class KnownVectors:
 def _rows_of(index: Path) -> dict[bytes, int]:
     """Return the rows of an index by their digests; none where it has none."""
     rows: dict[bytes, int] = {}
-    if not index.exists():
-        return rows
     for _, row in chain.from_iterable(objects_of(str(index))):
         if not isinstance(row.get(DIGEST), str):
             return {}
-        rows.setdefault(bytes.fromhex(row[DIGEST]), row["row"])
+        rows.setdefault(bytes.fromhex(row[DIGEST]), row[ROW])
     return rows

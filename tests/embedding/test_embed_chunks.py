@@ -16,7 +16,7 @@ from front import (
     jsonl,
 )
 
-from bertcli.vectors.journal import Journal
+from bertcli.vectors.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
 
@@ -83,17 +83,17 @@ def test_a_run_that_ends_anywhere_is_resumed(docs, tmp_path, form):
     whole, out = tmp_path / f"whole.{form}", tmp_path / f"out.{form}"
     argv = (*CHUNKED, "-i", docs, "--window", 5)
     good(*argv, "-o", whole)
-    write, codes = Journal.write, []
+    commit, codes = RunFolder.commit, []
     for _ in range(99):
         left = [3]  # commits until the next end
 
-        def ending(journal, path, left=left):
+        def ending(folder, state, left=left):
             left[0] -= 1
             if not left[0]:
                 raise KeyboardInterrupt
-            write(journal, path)
+            commit(folder, state)
 
-        with mock.patch.object(Journal, "write", ending):
+        with mock.patch.object(RunFolder, "commit", ending):
             codes.append(call(*argv, "-o", out, "--resume").code)
         if codes[-1] != 130:
             break

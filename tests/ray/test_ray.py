@@ -33,7 +33,7 @@ from bertcli.ray.shards import Shard, plan
 from bertcli.ray.worker import ShardWorker
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
-from bertcli.vectors.journal import put_json
+from bertcli.vectors.run_folder import put_json
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "samples" / "tiny-bert")
@@ -248,7 +248,7 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
     shard, job = Shard(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
-    where = ("bertcli.vectors.output.put_json", "bertcli.ray.jobs.put_json")[at]
+    where = ("bertcli.vectors.run_folder.put_json", "bertcli.ray.jobs.put_json")[at]
     with mock.patch(where, side_effect=killed(at)), pytest.raises(KeyboardInterrupt):
         ShardWorker(job, "me", lambda *seen: None).make(shard)
     assert out.exists()
@@ -261,7 +261,7 @@ def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
     source, shard = tmp_path / "a.jsonl", Shard(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
     source.write_text('{"text": "one"}\n{"text": 2}\n')
     letters = Path(f"{shard.output}.errors.jsonl")
-    struck = mock.patch("bertcli.vectors.output.put_json", side_effect=killed(0))
+    struck = mock.patch("bertcli.vectors.run_folder.put_json", side_effect=killed(0))
     with struck, pytest.raises(KeyboardInterrupt):
         worker("mean", source)[0].make(shard)
     whole = letters.read_bytes()

@@ -154,23 +154,23 @@ def process(*argv: Any, stdin: bytes | str = b"", env: Mapping[str, str] = {}, *
     return Result(running.returncode, out or b"", (err or b"").decode())
 
 
-# The command line, which sends itself a signal once so many journals of its output are written.
+# The command line, which sends itself a signal once so many windows of its output are committed.
 STRUCK = """
 import os, signal, sys
 from bertcli.__main__ import run
-from bertcli.vectors.journal import Journal
+from bertcli.vectors.run_folder import RunFolder
 
 left, name = int(sys.argv.pop(1)), sys.argv.pop(1)
-write = Journal.write
+commit = RunFolder.commit
 
-def strike(self, path):
+def strike(self, state):
     global left
-    write(self, path)
+    commit(self, state)
     left -= 1
     if not left:
         os.kill(os.getpid(), getattr(signal, name))
 
-Journal.write = strike
+RunFolder.commit = strike
 run()
 """
 

@@ -24,13 +24,13 @@ from front import (
 )
 from vector_files import vectors_in
 
-from bertcli.vectors import journal
+from bertcli.vectors import run_folder
 from bertcli.vectors.output import Sink
 
 SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1, "--window", 2)
 FORMS = ("npy", "npz", "safetensors", "parquet", "jsonl", "csv")
 LINES = [{"id": f"ü{n}", "text": f"i love nlp {n}"} for n in range(6)]
-OWN = (*journal.ENDS[:-1], *(f".run/{name}" for name in journal.PARTS))
+OWN = (*run_folder.ENDS[:-1], *(f".run/{name}" for name in run_folder.PARTS))
 
 
 @pytest.fixture
@@ -412,7 +412,7 @@ def test_a_flipped_bit_is_found(tmp_path, texts, form, name, at):
 @pytest.mark.parametrize("form", ["npy", "npz"])
 def test_a_flipped_bit_in_an_output_without_its_name(tmp_path, texts, form):
     out = tmp_path / f"s.{form}"
-    with mock.patch("bertcli.vectors.output.publish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(run_folder.RunFolder, "publish", side_effect=KeyboardInterrupt):
         assert call(*SET, "-i", texts, "-o", out).code == 130
     whole = tmp_path / f"s.{form}.run" / "whole"
     flipped(whole, -1)

@@ -66,7 +66,7 @@ def test_vectors_of_a_search_that_was_killed_while_it_kept_them(run, tmp_path, s
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for path in tmp_path.glob("v.*"):
         path.unlink()
-    with mock.patch(f"bertcli.vectors.output.{struck}", side_effect=KeyboardInterrupt):
+    with mock.patch(f"bertcli.vectors.run_folder.{struck}", side_effect=KeyboardInterrupt):
         assert run(*argv)[0] == 130
     shutil.copy("v.npy.run/journal", "v.npy.lock")  # whose holder is dead
     assert run(*argv[:-2]) == (0, mock.ANY, "")

@@ -15,7 +15,7 @@ from vector_files import vectors_in
 from vector_sink import open_vectors
 
 from bertcli.errors import OutputError
-from bertcli.vectors import formats, spool
+from bertcli.vectors import formats
 from bertcli.vectors.formats import WRITERS
 from bertcli.vectors.output import Target
 from bertcli.vectors.precision import PRECISIONS, quantize, ranges_of
@@ -50,7 +50,7 @@ def made(path, form, cuts=(), **options):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypatch):
-    monkeypatch.setattr(spool, "MOST", 16)  # several chunks
+    monkeypatch.setattr(formats, "MOST", 16)  # several chunks
     vectors = VECTORS.clip(-5, 5)
     path = tmp_path / f"out.{form}"
     with open_vectors(Target(path, form, precision), MODEL) as sink:

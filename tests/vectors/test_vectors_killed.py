@@ -10,10 +10,10 @@ from vector_sink import open_vectors
 
 from bertcli.errors import OutputError
 from bertcli.files import lock
-from bertcli.vectors import formats, journal, output, spool
+from bertcli.vectors import formats, output, run_folder
 from bertcli.vectors.output import Target
 
-WATCHED = {module.__file__ for module in (formats, journal, lock, output, spool)}
+WATCHED = {module.__file__ for module in (formats, lock, output, run_folder)}
 ROWS = 3
 VECTORS = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
 COUNTS = [2, 0, 1]  # rows of each record, where one may have several
@@ -24,7 +24,7 @@ def run(folder, form, precision, **options):
     """A command that takes two records at a time, wherever it begins."""
     many = options.get("many", False)
     with open_vectors(Target(folder / "out", form, precision, **options), {"model": "m"}) as sink:
-        if sink.done:
+        if sink.complete:
             return
         start = sink.state["read"] if sink.state else 0
         for at in range(start, ROWS, 2):

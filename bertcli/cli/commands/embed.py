@@ -347,21 +347,22 @@ def _to_stream(
     form: str,
     console: Console,
 ) -> None:
-    from bertcli.vectors.stream import EmbedStream, stdout_writer
+    from bertcli.vectors.formats import stdout_writer
+    from bertcli.vectors.run import EmbedRun
 
     if form == "table":
         from bertcli.cli.display.tables import MOST, show
         from bertcli.cli.display.vector_tables import vector_views
 
         items: list[Embedded] = []
-        run = EmbedStream(
+        run = EmbedRun(
             embedder, reader, lambda block: items.extend(islice(block, MOST - len(items)))
         )
         console.follow(run)
         show(*vector_views(items, run.tally.records, embedder.term_names))
     else:
         with stdout_writer(form, precision, embedder.term_names) as write:
-            run = EmbedStream(embedder, reader, write)
+            run = EmbedRun(embedder, reader, write)
             console.follow(run)
     _report(run.tally, embedder, console)
     console.close(run.tally.records, reader, numbered=form != "table")

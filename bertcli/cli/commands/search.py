@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from bertcli.vectors.duplicates import Duplicates
     from bertcli.vectors.run import EmbedRun
     from bertcli.vectors.search import Answer, PassingSearch, Search
-    from bertcli.vectors.stream import EmbedStream
 
 WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
 MANY = 1000  # texts whose vectors are worth keeping
@@ -86,9 +85,7 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
         yield run
 
 
-def follow_embedding(
-    run: "EmbedStream | EmbedRun | PassingSearch", search: "Search", console: Console
-) -> None:
+def follow_embedding(run: "EmbedRun | PassingSearch", search: "Search", console: Console) -> None:
     """Compute the vectors of a corpus with a progress bar, and say whether they are kept."""
     try:
         console.follow(run)

@@ -16,7 +16,7 @@ from bertcli.errors import counted
 from bertcli.files.paths import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
-from bertcli.inference.progress import Advance, ModelRun, Progress, Ran, Step, Wrote
+from bertcli.inference.progress import Advance, ModelRun, Progress, Ran, Step
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Drawn
@@ -113,9 +113,6 @@ class ProgressBar:
     def show(self, step: Any, progress: Progress, reader: Reader | None, truncated: int) -> None:
         """Show how far a run is that yields this step, of which ``progress`` is the sum."""
         match step:
-            case Wrote():
-                counts = f"writing {progress.written:,} of {progress.total:,} rows"
-                self.update(counts, progress.written / progress.total, self.seconds("rows"))
             case Advance(done, what, share):
                 seconds = self.seconds(what)
                 counts = f"{done:,} {what}  {done / seconds:,.0f} {what}/s"

@@ -1,0 +1,393 @@
+"""What survives a kill: the folder of a run beside its output.
+
+    out.npy                 the output, under its name only when it is whole
+    out.npy.manifest.json   what made it
+    out.npy.index.jsonl     whose rows are whose, where a record has several; or ids and digests
+    out.npy.lock            held by the process that writes
+    out.npy.run/            for its owner alone, as long as the run is not over:
+        journal             how much of the others is committed, by what run, from which input
+        vectors             the vectors so far, raw float32
+        fields              the other fields of these rows, for the formats that hold them
+        index               what becomes the index
+        whole               the output while it is made from these
+        manifest            what becomes the manifest, once the output is made
+        making              a journal or manifest while it is written
+
+Where such a name would be too long, it is shortened: see `side_name`. A kill leaves one of these:
+
+- neither journal nor manifest in the folder: nothing is committed;
+- a journal: rows are committed. It is replaced, as a whole, after the data is on the disk: it never
+  speaks of bytes that are not there, and what is there beyond it is removed;
+- a manifest: the output is made, and only has to be moved to its name, which `publish` does from
+  wherever a kill left it. The manifest is moved last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+from zlib import crc32
+
+from bertcli.errors import BertcliError, OutputError
+from bertcli.files.atomic import explained, move, whole_file
+from bertcli.files.lock import locked
+from bertcli.files.paths import beside, sha256
+from bertcli.files.system_calls import opener, sync, sync_folder, write_all
+from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes
+from bertcli.vectors.fingerprint import Inputs, refuse_changed
+
+VERSION = 5  # of the journal and the files beside it
+SHOWN = 60  # characters of a value in a message
+CHUNK = 8 << 20  # bytes that are checked at a time
+
+ANOTHER = "give --overwrite, or another name"
+BEGIN_AGAIN = "--overwrite starts over"
+ENDS = (".manifest.json", ".index.jsonl", ".lock", ".run")
+PARTS = ("journal", "vectors", "fields", "index", "whole", "manifest", "making")
+JOURNAL, RAW, FIELDS, INDEX, WHOLE, MADE, MAKING = PARTS
+
+
+class RunFolder:
+    """An output, the files next to it, and the folder of its run.
+
+    ``state`` is what the last commit was given, None on a fresh run; ``complete`` is the manifest
+    of an output that is there.
+    """
+
+    def __init__(self, path: Path, *, keeps_manifest: bool = True) -> None:
+        """Name the files of an output; for a link, those beside what it points to."""
+        self.path, self.output = path, Path(os.path.realpath(path))
+        self.keeps_manifest = keeps_manifest
+        self.manifest, self.index, self.lock, self.folder = (
+            beside(self.output, end) for end in ENDS
+        )
+        self.journal: dict[str, Any] = {}
+        self.complete: dict[str, Any] | None = None
+        self.files: dict[str, IO[bytes]] = {}
+
+    @property
+    def own(self) -> list[Path]:
+        """Every file that a run writes or removes, the output first."""
+        parts = (self.folder / name for name in PARTS)
+        return [self.output, self.manifest, self.index, self.lock, *parts]
+
+    @property
+    def state(self) -> Any:
+        """What the last commit was given."""
+        return self.journal.get("state")
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the output only has to be moved to its name."""
+        return (self.folder / MADE).exists()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a run has left something that is committed."""
+        return self.is_made or (self.folder / JOURNAL).exists()
+
+    def mode(self) -> int | None:
+        """Return who may read and write the output that there is."""
+        with suppress(OSError):
+            return stat.S_IMODE(os.stat(self.output).st_mode)
+        return None
+
+    @contextmanager
+    def opened(
+        self,
+        fingerprint: Mapping[str, Any],
+        inputs: Inputs,
+        parts: Sequence[str],
+        *,
+        resume: bool = False,
+        update: bool = False,
+        overwrite: bool = False,
+    ) -> Iterator[None]:
+        """Hold the output against other processes, where the run that is resumed had committed.
+
+        ``fingerprint`` is what the bytes depend on (model, options) beside the ``inputs``, which
+        are hashed: a run with another one, or other inputs, is not resumed; an update starts over.
+        ``parts`` are the files that rows are appended to. Where nothing was committed at the end,
+        nothing stays.
+
+        Raises OutputError when another process writes the output, when an input is one of the files
+        that are written or removed, when the output, or the rest of a killed run, is there and
+        nothing says what to do with it, and for one to go on with that this program has not made,
+        or not as it is.
+        """
+        inputs.refuse([self.path, *self.own])
+        for path in self.own:
+            if path.is_dir():
+                raise OutputError(
+                    f"{path}: is a folder, and this run writes a file there", "move it away"
+                )
+        if self.folder.is_symlink() or self.folder.is_file():
+            raise OutputError(f"{self.folder}: is not the folder of a run", "move it away")
+        with locked(self.lock, self.path, self.mode()), ExitStack() as stack:
+            with explained(self.path):
+                self._begin(as_json(fingerprint), inputs, resume or update, update, overwrite)
+                if not self.complete:
+                    stack.callback(self._end)
+                    self.folder.mkdir(0o700, exist_ok=True)
+                    for name in parts:
+                        self.files[name] = stack.enter_context(self._appended(name))
+            yield
+
+    def _begin(
+        self, now: dict[str, Any], inputs: Inputs, goes_on: bool, update: bool, overwrite: bool
+    ) -> None:
+        if goes_on and self.is_made:
+            self.end()
+        journal = {} if overwrite else self._read()
+        left = self.folder.name if self.is_begun and not goes_on else None
+        if journal and update and not journal["fingerprint"].get("update"):
+            left = self.folder.name
+        hint = f"--resume continues it, {BEGIN_AGAIN}"
+        older = beside(self.output, ".journal.json")  # of version 0.1.0
+        if older.exists() and not left:
+            left, hint = older.name, BEGIN_AGAIN
+        if left and not overwrite:
+            raise OutputError(f"{self.path}: an interrupted run left {left}", hint)
+        exists = self.output.exists()
+        earlier = self._unchanged() if exists and goes_on and not journal else journal
+        for path in () if earlier or overwrite else (self.output, self.index):
+            if path.exists():
+                shown = self.path if path == self.output else path
+                raise OutputError(f"{shown}: already exists", ANOTHER)
+        if earlier and not update:
+            refuse_changes(str(self.path), earlier["fingerprint"], now)
+        if journal and exists and not journal["overwrite"]:
+            raise OutputError(
+                f"{self.path}: was created after the run was interrupted",
+                "move it away, or start over with --overwrite",
+            )
+        described = inputs.described()  # fails before anything is removed
+        if update and earlier:
+            same = (earlier["fingerprint"], earlier["inputs"]) == (now, described)
+            checked = all(file.get("sha256") for file in described)  # stdin and pipes have none
+            earlier = earlier if same and checked else {}
+        elif earlier:
+            refuse_changed(str(self.path), earlier["inputs"], described)
+        if earlier and earlier is journal:
+            self.journal = journal
+            return
+        older.unlink(missing_ok=True)
+        self.clear()  # of a run that was killed before its first journal
+        self.complete = earlier or None
+        self.journal = {
+            "fingerprint": now,
+            "inputs": described,
+            "overwrite": overwrite or update,  # an output that is there already may be replaced
+            "mode": self.mode(),  # who may read and write that
+            "parts": {},  # name -> bytes, crc32
+        }
+
+    def _read(self) -> dict[str, Any]:
+        """Return the journal, empty where there is none. Raises OutputError for a broken one."""
+        path = self.folder / JOURNAL
+        raw = read_bytes(path, OutputError, BEGIN_AGAIN)
+        if raw is None:
+            return {}
+        journal = object_in(raw)
+        if journal.pop("version", None) != VERSION:
+            raise OutputError(f"{path}: not a journal of this version of bertcli", BEGIN_AGAIN)
+        if journal.pop("sha256", None) != _sha256(journal):
+            raise OutputError(f"{path}: was changed after it was written", BEGIN_AGAIN)
+        return journal
+
+    def _unchanged(self) -> dict[str, Any]:
+        """Return the manifest of an output that is as it was made. Raises OutputError else."""
+        manifest = object_in(read_bytes(self.manifest, OutputError))
+        inputs = manifest.get("inputs")
+        listed = isinstance(inputs, list) and all(isinstance(file, dict) for file in inputs)
+        if not (listed and isinstance(manifest.get("fingerprint"), dict) and "sha256" in manifest):
+            raise not_resumable(str(self.path))
+        refuse_changed_file(self.output, manifest["sha256"])
+        if "index" in manifest:
+            refuse_changed_file(self.index, manifest.get("index_sha256"))
+        return manifest
+
+    def _appended(self, name: str) -> IO[bytes]:
+        """Open a file behind what is committed of it: what is beyond is removed.
+
+        Raises OutputError when that is not what was written.
+        """
+        path, (size, expected), crc = self.folder / name, self.journal["parts"].get(name, (0, 0)), 0
+        file = open(path, "ab", 0, opener=opener(None))  # noqa: SIM115 - `opened` closes it
+        with open(path, "rb") as written:
+            for at in range(0, size, CHUNK):
+                crc = crc32(written.read(min(CHUNK, size - at)), crc)
+        if crc != expected:
+            file.close()
+            raise OutputError(
+                f"{path}: the committed rows are not those that were written: their checksum "
+                "differs from the journal's",
+                f"the file was changed or cut, or the disk fails; {BEGIN_AGAIN}",
+            )
+        file.truncate(size)
+        return file
+
+    def append(self, name: str, data: bytes) -> None:
+        """Write to the end of a file."""
+        size, crc = self.journal["parts"].get(name, (0, 0))
+        write_all(self.files[name], data)
+        self.journal["parts"][name] = size + len(data), crc32(data, crc)
+
+    def commit(self, state: Any) -> None:
+        """Make all that was appended durable, with a JSON value for whoever resumes after it."""
+        for file in self.files.values():
+            sync(file)
+        value = as_json(self.journal | {"state": state})
+        signed = {**value, "version": VERSION, "sha256": _sha256(value)}
+        put_json(self.folder / JOURNAL, signed, making=self.folder / MAKING)
+        self.journal["state"] = state
+
+    def finish(self, manifest: Mapping[str, Any]) -> None:
+        """Give the whole output its name, and its manifest."""
+        for file in self.files.values():
+            sync(file)
+            file.close()  # Windows moves no open file
+        mode = self.journal["mode"]
+        if mode is not None:
+            os.chmod(self.folder / WHOLE, mode)
+        put_json(self.folder / MADE, manifest, mode, self.folder / MAKING)
+        self.complete = as_json(manifest)
+        self.publish()
+
+    def publish(self) -> None:
+        """Give what is made its name. Done again after a kill, it ends in the same."""
+        whole, index, made = (self.folder / name for name in (WHOLE, INDEX, MADE))
+        self.manifest.unlink(missing_ok=True)  # that of an output which is replaced
+        if "index" not in object_in(read_bytes(made, OutputError)):
+            self.index.unlink(missing_ok=True)  # likewise
+        elif index.exists():  # before the output has its name: both there are of one run
+            self.output.unlink(missing_ok=True)
+            shutil.copymode(whole, index)
+            move(index, self.index)
+        if whole.exists():
+            move(whole, self.output)
+            sync_folder(self.output.parent)
+        elif not self.output.exists():
+            raise OutputError(f"{self.output}: was removed", "start over with --overwrite")
+        self.clear(but=MADE)
+        if self.keeps_manifest:
+            move(made, self.manifest)
+        self.clear()
+
+    def end(self) -> None:
+        """Publish what a killed run had made. Raises OutputError where it was changed since."""
+        made = object_in(read_bytes(self.folder / MADE, OutputError))
+        for part, key in ((WHOLE, "sha256"), (INDEX, "index_sha256")):
+            if key in made and (self.folder / part).exists():
+                refuse_changed_file(self.folder / part, made[key])
+        self.publish()
+
+    def _end(self) -> None:
+        """Remove the partial files of a run that has committed nothing."""
+        if not self.is_begun:
+            self.clear()
+
+    def clear(self, but: str = "") -> None:
+        """Remove the folder of the run: first the journal, without which the others say nothing."""
+        for name in PARTS:
+            if name != but:
+                (self.folder / name).unlink(missing_ok=True)
+        with suppress(OSError):  # there is none, or it holds what is not ours
+            self.folder.rmdir()
+
+
+def end_killed(path: Path) -> None:
+    """Give an output its name and its manifest whose run had made it when it was killed.
+
+    What cannot be ended stays as it is, and so does what is not made.
+    """
+    run = RunFolder(path)
+    if run.is_made:
+        with suppress(OutputError), explained(path), locked(run.lock, path):
+            run.end()
+
+
+def _sha256(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def put_json(path: Path, value: Any, mode: int | None = None, making: Path | None = None) -> None:
+    """Write a JSON file that is whole, on the disk, or as it was.
+
+    ``mode`` is its own, if given, and ``making`` its name until then.
+    """
+    with whole_file(path, mode, making) as file:
+        file.write(json_text(value))
+
+
+def json_text(value: Any) -> bytes:
+    """Return what stands in a journal or manifest."""
+    text = json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+    return text.encode(errors="surrogatepass")
+
+
+def object_in(raw: bytes | None) -> dict[str, Any]:
+    """Return the object that a journal or manifest is; empty when there is none that is whole."""
+    try:
+        value = None if raw is None else parse(raw)
+    except BadJsonError:
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def not_resumable(name: str) -> OutputError:
+    """Return the refusal of an output that no run which can be resumed has made."""
+    return OutputError(
+        f"{name}: already exists, but has no manifest to resume from",
+        "give --overwrite, or choose another output",
+    )
+
+
+def refuse_changed_file(
+    path: Path,
+    digest: str | None,
+    error: type[BertcliError] = OutputError,
+    hint: str = ANOTHER,
+) -> None:
+    """Raise an error for a file that is not the one of which a manifest has the sha256."""
+    if not path.is_file() or sha256(path) != digest:  # a device may have no end
+        raise error(
+            f"{path}: was changed after it was made: its sha256 differs from the manifest's", hint
+        )
+
+
+def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise OutputError, naming each difference, when another run made what is there."""
+    before, after = _flat(was), _flat(now)
+    different = [
+        f"{key} was {_shown(before.get(key))}, now {_shown(after.get(key))}"
+        for key in dict.fromkeys([*after, *before])
+        if before.get(key) != after.get(key)
+    ]
+    if different:
+        raise OutputError(
+            f"{name}: cannot resume a different run: {'; '.join(different)}",
+            "run the command as it was, or start over with --overwrite",
+        )
+
+
+def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner:
+            flat |= _flat(inner, f"{before}{key}.")
+        else:
+            flat[before + key] = inner
+    return flat
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
