@@ -60,12 +60,12 @@ NO_TORCH = """
 models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
 checkpoints/scan checkpoints/stored_tensor checkpoints/tensors
 checkpoints/comparison checkpoints/weights
-embedding/__init__ embedding/sentence_folder
+embedding/__init__
 inference/static_engine
 embedding/sentence_modules
 embedding/embedder embedding/embedded
 embedding/options embedding/pooling embedding/sentence_config
-embedding/late_interaction embedding/sparse_config embedding/term_weights
+embedding/late_interaction embedding/sparse
 inference/__init__ inference/compute inference/cpu_engine inference/graph inference/quantizing
 inference/opening inference/openvino
 inference/pool inference/progress inference/runner inference/runtime

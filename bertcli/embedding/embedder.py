@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
     # Most models have no use for these, which are imported where they have.
     from bertcli.embedding.late_interaction import LateInteraction
-    from bertcli.embedding.term_weights import TermMaker, TermNames
+    from bertcli.embedding.sparse import TermMaker, TermNames
     from bertcli.tokenizing.chunks import Chunker
 
 BEGUN = 3  # windows for each device that are begun before the first is written
@@ -116,7 +116,7 @@ class Embedder:
         sentence = read_sentence(folder.path, pooling="" if options.sparse else options.pooling)
         kind, maker = "BertModel", None
         if options.sparse:
-            from bertcli.embedding.sparse_config import read_sparse
+            from bertcli.embedding.sparse import read_sparse
 
             options, sentence, kind, maker = read_sparse(folder.path, options, sentence)
         kind = STATIC if sentence.static else kind
@@ -385,7 +385,7 @@ class Embedder:
         several = windows_of(windowed)
         counts = [len(windows) for windows in several]
         if self.terms:
-            from bertcli.embedding.term_weights import largest, merged
+            from bertcli.embedding.sparse import largest, merged
 
             texts = Tokens.of(batch)
             ids = split(texts.ids, texts.lengths.tolist())
@@ -474,7 +474,7 @@ class Embedder:
         """The words of the vocabulary, where texts become weights of terms."""
         if not self.terms:
             return None
-        from bertcli.embedding.term_weights import TermNames
+        from bertcli.embedding.sparse import TermNames
 
         return TermNames(self.runtime.tokenizer, self.width)
 

@@ -1,7 +1,8 @@
 """What stands before and behind the pooling of a sentence model, in NumPy.
 
 Each module takes vectors [..., D] of tokens or of texts, one at a time: the bits of one do not
-depend on the others. Which modules a folder has is read in `sentence_config`. Source:
+depend on the others. Which modules a folder has is read in `sentence_config`;
+`write_sentence_parts` writes one that sentence-transformers reads as well. Source:
 sentence-transformers 6.2, Dense, Normalize, LayerNorm, WeightedLayerPooling; activations are those
 of torch.nn with their defaults.
 """
@@ -9,7 +10,9 @@ of torch.nn with their defaults.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,15 +21,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from bertcli.checkpoints.scan import SentenceModule, require_weights
+from bertcli.checkpoints.scan import SentenceModule, find_weights, require_weights
 from bertcli.embedding.pooling import finish
+from bertcli.embedding.sentence_config import CONFIG, OURS, Sentence
 from bertcli.errors import ModelError
+from bertcli.files.safetensors import write_arrays
 from bertcli.files.typed_json import AGAIN, read_object
 
 if TYPE_CHECKING:
     from bertcli.checkpoints.stored_tensor import StoredTensor
 
-CONFIG = "config.json"  # of a module, beside its weights
+
+MODULE = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
 PRELU = "PReLU"  # an activation with a number of its own
 
@@ -232,7 +238,7 @@ def described(chain: Sequence[VectorModule]) -> list[dict[str, Any]]:
 
 
 def _dense(folder: Path) -> Dense:
-    config = read_object(folder / CONFIG)
+    config = read_object(folder / MODULE)
     # sentence-transformers takes Tanh where none is named.
     named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
     name, tensors = named.rpartition(".")[2], _numbers(folder)
@@ -284,7 +290,7 @@ def _vector_norm(folder: Path) -> VectorNorm:
 
 
 def _weighted_layers(folder: Path) -> WeightedLayers:
-    start = read_object(folder / CONFIG).whole("layer_start")
+    start = read_object(folder / MODULE).whole("layer_start")
     weights = _shaped(_numbers(folder), "layer_weights", folder, 1)
     return WeightedLayers(4 if start is None else start, weights)
 
@@ -309,3 +315,80 @@ READERS: Mapping[str, Callable[[Path], VectorModule]] = {
     "LayerNorm": _vector_norm,
     "WeightedLayerPooling": _weighted_layers,
 }
+
+
+IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+@dataclass(frozen=True)
+class SentenceParts:
+    """What makes a vector of the states of a BERT."""
+
+    modes: tuple[str, ...]
+    normalize: bool
+    max_length: int
+    width: int  # of a state
+    sentence: Sentence  # of another folder, whose further modules are copied
+
+
+def write_sentence_parts(
+    folder: Path, parts: SentenceParts, base: Path, layer: Dense | None = None
+) -> None:
+    """Write what makes a sentence model of the BERT in a folder, with this layer at its end.
+
+    Prompts and further modules are those of ``base``.
+    """
+    sentence = parts.sentence
+    pooling: dict[str, Any] = {"word_embedding_dimension": parts.width}
+    pooling |= {key: mode in parts.modes for key, mode in OURS.items()}
+    pooling["include_prompt"] = sentence.include_prompt
+    chain: list[tuple[str, Path | Dense | dict[str, Any]]] = [("Transformer", base)]
+    chain += [(module.kind, base / module.path) for module in sentence.of_tokens]
+    chain += [("Pooling", pooling)]
+    chain += [(module.kind, base / module.path) for module in sentence.of_texts]
+    chain += [("Normalize", {})] * parts.normalize
+    chain += [("Dense", layer)] if layer else []
+    modules = []
+    for at, (kind, content) in enumerate(chain):
+        name = f"{at}_{kind}" if at else ""
+        place, kind = folder / name, f"sentence_transformers.models.{kind}"
+        modules.append({"idx": at, "name": str(at), "path": name, "type": kind})
+        if not at:
+            continue
+        place.mkdir()
+        if isinstance(content, Dense):
+            _write_dense(place, content)
+        elif isinstance(content, dict):
+            _put(place / "config.json", content)
+        else:
+            for path in (content / "config.json", *find_weights(content).all):
+                if path.is_file():
+                    shutil.copyfile(path, place / path.name)
+    _put(folder / "modules.json", modules)
+    limits = {"max_seq_length": parts.max_length, "do_lower_case": sentence.lower_case}
+    _put(folder / "sentence_bert_config.json", limits)
+    if (base / CONFIG).is_file():
+        shutil.copyfile(base / CONFIG, folder / CONFIG)
+    if layer and sentence.dim:  # of vectors, and not of what the layer makes of them
+        config = read_object(folder / CONFIG)
+        _put(folder / CONFIG, {key: config[key] for key in config if key != "truncate_dim"})
+
+
+def _write_dense(folder: Path, layer: Dense) -> None:
+    """Write a layer without an activation that sentence-transformers reads as well."""
+    config = {
+        "in_features": layer.takes,
+        "out_features": layer.width,
+        "bias": layer.bias is not None,
+        "activation_function": IDENTITY,
+    }
+    _put(folder / "config.json", config)
+    tensors = {"linear.weight": layer.weight}
+    if layer.bias is not None:
+        tensors["linear.bias"] = layer.bias
+    with (folder / "model.safetensors").open("wb") as file:
+        write_arrays(file, tensors)
+
+
+def _put(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", "utf-8")

@@ -81,7 +81,7 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
     from bertcli.embedding.late_interaction import BGE, linear
     from bertcli.embedding.sentence_config import COLBERT
     from bertcli.embedding.sentence_modules import READERS, linear_of
-    from bertcli.embedding.sparse_config import BGE as SPARSE_BGE
+    from bertcli.embedding.sparse import BGE as SPARSE_BGE
 
     folder = report.folder.path
     readers: dict[str, Callable[[], Any]] = {}
@@ -110,7 +110,7 @@ def _numbers(read: Callable[[], Any]) -> Arrays:
 
 
 def _terms(place: Path, folder: Path) -> Any:
-    from bertcli.embedding.sparse_config import read_terms
+    from bertcli.embedding.sparse import read_terms
     from bertcli.tokenizing.tokenizer import Tokenizer
 
     return read_terms(place, Tokenizer.load(folder))

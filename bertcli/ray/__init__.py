@@ -2,6 +2,5 @@
 
 What is done with a file is what `bertcli embed` and `bertcli tokenize` do; Ray only moves work.
 `shards` plans which files are read and written, at `locations` here or on a remote file system;
-`cluster` is the pool of workers, `jobs` says what a worker does, `worker` does one shard, `run`
-drives the pool and reports. Begin with `run`.
+`worker` does one shard, `run` starts the cluster and its workers, and reports. Begin with `run`.
 """

@@ -18,7 +18,7 @@ from torch import nn
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
-from bertcli.embedding.sentence_folder import IDENTITY, SentenceParts, write_sentence_parts
+from bertcli.embedding.sentence_modules import IDENTITY, SentenceParts, write_sentence_parts
 from bertcli.errors import ModelError, UsageError, counted
 from bertcli.evaluation.metrics import label_numbers
 from bertcli.files.paths import sha256

@@ -20,8 +20,7 @@ from bertcli.checkpoints.load import load, load_tensors, save_tensors
 from bertcli.checkpoints.scan import read_config
 from bertcli.embedding.embedder import Embedder, RecordVectors
 from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.sentence_folder import SentenceParts, write_sentence_parts
-from bertcli.embedding.sentence_modules import Dense
+from bertcli.embedding.sentence_modules import Dense, SentenceParts, write_sentence_parts
 from bertcli.errors import UsageError
 from bertcli.hub import ModelFolder
 from bertcli.models.bert import BertModel

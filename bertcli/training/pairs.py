@@ -23,7 +23,7 @@ from bertcli.checkpoints.scan import bert_folder
 from bertcli.embedding.options import EmbedOptions, prepared, settled
 from bertcli.embedding.pooling import pool
 from bertcli.embedding.sentence_config import read_sentence
-from bertcli.embedding.sentence_folder import SentenceParts
+from bertcli.embedding.sentence_modules import SentenceParts
 from bertcli.errors import ModelError, UsageError
 from bertcli.evaluation.metrics import ScorePredictions
 from bertcli.inference.runtime import refuse_extra

@@ -46,7 +46,7 @@ from bertcli.vectors.run_folder import FIELDS, INDEX, RAW
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedded import EmbeddedBlock
-    from bertcli.embedding.term_weights import TermNames
+    from bertcli.embedding.sparse import TermNames
 
 Convert = Callable[[np.ndarray], np.ndarray]
 Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several

@@ -57,7 +57,7 @@ from bertcli.vectors.precision import RANGED, check_values, refuse_dense
 from bertcli.vectors.run_folder import FIELDS, INDEX, JOURNAL, RAW, WHOLE, RunFolder
 
 if TYPE_CHECKING:
-    from bertcli.embedding.term_weights import TermNames
+    from bertcli.embedding.sparse import TermNames
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.embedding.term_weights import TermNames
 from bertcli.errors import InputError, OutputError
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.npy import rows_at_once
@@ -35,6 +34,7 @@ from bertcli.vectors.precision import PRECISIONS, RANGED, restore
 from bertcli.vectors.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from bertcli.embedding.sparse import TermNames
     from bertcli.files.parquet import Table
 
 Array = NDArray[Any]

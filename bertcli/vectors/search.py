@@ -14,11 +14,12 @@ the texts were. Without a place for vectors, one pass over the texts answers som
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,9 +29,8 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_modules import described, read_chain
-from bertcli.embedding.sparse_config import has_routes
-from bertcli.embedding.term_weights import TermNames
-from bertcli.errors import InputError, counted
+from bertcli.embedding.sparse import has_routes
+from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.jsonl import lines_of, object_in, value_of
 from bertcli.files.stored_arrays import open_arrays
 from bertcli.files.streams import LARGEST_RECORD, open_bytes, size_on_disk
@@ -39,7 +39,7 @@ from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Step, Tell
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, carried, is_empty
+from bertcli.records.records import Record, Text, carried, is_empty
 from bertcli.records.source import Source
 from bertcli.records.windows import windows
 from bertcli.tokenizing.columns import RaggedBatch
@@ -56,12 +56,13 @@ from bertcli.vectors.formats import (
     VECTORS,
     WRITTEN,
 )
-from bertcli.vectors.nearest import Match, MaxSim, Nearest, TermProducts, add_packed
+from bertcli.vectors.nearest import DIGITS, Match, MaxSim, Nearest, TermProducts, add_packed
 from bertcli.vectors.output import Target
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
     ROWS,
+    Array,
     floats,
     form_of,
     manifest_of,
@@ -72,6 +73,9 @@ from bertcli.vectors.reading import (
 )
 from bertcli.vectors.run import EmbedRun, stacked
 from bertcli.vectors.run_folder import RunFolder, end_killed, refuse_changed_file
+
+if TYPE_CHECKING:
+    from bertcli.embedding.sparse import TermNames
 
 E = TypeVar("E", bound=Embedder)
 Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
@@ -557,3 +561,78 @@ def _of_parquet(path: str) -> Iterator[dict[str, Any]]:
                 dict(zip(names, row, strict=True))
                 for row in zip(*(columns[name] for name in names), strict=True)
             )
+
+
+@dataclass
+class Mining:
+    """A pass over pairs of anchor and positive. ``negatives`` counts what was found."""
+
+    search: Search
+    reader: Reader
+    margin: float = 0.0
+    pairs: int = 0
+    negatives: int = 0
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield rows with an anchor, its positive and a negative: as many as are found of each.
+
+        Raises InputError for a record without a positive.
+        """
+        texts = CorpusTexts(self.search.path, self.search.texts)
+        excluded = self._excluded(texts)
+        pairs = [_checked(record) for record in self.reader]
+        self.pairs = len(pairs)
+        not_negative: dict[Text, set[Text]] = defaultdict(set)  # of an anchor
+        for anchor, positive in pairs:
+            not_negative[anchor] |= {anchor, positive}
+        for start in range(0, len(pairs), AT_ONCE):
+            batch = pairs[start : start + AT_ONCE]
+            top_k = self.search.options.top_k
+            most = top_k + max(len(not_negative[anchor]) for anchor, _ in batch)
+            _, nearest = self.search.asking([Record(anchor) for anchor, _ in batch], most)
+            if not isinstance(nearest, Nearest):
+                raise UsageError("--mine needs one vector per text")
+            positives = nearest.scaled(self._vectors([positive for _, positive in batch]))
+            scores = np.einsum("nd,nd->n", nearest.queries, positives)
+            nearest.excluded, nearest.ceilings = excluded, scores - self.margin
+            add_stored(nearest, self.search.path)
+            records = texts.at(nearest.found, nearest.rows)
+            rows: list[dict[str, Any]] = []
+            for (anchor, positive), score, matches in zip(
+                batch, scores, nearest.matches(), strict=True
+            ):
+                negatives = [
+                    {"anchor": anchor, "positive": positive, "negative": text, "margin": margin}
+                    for match in matches
+                    if (margin := round(float(score) - match.score, DIGITS)) >= self.margin
+                    and (text := records[match.row].text) not in not_negative[anchor]
+                ]
+                rows += negatives[:top_k]
+            self.negatives += len(rows)
+            yield rows
+
+    def _excluded(self, texts: CorpusTexts) -> Array:
+        """Return the rows of texts that an earlier row has, or that are empty."""
+        seen: set[int] = set()
+        rows = [] if self.search.options.skip_empty is False else [*texts.empty]
+        records = chain.from_iterable(texts.blocks(texts.digest.records))
+        for row, key in enumerate(hash(str(record.text)) for record in records):
+            if key in seen:
+                rows.append(row)
+            seen.add(key)
+        return np.array(rows, int)
+
+    def _vectors(self, texts: Sequence[Text]) -> Array:
+        """Return the vectors of texts of the corpus, [n, D]."""
+        embedder = self.search.embedder
+        run = embedder.run(Reader(Source()), blocks=[[Record(text) for text in texts]])
+        return np.concatenate([embedder.nothing, *map(stacked, embedder.embed(run))])
+
+
+def _checked(record: Record) -> tuple[Text, Text]:
+    if record.pair is None:
+        raise InputError(
+            f"{record.where}: has no positive",
+            'a record is an object like {"anchor": "...", "positive": "..."}',
+        )
+    return record.text, record.pair

@@ -20,7 +20,7 @@ from task_models import texts
 from term_models import TINY, sparse
 
 from bertcli import Embedder
-from bertcli.embedding.term_weights import TermPooling
+from bertcli.embedding.sparse import TermPooling
 
 pytestmark = pytest.mark.parity
 WORDS = 347  # of its vocabulary

@@ -212,8 +212,8 @@ atexit.register(tell)
 run()
 """
 NEEDLESS = """
-cli.options.task cli.commands.tokenize checkpoints.load embedding.sparse_config
-embedding.late_interaction embedding.term_weights tokenizing.chunks
+cli.options.task cli.commands.tokenize checkpoints.load embedding.sparse
+embedding.late_interaction embedding.sparse tokenizing.chunks
 vectors.run vectors.output vectors.update inference.quantizing inference.pool
 """.split()  # noqa: SIM905
 

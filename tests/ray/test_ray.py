@@ -27,10 +27,9 @@ from front import (
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.files.versions import install_command
 from bertcli.hub.download import Unreachable
-from bertcli.ray.cluster import Pool
-from bertcli.ray.jobs import EmbedJob, Model, TokenizeJob
+from bertcli.ray.run import Pool
 from bertcli.ray.shards import Shard, plan
-from bertcli.ray.worker import ShardWorker
+from bertcli.ray.worker import EmbedJob, Model, ShardWorker, TokenizeJob
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
 from bertcli.vectors.run_folder import put_json
@@ -248,7 +247,7 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
     shard, job = Shard(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
-    where = ("bertcli.vectors.run_folder.put_json", "bertcli.ray.jobs.put_json")[at]
+    where = ("bertcli.vectors.run_folder.put_json", "bertcli.ray.worker.put_json")[at]
     with mock.patch(where, side_effect=killed(at)), pytest.raises(KeyboardInterrupt):
         ShardWorker(job, "me", lambda *seen: None).make(shard)
     assert out.exists()
@@ -534,7 +533,7 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(tmp_path, monkeypatch)
     assert "no Ray cluster at ray://127.0.0.1:1" in gone.error
     assert not out.exists()
     assert "s3a" in failing("-i", "s3a://bucket/*.txt", "-o", out).error
-    monkeypatch.setattr("bertcli.ray.cluster.find_spec", lambda name: None)
+    monkeypatch.setattr("bertcli.ray.run.find_spec", lambda name: None)
     missing = failing("-i", source / "a.txt", "-o", out)
     assert (missing.error, missing.hint) == (
         "--engine ray needs Ray",

@@ -17,7 +17,7 @@ from bertcli.cli import app
 from bertcli.errors import BertcliError, InputError
 from bertcli.vectors import agreement
 from bertcli.vectors import reading as stored
-from bertcli.vectors.agreement import compare
+from bertcli.vectors.compare import compare
 from bertcli.vectors.output import Target
 
 PAIRS = st.tuples(st.integers(1, 9), st.integers(1, 4)).flatmap(

@@ -46,8 +46,8 @@ from bertcli.tokenizing.columns import PLACE
 if TYPE_CHECKING:
     from bertcli.embedding.embedded import Embedded
     from bertcli.embedding.embedder import Embedder
-    from bertcli.ray.cluster import Pool
-    from bertcli.ray.jobs import Model, ShardJob
+    from bertcli.ray.run import Pool
+    from bertcli.ray.worker import Model, ShardJob
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
     from bertcli.tokenizing.run import TokenCounts
@@ -272,7 +272,7 @@ def _job(
     form: str,
     pool: "Pool",
 ) -> "ShardJob":
-    from bertcli.ray.jobs import EmbedJob
+    from bertcli.ray.worker import EmbedJob
 
     return record(
         EmbedJob,

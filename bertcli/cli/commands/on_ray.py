@@ -15,10 +15,8 @@ from bertcli.cli.options.inputs import InputOptions
 from bertcli.errors import UsageError, counted
 
 if TYPE_CHECKING:
-    from bertcli.ray.cluster import Pool
-    from bertcli.ray.jobs import Model, ShardJob
-    from bertcli.ray.run import RayProgress
-    from bertcli.ray.worker import Done
+    from bertcli.ray.run import Pool, RayProgress
+    from bertcli.ray.worker import Done, Model, ShardJob
     from bertcli.records.source import Source
 
 
@@ -41,7 +39,7 @@ class EngineOptions(OptionGroup, panel="Engine"):
 
     def pool(self) -> "Pool":
         """Return the workers requested; for a tokenizer of one CPU each, as it uses only one."""
-        from bertcli.ray.cluster import Pool
+        from bertcli.ray.run import Pool
 
         if isinstance(self, EmbedEngineOptions):
             return Pool(self.workers, self.cpus_per_worker, self.gpus_per_worker)
@@ -86,11 +84,10 @@ def on_ray(
     console: Console,
 ) -> None:
     """Run a job on every input file, on the workers of a cluster, and report the result."""
-    from bertcli.ray.cluster import connected
-    from bertcli.ray.jobs import Model
     from bertcli.ray.locations import output_place
-    from bertcli.ray.run import put_manifest, run, told
+    from bertcli.ray.run import connected, put_manifest, run, told
     from bertcli.ray.shards import plan, refuse_unwritable
+    from bertcli.ray.worker import Model
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")

@@ -270,7 +270,7 @@ def similar(
 
 def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:
     """Write hard negatives for pairs."""
-    from bertcli.vectors.mining import Mining
+    from bertcli.vectors.search import Mining
 
     header = {"anchor": "", "positive": "", "negative": "", "margin": 0.0}
     with stored_vectors(search, console) as stored:
@@ -448,7 +448,7 @@ def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -
     $ bertcli compare before.npy after.npy --tolerance 1e-5
     $ bertcli compare before.npy after.npy -f jsonl
     """
-    from bertcli.vectors.agreement import compare as measure
+    from bertcli.vectors.compare import compare as measure
 
     form = output.form()
     agreement = measure(pair.a, pair.b, pair.worst)

@@ -26,8 +26,8 @@ from bertcli.tokenizing.token_output import TABULAR, Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from bertcli.ray.cluster import Pool
-    from bertcli.ray.jobs import Model, ShardJob
+    from bertcli.ray.run import Pool
+    from bertcli.ray.worker import Model, ShardJob
     from bertcli.records.source import Source
 
 
@@ -209,7 +209,7 @@ def _job(
     form: str,
     pool: "Pool",
 ) -> "ShardJob":
-    from bertcli.ray.jobs import TokenizeJob
+    from bertcli.ray.worker import TokenizeJob
 
     task = Task(layout.layout(fields, fields.columns()), fields.extra(), form)
     return record(

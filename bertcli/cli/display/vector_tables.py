@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bertcli.embedding.embedded import Embedded
-    from bertcli.embedding.term_weights import TermNames
+    from bertcli.embedding.sparse import TermNames
     from bertcli.tasks.results import Result
     from bertcli.vectors.duplicates import DuplicateGroup, Duplicates
     from bertcli.vectors.search import Answer, Hit, Search
@@ -83,7 +83,7 @@ def numbers(vector: np.ndarray) -> tuple[str, str]:
 
 def terms(weights: np.ndarray, names: TermNames) -> tuple[str, str]:
     """Return how many terms a text has, and those with the largest weights."""
-    from bertcli.embedding.term_weights import largest
+    from bertcli.embedding.sparse import largest
 
     best = islice(names.of(largest(weights, TERMS)).items(), TERMS)
     return f"{len(weights):,}", ", ".join(f"{name} {weight:.2f}" for name, weight in best)
