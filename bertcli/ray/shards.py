@@ -13,7 +13,7 @@ from bertcli.files.paths import beside, public, refuse_inputs
 from bertcli.files.streams import PACKED
 from bertcli.ray.locations import is_local, listed, local_path, named
 from bertcli.records.source import FORMATS, Source, is_data, is_glob, no_data
-from bertcli.vectors.run_folder import RunFolder
+from bertcli.vectors.run_folder import RunFiles
 
 DEAD = ".errors.jsonl"  # why records of a shard were skipped
 SCHEMAS = 1000  # Parquet files whose fields are compared before anything starts
@@ -62,7 +62,7 @@ def _refuse_own(shards: Sequence[Shard], folder: str) -> None:
         return
     sources = [local_path(shard.source) for shard in shards if is_local(shard.source)]
     outputs = [local_path(shard.output) for shard in shards]
-    own = [path for out in outputs for path in (out, *RunFolder(out).own, beside(out, DEAD))]
+    own = [path for out in outputs for path in (out, *RunFiles(out).own, beside(out, DEAD))]
     place = local_path(folder)
     refuse_inputs(sources, [place, place / "manifest.json", *own])
 

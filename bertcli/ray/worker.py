@@ -26,7 +26,7 @@ from bertcli.tokenizing.columns import Layout, RaggedBatch
 from bertcli.tokenizing.run import WINDOW, TokenCounts
 from bertcli.tokenizing.token_output import Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.vectors.run_folder import RunFolder, not_resumable, object_in, put_json, refuse_changes
+from bertcli.vectors.run_folder import RunFiles, not_resumable, object_in, put_json, refuse_changes
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
@@ -96,7 +96,7 @@ class ShardWorker:
         if made_before := exists and "counts" in recorded:
             refuse_changes(public(shard.output), recorded["shard"], now)
         here = locations.is_local(shard.output)
-        files = RunFolder(locations.local_path(shard.output)) if here else None
+        files = RunFiles(locations.local_path(shard.output)) if here else None
         begun = files is not None and files.is_begun
         killed = files is not None and (files.folder.exists() or files.lock.exists())
         manifest, skipped = recorded, 0

@@ -54,7 +54,7 @@ from bertcli.vectors.formats import (
     refuse_long_ids,
 )
 from bertcli.vectors.precision import RANGED, check_values, refuse_dense
-from bertcli.vectors.run_folder import FIELDS, INDEX, JOURNAL, RAW, WHOLE, RunFolder
+from bertcli.vectors.run_folder import FIELDS, INDEX, JOURNAL, RAW, WHOLE, RunFiles
 
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
@@ -105,11 +105,11 @@ class Target:
     def opened(self, fingerprint: Mapping[str, Any], inputs: Inputs) -> Iterator[Sink]:
         """Yield the sink for the rows, where the run that it resumes had committed.
 
-        ``fingerprint`` is what the bytes depend on beside the ``inputs``: see `RunFolder.opened`.
+        ``fingerprint`` is what the bytes depend on beside the ``inputs``: see `RunFiles.opened`.
         """
         with explained(self.path):
             self.check()
-        folder = RunFolder(self.path, keeps_manifest=self.manifest)
+        folder = RunFiles(self.path, keeps_manifest=self.manifest)
         how: dict[str, Any] = {"format": self.form, "precision": self.precision}
         how |= {"update": True} if self.update else {}
         with folder.opened(
@@ -178,7 +178,7 @@ class Sink:
     output is there.
     """
 
-    def __init__(self, target: Target, folder: RunFolder) -> None:
+    def __init__(self, target: Target, folder: RunFiles) -> None:
         self.target, self.folder, self.complete = target, folder, folder.complete is not None
         self.state: dict[str, Any] | None = folder.state
         committed = self.state or {"rows": 0, "shape": (0,), "named": False}

@@ -31,7 +31,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.formats import INDICES, START, STOP, TERMS, VALUES, VECTORS
 from bertcli.vectors.precision import PRECISIONS, RANGED, restore
-from bertcli.vectors.run_folder import RunFolder
+from bertcli.vectors.run_folder import RunFiles
 
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
@@ -260,7 +260,7 @@ def stored_tokens(path: str) -> Iterator[Lists]:
 
 def index_of(path: str) -> list[dict[str, Any]]:
     """Return the index beside a file of arrays: the rows and the id of each text."""
-    place = RunFolder(Path(path)).index
+    place = RunFiles(Path(path)).index
     if not is_regular(place, InputError, MAKE_AGAIN, math.inf):
         raise InputError(f"{place}: file not found; it says which rows are whose", MAKE_AGAIN)
     index, end = [], 0

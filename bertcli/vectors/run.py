@@ -32,7 +32,7 @@ from bertcli.vectors.fingerprint import InputDigest, Inputs, TextDigests, made_b
 from bertcli.vectors.formats import DIGEST, ROW, metas
 from bertcli.vectors.output import Sink, Target
 from bertcli.vectors.reading import Aside, floats
-from bertcli.vectors.run_folder import RunFolder
+from bertcli.vectors.run_folder import RunFiles
 
 NOT_OF_RECORDS = ("asked", "flags", "taken", "max_record_bytes")  # no record is another by these
 LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # that the numbers depend on
@@ -208,7 +208,7 @@ class KnownVectors:
     ``reused`` counts texts.
     """
 
-    def __init__(self, folder: RunFolder, digests: TextDigests, nothing: np.ndarray) -> None:
+    def __init__(self, folder: RunFiles, digests: TextDigests, nothing: np.ndarray) -> None:
         """Read them; ``nothing`` is of the shape of no vector, [0, D...]."""
         self.digests, self.aside, self.reused = digests, Aside(), 0
         exists, index = folder.output.exists(), folder.index

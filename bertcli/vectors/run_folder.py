@@ -54,7 +54,7 @@ PARTS = ("journal", "vectors", "fields", "index", "whole", "manifest", "making")
 JOURNAL, RAW, FIELDS, INDEX, WHOLE, MADE, MAKING = PARTS
 
 
-class RunFolder:
+class RunFiles:
     """An output, the files next to it, and the folder of its run.
 
     ``state`` is what the last commit was given, None on a fresh run; ``complete`` is the manifest
@@ -308,7 +308,7 @@ def end_killed(path: Path) -> None:
 
     What cannot be ended stays as it is, and so does what is not made.
     """
-    run = RunFolder(path)
+    run = RunFiles(path)
     if run.is_made:
         with suppress(OutputError), explained(path), locked(run.lock, path):
             run.end()

@@ -72,7 +72,7 @@ from bertcli.vectors.reading import (
     stored_tokens,
 )
 from bertcli.vectors.run import EmbedRun, stacked
-from bertcli.vectors.run_folder import RunFolder, end_killed, refuse_changed_file
+from bertcli.vectors.run_folder import RunFiles, end_killed, refuse_changed_file
 
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
@@ -497,7 +497,7 @@ def records_at(path: str, rows: Iterable[int], keep: str | None = None) -> Texts
     """
     chosen, form = set(rows), form_of(path)
     if form in TENSORS:
-        index = RunFolder(Path(path)).index
+        index = RunFiles(Path(path)).index
         if is_regular(index, InputError, MAKE_AGAIN, math.inf):
             fields = _of_lines(str(index), chosen, indexed=True)
         else:

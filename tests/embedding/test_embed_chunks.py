@@ -16,7 +16,7 @@ from front import (
     jsonl,
 )
 
-from bertcli.vectors.run_folder import RunFolder
+from bertcli.vectors.run_folder import RunFiles
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
 
@@ -83,7 +83,7 @@ def test_a_run_that_ends_anywhere_is_resumed(docs, tmp_path, form):
     whole, out = tmp_path / f"whole.{form}", tmp_path / f"out.{form}"
     argv = (*CHUNKED, "-i", docs, "--window", 5)
     good(*argv, "-o", whole)
-    commit, codes = RunFolder.commit, []
+    commit, codes = RunFiles.commit, []
     for _ in range(99):
         left = [3]  # commits until the next end
 
@@ -93,7 +93,7 @@ def test_a_run_that_ends_anywhere_is_resumed(docs, tmp_path, form):
                 raise KeyboardInterrupt
             commit(folder, state)
 
-        with mock.patch.object(RunFolder, "commit", ending):
+        with mock.patch.object(RunFiles, "commit", ending):
             codes.append(call(*argv, "-o", out, "--resume").code)
         if codes[-1] != 130:
             break

@@ -158,10 +158,10 @@ def process(*argv: Any, stdin: bytes | str = b"", env: Mapping[str, str] = {}, *
 STRUCK = """
 import os, signal, sys
 from bertcli.__main__ import run
-from bertcli.vectors.run_folder import RunFolder
+from bertcli.vectors.run_folder import RunFiles
 
 left, name = int(sys.argv.pop(1)), sys.argv.pop(1)
-commit = RunFolder.commit
+commit = RunFiles.commit
 
 def strike(self, state):
     global left
@@ -170,7 +170,7 @@ def strike(self, state):
     if not left:
         os.kill(os.getpid(), getattr(signal, name))
 
-RunFolder.commit = strike
+RunFiles.commit = strike
 run()
 """
 

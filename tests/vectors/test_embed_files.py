@@ -412,7 +412,7 @@ def test_a_flipped_bit_is_found(tmp_path, texts, form, name, at):
 @pytest.mark.parametrize("form", ["npy", "npz"])
 def test_a_flipped_bit_in_an_output_without_its_name(tmp_path, texts, form):
     out = tmp_path / f"s.{form}"
-    with mock.patch.object(run_folder.RunFolder, "publish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(run_folder.RunFiles, "publish", side_effect=KeyboardInterrupt):
         assert call(*SET, "-i", texts, "-o", out).code == 130
     whole = tmp_path / f"s.{form}.run" / "whole"
     flipped(whole, -1)
