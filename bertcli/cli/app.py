@@ -20,10 +20,10 @@ from bertcli.cli.options.groups import command
 from bertcli.errors import BertcliError, InputError, UsageError, out_of_memory, panicked
 
 # The commands, and the module of each: "pretrain vocab" is the function pretrain_vocab in
-# bertcli.cli.commands.pretrain, a command of the group "pretrain".
+# bertcli.cli.commands.train, a command of the group "pretrain".
 COMMANDS = {
     "tokenize": "tokenize",
-    "decode": "decode",
+    "decode": "tokenize",
     "chunk": "chunk",
     "embed": "embed",
     "similar": "search",
@@ -41,9 +41,9 @@ COMMANDS = {
     "export": "models",
     "train": "train",
     "evaluate": "evaluate",
-    "pretrain vocab": "pretrain",
-    "pretrain prepare": "pretrain",
-    "pretrain run": "pretrain",
+    "pretrain vocab": "train",
+    "pretrain prepare": "train",
+    "pretrain run": "train",
 }
 GROUPS = {"pretrain": "Pretrain a BERT: vocabulary, instances, model."}
 

@@ -6,12 +6,16 @@ from bertcli.cli.options.common import (
     OVERLAP,
     PARSE_SPECIAL,
     SPECIAL_TOKENS,
+    TEXT_FIELD,
+    TEXTS,
     ConsoleOptions,
     LineOutput,
     ModelOptions,
+    TaskFileOptions,
+    reader_of,
+    source_of,
 )
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
-from bertcli.cli.options.inputs import TEXT_FIELD, TEXTS, TaskFileOptions, reader_of, source_of
 from bertcli.errors import UsageError
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance

@@ -24,6 +24,7 @@ from bertcli.cli.options.common import (
     SPECIAL_TOKENS,
     ComputeOptions,
     ConsoleOptions,
+    InputOptions,
     ModelOptions,
     OutputOptions,
     VectorOutput,
@@ -37,7 +38,6 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.cli.options.inputs import InputOptions
 from bertcli.embedding.options import ALONE, POOLINGS, EmbedOptions
 from bertcli.errors import UsageError, counted
 from bertcli.hub import MODEL_FILES
@@ -351,8 +351,7 @@ def _to_stream(
     from bertcli.vectors.run import EmbedRun
 
     if form == "table":
-        from bertcli.cli.display.tables import MOST, show
-        from bertcli.cli.display.vector_tables import vector_views
+        from bertcli.cli.display.tables import MOST, show, vector_views
 
         items: list[Embedded] = []
         run = EmbedRun(

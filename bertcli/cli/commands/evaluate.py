@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from bertcli.cli.commands.tasks import CutOptions
+from bertcli.cli.commands.train import ExampleOptions
 from bertcli.cli.display.console import Console, truncated
 from bertcli.cli.options.common import (
     PROMPT,
@@ -13,7 +14,6 @@ from bertcli.cli.options.common import (
     ReportOutput,
 )
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, flag, option, record
-from bertcli.cli.options.training import ExampleOptions
 from bertcli.errors import UsageError
 from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader

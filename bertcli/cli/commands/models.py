@@ -12,9 +12,14 @@ import typer
 
 from bertcli.checkpoints.scan import is_static, read_config
 from bertcli.cli.display.console import Console
-from bertcli.cli.options.common import ConsoleOptions, ModelOptions, RowOutput, complete_model
+from bertcli.cli.options.common import (
+    ConsoleOptions,
+    FolderOptions,
+    ModelOptions,
+    RowOutput,
+    complete_model,
+)
 from bertcli.cli.options.groups import OptionGroup, argument, flag, option, record
-from bertcli.cli.options.training import FolderOptions
 from bertcli.errors import ModelError, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from bertcli.cli.display.console import Console, ProgressBar, skipped, truncated
-from bertcli.cli.options.common import ModelOptions, OutputOptions, allowed_form
+from bertcli.cli.options.common import InputOptions, ModelOptions, OutputOptions, allowed_form
 from bertcli.cli.options.groups import OptionGroup, number, option
-from bertcli.cli.options.inputs import InputOptions
 from bertcli.errors import UsageError, counted
 
 if TYPE_CHECKING:

@@ -11,12 +11,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.display.console import Console, stdin_is_terminal, truncated
 from bertcli.cli.options.common import (
+    DELIMITER,
+    FILES,
+    FORMAT_OF_FILES,
+    ID_FIELD,
+    KEEP_FIELDS,
+    MAX_RECORD_BYTES,
+    SKIP_EMPTY,
+    TEXT_FIELD,
+    WHOLE,
     ComputeOptions,
     ConsoleOptions,
+    InputFormat,
     LineOutput,
     ModelOptions,
     ReportOutput,
     RowOutput,
+    reader_of,
+    source_of,
 )
 from bertcli.cli.options.groups import (
     INPUT,
@@ -27,20 +39,6 @@ from bertcli.cli.options.groups import (
     number,
     option,
     record,
-)
-from bertcli.cli.options.inputs import (
-    DELIMITER,
-    FILES,
-    FORMAT_OF_FILES,
-    ID_FIELD,
-    KEEP_FIELDS,
-    MAX_RECORD_BYTES,
-    SKIP_EMPTY,
-    TEXT_FIELD,
-    WHOLE,
-    InputFormat,
-    reader_of,
-    source_of,
 )
 from bertcli.errors import OutputError, UsageError, counted
 from bertcli.files.streams import can_be_reread
@@ -250,14 +248,14 @@ def similar(
     reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
     reading += [str(corpus.vectors)] if corpus.vectors else []
     if typed:
-        from bertcli.cli.display.vector_tables import USAGE, search_at_prompt
+        from bertcli.cli.display.tables import USAGE, search_at_prompt
 
         with stored_vectors(search, console) as stored:
             console.note(USAGE)
             search_at_prompt(stored)
         return
     answers = _answers(search, queries, console)
-    with output.open(form, reading, model, view="vector_tables.answer_views") as write:
+    with output.open(form, reading, model, view="tables.answer_views") as write:
         if query.mine:
             _mine(search, queries, query.margin, write, console)
             return
@@ -391,7 +389,7 @@ def duplicates(
     reading: list[str | Path] = [*reader.source.paths, *filter(None, [texts.vectors])]
     with closing(Aside()) as aside:
         run = Duplicates(search, aside, alike.threshold, alike.keep)
-        view = "vector_tables.duplicates_view"
+        view = "tables.duplicates_view"
         with output.open(form, reading, model, view=view, about=(run,)) as write:
             if texts.vectors:
                 with stored_vectors(search, console):
@@ -452,7 +450,7 @@ def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -
 
     form = output.form()
     agreement = measure(pair.a, pair.b, pair.worst)
-    with output.open(form, (pair.a, pair.b), view="vector_tables.comparison_view") as write:
+    with output.open(form, (pair.a, pair.b), view="tables.comparison_view") as write:
         write([agreement.fields()])
     if pair.tolerance is not None:
         agreement.check(pair.tolerance)

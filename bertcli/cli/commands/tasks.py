@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertcli.cli.display.console import Console, empty, special_tokens, truncated
 from bertcli.cli.options.common import (
     PARSE_SPECIAL,
+    TEXT_FIELD,
     ComputeOptions,
     ConsoleOptions,
+    InputOptions,
     ModelOptions,
     OutputOptions,
     RowOutput,
+    TaskFileOptions,
+    fields_asked,
+    reader_of,
+    source_of,
+    source_paths,
 )
 from bertcli.cli.options.groups import (
     INPUT,
@@ -22,15 +29,6 @@ from bertcli.cli.options.groups import (
     number,
     option,
     record,
-)
-from bertcli.cli.options.inputs import (
-    TEXT_FIELD,
-    InputOptions,
-    TaskFileOptions,
-    fields_asked,
-    reader_of,
-    source_of,
-    source_paths,
 )
 from bertcli.errors import UsageError
 from bertcli.files.tables import TableHeader
@@ -357,7 +355,7 @@ def rerank(
     stream = RerankTask(head, asked.query).stream(reader)
     reader.reserve(frozenset((*BLANK_HIT, "truncated")))
     inputs = reader.source.inputs
-    with output.open(form, inputs, model, view="vector_tables.ranking_view") as write:
+    with output.open(form, inputs, model, view="tables.ranking_view") as write:
         windows = console.track(stream, reader, truncated=lambda: stream.tally.truncated)
         best = ranked(windows, asked.top_k)
         rows = [ranked_row(result, flat=form != "jsonl") for result in best]
