@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
-from front import PACKAGE, call, environment, good, process
+from front import PACKAGE, TINY, call, environment, good, process
 
 from bertcli.cli.app import COMMANDS, GROUPS, function_of
 from bertcli.hub import DEFAULT_MODEL
@@ -200,6 +200,7 @@ LIGHT = [
     "tokenize --stats a",
     "tokenize --from-tokens a",
     "tokenize -i nowhere",
+    "chunk words",
     "decode 101",
     "decode 101 -f jsonl",
     "embed a --resume",
@@ -213,6 +214,8 @@ def test_what_starts_fast_imports_little():
     """The commands run one after another in one process."""
     assert imported_by(*LIGHT) == {}
     assert imported_by("tokenize a -f table") == {"tokenize a -f table": ["rich"]}
+    inspecting = imported_by(*(f"inspect {TINY} {view}" for view in ("--json", "--tensors")))
+    assert not any("torch" in modules for modules in inspecting.values())
     (modules,) = imported_by("tokenize a -f parquet").values()
     assert {*modules} == {"pyarrow", "numpy"}
 

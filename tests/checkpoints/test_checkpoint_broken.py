@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import pickle
 import re
 import shutil
@@ -66,10 +65,6 @@ def rewrite(folder, change):
 # --- the folder and its config ---
 
 
-def test_no_folder(tmp_path):
-    refused(tmp_path / "nowhere", r"nowhere: folder not found$")
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="names are text")
 @pytest.mark.parametrize("command", ["tokenize", "embed", "inspect"])
 def test_a_folder_whose_name_is_no_text(folder, command, tmp_path):
@@ -77,11 +72,6 @@ def test_a_folder_whose_name_is_no_text(folder, command, tmp_path):
     shutil.copytree(folder, odd)
     text = [] if command == "inspect" else ["a"]
     assert "the path is not UTF-8" in bad(command, *text, "-m", odd).error
-
-
-def test_no_config(folder):
-    (folder / "config.json").unlink()
-    refused(folder, r"model: no config\.json in this folder$")
 
 
 @pytest.mark.parametrize(
@@ -111,13 +101,6 @@ def test_a_link_to_nowhere(folder):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").symlink_to("../blobs/123")
     refused(folder, r"model\.safetensors: broken or circular symlink", "download the file again")
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_pipe_is_not_waited_for(folder):
-    (folder / "model.safetensors").unlink()
-    os.mkfifo(folder / "model.safetensors")
-    refused(folder, r"model\.safetensors: not a regular file")
 
 
 def test_no_weights(folder):
@@ -439,28 +422,6 @@ def test_pickles_of_something_else(folder, content, pattern):
     (folder / "model.safetensors").unlink()
     torch.save(content, folder / "pytorch_model.bin")
     refused(folder, pattern)
-
-
-@pytest.mark.parametrize("form", ["safetensors", "zip", "legacy"])
-def test_damaged_files_are_refused_whatever_is_damaged(folder, form):
-    """Bytes changed at random: a ModelError or a model, never another exception."""
-    path = folder / "model.safetensors"
-    if form != "safetensors":
-        weights = load_file(path)
-        path.unlink()
-        path = folder / "pytorch_model.bin"
-        torch.save(weights, path, _use_new_zipfile_serialization=form == "zip")
-    whole = path.read_bytes()
-    generator = torch.Generator().manual_seed(5)
-    for _ in range(200):
-        damaged = bytearray(whole)
-        for place in torch.randint(6000, (3,), generator=generator).tolist():
-            damaged[place] = int(torch.randint(256, (1,), generator=generator))
-        path.write_bytes(damaged)
-        try:
-            load(folder)
-        except ModelError as error:
-            assert str(folder) in str(error)
 
 
 # --- saving ---

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from front import json_in, put_json
+from front import json_in
 from model_reference import close, randomise, texts, theirs, tiny
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging
@@ -50,11 +50,6 @@ def rewrite(folder, change):
     path = folder / "model.safetensors"
     weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
     save_file(change(weights), path, {"format": "pt"})
-
-
-def set_config(folder, **changes):
-    path = folder / "config.json"
-    put_json(path, {**json_in(path), **changes})
 
 
 def strictly(name, folder):
@@ -101,13 +96,6 @@ def test_an_interrupted_save_leaves_nothing_that_loads(folder, monkeypatch):
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
     with pytest.raises(ModelError, match=r"no config\.json"):
         load(folder)
-
-
-def test_a_config_of_another_model_is_not_saved(folder):
-    model = randomise(BertModel(tiny()))
-    with pytest.raises(ValueError, match="does not describe"):
-        save(model, tiny(num_hidden_layers=2), folder)
-    assert not folder.exists()
 
 
 @torch.no_grad()
@@ -208,19 +196,6 @@ def test_mixed_precision_becomes_the_widest(folder):
     rewrite(folder, lambda w: {n: t if "LayerNorm" in n else t.half() for n, t in w.items()})
     model, report = load(folder)
     assert report.dtype == "float32" and {p.dtype for p in model.parameters()} == {torch.float32}
-
-
-def test_precision_changed_after_loading_is_saved(folder):
-    model = randomise(BertForMaskedLM(tiny()))
-    model.to(torch.bfloat16)
-    save(model, model.config, folder)
-    assert load(folder)[1].dtype == "bfloat16"
-
-
-def test_the_device_is_that_asked_for(folder):
-    make(folder)
-    model, _ = load(folder, device="meta")
-    assert {weight.device.type for weight in model.parameters()} == {"meta"} and is_tied(model)
 
 
 # --- old names ---
@@ -327,15 +302,6 @@ def test_weights_that_only_the_config_ties_stay_apart_as_in_transformers(folder,
     close(load(tmp_path / "apart")[0](ids, keep, types), wanted)
 
 
-def test_an_untied_model(folder, tmp_path):
-    reference = make(folder, "BertForMaskedLM", tie_word_embeddings=False)
-    model, _ = load(folder)
-    same(model, reference)
-    assert not is_tied(model)
-    save(model, model.config, tmp_path / "ours")
-    same(model, strictly("BertForMaskedLM", tmp_path / "ours"))
-
-
 # --- which class, which heads ---
 
 
@@ -365,12 +331,6 @@ def test_a_pooler_only_where_it_was_trained(folder, name, there):
         )
 
 
-def test_a_head_decides_about_its_pooler_itself(folder):
-    make(folder)
-    with pytest.raises(ValueError, match="BertForMaskedLM has a fixed choice"):
-        load(folder, BertForMaskedLM, pooler=True)
-
-
 def test_a_missing_head_is_not_random(folder):
     make(folder, "BertModel")
     with pytest.raises(ModelError) as caught:
@@ -381,19 +341,6 @@ def test_a_missing_head_is_not_random(folder):
     assert caught.value.hint == "these weights can be loaded as BertModel"
     report = plan(folder, "BertForPreTraining").report
     assert "cls.seq_relationship.weight" in report.missing and not report.complete
-
-
-def test_strangers_are_reported(folder):
-    make(folder, "BertModel")
-    rewrite(folder, lambda weights: {**weights, "reranker.weight": torch.ones(2)})
-    assert load(folder)[1].unexpected == ("reranker.weight",)
-
-
-def test_no_architecture_means_the_model_itself(folder):
-    reference = make(folder)
-    set_config(folder, architectures=None)
-    (folder / "config.json").rename(folder / "bert_config.json")
-    same(load(folder)[0], reference.bert)
 
 
 # --- the real thing ---

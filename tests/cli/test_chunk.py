@@ -2,14 +2,11 @@
 
 import csv
 import io
-import json
-import subprocess
-import sys
 from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
-from front import bad, call, environment, good, shell
+from front import bad, call, good, shell
 from terminal import at_terminal
 
 from bertcli.tokenizing.chunks import Chunker
@@ -167,11 +164,3 @@ def test_an_interrupt_leaves_nothing(tmp_path):
     with mock.patch.object(Chunker, "counts", side_effect=[[0], KeyboardInterrupt]):
         done = call("chunk", "a", "-o", out)
     assert (done.code, done.out, list(tmp_path.iterdir())) == (130, "", [])
-
-
-def test_no_torch_and_no_numpy_for_few_texts():
-    code = "import sys; from bertcli.cli.app import main; main(['chunk', 'a b'])"
-    code += "; sys.exit(' '.join({'torch', 'numpy', 'rich'} & set(sys.modules)) or 0)"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert json.loads(done.stdout)["text"] == "a b"

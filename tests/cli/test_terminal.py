@@ -83,13 +83,6 @@ def test_plain_numbers_and_texts_stay_plain():
     assert (code, seen[:16]) == (0, b'{"input_ids":[10')
 
 
-def test_statistics_and_ids_of_tokens():
-    code, seen = at_terminal("tokenize", "--stats", "a", "b c")
-    assert code == 0 and "█".encode() in seen
-    code, seen = at_terminal("tokenize", "--from-tokens", "love")
-    assert code == 0 and b"2293" in seen
-
-
 def test_a_table_of_a_long_text_is_cut_and_says_so(tmp_path):
     (tmp_path / "long.txt").write_text("a " * 3000)
     done = good("tokenize", "-q", "-i", tmp_path / "long.txt", "-f", "table")
@@ -135,17 +128,6 @@ def test_a_progress_bar_that_leaves(tmp_path, long):
     assert (tmp_path / "out").read_bytes().count(b"\n") == LINES
 
 
-def test_a_progress_bar_before_statistics_and_beside_decode(tmp_path, long):
-    code, seen = impatient("tokenize", "-i", long, "--stats")
-    bar, _, rest = seen.rpartition(b"\x1b[2K")
-    assert (code, b"texts/s" in bar, b"texts/s" in rest) == (0, True, False)
-    assert CONTROL.sub(b"", rest).split()[:2] == [b"texts", b"5,000"]
-    (tmp_path / "ids").write_text("101 102\n" * LINES)
-    with (tmp_path / "out").open("wb") as out:
-        code, seen = impatient("decode", "-i", tmp_path / "ids", stdout=out)
-    assert (code, b"texts/s" in seen) == (0, True)
-
-
 @pytest.mark.parametrize("why", ["quiet", "dumb", "pipe", "beside"])
 def test_no_progress_bar(tmp_path, long, why):
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
@@ -177,27 +159,6 @@ def test_the_bar_of_a_model(tmp_path):
         r"note: 6,000 texts, 36,000 tokens in [\d.]+ s: [\d,]+ texts/s [\d,]+ tokens/s", last
     )
     assert warning.startswith("warning: 6,000 of 6,000 texts truncated to 6 tokens")
-
-
-@pytest.mark.parametrize(
-    ("texts", "exhausted", "read", "size", "shown"),
-    [
-        ((), False, 0, None, "5 texts"),
-        ((), False, 0, 1000, "5 texts"),
-        ((), False, 100, 1000, "5 of about 12,000 texts"),
-        ((), True, 1000, 1000, "5 of 1,234 texts"),
-        ((), True, 1000, None, "5 of 1,234 texts"),
-        (("a",) * 9, False, 0, None, "5 of 9 texts"),
-    ],
-)
-def test_a_bar_shows_the_number_of_all_texts_where_it_is_known(texts, exhausted, read, size, shown):
-    from bertcli.cli.display.console import texts_of_all
-    from bertcli.records.reader import Reader
-    from bertcli.records.source import Source
-
-    reader = Reader(Source(texts=texts))
-    reader.exhausted, reader.bytes_read, reader.records = exhausted, read, 1234
-    assert texts_of_all(5, reader, size)[0] == shown
 
 
 def test_the_bar_of_a_stream_has_no_end(tmp_path):

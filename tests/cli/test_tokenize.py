@@ -93,7 +93,9 @@ def test_files_are_packed_by_their_suffix(tmp_path):
 
     good("tokenize", "a", "-o", tmp_path / "x.jsonl.gz")
     good("tokenize", "a", "-o", tmp_path / "x.csv.zst")
-    assert read("jsonl", gzip.decompress((tmp_path / "x.jsonl.gz").read_bytes())) == [A]
+    content = (tmp_path / "x.jsonl.gz").read_bytes()
+    assert read("jsonl", gzip.decompress(content)) == [A]
+    assert content[4:8] == bytes(4)  # no time stamp
     with zstandard.open(tmp_path / "x.csv.zst", "rb") as packed:
         assert read("csv", packed.read()) == [A]
 

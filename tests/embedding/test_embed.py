@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -108,16 +106,6 @@ def test_a_vector_does_not_depend_on_batches_and_order(folder, texts, whole, opt
     assert np.abs(whole - other).max() < 1e-6
 
 
-def test_layers_above_the_highest_one_asked_for_do_not_run(folder):
-    embedder = Embedder.open(folder, on_torch(layers=(2,)))
-
-    def refuse(*ignored):
-        raise AssertionError("this layer was not asked for")
-
-    embedder.runtime.runner.devices[0].model.encoder.layer[2].register_forward_hook(refuse)
-    vectors_of(embedder, ["one"])
-
-
 def test_a_stream_is_jsonl(capsys):
     assert main(["embed", "-m", TINY, "i love nlp", "a b c d e", "--max-length", "5"]) == 0
     captured = capsys.readouterr()
@@ -127,15 +115,6 @@ def test_a_stream_is_jsonl(capsys):
     assert (second["id"], second["truncated"]) == (1, 2)
     assert "1 of 2 texts truncated to 5 tokens (2 dropped)" in captured.err
     assert "pooling: mean" in captured.err
-
-
-def test_a_pipe_that_closes_is_no_error(tmp_path):
-    file = tmp_path / "texts.txt"
-    file.write_text("hello there\n" * 5000)
-    command = f'"{sys.executable}" -m bertcli embed -q -m "{TINY}" -i "{file}" | head -1'
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert rows(done.stdout)[0]["n_tokens"] == 9
 
 
 @pytest.mark.parametrize("suffix", ["npy", "jsonl", "csv", "npz", "safetensors", "parquet"])

@@ -42,11 +42,6 @@ def folder(tmp_path, kinds=CHAIN, pooling=None, prefix=OLD, **files) -> Path:
     return tmp_path
 
 
-def test_a_bare_bert_says_nothing():
-    assert read_sentence(SAMPLE) == Sentence()
-    assert read_sentence(SAMPLE).pooling is None
-
-
 def test_the_default_model():
     said = read_sentence(find_model(DEFAULT_MODEL, files=MODEL_FILES).path)
     assert said == Sentence(
@@ -57,18 +52,6 @@ def test_the_default_model():
         normalize=True,
         found_in="1_Pooling/config.json",
     )
-
-
-@pytest.mark.parametrize("prefix", [OLD, NEW, NEW + "pooling."])
-def test_module_names_of_all_versions(tmp_path, prefix):
-    said = read_sentence(folder(tmp_path, prefix=prefix))
-    assert (said.pooling, said.normalize) == (("mean",), True)
-
-
-@pytest.mark.parametrize("key", LEGACY)
-def test_one_boolean(tmp_path, key):
-    said = read_sentence(folder(tmp_path, pooling={"word_embedding_dimension": 4, key: True}))
-    assert said.pooling == (MODES[LEGACY[key]],)
 
 
 def test_several_booleans_come_in_a_fixed_order(tmp_path):
@@ -98,11 +81,6 @@ def test_limit_and_case_from_any_name_of_the_file(tmp_path, name):
     raw = {"max_seq_length": 77, "do_lower_case": True}
     said = read_sentence(folder(tmp_path, **{f"sentence_{name}_config": raw}))
     assert (said.max_length, said.lower_case) == (77, True)
-
-
-def test_a_limit_for_the_tokenizer_goes_first(tmp_path):
-    raw = {"max_seq_length": 77, "tokenizer_args": {"model_max_length": 55}}
-    assert read_sentence(folder(tmp_path, sentence_bert_config=raw)).max_length == 55
 
 
 def test_a_transformer_in_a_folder_of_its_own(tmp_path):
@@ -162,91 +140,18 @@ def test_no_pooling(tmp_path):
     assert (said.pooling, said.normalize) == (None, True)
 
 
-def test_other_things_to_normalise(tmp_path):
-    place = folder(tmp_path)
-    write(place / "2_Normalize" / "config.json", {"module_input_name": "token_embeddings"})
-    with pytest.raises(ModelError, match="Normalize of token_embeddings"):
-        read_sentence(place)
-
-
-@pytest.mark.parametrize(
-    ("raw", "named"),
-    [
-        ({"transformer_task": "fill-mask", "module_output_name": "x"}, "Transformer for fill-mask"),
-        ({"module_output_name": "sentence_embedding"}, "that gives sentence_embedding"),
-    ],
-)
-def test_transformers_for_other_tasks(tmp_path, raw, named):
-    with pytest.raises(ModelError, match=named):
-        read_sentence(folder(tmp_path, sentence_bert_config=raw))
-
-
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("modules.json", "{", "modules.json: not valid JSON"),
-        (
-            "modules.json",
-            "\udc80".encode("utf-8", "surrogatepass").decode("latin-1"),
-            "not valid JSON",
-        ),
         ("modules.json", {"a": 1}, "expected a list of objects, found an object"),
         ("modules.json", [{"type": "x"}], "0.path: expected a path .*, but it is missing"),
-        ("modules.json", 7, "expected a list of objects, found a whole number"),
-        ("modules.json", [{"type": 1, "path": ""}], "0.type: expected a string, found 1"),
         ("modules.json", [{"type": "P", "path": "../x"}], r"0.path: expected .*, found \"\.\./x\""),
-        ("modules.json", [{"type": "P", "path": "/x"}], '0.path: expected .*, found "/x"'),
-        ("modules.json", [{"type": "P", "path": "a\\..\\..\\x"}], "0.path: expected .*, found"),
-        ("1_Pooling/config.json", "[", "config.json: not valid JSON"),
-        ("1_Pooling/config.json", "[]", "expected a JSON object, found a list"),
-        (
-            "1_Pooling/config.json",
-            {"pooling_mode": "median"},
-            'pooling_mode: expected .*, found "median"',
-        ),
-        ("1_Pooling/config.json", {"pooling_mode": []}, r"pooling_mode: expected .*, found \[\]"),
-        (
-            "1_Pooling/config.json",
-            {"pooling_mode": [["a"]]},
-            "pooling_mode: expected one or more of cls",
-        ),
-        (
-            "1_Pooling/config.json",
-            {"pooling_mode_lasttoken": 1},
-            "lasttoken: expected true or false, found 1",
-        ),
-        (
-            "1_Pooling/config.json",
-            {"include_prompt": "no"},
-            'include_prompt: expected true or false, found "no"',
-        ),
-        (
-            "sentence_bert_config.json",
-            {"max_seq_length": 0},
-            "max_seq_length: expected .*, found 0",
-        ),
-        (
-            "sentence_bert_config.json",
-            {"max_seq_length": True},
-            "max_seq_length: expected .*, found true",
-        ),
-        (
-            "sentence_bert_config.json",
-            {"max_seq_length": "9"},
-            'max_seq_length: expected .*, found "9"',
-        ),
-        (
-            "config_sentence_transformers.json",
-            {"prompts": []},
-            r"prompts: expected an object, found \[\]",
-        ),
-        (
-            "config_sentence_transformers.json",
-            {"prompts": {"q": 1}},
-            "prompts.q: expected a string, found 1",
-        ),
+        ("1_Pooling/config.json", {"pooling_mode": [["a"]]}, "pooling_mode: expected one or more"),
+        ("1_Pooling/config.json", {"pooling_mode_lasttoken": 1}, "expected true or false, found 1"),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length: .*, found 0"),
+        ("config_sentence_transformers.json", {"prompts": {"q": 1}}, "expected a string, found 1"),
         ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "none of the prompts"),
-        ("config_sentence_transformers.json", "nonsense", "not valid JSON"),
     ],
 )
 def test_broken_files_are_named(tmp_path, file, content, message):

@@ -10,14 +10,13 @@ from bertcli.evaluation.metrics import (
     ClassPredictions,
     LabelPredictions,
     TagPredictions,
-    entities,
     overlap,
     pearson,
     ranks,
     spearman,
 )
 from bertcli.evaluation.report import intervals, samples
-from bertcli.evaluation.retrieval import judged, nearest
+from bertcli.evaluation.retrieval import judged
 
 DRAW = np.random.default_rng(3)
 
@@ -96,11 +95,6 @@ def test_entities_are_those_of_seqeval(scheme):
 # The counts that seqeval 1.2 gives for each of these, of entities right, true and said.
 
 
-def test_entities_have_their_words():
-    tags = ["B-PER", "I-PER", "O", "B-LOC", "I-PER"]
-    assert [*entities(tags)] == [("PER", 0, 1), ("LOC", 3, 3), ("PER", 4, 4)]
-
-
 def test_answers_are_compared_as_squad_compares_them():
     assert overlap("The Eiffel Tower!", "eiffel tower") == (1.0, 1.0)
     assert overlap("in the Eiffel Tower", "Eiffel Tower") == (0.0, pytest.approx(0.8))
@@ -114,18 +108,6 @@ def test_search_by_hand():
     assert ndcg == pytest.approx(gained / ideal)
     assert (recall, rank) == (pytest.approx(2 / 3), 0.5)
     assert judged(["x"] * 10 + ["a"], {"a": 1.0}) == (0.0, 1.0, 0.0)
-
-
-def test_a_query_does_not_find_itself():
-    vectors = np.eye(3)
-    found = [*nearest(vectors[:1], vectors, (["a"], ["a", "b", "c"]))]
-    assert found == [["b", "c"]]
-
-
-def test_equal_documents_are_found_in_their_order():
-    vectors = np.repeat(DRAW.normal(size=(2, 384)), 200, axis=0)
-    found = [*nearest(vectors[:1], vectors, (["query"], [f"d{at}" for at in range(400)]))]
-    assert found == [[f"d{at}" for at in range(100)]]
 
 
 def test_intervals_hold_the_metric():

@@ -264,11 +264,6 @@ def test_a_tokenizer_without_a_position_for_a_token_is_refused(tmp_path):
     assert words in bad("tokenize", "hi", "-m", folder).error
 
 
-def test_a_known_family_needs_no_remote_code():
-    raw = {"model_type": "roberta", "auto_map": {"AutoModel": "them/theirs--model.Roberta"}}
-    assert BertConfig.from_dict(raw).family is FAMILIES["roberta"]
-
-
 def test_layers_that_share_their_weights_are_not_pruned():
     model = BertModel(BertConfig.from_dict({"model_type": "albert", "hidden_size": 64}))
     with pytest.raises(ValueError, match="share"):

@@ -1,7 +1,6 @@
 """Files and folders that appear whole or not at all, and are on the disk when they do."""
 
 import os
-import stat
 
 import pytest
 
@@ -39,24 +38,6 @@ def test_a_file_is_on_the_disk_before_its_name_and_its_folder_after(tmp_path, ha
     made, folder = path.stat().st_ino, tmp_path.stat().st_ino
     assert happened[:2] == [("sync", made), ("move", made)]
     assert happened[2:] == ([("sync", folder)] if os.name == "posix" else [])
-
-
-@pytest.mark.skipif(os.name != "posix", reason="Windows removes no open file")
-def test_what_is_no_more_its_own_is_not_given_the_name(tmp_path):
-    """Where locks of another computer are not seen, it takes for left what is being made."""
-    with pytest.raises(FileNotFoundError, match="another process"), whole_file(tmp_path / "a"):
-        (made,) = tmp_path.iterdir()
-        made.unlink()
-        made.write_bytes(b"half")
-    assert ([*tmp_path.iterdir()], made.read_bytes()) == ([made], b"half")
-
-
-@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
-def test_a_private_file_is_private_while_it_is_made(tmp_path):
-    with whole_file(tmp_path / "a", 0o600):
-        (made,) = tmp_path.iterdir()
-        assert stat.S_IMODE(made.stat().st_mode) == 0o600
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
 
 
 def test_a_folder_that_cannot_be_moved_gives_its_place_back(tmp_path, monkeypatch):

@@ -11,10 +11,6 @@ import numpy as np
 import pytest
 from front import bad, environment, good
 
-from bertcli.errors import OutputError
-from bertcli.files import system_calls
-from bertcli.files.lock import locked
-
 PROC = Path("/proc")
 
 GONE = {
@@ -73,30 +69,6 @@ def test_embed_to_a_file_and_resume(tmp_path):
     assert np.array_equal(np.load(tmp_path / "out.npy"), np.load(tmp_path / "whole" / "out.npy"))
 
 
-def test_where_a_system_locks_no_files_work_goes_on(tmp_path, monkeypatch):
-    import filelock
-
-    def refuse(_):
-        raise OSError(system_calls.errno.ENOTSUP, "Operation not supported")
-
-    monkeypatch.setattr(filelock.FileLock, "_acquire", refuse)
-    with locked(tmp_path / "lock", tmp_path / "out"):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.skipif(not PROC.exists(), reason="a folder of Linux in which nobody makes files")
 def test_where_no_lock_can_be_made_the_reason_is_told():
     assert "/proc/x.npy: cannot be written: " in bad("embed", "hi", "-o", PROC / "x.npy").error
-
-
-def test_a_lock_that_keeps_vanishing_is_not_tried_for_ever(tmp_path, monkeypatch):
-    import filelock
-
-    def vanish(self, *_, **__):
-        (tmp_path / "lock").unlink(missing_ok=True)
-        raise filelock.Timeout(str(tmp_path / "lock"))
-
-    monkeypatch.setattr(filelock.FileLock, "acquire", vanish)
-    with pytest.raises(OutputError, match="another bertcli is writing it"):
-        locked(tmp_path / "lock", tmp_path / "out").__enter__()

@@ -1,17 +1,12 @@
 """Every output format read back by its own library, and files that appear whole or not at all."""
 
 import csv
-import gzip
 import json
 import os
 import stat
-import subprocess
-import sys
 
 import numpy
 import pytest
-import safetensors.numpy
-import zstandard
 from front import bad
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,40 +81,6 @@ def test_a_field_that_comes_late(tmp_path, form):
     with pytest.raises(OutputError, match="field 'b' appears after the table was begun with a"):
         written(tmp_path / "x", form, [{"a": 1}], [{"a": 1, "b": 2}])
     assert list(tmp_path.iterdir()) == []
-
-
-def blocks(least, shortest):
-    """Return a strategy of rows of one length."""
-    numbers = st.integers(least, 2**63 - 1)
-    return st.integers(shortest, 5).flatmap(
-        lambda n: st.lists(st.lists(numbers, min_size=n, max_size=n), min_size=1, max_size=8)
-    )
-
-
-@given(block=blocks(-(2**63), 0), cut=st.integers(0, 8))
-def test_arrays(tmp_path, block, cut):
-    """NPY, NPZ and safetensors: int64 of [records, length], whatever the windows."""
-    shape = len(block), len(block[0])
-    ones, all_ones = [1] * shape[1], numpy.ones(shape, "int64")
-    rows = [{"id": 1, "input_ids": row, "attention_mask": ones} for row in block]
-    ids = numpy.array(block, "int64").reshape(shape)
-    paths = {form: tmp_path / f"a.{form}" for form in ("npy", "npz", "safetensors")}
-    for form, path in paths.items():
-        written(path, form, rows[:cut], rows[cut:], overwrite=True)
-    with numpy.load(paths["npz"]) as archive:
-        archived = dict(archive)
-    for found in (archived, safetensors.numpy.load_file(paths["safetensors"])):
-        assert set(found) == {"input_ids", "attention_mask"}
-        assert found["input_ids"].dtype == found["attention_mask"].dtype == "int64"
-        assert numpy.array_equal(found["input_ids"], ids)
-        assert numpy.array_equal(found["attention_mask"], all_ones)
-    for mode in (None, "r"):
-        if ids.size or mode is None:
-            found = numpy.load(paths["npy"], mmap_mode=mode)
-            assert found.dtype == "int64"
-            assert found.flags.c_contiguous
-            assert numpy.array_equal(found, ids)
-            assert found.shape == ids.shape
 
 
 @given(
@@ -216,23 +177,6 @@ def test_a_failure_leaves_nothing_or_what_was_there(tmp_path, suffix, there):
     assert left == [(path.name, b"before")] * there
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".GZ", ".zst"])
-def test_packed_files(tmp_path, suffix):
-    first = tmp_path / f"a.jsonl{suffix}"
-    content = written(first, "jsonl", ROWS, ROWS)
-    again = tmp_path / "other"
-    again.mkdir()
-    assert written(again / f"b.jsonl{suffix}", "jsonl", ROWS, ROWS) == content
-    if suffix == ".zst":
-        unpacked = zstandard.ZstdDecompressor().decompressobj().decompress(content)
-    else:
-        unpacked = gzip.decompress(content)
-        assert content[4:8] == bytes(4)  # no time stamp
-    assert [json.loads(line) for line in unpacked.splitlines()] == ROWS * 2
-    source = Source(paths=(str(first),), ids=True)
-    assert [record.ids for record in Reader(source)] == [row["input_ids"] for row in ROWS * 2]
-
-
 posix = pytest.mark.skipif(os.name != "posix", reason="links, devices and modes are POSIX")
 
 
@@ -253,20 +197,6 @@ def test_a_link_stays_a_link(tmp_path):
     assert link.is_symlink()
     assert target.exists()
     assert len(list(tmp_path.rglob("*"))) == 3
-
-
-@posix
-def test_a_named_pipe_is_written_as_it_is(tmp_path):
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    code = "import sys; print(len(open(sys.argv[1]).readlines()))"
-    reader = subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    with open_writer(path, "jsonl") as write:
-        write(ROWS)
-    assert reader.communicate()[0] == "2\n"
-    assert stat.S_ISFIFO(path.stat().st_mode)
 
 
 @posix

@@ -17,7 +17,7 @@ import pytest
 from fake_hub import FakeHub
 from front import process
 
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import ModelError
 from bertcli.files.paths import public, sha256
 from bertcli.hub import (
     DEFAULT_MODEL,
@@ -188,39 +188,6 @@ def test_folder_that_is_not_whole(tmp_path, files, missing):
         find_model(str(folder), files=MODEL_FILES)
 
 
-@pytest.mark.parametrize(
-    ("files", "broken"),
-    [
-        (MODEL | {"modules.json": b"[1]"}, "modules.json: 0: expected an object, found 1"),
-        (
-            without("model.safetensors") | {"model.safetensors.index.json": b"{"},
-            "model.safetensors.index.json: not valid JSON: ",
-        ),
-    ],
-)
-def test_a_list_of_files_that_cannot_be_read(tmp_path, files, broken):
-    folder = fill(tmp_path / "m", files)
-    with pytest.raises(ModelError, match=f"m/{broken}"):
-        find_model(str(folder), files=MODEL_FILES)
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        MODEL,
-        without("model.safetensors") | {"pytorch_model.bin": b"w"},
-        without("model.safetensors")
-        | {"model.safetensors.index.json": INDEX, "s1.safetensors": b"w", "s2.safetensors": b"w"},
-        without("modules.json", "1_Pooling/config.json"),
-        without("1_Pooling/config.json")
-        | {"modules.json": MODEL["modules.json"].replace(b"sentence_transformers.m", b"others.m")},
-    ],
-)
-def test_folder_that_is_whole(tmp_path, files):
-    folder = fill(tmp_path / "m", files)
-    assert find_model(str(folder), files=MODEL_FILES).path == folder
-
-
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads it all")
 def test_a_folder_that_may_not_be_read(tmp_path):
     folder = fill(tmp_path / "m", TOKENIZER)
@@ -229,12 +196,6 @@ def test_a_folder_that_may_not_be_read(tmp_path):
         find_model(str(folder))
     folder.chmod(0o700)
     assert "this folder is not readable" in caught.value.hint
-
-
-def test_a_folder_has_no_revision(tmp_path):
-    folder = fill(tmp_path / "m", TOKENIZER)
-    with pytest.raises(UsageError, match="is a folder, which has no revision 'v1'"):
-        find_model(str(folder), revision="v1")
 
 
 def test_a_file_is_not_a_folder(tmp_path):
@@ -362,14 +323,6 @@ def test_a_file_that_was_cut_off(home, damage):
     (repository / "blobs" / "0").write_bytes(damage)
     with pytest.raises(ModelError, match=r"tokenizer\.json is missing or truncated in"):
         find_model("org/bert", offline=True)
-
-
-@pytest.mark.parametrize("files", [without("model.safetensors"), without("config.json")])
-def test_weights_need_more_than_a_tokenizer(home, files):
-    cache(home, "org/bert", files)
-    assert find_model("org/bert", offline=True).source == "cache"
-    with pytest.raises(ModelError, match=r"is incomplete in the cache: (model|config)"):
-        find_model("org/bert", files=MODEL_FILES, offline=True)
 
 
 @pytest.mark.parametrize("switch", ["BERTCLI_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
@@ -695,15 +648,6 @@ def test_a_model_that_transformers_left_is_asked_once_for_its_pooling(hub, home)
     assert hub.fetched() == {"modules.json", "1_Pooling/config.json"}
     assert Path(found["path"], "1_Pooling/config.json").is_file()
     assert ask("org/bert", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_pipe_in_the_cache_is_not_waited_for(hub, home):
-    hub.add("org/bert", MODEL)
-    place = cache(home, "org/bert", MODEL) / "refs" / "main"
-    place.unlink()
-    os.mkfifo(place)
-    assert "has no revision 'main'" in ask("org/bert", NO_SOCKETS, offline=True)["error"]
 
 
 def test_a_bare_model_that_transformers_left_will_do_when_there_is_no_network(home, monkeypatch):

@@ -29,10 +29,8 @@ from hostile import REAL
 from safetensors.numpy import load_file, save_file
 
 import bertcli
-from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions
-from bertcli.hub import DEFAULT_MODEL, find_model
-from bertcli.inference import compute, cpu_engine, devices, opening
+from bertcli.hub import DEFAULT_MODEL
+from bertcli.inference import cpu_engine, devices, opening
 
 ROOT = Path(__file__).parents[2]
 OPENVINO = ("--backend", "openvino")
@@ -92,14 +90,6 @@ def test_several_processes_give_the_bits_of_one(tmp_path):
     alone = vectors(tmp_path, texts, "-m", TINY, *OPENVINO)
     options = ("-m", TINY, *OPENVINO, "--device", "cpu,cpu", "--batch-tokens", 100)
     assert np.array_equal(vectors(tmp_path, texts, *options), alone)
-
-
-def test_a_process_of_one_thread_may_run_on_any_core():
-    compute = EmbedOptions(backend="openvino", threads=1)
-    runner = Embedder.open(find_model(str(TINY)), compute).runtime.runner
-    assert (
-        runner.devices[0].model.get_property("ENABLE_CPU_PINNING") is False
-    )  # or all on the first
 
 
 # --- starting ---
@@ -355,22 +345,6 @@ def test_auto_is_torch_where_there_is_a_gpu(monkeypatch):
     monkeypatch.setattr(opening, "_torch", lambda *given: pytest.skip("reached"))
     with pytest.raises(pytest.skip.Exception, match="reached"):
         backend()
-
-
-def test_a_torch_for_cpus_alone_is_not_asked_for_gpus(tmp_path, monkeypatch):
-    told = tmp_path / "version.py"
-    spec = mock.Mock(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(compute, "find_spec", lambda name: spec)
-    monkeypatch.setattr(compute, "glob", lambda pattern: ["/dev/nvidiactl"])
-    told.write_text("cuda: Optional[str] = None\nhip: Optional[str] = None\n")
-    assert not compute.gpu_possible()
-    for build in ("cuda: Optional[str] = '13.0'", "hip = '7.1'", "xpu: Optional[str] = '2025'"):
-        told.write_text(f"cuda: Optional[str] = None\n{build}\n")
-        assert compute.gpu_possible()
-    monkeypatch.setattr(compute, "glob", lambda pattern: [])
-    assert not compute.gpu_possible()
-    monkeypatch.setattr(compute, "METAL", str(tmp_path))
-    assert compute.gpu_possible()
 
 
 def test_weights_with_nan_are_one_line(tmp_path):

@@ -87,13 +87,6 @@ def test_every_layout_gives_the_vectors_of_the_packed_one(
         assert np.abs(one - another).max(initial=0) < 1e-5
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_kernel_that_gives_what_the_padded_path_gives_is_fit(model, dtype):
-    half = randomise(BertModel(tiny())).to(dtype)
-    assert unfit(half, CPU, attend) == ""
-    assert unfit(model, CPU, attend) == "varlen computes in half precision, not in float32"
-
-
 def refuse(*given):
     raise RuntimeError("no kernel for this GPU\nand more")
 
@@ -114,14 +107,6 @@ def test_a_kernel_that_differs_or_fails_steps_aside(kernel, reason):
     assert reason in unfit(randomise(BertModel(tiny())).to(torch.bfloat16), CPU, kernel)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"position_embedding_type": "relative_key"}, {"is_decoder": True}]
-)
-def test_a_kernel_steps_aside_where_something_is_added_to_the_scores(changes):
-    model = randomise(BertModel(tiny(**changes))).to(torch.bfloat16)
-    assert unfit(model, CPU, attend) == "varlen cannot add to the scores"
-
-
 @pytest.mark.parametrize("finish", [states, first])
 def test_a_queue_gives_the_bits_of_its_encoder(model, texts, finish):
     expected = result_of(alone(model).run(texts, finish))
@@ -133,13 +118,6 @@ def test_a_queue_gives_the_bits_of_its_encoder(model, texts, finish):
             assert np.array_equal(one, another)
     assert not queue.busy
     assert len(result_of(queue.run(Tokens.listed([]), states))) == 0
-
-
-def test_a_queue_counts_every_text_and_token_once(model, texts):
-    queue = queue_of(Encoder(model, LAST))
-    steps = list(queue.run(texts, states))
-    assert sum(step.texts for step in steps) == len(LENGTHS)
-    assert sum(step.tokens for step in steps) == sum(LENGTHS)
 
 
 class SmallDevice(Encoder):

@@ -104,30 +104,6 @@ def test_half_precision_is_packed_by_a_kernel_that_proved_itself(folder, texts, 
     assert cosines(found, other).min() > (0.9999 if dtype == "float16" else 0.998)
 
 
-def test_the_vectors_of_tokens_come_back_whole(folder, texts):
-    options = {"pooling": "none", "normalize": False}
-    here, there = (
-        [item.vector for part in embedder.embed(embedder.run(reader, full=True)) for item in part]
-        for embedder, reader in (
-            (
-                Embedder.open(folder, on_torch(device=device, **options)),
-                Reader(Source(texts=tuple(texts))),
-            )
-            for device in ("cpu", "cuda")
-        )
-    )
-    for one, other in zip(here, there, strict=True):
-        assert one.shape == other.shape
-        assert np.abs(one - other).max(initial=0) < 1e-3
-
-
-@pytest.mark.parametrize("options", [{"batch_tokens": 64}, {"window": 7}, {"batch_tokens": 9999}])
-def test_a_vector_depends_on_its_text_alone(folder, texts, options):
-    whole = vectors(folder, texts, device="cuda")
-    other = vectors(folder, texts[::-1], device="cuda", **options)[::-1]
-    assert np.abs(whole - other).max() < 1e-5
-
-
 def test_the_same_run_gives_the_same_bytes(tmp_path, texts):
     file = tmp_path / "texts.txt"
     file.write_text("".join(f"{text}\n" for text in texts), "utf-8")
@@ -142,13 +118,6 @@ def test_two_devices_give_the_bytes_of_one(folder, texts):
     one = vectors(folder, texts, full=True, device="cuda:0", **options)
     for names in ("cuda:0,cuda:1", "cuda:all"):
         assert np.array_equal(one, vectors(folder, texts, full=True, device=names, **options))
-
-
-def test_two_processes_on_one_device_give_the_bytes_of_one(folder, texts):
-    options = {"batch_tokens": 2048, "window": 32}
-    one = vectors(folder, texts, full=True, device="cuda:0", **options)
-    both = vectors(folder, texts, full=True, device="cuda:0,cuda:0", **options)
-    assert np.array_equal(one, both)
 
 
 @pytest.fixture

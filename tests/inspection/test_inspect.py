@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -404,11 +402,6 @@ def test_pickle_that_runs_code_is_refused_and_not_run(folder, tmp_path):
     assert not (tmp_path / "canary").exists()
 
 
-def test_modules_json_that_is_none(folder):
-    (folder / "modules.json").write_text("{}")
-    assert "modules.json" in bad("inspect", folder).err
-
-
 # --- verify ---
 
 
@@ -502,24 +495,6 @@ def test_model_by_option_and_environment():
     (found,) = good("inspect", "--json", BERTCLI_MODEL=str(TINY)).rows
     assert found["model"] == str(TINY)
     assert report(DEFAULT_MODEL)["model"] == DEFAULT_MODEL
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [[], [str(TINY), "--json"], [str(TINY), "--tensors"], [str(TINY), "--tokenizer"]],
-)
-def test_torch_is_not_imported(argv):
-    code = (
-        "import sys; from bertcli.cli.app import main; "
-        f"code = main(['inspect', *{argv!r}]); sys.exit(code or 'torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
-
-
-def test_reader_that_has_had_enough():
-    command = f"{sys.executable} -m bertcli inspect {TINY} --tensors | head -1"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert done.stderr == "" and done.stdout.startswith("embeddings.")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")

@@ -5,11 +5,9 @@ import io
 import json
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-import zlib
 from collections import Counter
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +18,6 @@ import torch
 import transformers
 from front import (
     TINY,
-    bad,
     inspected,
     json_in,
     process,
@@ -34,8 +31,6 @@ from bertcli.hub import find_model
 from bertcli.inspection import drawing as colours
 from bertcli.inspection.attention_picture import AttentionMaps
 from bertcli.inspection.attention_picture import picture as contents
-from bertcli.inspection.drawing import without_glyph
-from bertcli.models import forward_passes
 from bertcli.records.records import Record
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -79,7 +74,7 @@ def test_maps_are_those_of_transformers(reference):
     check(json.loads(out), reference)
 
 
-@pytest.mark.parametrize("form", [None, "svg", "png", "pdf", "html", "json"])
+@pytest.mark.parametrize("form", [None, "svg"])
 def test_maps_of_spoiled_weights_are_refused(form, tmp_path):
     folder = Path(shutil.copytree(TINY, tmp_path / "model"))
     weights = load_file(folder / "model.safetensors")
@@ -88,10 +83,8 @@ def test_maps_of_spoiled_weights_are_refused(form, tmp_path):
     save_file(weights, folder / "model.safetensors")
     output = ["-o", tmp_path / f"out.{form}"] if form else []
     code, out, err = inspected(folder, "--attention", "hello", *output)
-    assert (code, out) == (
-        1,
-        "",
-    ) and "attention of layer 1 is not finite: the weights contain NaN or infinity" in err
+    assert (code, out) == (1, "")
+    assert "attention of layer 1 is not finite: the weights contain NaN or infinity" in err
     assert "hint: bertcli inspect --verify" in err
     assert not list(tmp_path.glob("out.*"))
 
@@ -128,24 +121,21 @@ def test_pruned_heads_keep_their_numbers(tmp_path):
     save(model, model.config, tmp_path)
     shutil.copy(TINY / "vocab.txt", tmp_path)
     code, out, _ = inspected(tmp_path, "--attention", "hello", "--json")
-    found = json.loads(out)["layers"]
-    assert code == 0 and [one["head"] for one in found[1]["heads"]] == [1, 3]
+    heads = json.loads(out)["layers"][1]["heads"]
+    assert code == 0 and [head["head"] for head in heads] == [1, 3]
     assert inspected(tmp_path, "--attention", "hello", "--heads", "2")[0] == 2
-    for form in ("html", "svg", "png", "pdf"):
+    for form in ("html", "svg", "npz"):
         argv = ("--layers", "all", "-o", tmp_path / f"x.{form}")
         assert inspected(tmp_path, "--attention", "hello", *argv)[0] == 0
+    maps = np.load(tmp_path / "x.npz")["attention"][1]
+    assert [np.isnan(head).all() for head in maps] == [True, False, True, False]
+    assert np.array_equal(maps[1], np.array(heads[0]["weights"], np.float32))
 
 
 def test_text_that_is_too_long_is_cut_and_said():
     code, out, err = inspected(TINY, "--attention", "a " * 500, "--json")
     assert code == 0 and "text truncated to 128 tokens (374 dropped)" in err
     assert len(json.loads(out)["tokens"]) == 128
-
-
-def test_maps_that_memory_has_no_room_for(monkeypatch):
-    monkeypatch.setattr(forward_passes, "Recording", lambda maps: torch.empty(1 << 50))
-    done = bad("inspect", "--attention", "a", "-m", TINY)
-    assert done.error == "out of memory"
 
 
 def test_empty_text():
@@ -172,8 +162,7 @@ def test_one_head_and_several_layers():
     assert "layer 0 (of 0 to 1), head 2" in out and "layer 1 (of 0 to 1), head 2" in out
 
 
-@pytest.mark.parametrize("columns", [20, 40, 80, 200])
-@pytest.mark.parametrize("colour", [False, True])
+@pytest.mark.parametrize(("columns", "colour"), [(20, False), (80, True), (200, False)])
 def test_maps_fit_the_screen(columns, colour):
     env = {"COLUMNS": str(columns)} | ({"FORCE_COLOR": "1", "TERM": "xterm"} if colour else {})
     text = "the trophy does not fit in the brown suitcase because it is too big " * 3
@@ -252,14 +241,6 @@ def test_several_texts(tmp_path):
     assert code == 2 and "--pair needs exactly one" in err
 
 
-def test_a_pruned_head_is_nan(tmp_path):
-    weights = np.eye(3, dtype=np.float32)
-    maps = {0: {0: weights, 1: weights}, 1: {1: weights}}
-    found = AttentionMaps("m", ["a", "b", "c"], [0] * 3, [False] * 3, maps, 2).arrays()
-    assert np.isnan(found["attention"][1, 0]).all()
-    assert np.array_equal(found["attention"][1, 1], weights)
-
-
 # --- pictures ---
 
 
@@ -275,11 +256,11 @@ def picture(tmp_path):
 
 
 def test_existing_files_are_kept(picture):
-    path = picture("svg")
+    path = picture("html")
     code, _, err = inspected(TINY, "--attention", "x", "-o", path)
     assert code == 1 and "already exists" in err
     assert inspected(TINY, "--attention", "x", "-o", path, "--overwrite")[0] == 0
-    assert [one.name for one in path.parent.iterdir()] == ["x.svg"]
+    assert [*path.parent.iterdir()] == [path]
 
 
 def texts(svg):
@@ -301,26 +282,6 @@ def images_of_svg(content):
     """Yield the maps, and last the scale of the legend."""
     for one in ET.fromstring(content).iter(f"{SVG}image"):
         yield pixels(base64.b64decode(one.get(HREF).partition(",")[2]))
-
-
-def images_of_pdf(content):
-    """Yield the images as they are shown; rows and palette are coded as those of a PNG."""
-    head = rb"/Subtype /Image\s/Width (\d+)\s/Height (\d+)\s/ColorSpace \[ /Indexed /DeviceRGB \d+"
-    palette, rest = rb"\s\(((?:[^\\()]|\\.)*)\)", rb".*?Component (\d).*?stream\n(.*?)\nendstream"
-    found = re.findall(head + palette + rest, content, re.DOTALL)
-    number = re.search(rb"/Contents (\d+) 0 R", content)[1]
-    stream = re.search(rb"\n" + number + rb" 0 obj.*?stream\n(.*?)\nendstream", content, re.DOTALL)
-    turned = re.findall(rb" 0 0 (-?)[\d.]+ 0 [\d.]+ cm /I\d+ Do", zlib.decompress(stream[1]))
-    names = {b"n": b"\n", b"r": b"\r"}
-    for (width, height, known, bits, rows), upwards in zip(found, turned, strict=True):
-        plain = re.sub(rb"\\(.)", lambda one: names.get(one[1], one[1]), known, flags=re.DOTALL)
-        header = struct.pack(">IIBBBBB", int(width), int(height), int(bits), 3, 0, 0, 0)
-        chunks = ((b"IHDR", header), (b"PLTE", plain), (b"IDAT", rows), (b"IEND", b""))
-        parts = [
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-            for kind, data in chunks
-        ]
-        yield pixels(b"\x89PNG\r\n\x1a\n" + b"".join(parts))[:: -1 if upwards else 1]
 
 
 def cells(image, count):
@@ -354,14 +315,12 @@ def test_svg_has_every_map_and_token_as_text(picture):
     assert found == Counter(titles) + Counter(legend) + Counter(4 * tokens)
 
 
-@pytest.mark.parametrize("form", ["svg", "pdf"])
-def test_figures_have_the_colours_of_all_weights(form, picture):
-    content = picture(form, "--layers", "all", "--heads", "0,2").read_bytes()
-    *maps, scale = {"svg": images_of_svg, "pdf": images_of_pdf}[form](content)
-    expected = expected_colours([0, 1], [0, 2])
-    wanted = [one for heads in expected.values() for one in heads.values()]
-    for image, want in zip(maps, wanted, strict=True):
-        assert (cells(image, len(want)) == want).all()
+def test_figures_have_the_colours_of_all_weights(picture):
+    *maps, scale = images_of_svg(picture("svg", "--layers", "all", "--heads", "0,2").read_bytes())
+    by_layer = expected_colours([0, 1], [0, 2])
+    expected = [shades for heads in by_layer.values() for shades in heads.values()]
+    for image, shades in zip(maps, expected, strict=True):
+        assert (cells(image, len(shades)) == shades).all()
     assert (scale[0, 0] == colours.ramp()[0]).all() and (scale[0, -1] == colours.ramp()[-1]).all()
 
 
@@ -407,7 +366,7 @@ def test_png_shows_the_weights_and_the_labels(picture):
 
 def test_sizes_of_figures_agree(picture):
     """In points for SVG and PDF; a PNG has 192 pixels to the inch, which is 72 points."""
-    argv = ("--layers", "all")
+    argv = ("--layers", "1", "--heads", "0,1")
     png, pdf = picture("png", *argv).read_bytes(), picture("pdf", *argv).read_bytes()
     height, width, _ = pixels(png).shape
     root = ET.fromstring(picture("svg", *argv).read_bytes())
@@ -423,9 +382,10 @@ def test_figures_depend_on_the_data_alone(form, picture):
     import matplotlib
 
     mine = {"font.size": 30, "text.usetex": True, "svg.fonttype": "path", "image.origin": "lower"}
-    first = picture(form).read_bytes()
+    argv = ("--layers", "1", "--heads", "0")
+    first = picture(form, *argv).read_bytes()
     with matplotlib.rc_context(mine):
-        second = picture(form, "--overwrite").read_bytes()
+        second = picture(form, *argv, "--overwrite").read_bytes()
         assert {name: matplotlib.rcParams[name] for name in mine} == mine
     assert first == second
     assert b"Date" not in first and b"matplotlib.org" not in first
@@ -434,18 +394,12 @@ def test_figures_depend_on_the_data_alone(form, picture):
 @pytest.mark.parametrize("form", DRAWN)
 def test_figures_name_the_characters_they_lack(form, tmp_path):
     path = tmp_path / f"y.{form}"
-    code, _, err = inspected("--attention", "我 love", "-o", path)
+    code, _, err = inspected("--attention", "我 love", "--heads", "0", "-o", path)
     assert code == 0
     if form == "svg":
         assert "我" in texts(path.read_bytes()) and "warning" not in err
     else:
         assert f"{form.upper()} draws these characters as boxes: 我;" in err
-
-
-def test_the_font_has_ascii_accents_and_other_alphabets():
-    printable = "".join(map(chr, range(32, 127)))
-    assert without_glyph(printable + "Zürich, ça: ñ Å š Ж Ω א ع") == set()
-    assert without_glyph("a中\n") == {"中"}
 
 
 def test_tokens_are_drawn_as_they_are():
@@ -502,17 +456,6 @@ def test_a_matplotlib_that_does_not_start(tmp_path):
     done = process("inspect", TINY, "--attention", "x", "-o", tmp_path / "x.svg", env=env)
     assert "cannot be imported" in done.error and "'nonsense'" in done.error
     assert "MPLBACKEND" in done.hint
-
-
-def test_colours_get_darker_evenly():
-    """By relative luminance, as the contrast rules of the web define it."""
-    for dark in (False, True):
-        share = np.array(colours.ramp(dark)) / 255
-        linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
-        luminance = linear @ [0.2126, 0.7152, 0.0722]
-        assert (np.diff(luminance) > 0).all() if dark else (np.diff(luminance) < 0).all()
-        contrast = (max(luminance) + 0.05) / (min(luminance) + 0.05)
-        assert contrast > 10
 
 
 # --- the page ---
@@ -647,12 +590,6 @@ def test_page_of_several_texts_in_a_browser(tmp_path, browse):
     assert 'data-strip="[CLS] a the of [SEP]"' in dom
     assert 'data-size="5"' in dom and 'data-names="2"' in dom
     assert "mean of 4 heads" in dom
-
-
-def test_page_is_not_blank(picture, browse, tmp_path):
-    path, shot = picture("html"), tmp_path / "shot.png"
-    browse(path, f"--screenshot={shot}")
-    assert shot.stat().st_size > 10_000
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")

@@ -16,8 +16,7 @@ from front import (
 )
 
 from bertcli.errors import ModelError
-from bertcli.families.config_checks import CHECKS, HIDDEN_ACTS, SIZES
-from bertcli.models.activations import ACTIVATIONS
+from bertcli.families.config_checks import CHECKS, SIZES
 from bertcli.models.bert import BertModel
 from bertcli.models.config import EXTRA_SIZES, MADE, BertConfig
 
@@ -122,12 +121,6 @@ def test_the_report_is_strict_json_whatever_a_config_holds(changed):
     ]
 
 
-def test_a_config_of_many_labels_is_shown_at_once(changed):
-    """Colours for a million lines would take minutes."""
-    shown = good("inspect", "--config", changed(num_labels=10_000)).out
-    assert len(json.loads(shown)["id2label"]) == 10_000
-
-
 def test_a_name_that_torch_has_itself_is_refused():
     with pytest.raises(ModelError):
         BertModel(BertConfig.from_dict({"extra_embeddings": {"keys": 3}}))
@@ -159,7 +152,3 @@ def test_no_model_type_leaves_it_to_the_architecture():
         BertConfig.from_dict({"model_type": None, "architectures": ["XLNetModel"]})
     config = BertConfig.from_dict({"model_type": None, "architectures": ["BertForMaskedLM"]})
     assert config.to_dict()["model_type"] == "bert"
-
-
-def test_the_names_of_activations_are_known_without_torch():
-    assert {*HIDDEN_ACTS} == {*ACTIVATIONS}

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from model_reference import close, randomise, texts, tiny
 
 from bertcli.inference.runner import first_tokens
-from bertcli.models.attention import padded
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import encode
 
@@ -52,17 +51,6 @@ def test_a_text_of_nothing_but_padding_is_finite():
     ids, keep, types = texts()
     keep[1] = 0
     assert model(ids, keep, types).isfinite().all()
-
-
-def test_a_mask_beside_a_kernel_is_refused():
-    ids, keep, _ = texts()
-    with pytest.raises(ValueError, match="kernels have their own mask"):
-        model_of()(ids, keep, kernels=padded())
-
-
-def test_kernels_must_be_one_a_layer():
-    with pytest.raises(ValueError, match="argument 2 is shorter"):
-        model_of()(texts()[0], kernels=[padded()] * 2)
 
 
 @torch.no_grad()

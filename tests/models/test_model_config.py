@@ -10,7 +10,6 @@ from model_reference import TINY, tiny
 from bertcli.errors import ModelError
 from bertcli.models.bert import BertModel
 from bertcli.models.config import MADE, BertConfig
-from bertcli.models.heads import ARCHITECTURES
 
 
 def test_the_defaults_are_those_of_transformers():
@@ -50,12 +49,6 @@ def test_unknown_keys_survive_the_round_trip():
     assert BertConfig.from_dict(written) == BertConfig.from_dict(raw)
 
 
-def test_labels_have_numbers():
-    config = BertConfig.from_dict({"id2label": {"0": "no", "1": "yes", "2": "?"}})
-    assert config.id2label == {0: "no", 1: "yes", 2: "?"} and config.num_labels == 3
-    assert BertConfig.from_dict({"num_labels": 4}).num_labels == 4
-
-
 @pytest.mark.parity
 def test_transformers_reads_what_we_write(tmp_path):
     config = tiny(is_decoder=True, num_labels=3, layer_norm_eps=1e-5, pad_token_id=None)
@@ -63,11 +56,6 @@ def test_transformers_reads_what_we_write(tmp_path):
     wanted = transformers.BertConfig.from_pretrained(tmp_path)
     for name in (*TINY, "is_decoder", "num_labels", "layer_norm_eps", "pad_token_id"):
         assert getattr(config, name) == getattr(wanted, name), name
-
-
-def test_an_answer_has_a_start_and_an_end():
-    with pytest.raises(ModelError, match="not 3 labels"):
-        ARCHITECTURES["BertForQuestionAnswering"](tiny(num_labels=3))
 
 
 def test_a_pooler_that_is_not_there_is_not_random():

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from model_reference import close, load, randomise, texts, theirs, tiny
+from model_reference import close, load, texts, theirs, tiny
 
 from bertcli.checkpoints.load import save
 from bertcli.errors import ModelError
-from bertcli.models.attention import Recording, causal, padded
+from bertcli.models.attention import Recording, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.decoder import Decoder, memories
 from bertcli.models.heads import ARCHITECTURES
@@ -142,21 +142,6 @@ def test_masks_of_queries_and_keys_are_those_of_transformers(is_decoder):
         close(torch.cat(parts, 1), model(ids, backwards, types))
 
 
-@torch.no_grad()
-def test_a_mask_of_queries_and_keys_in_cross_attention():
-    changes = {"is_decoder": True, "add_cross_attention": True}
-    model = randomise(BertModel(tiny(**changes))).eval()
-    ids, keep, types = texts()
-    states = torch.randn(3, 10, 32, generator=torch.Generator().manual_seed(1))
-    read_keep = texts(length=10)[1]
-    each = read_keep[:, None].expand(-1, ids.shape[1], -1)
-    outputs = [
-        Decoder(model, memories(model, states, padded(read)))(ids, keep, types)
-        for read in (read_keep, each)
-    ]
-    close(*outputs)
-
-
 @pytest.mark.parametrize("shape", [(3, 11), (2, 12), (3, 12, 11), (3, 11, 12), (3, 1, 12, 12), ()])
 @pytest.mark.parametrize("is_decoder", [False, True])
 def test_masks_of_other_shapes_are_refused(shape, is_decoder):
@@ -164,19 +149,6 @@ def test_masks_of_other_shapes_are_refused(shape, is_decoder):
     ids, _, _ = texts()
     with pytest.raises(ValueError, match=r"mask is \[3, 12\] or \[3, 12, 12\], not \["):
         model(ids, torch.ones(shape))
-
-
-@torch.no_grad()
-def test_causal_attentions_are_those_of_transformers():
-    reference = theirs(is_decoder=True)
-    model = load(BertModel(tiny(is_decoder=True)), reference)
-    ids, keep, types = texts()
-    expected = call(reference, ids, keep, types, output_attentions=True).attentions
-    maps = []
-    model(ids, types=types, kernels=causal(Recording(maps, keep)))
-    rows = keep.bool()[:, None].expand(-1, 4, -1)
-    for got, wanted in zip(maps, expected, strict=True):
-        close(got[rows], wanted[rows])
 
 
 def test_train_mode_without_dropout_gives_their_values_and_gradients():

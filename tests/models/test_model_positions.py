@@ -54,25 +54,9 @@ def test_relative_positions_are_the_loop(scheme):
     close(model(ids, keep, types), model.encoder(before, Recording([], keep)))
 
 
-@pytest.mark.parametrize("scheme", RELATIVE)
-@torch.no_grad()
-def test_relative_models_do_not_add_the_absolute_table_that_they_carry(scheme):
-    model = randomise(BertModel(tiny(position_embedding_type=scheme))).eval()
-    ids, _, _ = texts()
-    words = model.embeddings.word_embeddings(ids) + model.embeddings.token_type_embeddings.weight[0]
-    close(model.embeddings(ids), model.embeddings.LayerNorm(words))
-    assert "embeddings.position_embeddings.weight" in model.state_dict()
-
-
 @torch.no_grad()
 def test_sinusoidal_model_has_no_position_table_and_sees_order():
     model = randomise(BertModel(tiny(position_embedding_type="sinusoidal"))).eval()
     assert not [name for name in model.state_dict() if "position" in name]
     ids = torch.randint(1, 97, (1, 40))  # longer than any table
     assert not torch.allclose(model(ids)[0, 0], model(ids.flip(1))[0, -1], atol=1e-3)
-
-
-@torch.no_grad()
-def test_sinusoidal_positions_in_half_precision():
-    model = BertModel(tiny(position_embedding_type="sinusoidal")).to(torch.bfloat16).eval()
-    assert model(texts()[0]).dtype == torch.bfloat16

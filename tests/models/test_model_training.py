@@ -4,10 +4,7 @@ import pytest
 import torch
 from model_reference import close, randomise, texts, tiny
 
-from bertcli.models.attention import Recording
 from bertcli.models.bert import BertModel, recomputing
-from bertcli.models.heads import ARCHITECTURES
-from bertcli.models.positions import NoDistance
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -61,18 +58,3 @@ def test_compiles_as_one_graph():
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     close(compiled(*texts()), model(*texts()), 1e-6)
     torch.compiler.reset()
-
-
-@pytest.mark.parametrize(("own", "used"), [(None, 0.3), (0.0, 0.0), (0.6, 0.6)])
-@pytest.mark.parametrize("name", ["BertForSequenceClassification", "BertForTokenClassification"])
-def test_classifiers_drop_as_their_config_says(name, own, used):
-    model = ARCHITECTURES[name](tiny(hidden_dropout_prob=0.3, classifier_dropout=own))
-    assert model.dropout.p == used
-
-
-def test_recording_drops_after_recording():
-    """The map is a distribution, and what is mixed is not."""
-    maps, v = [], torch.ones(1, 64, 1, 8)
-    mixed = Recording(maps)(v, v, v, NoDistance(), 0.5)
-    close(maps[0].sum(-1), torch.ones(1, 1, 64))
-    assert mixed.std() > 0.01 and abs(mixed.mean() - 1) < 0.1

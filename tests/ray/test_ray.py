@@ -190,25 +190,6 @@ def test_an_empty_shard_is_made_once(tmp_path, form):
     assert ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
 
 
-def test_a_long_name_of_a_shard(tmp_path):
-    source = tmp_path / f"{'x' * 249}.jsonl"
-    source.write_text('{"text": "one"}\n{"text": 2}\n')
-    shard = Shard(str(source), str(tmp_path / "out" / f"{'x' * 249}.npy"))
-    worker("mean", source)[0].make(shard)
-    assert worker("mean", source)[0].make(shard).passed_over
-    assert len(list((tmp_path / "out").iterdir())) == 4  # index, manifest, what was skipped
-
-
-@pytest.mark.parametrize("text", ["[", "[" * 9999, "7", '{"shard": 1}', '{"counts": {}}'])
-def test_a_manifest_that_is_none_is_made_again(tmp_path, text):
-    source = tmp_path / "a.txt"
-    source.write_text("one\n")
-    shard = Shard(str(source), str(tmp_path / "a.jsonl"))
-    job = EmbedJob(Model(TINY), Source(paths=(str(source),)), on_torch(), "jsonl")
-    (tmp_path / "a.jsonl.manifest.json").write_text(text)
-    assert not ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
-
-
 def jobs(source):
     return (
         EmbedJob(Model(TINY), source, on_torch(), "jsonl"),
@@ -325,12 +306,6 @@ def test_sources_are_never_written(tmp_path):
     paths = (str(source), str(tmp_path / "a.npy.errors.jsonl"))
     with pytest.raises(OutputError, match="lies in the output folder"):
         plan(Source(paths=paths), str(tmp_path), "npy")
-
-
-def test_a_worker_takes_one_device():
-    source = Source(paths=("a.txt",))
-    with pytest.raises(UsageError, match="names several devices"):
-        EmbedJob(Model(TINY), source, on_torch(device="cpu,cpu"), "npy").open()
 
 
 def test_shards_come_and_go_through_file_systems_that_are_elsewhere(tmp_path):

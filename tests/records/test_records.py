@@ -248,19 +248,6 @@ def test_parquet(tmp_path, rows, size):
     ]
 
 
-def test_parquet_without_a_text(tmp_path):
-    import pyarrow
-    from pyarrow import parquet
-
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table({"text": ["a", None, "b"]}), path)
-    with pytest.raises(InputError, match=r"a\.parquet:2: the text is null"):
-        records(path)
-    assert [record.line for record in skipped(path)[0]] == [1, 3]
-    with pytest.raises(InputError, match="field 'x' not found"):
-        records(path, text_field="x")
-
-
 def packed(name, content):
     if name.endswith(".gz"):
         return gzip.compress(content, mtime=0)
@@ -315,13 +302,6 @@ def test_empty_files(tmp_path):
     assert records(write(tmp_path, "a.csv", "text\n")) == []
 
 
-def test_texts_already_split(tmp_path):
-    path = write(tmp_path, "a.jsonl", '{"text": ["a b", "c"], "pair": "d e"}\n{"text": [1]}\n')
-    found, said = skipped(path, pre_split=True)
-    assert [(record.text, record.pair) for record in found] == [(["a b", "c"], ["d", "e"])]
-    assert "a.jsonl:2: with --pre-split a text is a list of words" in said[0]
-
-
 def test_surrogates_in_kept_fields(tmp_path):
     file = tmp_path / "in.jsonl"
     file.write_text('{"text": "a", "id": "\\ud83d\\ude00", "note": ["\\ud800"]}\n')
@@ -329,10 +309,3 @@ def test_surrogates_in_kept_fields(tmp_path):
         list(Reader(Source(paths=(str(file),), keep="*")))
     (record,) = Reader(Source(paths=(str(file),), keep="*", encoding_errors="replace"))
     assert (record.id, record.extra) == ("😀", {"text": "a", "note": ["\ufffd"]})
-
-
-def test_surrogates_replaced():
-    reader = Reader(Source(texts=("a\udcffb",), encoding_errors="replace"))
-    assert [record.text for record in reader] == ["a\ufffdb"]
-    with pytest.raises(InputError, match="text 1: character 1 is half of a surrogate pair"):
-        list(Reader(Source(texts=("a\udcffb",))))

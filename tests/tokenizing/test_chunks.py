@@ -8,15 +8,14 @@ from itertools import pairwise
 import hostile
 import pytest
 from front import put_json
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 from tokenizers_made import MADE
 
 from bertcli.errors import InputError
 from bertcli.records.records import Record
-from bertcli.tokenizing import chunks as module
-from bertcli.tokenizing.boundaries import LEVELS, boundaries, grapheme_end, is_whole
+from bertcli.tokenizing.boundaries import LEVELS, boundaries, is_whole
 from bertcli.tokenizing.chunks import Chunker, ChunkSettings
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -102,17 +101,6 @@ def test_any_text(tokenizer, text, length, overlap, data):
         return
     for one in found[1:]:
         assert is_whole(text, one.start) or len(tokenizer.core.encode(text).ids) > length
-
-
-@given(text=hostile.texts, at=st.sampled_from(AT))
-@settings(max_examples=30)
-def test_any_text_in_slices(default, text, at):
-    """Wherever a slice of a long text ends, all that holds for any text does."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SLICE", 7)
-        patch.setattr(module, "HELD", 2)
-        patch.setattr(module, "GUESSED", 0)
-        checked(default, text * 3, 16, 2, at)
 
 
 def test_a_word_that_is_divided_is_counted_as_it_is_then(default):
@@ -217,19 +205,6 @@ def test_a_grapheme_that_is_too_long_is_divided_and_a_character_refused(default)
         list(Chunker(default, ChunkSettings(4)).chunks([Record("a 한", line=7)], stop))
 
 
-def test_boundaries_of_graphemes_are_those_of_unicode():
-    import regex
-
-    graphemes = regex.compile(r"\X")
-    for text in hostile.REAL:
-        ends = [found.end() for found in graphemes.finditer(text)]
-        ours, at = [], 0
-        while at < len(text):
-            at = grapheme_end(text, at)
-            ours.append(at)
-        assert ours == ends or (" မ" in text and set(ours) < set(ends)), text
-
-
 def test_boundaries_of_sentences():
     cuts = [0, *boundaries(PROSE, 0, len(PROSE), "sentence"), len(PROSE)]
     found = [PROSE[start:end].strip() for start, end in pairwise(cuts)]
@@ -268,14 +243,6 @@ def test_special_tokens_in_the_text_are_not_divided(default_folder):
 def test_without_special_tokens(default):
     found = checked(default, "one two three four", 2, special_tokens=False)
     assert [one.text for one in found] == ["one two ", "three four"]
-
-
-def test_the_first_piece_of_a_long_text_needs_no_more_of_it(default):
-    text = "one two three " * 200_000
-    chunker = Chunker(default, ChunkSettings(16, first=True))
-    ((one,),) = chunker.chunks([Record(text)], stop)
-    assert (one.text, one.n_tokens) == ("one two three " * 4 + "one two ", 16)
-    assert chunker.seen < 10_000  # characters
 
 
 @pytest.mark.parametrize(

@@ -205,23 +205,6 @@ def test_the_message_names_the_record(pair):
     assert kept[0].sample == 1
 
 
-@pytest.mark.parametrize(
-    ("texts", "options", "message"),
-    [
-        (("a b c d e f",), {"truncation": "only_second"}, "cannot shorten a text that has no pair"),
-        (("a b", "c d e f"), {"truncation": "only_first"}, "the second text alone has 4 tokens"),
-        (
-            ("a b c d e f", "a b c d e f"),
-            {"truncation": "longest_first", "overflowing": True, "stride": 2},
-            "cannot share 2",
-        ),
-    ],
-)
-def test_what_cannot_be_cut(pair, texts, options, message):
-    with pytest.raises(InputError, match=message):
-        pair.ours.encode_records([Record(*texts)], Layout(max_length=6, **options))
-
-
 @pytest.mark.parametrize("truncation", CUTS)
 @pytest.mark.parametrize("overflowing", [False, True])
 def test_no_room_for_the_special_tokens_of_a_pair(pair, truncation, overflowing):
@@ -229,24 +212,3 @@ def test_no_room_for_the_special_tokens_of_a_pair(pair, truncation, overflowing)
     layout = Layout(max_length=2, truncation=truncation, overflowing=overflowing)
     with pytest.raises(UsageError, match="--max-length 2 leaves no room for the 3 special tokens"):
         pair.ours.encode_records([Record("a", "b")], layout)
-
-
-@pytest.mark.parametrize(
-    ("layout", "message"),
-    [
-        (Layout(max_length=1, truncation="only_first"), "--max-length 1 leaves no room for the 2"),
-        (Layout(max_length=8, truncation="only_first", stride=6), "--stride 6 must be less"),
-        (Layout(truncation="longest_first"), "no length limit"),
-        (Layout(padding="max_length"), "no length limit"),
-    ],
-)
-def test_a_layout_that_cannot_be(pair, layout, message):
-    with pytest.raises(UsageError, match=message):
-        pair.ours.encode_records([Record("a b c d e f g h i")], layout)
-
-
-def test_a_multiple_that_does_not_divide_the_length(pair):
-    with pytest.raises(UsageError, match="10 is not a multiple of --pad-to-multiple-of 8"):
-        Layout(max_length=10, truncation="only_first", padding="longest", pad_to_multiple_of=8)
-    with pytest.raises(ValueError, match="not a multiple of pad_to_multiple_of"):
-        pair.theirs("x", max_length=10, truncation=True, padding=True, pad_to_multiple_of=8)

@@ -191,14 +191,6 @@ def test_a_tokenizer_that_nanotoken_does_not_have(fresh):
     assert fresh.engine.why.startswith("tokenizers, as nanotoken has no such tokenizer: ")
 
 
-def test_special_tokens_as_text_beside_added_ones(fresh):
-    fresh.core.add_tokens(["[ENT]"])
-    fresh.core.encode_special_tokens = True
-    records = [Record("a [SEP] [ENT] b")] * 3
-    same_both_ways(fast(fresh), records, Layout())
-    assert "not parsed" in fresh.engine.why
-
-
 @pytest.mark.parametrize("flags", [*product([False, True], repeat=4)])
 def test_added_tokens(fresh, flags):
     names = ("single_word", "lstrip", "rstrip", "normalized")

@@ -141,16 +141,6 @@ def test_any_words(two, some):
     assert two.columns([Record(words) for words in some]) == expected
 
 
-@uncased
-def test_a_batch_of_singles_and_pairs_is_each_alone(two):
-    texts = hostile.composed(6, 100)
-    mixed = [Record(t, None if i % 3 else texts[-i]) for i, t in enumerate(texts)]
-    alone = [two.columns([record])[0] for record in mixed]
-    assert two.columns(mixed) == alone
-    right = [two.theirs.backend_tokenizer.encode(text, pair).ids for text, pair, *_ in mixed]
-    assert [row["input_ids"] for row in alone] == right
-
-
 @every_vocabulary
 @pytest.mark.parametrize("unit", UNITS)
 def test_offsets_in_other_units_cut_the_same_text(two, unit):
@@ -212,18 +202,3 @@ def test_decode(two, data):
             continue  # <unk> has no role there: ours is skipped as in the text, theirs is not
         tokens = two.theirs.convert_ids_to_tokens(ids, skip_special_tokens=skip)
         assert two.ours.convert_ids_to_tokens(ids, skip) == tokens
-
-
-@every_vocabulary
-def test_decode_whole_texts_and_back(two):
-    for text in hostile.composed(9, 120):
-        ids = two.theirs(text)["input_ids"]
-        for skip in (False, True):
-            right = two.theirs.decode(ids, skip_special_tokens=skip)
-            assert two.ours.decode(ids, skip) == right
-        tokens = two.ours.convert_ids_to_tokens(ids)
-        assert (
-            two.ours.convert_tokens_to_ids(tokens)
-            == two.theirs.convert_tokens_to_ids(tokens)
-            == ids
-        )

@@ -83,21 +83,3 @@ def test_every_line_is_a_place_to_be_killed(tmp_path):
             assert read_state(found.path(step)).step == step
             assert (found.path(step) / "model.safetensors").read_bytes() == b"weights of this step"
     assert kept.steps() == [2, 3]
-
-
-def test_the_data_is_on_the_disk_before_its_name(tmp_path, monkeypatch):
-    """For a power cut, which may lose all that was not synced."""
-    synced, fsync, replace = set(), os.fsync, os.replace
-
-    def note(file):
-        fsync(file)
-        synced.add(os.fstat(file).st_ino)
-
-    def check(source, to):
-        assert {os.stat(path).st_ino for path in (source, *source.iterdir())} <= synced
-        replace(source, to)
-
-    monkeypatch.setattr(os, "fsync", note)
-    monkeypatch.setattr(os, "replace", check)
-    Checkpoints(tmp_path / "work").write(State(step=1), filled)
-    assert os.stat(tmp_path / "work").st_ino in synced

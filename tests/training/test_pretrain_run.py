@@ -24,7 +24,6 @@ from safetensors.torch import load_file, save_file
 from torchrun import two_processes
 from train_steps import stop_at
 
-from bertcli.cli.display import training as pretrain_view
 from bertcli.errors import OutputError
 from bertcli.files.lock import locked
 from bertcli.files.versions import install_command
@@ -145,15 +144,6 @@ def test_the_picture_has_the_losses_of_the_log(whole):
 def test_the_picture_depends_on_the_log_alone(whole):
     first = plot(whole[0] / "log.jsonl")
     assert first == (whole[0] / "loss.svg").read_bytes() and b"Date" not in first
-
-
-def test_a_log_of_one_line_or_none_is_drawn(tmp_path):
-    log = tmp_path / "log.jsonl"
-    log.write_text("")
-    assert drawn(plot(log))[1] == {}
-    log.write_text('{"step": 2, "loss": 5.0, "mlm_loss": 4.0}\n')
-    points = drawn(plot(log))[1]
-    np.testing.assert_allclose(points[SENTENCES[0]], [(2, 5)], atol=1e-3)
 
 
 def test_a_long_log_is_drawn_by_means(tmp_path):
@@ -578,29 +568,3 @@ def test_a_log_that_is_none_is_named(tmp_path):
 
 
 # --- the live view ---
-
-
-def test_the_live_picture_shows_what_happens():
-    from bertcli.training.run import Event
-
-    progress = pretrain_view.TrainingProgress(10, 0)
-    values = {"mlm_loss": 5.0, "nsp_loss": 0.7}
-    for step in range(1, 4):
-        progress.see(Event("step", step, {**values, "mlm_loss": 5.0 - step}))
-    line = {**values, "loss": 5.7, "lr": 1e-4, "grad_norm": 1.0, "tokens_per_second": 1234.5}
-    progress.see(Event("log", 3, line))
-    assert progress.counts() == "step 3/10  loss 2.7000"
-    assert "1,234 tokens/s" in progress.last and progress.share == 0.3
-
-
-def test_the_last_lines_name_the_weights_that_are_kept():
-    """One line instead of one for each evaluation."""
-    from bertcli.training.run import Event
-
-    progress = pretrain_view.TrainingProgress(10, 0)
-    for step in (4, 8):
-        progress.see(Event("evaluation", step, {"eval_loss": 1.0, "accuracy": 0.25}))
-    held = "held out: loss 1.0000  accuracy 0.2500"
-    assert list(progress.last_lines({})) == [f"step 8/10; {held}"]
-    best = {"step": 4, "eval_loss": 1.0, "accuracy": 0.25}
-    assert list(progress.last_lines(best)) == [f"weights of step 4 kept; {held}"]

@@ -7,17 +7,15 @@ from model_reference import close, load, randomise
 from model_reference import theirs as their_model
 from pretrain_folders import CONFIG, STILL, VOCABULARY, prepared
 
-from bertcli.errors import InputError, UsageError
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.training.batches import Order
 from bertcli.training.loop import Ranks, Training, evaluating
-from bertcli.training.options import Schedule, TrainingOptions
+from bertcli.training.options import TrainingOptions
 from bertcli.training.pretraining import (
     PretrainingObjective,
     commonest_word,
     predict,
-    wilson,
 )
 from bertcli.training.shards import Instances
 
@@ -136,27 +134,6 @@ def test_fewer_bits_train_about_the_same(data, dtype):
     assert others[-1]["mlm_loss"] != steps[-1]["mlm_loss"]
 
 
-@pytest.mark.parity
-@pytest.mark.parametrize("power", [1.0, 2.0])
-def test_learning_rates_are_those_of_transformers(power):
-    from transformers import get_polynomial_decay_schedule_with_warmup
-
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3e-4)
-    theirs = get_polynomial_decay_schedule_with_warmup(optimizer, 7, 30, lr_end=0.0, power=power)
-    ours = Schedule(3e-4, 7, 30, power)
-    for step in range(32):
-        assert ours.at(step) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
-        optimizer.step()
-        theirs.step()
-
-
-def test_steps_follow_from_epochs():
-    assert TrainingOptions(epochs=2.5, batch_size=10).schedule(99) == Schedule(1e-4, 2, 25)
-    assert TrainingOptions(steps=100).schedule(5) == Schedule(1e-4, 10, 100)
-    with pytest.raises(UsageError, match="--warmup-steps 8 leaves none of the 8 steps"):
-        TrainingOptions(steps=8, warmup_steps=8).schedule(5)
-
-
 @pytest.mark.parametrize(("rows", "batch"), [(10, 3), (10, 10), (3, 10), (1, 4)])
 def test_every_epoch_has_every_row_once(rows, batch):
     numbers = np.arange(100, 100 + rows)
@@ -199,15 +176,3 @@ def test_evaluation_counts_what_is_right(data):
         whole = objective.evaluate(judged, Ranks(CPU), 20)
     assert whole["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
     assert found["perplexity"] == pytest.approx(np.exp(found["eval_mlm_loss"]))
-
-
-def test_interval_of_a_share():
-    low, high = wilson(50, 100)  # the figures of the textbook example
-    assert (round(low, 4), round(high, 4)) == (0.4038, 0.5962)
-    assert wilson(10, 10)[1] == 1.0 and wilson(0, 10)[0] == 0.0
-
-
-def test_ids_outside_the_vocabulary_are_refused(tmp_path):
-    data = Instances(prepared(tmp_path / "data", rows=5, shards=1, vocab_size=120))
-    with pytest.raises(InputError, match=r"contains \d+, but the vocabulary has 120 tokens"):
-        data.rows(np.arange(5))

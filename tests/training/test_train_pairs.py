@@ -13,7 +13,7 @@ from front import (
 from model_reference import close
 from train_steps import check_resumed, opened, standing
 
-from bertcli.training.pairs import PairObjective, pair_task
+from bertcli.training.pairs import pair_task
 
 KINDS = {
     "contrast": (lambda count: belonging(count), "MultipleNegativesRankingLoss"),
@@ -73,33 +73,6 @@ def test_a_step_in_parts_has_the_negatives_of_the_whole_step(kind, parts, base, 
     whole, divided = (pair_training(rows, base, tmp_path, count) for count in (1, parts))
     close(divided.step(0)["loss"], whole.step(0)["loss"])
     close(divided.gradients, whole.gradients)
-
-
-def test_vectors_of_parts_are_computed_twice_with_the_same_dropout(models, tmp_path, monkeypatch):
-    found = []
-    vectors = PairObjective.vectors
-
-    def noted(self, *given):
-        made = vectors(self, *given)
-        found.append(made.detach())
-        return made
-
-    monkeypatch.setattr(PairObjective, "vectors", noted)
-    base = models("BertForMaskedLM", hidden_dropout_prob=0.3)
-    pair_training(belonging(24), base, tmp_path, parts=3).step(0)
-    assert len(found) == 6 and not torch.equal(found[0], found[1])
-    for first, again in zip(found[:3], found[3:], strict=True):
-        assert torch.equal(first, again)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_is_of_full_precision_where_the_model_computes_in_half(kind, base, tmp_path):
-    objective = pair_training(KINDS[kind][0](24), base, tmp_path).objective
-    one, other = torch.nn.functional.normalize(torch.randn(2, 9, 32), dim=-1)
-    scores = None if objective.scores is None else objective.scores[:9]
-    expected = objective.loss(one, other, other[:3], scores)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(objective.loss(one, other, other[:3], scores), expected)
 
 
 def test_pairs_that_belong_together_come_near(base, tmp_path):

@@ -1,13 +1,10 @@
 """Two files of vectors: how far apart, and where."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from front import json_in, put_json
+from front import put_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -15,7 +12,6 @@ from vector_sink import open_vectors
 
 from bertcli.cli import app
 from bertcli.errors import BertcliError, InputError
-from bertcli.vectors import agreement
 from bertcli.vectors import reading as stored
 from bertcli.vectors.compare import compare
 from bertcli.vectors.output import Target
@@ -99,18 +95,6 @@ def test_formats_and_precisions_may_differ(write):
     assert found.dtype == ["float32", "int8"]
     assert 0 < found.max_abs <= 0.51 * 8 / 255
     assert compare(a, write("c.npy", vectors.astype(np.float16))).max_abs < 2e-3
-
-
-def test_bytes_without_a_manifest_are_compared_as_they_are(write):
-    a, b = write("a.npy", np.array([[1, 2]], np.uint8)), write("b.npy", np.array([[1, 255]]))
-    assert compare(a, b).max_abs == 253
-
-
-def test_stacked_layers(write):
-    vectors = normal(4, 2, 3)
-    found = compare(write("a.npy", vectors), write("b.npy", vectors + 1))
-    assert found.shape == [4, 2, 3]
-    assert found.max_abs == pytest.approx(1)
 
 
 def test_rows_that_are_not_finite_are_counted_and_left_out(write):
@@ -198,38 +182,6 @@ def test_vectors_of_different_widths_agree_on_similarities(write, rows, nearest)
     assert (found.shape, found.widths, found.identical) == ([rows], [6, 9], False)
 
 
-def test_the_same_directions_in_another_width_agree(write):
-    x = normal(50, 5)
-    found = compare(write("a.npy", x), write("b.npy", np.hstack([3 * x, 0 * x])))
-    assert found.similarity.similarity_correlation == pytest.approx(1)
-    assert found.similarity.neighbour_overlap == 1
-    found = compare(write("a.npy", normal(300, 5)), write("b.npy", normal(300, 7, seed=3)))
-    assert abs(found.similarity.similarity_correlation) < 0.1
-    assert found.similarity.neighbour_overlap < 0.1
-
-
-def test_of_many_rows_a_sample_is_taken_the_same_in_both(write, monkeypatch):
-    x = normal(3 * stored.ROWS, 4)
-    found = compare(write("a.npy", x), write("b.npy", np.hstack([x, 0 * x])))
-    assert found.similarity[1:] == (1, 10, agreement.SAMPLE, 0)
-
-
-def test_rows_of_other_widths_with_nan_are_left_out(write):
-    x, y = normal(40, 4), np.hstack([normal(40, 4), normal(40, 1)])
-    x[3], y[7, 2], y[3, 0] = np.nan, np.inf, np.nan
-    found = compare(write("a.npy", x), write("b.npy", y))
-    assert (found.not_finite, found.similarity.rows_compared) == (2, 38)
-    left = np.delete(np.arange(40), [3, 7])
-    again = compare(write("c.npy", x[left]), write("d.npy", y[left]))
-    assert again.similarity == found.similarity
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_two_rows_of_other_widths_have_no_correlation(write, rows):
-    found = compare(write("a.npy", normal(rows, 4)), write("b.npy", normal(rows, 5)))
-    assert found.similarity[:2] == (None, None)
-
-
 def test_command_with_different_widths(write, run):
     a, b = write("a.npy", normal(9, 4)), write("b.npy", normal(9, 5))
     code, out, err = run(a, b)
@@ -274,21 +226,6 @@ def test_command_for_people(write, run):
         assert text in out
 
 
-def test_command_writes_a_file(write, run, tmp_path):
-    a = write("a.npy", normal(2, 4))
-    assert run(a, a, "-o", str(tmp_path / "out.jsonl")) == (0, "", "")
-    assert json_in(tmp_path / "out.jsonl")["identical"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="names are text")
-def test_names_that_are_no_text(write, run, monkeypatch):
-    path = Path(write("a.npy", normal(2, 4)))
-    monkeypatch.chdir(path.parent)
-    path.rename("\udcffa.npy")
-    code, out, err = run("\udcffa.npy", "\udcffa.npy")
-    assert (code, json.loads(out)["a"], err) == (0, "\udcffa.npy", "")
-
-
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
@@ -305,10 +242,3 @@ def test_command_errors(write, run, tmp_path, monkeypatch, argv, code, message):
     found, out, err = run(*argv)
     assert (found, out) == (code, "")
     assert message in " ".join(err.split())
-
-
-def test_torch_is_not_imported(write):
-    path = write("a.npy", normal(2, 4))
-    code = "import sys; from bertcli.cli import app;"
-    code += f"app.main(['compare', {path!r}, {path!r}]); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0

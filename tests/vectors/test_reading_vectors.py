@@ -11,17 +11,11 @@ import pytest
 from front import (
     bad as failing,
 )
-from front import (
-    put_json,
-)
 from pyarrow import parquet
 from safetensors.numpy import save_file
 
 from bertcli.errors import InputError
-from bertcli.vectors.precision import quantize, ranges_of
-from bertcli.vectors.reading import ROWS, floats, manifest_of, stored
-
-FORMS = ("npy", "npz", "safetensors", "jsonl", "csv", "parquet", "npy.gz", "jsonl.gz")
+from bertcli.vectors.reading import floats, manifest_of, stored
 
 
 def vectors_of(rows, *shape, seed=0):
@@ -57,45 +51,9 @@ def save(path, vectors):
     return str(path)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("rows", [1, ROWS + 3])
-def test_every_format_gives_the_same_vectors(tmp_path, form, rows):
-    vectors = vectors_of(rows, 3)
-    found = list(stored(save(tmp_path / f"v.{form}", vectors)))
-    assert max(map(len, found)) <= ROWS
-    np.testing.assert_array_equal(np.concatenate(found), vectors)
-
-
-def test_bare_lists_blank_lines_and_stacked_layers(tmp_path):
-    (tmp_path / "v.jsonl").write_text("[[1, 2.5], [3, 4]]\n\n[[5, 6], [7, 8]]\n")
-    (block,) = stored(str(tmp_path / "v.jsonl"))
-    assert block.shape == (2, 2, 2)
-    assert block.dtype == np.float32
-    np.save(tmp_path / "v.npy", block)
-    np.testing.assert_array_equal(next(stored(str(tmp_path / "v.npy"))), block)
-
-
 def test_shortest_decimals_are_the_float32_they_stand_for(tmp_path):
     (tmp_path / "v.jsonl").write_text("[0.1]\n")
     assert next(stored(str(tmp_path / "v.jsonl")))[0, 0] == np.float32(0.1)
-
-
-@pytest.mark.parametrize("precision", ["float16", "int8", "uint8", "binary", "ubinary"])
-@pytest.mark.parametrize("form", ["npy", "jsonl"])
-def test_lower_precisions_are_restored_through_the_manifest(tmp_path, precision, form):
-    vectors = vectors_of(300, 13)
-    ranges = ranges_of([vectors])
-    low, high = ranges.tolist()
-    made = {"precision": precision, "ranges": {"min": low, "max": high}}
-    put_json(tmp_path / f"v.{form}.manifest.json", made)
-    path = save(tmp_path / f"v.{form}", quantize(vectors, precision, ranges))
-    found = np.concatenate(list(floats(path, dim=13)))
-    assert found.dtype == np.float32
-    if "binary" in precision:
-        np.testing.assert_array_equal(found, np.where(vectors > 0, 1, -1))
-    else:
-        np.testing.assert_allclose(found, vectors, atol=0.02)
-    assert manifest_of(path) == made
 
 
 def test_bytes_without_a_manifest_mean_nothing(tmp_path):

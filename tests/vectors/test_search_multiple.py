@@ -13,8 +13,6 @@ from sentence_transformers import MultiVectorEncoder
 from task_models import texts
 from term_models import colbert, encoder, pylate, sparse
 
-from bertcli.vectors.nearest import MaxSim, TermProducts
-
 TEXTS = [*texts(14, 25), "love", "the same", "the same"]
 QUERIES = ["love and loss", "the same", "Paris"]
 SIMILAR = ("similar", "-q", "--threads", 1, "-f", "jsonl", "--top-k", 5)
@@ -100,25 +98,6 @@ def test_tokens_are_matched_one_by_one(root, late, kind, tmp_path):
         agree(hits(good(*given, "--corpus", root / "c.jsonl", "--vectors", out)), right)
         agree(hits(good(*given, "--corpus", root / "c.jsonl", "--vectors", out)), right)
         agree(hits(good(*given, "--vectors", out)), right)
-
-
-def test_blocks_and_empty_texts_change_nothing():
-    random = np.random.default_rng(0)
-    made = [random.normal(size=(size, 4)).astype(np.float32) for size in (3, 0, 5, 1, 7, 2)]
-    asked = [random.normal(size=(size, 4)).astype(np.float32) for size in (2, 0)]
-    whole, parts = MaxSim(asked, 3), MaxSim(asked, 3)
-    whole.add(made)
-    for one in made:
-        parts.add([one])
-    assert whole.matches() == parts.matches() and whole.rows == 6
-    weights = [np.array([[1, 2], [5, 1]]), np.zeros((0, 2)), np.array([[5, 3], [9, 1]])]
-    found = TermProducts([np.array([[5, 2], [7, 1]]), np.zeros((0, 2))], 2)
-    found.add(weights[:2])
-    found.add(weights[2:])
-    assert [[tuple(hit) for hit in one] for one in found.matches()] == [
-        [(2, 6.0), (0, 2.0)],
-        [(0, 0.0), (1, 0.0)],
-    ]
 
 
 def test_what_was_made_in_another_way_is_refused(root, terms, late, tmp_path):

@@ -14,7 +14,7 @@ from front import (
     jsonl,
 )
 
-from bertcli import BertcliError, Embedder, Record, Tokenizer
+from bertcli import BertcliError, Embedder, Record
 from bertcli.errors import InputError, ModelError, OutputError, UsageError
 
 MODEL = PACKAGE / "samples" / "tiny-bert"
@@ -209,12 +209,6 @@ def test_a_number_that_cannot_be_is_refused(embedder, options):
         Embedder.load(MODEL, **options).encode(["a"])
 
 
-def test_bytes_are_no_text(embedder):
-    for take in (embedder.encode, Tokenizer.load(MODEL), lambda text: embedder.encode([text])):
-        with pytest.raises(InputError, match="text 1: the text is bytes, not a string"):
-            take(b"ab")
-
-
 @pytest.mark.parametrize(
     ("options", "error", "hint"),
     [
@@ -228,12 +222,6 @@ def test_options_that_are_not_ours_are_refused(embedder, options, error, hint):
     with pytest.raises(UsageError, match=error) as failed:
         embedder.encode(["a"], **options)
     assert re.search(hint, failed.value.hint)
-
-
-@pytest.mark.parametrize("given", [{"text": "a"}, 3, None])
-def test_what_is_neither_a_text_nor_several_is_refused(embedder, given):
-    with pytest.raises(InputError, match=r"text 1: the text is .*, not a string"):
-        embedder.encode(given)
 
 
 def test_an_embedder_is_shown_in_one_line(embedder):
