@@ -3,7 +3,7 @@
 import pytest
 from fuzz.pool import Pool, cases
 
-CASES = {"folder": 130, "input": 110, "learning": 40, "state": 70}
+CASES = {"folder": 130, "input": 110, "example": 40, "state": 70}
 
 
 @pytest.mark.slow
@@ -11,8 +11,8 @@ def test_no_case_is_at_fault(tmp_path):
     pool = Pool(tmp_path)
     try:
         run = pool.run(cases(0, CASES))
-        found = [f"--case {case}: {fault.name}" for case, fault in run]
+        faults = [f"--case {case}: {fault.name}" for case, fault in run]
     finally:
         pool.close()
-    assert not found, "\n".join(["python -m tests.fuzz", *found])
+    assert not faults, "\n".join(["python -m tests.fuzz", *faults])
     assert sum(pool.done.values()) == sum(CASES.values())

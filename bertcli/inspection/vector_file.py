@@ -193,7 +193,9 @@ def _stacked(vectors: Sequence[Any]) -> Iterator[Any]:
     import numpy
 
     for _, rows in groupby(vectors, len):
-        yield numpy.array([*rows], numpy.float64)
+        with numpy.errstate(invalid="ignore"):  # a NaN of float32 that signals
+            block = numpy.array([*rows], numpy.float64)
+        yield block
 
 
 # --- the report ---

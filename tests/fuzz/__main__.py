@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from .judge import emptied, run_case
+from .judge import KINDS, emptied, run_case
 from .pool import SECONDS, Pool, cases
 
 
@@ -18,11 +18,10 @@ def main() -> int:
     work = Path(asked.keep or tempfile.mkdtemp(prefix="bertcli-fuzz-")).resolve()
     os.environ["HF_HUB_OFFLINE"] = "1"
     if asked.case:
-        return one(asked.case, work)
-    given = {"folder": asked.folders, "input": asked.inputs, "learning": asked.learning}
-    given["state"] = asked.states
-    several = any(many is not None for many in given.values())
-    wanted = {kind: many or 0 if several else float("inf") for kind, many in given.items()}
+        return run_one(asked.case, work)
+    counts = {kind: getattr(asked, f"{kind}s") for kind in KINDS}
+    if not any(counts.values()):
+        counts = dict.fromkeys(KINDS, float("inf"))
     until = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
     pool = Pool(work, asked.jobs, asked.seconds)
     for end in (signal.SIGINT, signal.SIGTERM):  # in the background the first is ignored
@@ -30,7 +29,7 @@ def main() -> int:
     print(f"seed {asked.seed}; faults are kept in {work}/faults", flush=True)
     start = time.monotonic()
     try:
-        for case, fault in pool.run(cases(asked.seed, wanted), until):
+        for case, fault in pool.run(cases(asked.seed, counts), until):
             if len(pool.faults[fault.name]) == 1:
                 print(f"{fault.name}\n    python -m tests.fuzz --case {case}", flush=True)
     except KeyboardInterrupt:
@@ -46,10 +45,8 @@ def main() -> int:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float)
-    parser.add_argument("--folders", type=int, metavar="N", help="model folders")
-    parser.add_argument("--inputs", type=int, metavar="N", help="inputs")
-    parser.add_argument("--learning", type=int, metavar="N", help="examples to learn from")
-    parser.add_argument("--states", type=int, metavar="N", help="caches, tokenizers")
+    for kind in KINDS:
+        parser.add_argument(f"--{kind}s", type=int, default=0, metavar="N", help="cases")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="that a case may take")
@@ -57,13 +54,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--keep", metavar="DIR", help="where sound folders and faults are kept")
     parser.add_argument("--json", metavar="FILE", help="all faults")
     asked = parser.parse_args()
-    counts = (asked.folders, asked.inputs, asked.learning, asked.states)
-    if not (asked.case or asked.minutes or any(counts)):
+    if not (asked.case or asked.minutes or any(getattr(asked, f"{kind}s") for kind in KINDS)):
         parser.error("give --minutes, a number of cases, or --case")
     return asked
 
 
-def one(case: str, work: Path) -> int:
+def run_one(case: str, work: Path) -> int:
     """Run a case in this process and show what is wrong with it."""
     pool = Pool(work, 0)
     fault = run_case(case, pool.sound, emptied(work / "case"))
@@ -76,8 +72,8 @@ def one(case: str, work: Path) -> int:
 
 def report(pool: Pool, seconds: float) -> None:
     """Print the faults by name, the most frequent ones first, and how many cases there were."""
-    for name, found in sorted(pool.faults.items(), key=lambda item: -len(item[1])):
-        print(f"{len(found):6} {name}\n       --case {found[0][0]}: {found[0][1].command}")
+    for name, faults in sorted(pool.faults.items(), key=lambda item: -len(item[1])):
+        print(f"{len(faults):6} {name}\n       --case {faults[0][0]}: {faults[0][1].command}")
     ran = ", ".join(f"{many:,} {kind}s" for kind, many in sorted(pool.done.items()))
     wrong = sum(map(len, pool.faults.values()))
     print(f"{ran} in {seconds:.0f} s: {wrong} faults of {len(pool.faults)} kinds")

@@ -1,7 +1,6 @@
 """Sound folders of the other families, of models of terms and of tokens, and of static tables."""
 
 from pathlib import Path
-from typing import Any
 
 import term_models
 import tokenizers_made
@@ -39,27 +38,17 @@ def make_families(root: Path) -> None:
     for number, row in enumerate(ROWS):
         kind = TOKENIZERS.get(row.model_type, row.model_type)
         folder = tokenizers_made.MADE[kind](root / f"family-{row.model_type}")
-        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+        vocabulary = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
         endings = [*(f"For{head}" for head in TASKS.values()), "Model"]
         names = [row.prefix + endings[(number + at) % 6] for at in range(6)]
-        name = next(one for one in names if one in row.classes)
-        _model(row, name, len(tokenizer), folder)
-    _of_terms(root)
-    static_folder(root / "static")
-    model2vec_folder(root / "model2vec", config={"normalize": True, "max_length": 24})
-
-
-def _model(row: Any, name: str, words: int, folder: Path) -> None:
-    page = FAMILIES[row.model_type]
-    said: dict[str, Any] = {page.key(key): size for key, size in SIZES.items()}
-    said |= {page.key("vocab_size"): words, "pad_token_id": 1 if "roberta" in name.lower() else 0}
-    more = NAMES if name.endswith("Classification") else {}
-    config = transformers.AutoConfig.for_model(row.model_type, **said, **more)
-    randomise(getattr(transformers, name)(config)).save_pretrained(folder)
-
-
-def _of_terms(root: Path) -> None:
-    """Write folders whose texts have several rows: SPLADE, ColBERT of three kinds, BGE-M3."""
+        name = next(name for name in names if name in row.classes)
+        page = FAMILIES[row.model_type]
+        settings = {page.key(key): size for key, size in SIZES.items()}
+        settings[page.key("vocab_size")] = len(vocabulary)
+        settings["pad_token_id"] = 1 if "roberta" in name.lower() else 0
+        settings |= NAMES if name.endswith("Classification") else {}
+        config = transformers.AutoConfig.for_model(row.model_type, **settings)
+        randomise(getattr(transformers, name)(config)).save_pretrained(folder)
     base = term_models.encoder(root / "encoder")
     masked = term_models.sparse(root / "splade")
     term_models.native(base, root / "colbert-native")
@@ -67,3 +56,5 @@ def _of_terms(root: Path) -> None:
     term_models.colbert(base, root / "colbert", metadata={"query_maxlen": 20, "doc_maxlen": 30})
     term_models.bge(base, root / "bge-m3")
     term_models.routed(masked, root / "splade-routed")
+    static_folder(root / "static")
+    model2vec_folder(root / "model2vec", config={"normalize": True, "max_length": 24})

@@ -7,7 +7,6 @@ import os
 import random
 import zipfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,59 +18,39 @@ from safetensors import SafetensorError
 from safetensors.numpy import save as safetensors_of
 
 from .craft import bomb, mutated_npy, mutated_safetensors, npy, odd_array, odd_line
-from .folders import HEADS, Command
-from .values import Raw, dump, mutated_bytes, mutated_json, odd, typed
+from .folders import HEADS, ordinary
+from .grammar import Command, command
+from .values import Raw, dump, mutated_bytes, mutated_json, odd
 
 LINE = "the film was good I love NLP ! Straße 中文 [MASK] 😀 U.S. don't [SEP] \u0130 e\u0301"
 WORDS = LINE.split()
-KINDS = ("text", "text", "text", "vectors", "resume", "resume", "stdin", "chain")
-
-
 ODD_NAMES = ["\x1b]0;x\x07", "a" * 235, "\udcff", "[red]x", "\u202e", "a\nb", " ", "'", "nowhere/a"]
 
 
 def build(seed: int, sound: Path, case: Path) -> list[Command]:
     """Make the inputs of a case, in ``case``, and return what is run over them."""
     dice = random.Random(f"input {seed}")
-    commands = _made(dice, sound, case)
-    if dice.random() < 0.06:
-        return _renamed(commands, dice, case)
-    return commands
+    (make,) = dice.choices([_text, _vectors, _resume, _stdin, _chain], [3, 1, 2, 1, 1])
+    commands = make(dice, sound, case)
+    return _renamed(commands, dice, case) if dice.random() < 0.06 else commands
 
 
 def _renamed(commands: list[Command], dice: random.Random, case: Path) -> list[Command]:
     """Give files that are read, or the output, names that are not usual."""
     name = dice.choice(ODD_NAMES)
-    here = [path.name for path in case.iterdir() if path.is_file()]
-    longest = 255 - max(map(len, here), default=0)  # bytes of a name that can be made
-    renamed = {old: name[:longest] + old for old in here}
+    inputs = [path.name for path in case.iterdir() if path.is_file()]
+    longest = 255 - max(map(len, inputs), default=0)  # bytes of a name that can be made
+    renamed = {old: name[:longest] + old for old in inputs}
     if "/" in name or dice.random() < 0.5:
-        made = {one.output for one in commands if one.output and not (case / one.output).exists()}
-        renamed = {output: name + output for output in made}
+        outputs = {run.output for run in commands if run.output} - {*inputs}
+        renamed = {output: name + output for output in outputs}
     for old, new in renamed.items():
         if (case / old).exists():
             (case / old).rename(case / new)
     return [
-        one._replace(
-            argv=[renamed.get(argument, argument) for argument in one.argv],
-            output=renamed.get(one.output, one.output),
-            after=None,
-        )
-        for one in commands
+        run._replace(argv=[renamed.get(word, word) for word in run.argv], after=None)
+        for run in commands
     ]
-
-
-def _made(dice: random.Random, sound: Path, case: Path) -> list[Command]:
-    match dice.choice(KINDS):
-        case "vectors":
-            return _vectors(dice, sound, case)
-        case "resume":
-            return _resume(dice, sound, case)
-        case "chain":
-            return _chain(dice, sound, case)
-        case "stdin":
-            return _stdin(dice, sound, case)
-    return _text(dice, sound, case)
 
 
 # --- text ---------------------------------------------------------------------------------------
@@ -79,37 +58,33 @@ def _made(dice: random.Random, sound: Path, case: Path) -> list[Command]:
 
 def text(dice: random.Random) -> str:
     """Return a few words, seldom none, with characters that matter to some format."""
-    found = " ".join(dice.choices(WORDS, k=dice.choice([0, 1, 3, 8, 60])))
-    if dice.random() < 0.3:
-        found += " [MASK]"
-    if dice.random() < 0.15:
-        found += dice.choice(
-            ["\t", '"', ",", "\r", "\x00", "\x1b]0;x\x07", "\u2028", "\ufeff", "\\"]
-        )
-    return found
+    words = " ".join(dice.choices(WORDS, k=dice.choice([0, 1, 3, 8, 60])))
+    mask = " [MASK]" if dice.random() < 0.3 else ""
+    odd_ends = ["\t", '"', ",", "\r", "\x00", "\x1b]0;x\x07", "\u2028", "\ufeff", "\\"]
+    return words + mask + (dice.choice(odd_ends) if dice.random() < 0.15 else "")
 
 
 def record(dice: random.Random, fields: list[str]) -> dict[str, Any]:
     """Return a record for a command that asks for these fields."""
-    found: dict[str, Any] = {name: text(dice) for name in fields}
-    if "choices" in found:
-        found["choices"] = [text(dice) for _ in range(dice.choice([0, 1, 2, 2, 3]))]
+    row: dict[str, Any] = {name: text(dice) for name in fields}
+    if "choices" in row:
+        row["choices"] = [text(dice) for _ in range(dice.choice([0, 1, 2, 2, 3]))]
     if dice.random() < 0.6:
-        found["id"] = dice.choice(["r1", 7, "\u0130", "a\tb", -1, 10**18])
+        row["id"] = dice.choice(["r1", 7, "\u0130", "a\tb", -1, 10**18])
     for name in dice.sample(["label", "stars", "n_tokens", "input_ids", "vector", "truncated"], 2):
-        found[name] = dice.choice(["x", 1, 2.5, None, True, [1, 2], {"a": [None]}])
-    return found
+        row[name] = dice.choice(["x", 1, 2.5, None, True, [1, 2], {"a": [None]}])
+    return row
 
 
 def json_lines(dice: random.Random, fields: list[str]) -> bytes:
     """Return JSON lines some of which are not as they should be; of half the files none is."""
     lines, broken = [], dice.random() < 0.5
     for _ in range(dice.choice([0, 1, 3, 3, 8, 20])):
-        one = record(dice, fields)
-        for name in dice.sample([*one], dice.choice([0, 0, 1]) if broken else 0):
-            one[name] = odd(dice)
+        row = record(dice, fields)
+        if broken and dice.random() < 0.3:
+            row[dice.choice([*row])] = odd(dice)
         kind = dice.random()
-        line = mutated_json(one, dice) if broken and kind < 0.25 else dump(one)
+        line = mutated_json(row, dice) if broken and kind < 0.25 else dump(row)
         lines.append(odd_line(dice) if broken and kind > 0.95 else line)
         if dice.random() < 0.005:
             lines.append(dump({"text": "a " * 20_000_000}))
@@ -203,97 +178,27 @@ def gzip_bomb() -> bytes:
     return out.getvalue()
 
 
-def reading(dice: random.Random, *, pairs: bool = True, model: bool = True) -> list[str]:
-    """Return options of how a file is read."""
-    found: list[str] = []
-
-    def perhaps(chance: float, *options: list[str]) -> None:
-        if dice.random() < chance:
-            found.extend(dice.choice(options))
-
-    perhaps(0.25, ["--on-error", "skip"])
-    perhaps(0.2, ["--encoding-errors", "replace"])
-    perhaps(0.06, ["--encoding", "utf-16"], ["--encoding", "latin-1"], ["--encoding", "idna"])
-    if model:
-        perhaps(0.25, ["--keep-fields"], ["--keep-fields", "label,stars"], ["--keep-fields", "id"])
-        perhaps(0.2, ["--id-field", "label"], ["--id-field", "stars"], ["--id-field", "nowhere"])
-        perhaps(0.06, ["-0"])
-    perhaps(0.04, ["--max-record-bytes", "40"], ["--max-record-bytes", "1000"])
-    perhaps(0.08, ["--text-field", "label"], ["--text-field", "\x1b]0;x\x07"], ["--text-field", ""])
-    if pairs:
-        perhaps(0.1, ["--pair-field", "label"], ["--pair-field", "text"])
-        perhaps(0.12, ["--pre-split"])
-    perhaps(0.05, *(["--input-format", form] for form in ("txt", "jsonl", "csv", "tsv", "parquet")))
-    return found
-
-
 def _text(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     """Return one or two commands over a file of texts."""
     name = dice.choice(["tokenize", "tokenize", "embed", "chunk", "similar", "corpus", *HEADS])
-    file = file_of(dice, case, FIELDS.get(name, typed(dice, "text", "text pair")))
+    file = file_of(dice, case, FIELDS.get(name, dice.choice([["text"], ["text", "pair"]])))
+    pairs = name in ("tokenize", "embed", "classify", "next-sentence") and dice.random() < 0.15
+    source = ["--pairs" if pairs else "-i", file]
     if name == "corpus":
-        return [_corpus(dice, file, sound)]
-    if name == "similar":
-        more = typed(dice, "", "--id-field id", "--text-field label", "--top-k 50")
-        argv = ["similar", "a good film", "--corpus", file, *more, "-m", str(sound / "tiny")]
-        if dice.random() < 0.4:
-            twice = Command([*argv, "--vectors", "out.npy"], output="out.npy")
-            spoiled = partial(_spoil, dice=dice, out="out.npy")
-            return [twice._replace(after=dice.choice([None, spoiled])), twice]
-        return [Command(argv)]
-    pairs = name in ("tokenize", "embed", "classify", "next-sentence")
-    given = ["--pairs", file] if pairs and dice.random() < 0.15 else ["-i", file]
-    return [_over(name, given, dice, sound)]
+        name = dice.choice(["vocab", "prepare"])
+    run = _over(dice, name, source, sound)
+    if name != "similar" or not run.output:
+        return [run]
+    return [run._replace(after=_spoiling(dice, run.output) if dice.random() < 0.5 else None), run]
 
 
-def _over(name: str, given: list[str], dice: random.Random, sound: Path) -> Command:
+def _over(dice: random.Random, name: str, source: list[str], sound: Path) -> Command:
     """Return a command over files or stdin, with options of its own."""
-    free = name in ("tokenize", "embed", "fill-mask", "classify", "tag", "next-sentence")
-    argv = [name, *given, *reading(dice, pairs=free)]
-    if name not in ("tokenize", "embed", "classify", "fill-mask", "tag", "next-sentence"):
-        argv = [one for one in argv if one != "--pre-split"]
-    if name == "fill-mask" and dice.random() < 0.6:  # not every text has something to fill in
-        argv += ["--on-error", "skip"]
-    model = HEADS.get(name, "tiny")
-    argv += ["-m", str(sound / model)]
-    if name == "tokenize":
-        fields = ["--tokens", "--offsets", "--length", "--text", "--stats", "--word-ids", "--count"]
-        argv += dice.sample(fields, dice.choice([0, 0, 1, 2]))
-        argv += typed(dice, "", "", "--padding longest", "--truncation --max-length 8")
-        argv += typed(dice, "", "", "--overflowing --max-length 8 --stride 2")
-        argv += typed(dice, "", "", "-f table", "-f csv", "--workers 0")
-        forms = ("jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet")
-    elif name == "embed":
-        argv += typed(dice, "", "", "--token-vectors", "--word-vectors mean")
-        argv += typed(dice, "", "", "--precision int8", "--precision float16")
-        argv += dice.choice([[], [], ["--window", "2"], ["--prompt", "a: "], ["--max-length", "8"]])
-        ways = ["window", "error", "chunk"]
-        argv += dice.choice([[], *(["--on-truncate", way] for way in ways)])
-        forms = ("jsonl", "csv", "npy", "npz", "safetensors", "parquet")
-    elif name == "chunk":
-        argv += typed(dice, "", "--max-length 8", "--max-length 5 --overlap 2")
-        argv += typed(dice, "", "--at word", "--at sentence", "--first")
-        argv += typed(dice, "", "-f table", "-f csv", "-f txt")
-        forms = ("jsonl", "csv", "tsv", "parquet", "txt")
-    else:
-        argv += typed(dice, "", "-f table", "-f csv", "-f tsv", "--window 2")
-        forms = ("jsonl", "csv", "tsv", "parquet")
-    if dice.random() < 0.5 or "-f" in argv:
-        return Command(argv)
-    out = "out." + dice.choice([*forms, *forms, "jsonl.gz", "foo"])
-    return Command([*argv, "-o", out], output=out)
-
-
-def _corpus(dice: random.Random, file: str, sound: Path) -> Command:
-    """Return a command of pretraining over a corpus."""
-    more = [one for one in reading(dice, pairs=False, model=False)]
-    if dice.random() < 0.5:
-        sizes = ["--size", dice.choice(["5", "200", "1500", "9000"])]
-        return Command(["pretrain", "vocab", file, *sizes, *more, "-o", "out"], output="out")
-    argv = ["pretrain", "prepare", file, "--max-length", "12", *more, "-o", "out"]
-    argv += typed(dice, "", "-f parquet", "--whole-word", "--dupe-factor 2")
-    argv += typed(dice, "", "", "--extra number=id", "--extra a=text")
-    return Command([*argv, "-m", str(sound / "tiny")], output="out")
+    rule = f"over-{name}"
+    if name in HEADS:
+        rule = "over-task" if name in ("answer", "choose") else "over-free-task"
+    values = {"from": source, "file": source[1], "task": name, "model": HEADS.get(name, "")}
+    return command(dice, rule, sound=str(sound), **values)
 
 
 def _stdin(dice: random.Random, sound: Path, case: Path) -> list[Command]:
@@ -303,17 +208,14 @@ def _stdin(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     data = TEXT_FORMATS[form](dice, ["text"])
     if dice.random() < 0.4:
         data = mutated_bytes(data, dice)
-    if name == "vocab":
-        return [Command(["pretrain", "vocab", "-o", "out", "--size", "1500"], data, "out")]
-    said = ["--input-format", form] if dice.random() < 0.7 else []
     if name == "decode":
-        lines = [dump(_ids(dice)) for _ in range(dice.choice([1, 3, 9]))]
-        whole = "\n".join(lines).encode(errors="surrogatepass")
-        kinds = (whole, whole, mutated_bytes(whole, dice), data)
-        more = [*typed(dice, "", "--keep-fields"), *typed(dice, "", "--on-error skip")]
-        argv = ["decode", *said[:1], *(["jsonl"] if said else []), *more]
-        return [Command([*argv, "-m", str(sound / "tiny")], dice.choice(kinds))]
-    return [_over(name, ["-i", "-", *said], dice, sound)._replace(stdin=data)]
+        lines = "\n".join(dump(_ids(dice)) for _ in range(dice.choice([1, 3, 9])))
+        ids = lines.encode(errors="surrogatepass")
+        run, data = command(dice, "ids", sound=str(sound)), dice.choice([ids, ids, data])
+    else:
+        told = ["--input-format", form] if dice.random() < 0.7 else []
+        run = _over(dice, name, ["-i", "-", *told], sound)
+    return [run._replace(stdin=data)]
 
 
 def _ids(dice: random.Random) -> Any:
@@ -399,22 +301,12 @@ def vectors(dice: random.Random, case: Path, stem: str) -> str:
         data = how(data, dice) if form in ("npy", "safetensors") else mutated_bytes(data, dice)
     if dice.random() < 0.15:
         data = mutated_bytes(data, dice, head=200)
-    name, data = (
-        packed(f"{stem}.{form}", data, dice)
-        if dice.random() < 0.3
-        else (
-            f"{stem}.{form}",
-            data,
-        )
-    )
+    name = f"{stem}.{form}"
+    if dice.random() < 0.3:
+        name, data = packed(name, data, dice)
     (case / name).write_bytes(data)
     if dice.random() < 0.2:
-        manifest = {
-            "rows": 3,
-            "shape": [3, 4],
-            "precision": "float32",
-            "fingerprint": {"model": "x"},
-        }
+        manifest = {"rows": 3, "shape": [3, 4], "precision": "float32", "fingerprint": {"model": 1}}
         beside = mutated_json(manifest, dice).encode(errors="surrogatepass")
         (case / f"{name}.manifest.json").write_bytes(beside)
     return name
@@ -424,7 +316,7 @@ def _npz(array: np.ndarray, dice: random.Random) -> bytes:
     if dice.random() < 0.03:
         return bomb()
     out = io.BytesIO()
-    names = typed(dice, "embeddings", "input_ids", "embeddings ids", "x", "")
+    names = dice.choice([["embeddings"], ["input_ids"], ["embeddings", "ids"], ["x"], []])
     with zipfile.ZipFile(out, "w", dice.choice([0, 8])) as archive:
         for name in names:
             body = npy(array)
@@ -479,21 +371,9 @@ VECTOR_FORMATS: dict[str, Callable[[np.ndarray, random.Random], bytes]] = {
 def _vectors(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     """Return commands over files of vectors or ids."""
     one = vectors(dice, case, "one")
-    tiny = str(sound / "tiny")
-    match dice.randrange(4):
-        case 0:
-            other = vectors(dice, case, "other") if dice.random() < 0.5 else one
-            more = typed(dice, "", "--tolerance 0.1", "-f table")
-            return [Command(["compare", one, other, *more])]
-        case 1:
-            return [Command(["inspect", one, *typed(dice, "", "--json")])]
-        case 2:
-            more = typed(dice, "", "--on-error skip", "--keep-fields", "--as tokens")
-            return [Command(["decode", "-i", one, *more, "-m", tiny])]
+    other = vectors(dice, case, "other") if dice.random() < 0.5 else one
     (case / "c.txt").write_text("a\nb\nc\n")
-    return [
-        Command(["similar", "a", "--corpus", "c.txt", "--vectors", one, "-m", tiny], output=one)
-    ]
+    return [command(dice, "of-vectors", one=one, other=other, sound=str(sound))]
 
 
 # --- files of a run that is resumed -------------------------------------------------------------
@@ -506,77 +386,66 @@ def _resume(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     halfway = dice.random() < 0.6
     good = "\n".join(lines).encode() + b"\n"
     (case / "in.jsonl").write_bytes(good + (b"{broken\n" if halfway else b""))
-    many = typed(dice, "--update", "", "", "--token-vectors" if not out.endswith("csv") else "")
-    argv = ["embed", "-i", "in.jsonl", "-o", out, "--window", "2", *many]
-    argv += ["-m", str(sound / "tiny")]
+    spoil = _spoiling(dice, out)
 
-    def spoil(where: Path) -> None:
+    def change(place: Path) -> None:
         if halfway and dice.random() < 0.8:
-            (where / "in.jsonl").write_bytes(good)
+            (place / "in.jsonl").write_bytes(good)
         elif dice.random() < 0.3:  # as --update takes it
             changed = [*dice.sample(lines, 4), dump({"text": text(dice), "id": "new"})]
-            (where / "in.jsonl").write_text("\n".join(changed) + "\n", "utf-8", "surrogatepass")
-        _spoil(where, dice, out)
+            (place / "in.jsonl").write_text("\n".join(changed) + "\n", "utf-8", "surrogatepass")
+        spoil(place)
 
-    again = typed(dice, "--resume", "--resume", "--overwrite", "--update", "")
-    model = ["-m", str(sound / "tiny")]
-    near = ["similar", "a", *typed(dice, "", "--corpus in.jsonl"), "--vectors", out, *model]
-    alike = ["duplicates", "in.jsonl", "--vectors", out, *model]
-    index = ["inspect", f"{out}.index.jsonl"]
-    last = dice.choice([["inspect", out], ["compare", out, out], index, near, alike])
+    first = command(dice, "resumed", out=out, sound=str(sound))
     return [
-        Command(argv, output=out, after=spoil),
-        Command([*argv, *again], output=out),
-        Command(last, output=out),
+        first._replace(after=change),
+        Command([*first.argv, *command(dice, "again").argv]),
+        command(dice, "looked-at", out=out, sound=str(sound)),
     ]
 
 
 def _chain(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     """Return a command whose output, perhaps spoiled, is the input of others."""
     lines = [dump(record(dice, ["text"])) for _ in range(dice.choice([0, 1, 5]))]
-    (case / "in.jsonl").write_bytes("".join(f"{one}\n" for one in lines).encode())
-    model = ["-m", str(sound / "tiny")]
+    (case / "in.jsonl").write_bytes("".join(f"{line}\n" for line in lines).encode())
     form = dice.choice(["jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet"])
+    packs = ["", "", ".gz", ".zst"] if form in ("jsonl", "csv", "tsv") else [""]
+    names = {"out": f"out.{form}{dice.choice(packs)}", "sound": str(sound)}
     ids = dice.random() < 0.5 or form == "tsv"
-    out = f"out.{form}" + dice.choice(
-        ["", "", ".gz", ".zst"] if form[-2:] in ("nl", "sv") else [""]
-    )
-    first = ["tokenize", *typed(dice, "", "--tokens --text", "--padding max_length")]
-    if not ids:
-        kinds = [[], ["--precision", "int8"], ["--precision", "binary"], ["--precision", "float16"]]
-        first = ["embed", *dice.choice([*kinds, ["--token-vectors"], ["--word-vectors", "mean"]])]
-    first += ["-i", "in.jsonl", *typed(dice, "", "--keep-fields", "--id-field text")]
-    last = "last." + dice.choice(["jsonl", "csv", "parquet", "txt"])
-    where = ["-o", last] if dice.random() < 0.4 else []
-    nearest = ["similar", "a", "--corpus", "in.jsonl", "--vectors", out, *model]
-    further = [
-        ["decode", "-i", out, *typed(dice, "", "--keep-fields", "--as tokens"), *model],
-        ["inspect", out, *typed(dice, "", "--json")],
-        ["compare", out, out, *typed(dice, "", "--tolerance 0.1")],
-        ["tokenize", "-i", out, "--on-error", "skip", *model],
-    ]
-    chosen = dice.choice(further) if ids else dice.choice([*further, nearest, nearest])
-    spoil = partial(_spoil, dice=dice, out=out) if dice.random() < 0.5 else None
-    more = where if chosen[0] in ("decode", "tokenize") else []
-    return [
-        Command([*first, *model, "-o", out], output=out, after=spoil),
-        Command([*chosen, *more], output=last if more else out),
-    ]
+    first = command(dice, "made-ids" if ids else "made-vectors", **names)
+    spoil = _spoiling(dice, names["out"]) if dice.random() < 0.5 else None
+    rule = "further" if ids else dice.choice(["further", "further", "nearest"])
+    return [first._replace(after=spoil), command(dice, rule, **names)]
 
 
-def _spoil(where: Path, dice: random.Random, out: str) -> None:
-    """Break one or two of the files that a run left, the output among them."""
-    left = sorted(path for path in where.iterdir() if path.name.startswith(out))
-    for path in dice.sample(left, min(len(left), dice.choice([1, 1, 2]))):
-        data = path.read_bytes()
-        if path.suffix == ".json" and dice.random() < 0.7:
-            value = mutated_json(json.loads(data), dice)
-            path.write_bytes(value.encode(errors="surrogatepass"))
-        elif dice.random() < 0.2:
-            path.unlink()
-            links = [partial(path.symlink_to, name) for name in (path.name, "in.jsonl")]
-            if path.name.removeprefix(out) not in ("", ".index.jsonl"):  # those may be inputs
-                links += [partial(os.mkfifo, path), partial(path.symlink_to, "/dev/full")]
-            dice.choice([path.mkdir, list, *links])()
-        else:
-            path.write_bytes(mutated_bytes(data, dice))
+def _spoiling(dice: random.Random, out: str) -> Callable[[Path], None]:
+    """Return what breaks one or two of the files that a run left, the output among them."""
+
+    def spoil(place: Path) -> None:
+        names = [str(path.relative_to(place)) for path in place.rglob("*") if ordinary(path)]
+        left = sorted(name for name in names if name.startswith(out))
+        for name in dice.sample(left, min(len(left), dice.choice([1, 1, 2]))):
+            path = place / name
+            data = path.read_bytes()
+            if path.suffix == ".json" and dice.random() < 0.7:
+                data = mutated_json(json.loads(data), dice).encode(errors="surrogatepass")
+            elif dice.random() < 0.8:
+                data = mutated_bytes(data, dice)
+            else:
+                path.unlink()
+                links = [path.name, "in.jsonl"]
+                if name.removeprefix(out) not in ("", ".index.jsonl"):  # those may be inputs
+                    links += ["a pipe", "/dev/full"]
+                match dice.choice(["a folder", "nothing", *links]):
+                    case "a folder":
+                        path.mkdir()
+                    case "a pipe":
+                        os.mkfifo(path)
+                    case "nothing":
+                        pass
+                    case link:
+                        path.symlink_to(link)
+                continue
+            path.write_bytes(data)
+
+    return spoil

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from front import Result, call
 
 from . import folders, inputs, learning, states
-from .folders import Command
+from .grammar import Command
 
 KINDS = {
     "folder": folders.build,
     "input": inputs.build,
-    "learning": learning.build,
+    "example": learning.build,
     "state": states.build,
 }
 PREFIXES = ("error: ", "hint: ", "note: ", "warning: ")
@@ -31,7 +31,6 @@ OPTION = re.compile(r"(?<![\w-])--?[a-z]")
 PANIC = re.compile(r"\n?thread .* panicked at .*\n.*\n(note: .*\n)?")
 GROWTH = 700 << 20  # bytes
 LONG = 1500  # characters of a message
-KEPT = (".run",)
 PACKAGE = str(Path(__file__).parents[2] / "bertcli")
 
 
@@ -111,7 +110,7 @@ def message_problems(done: Result) -> Iterator[str]:
             yield f"a line on stderr: {line[:300]!r}"
         if len(line) > LONG:
             yield f"a message of thousands of characters: {line[:300]!r}"
-        bad = {one for one in line if unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp")}
+        bad = {sign for sign in line if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp")}
         if bad:
             yield f"control characters on stderr: {sorted(bad)!r} in {line[:300]!r}"
 
@@ -154,11 +153,11 @@ def json_problems(name: str, data: bytes) -> Iterator[str]:
         return
     for line in lines:
         try:
-            found = strict(line)
+            value = strict(line)
         except (ValueError, RecursionError) as bad:
             yield f"{name} is not strict JSON: {bad}, in {line[:300]!r}"
             return
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             yield f"{name} has a line that is no object: {line[:300]!r}"
 
 
@@ -166,10 +165,9 @@ def strict(text: str) -> Any:
     """Parse JSON as the standard has it."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        if len(dict(pairs)) < len(pairs):
             raise ValueError(f"a key twice: {[key for key, _ in pairs]}")
-        return found
+        return dict(pairs)
 
     def refuse(name: str) -> None:
         raise ValueError(f"the constant {name}")
@@ -193,10 +191,10 @@ def disk_problems(
         if path in after and after[path] != was:
             yield f"a file was changed: {path}"
     new = sorted(set(after) - set(before))
-    made = {f"{one}{end}" for one in outs for end in ("", ".manifest.json", ".index.jsonl")}
-    allowed = made if not done.code else {f"{one}{end}" for one in outs for end in KEPT}
+    whole = {f"{name}{end}" for name in outs for end in ("", ".manifest.json", ".index.jsonl")}
+    allowed = {f"{name}.run" for name in outs} if done.code else whole
     if done.code and ("--on-error" in command.argv or "--tolerance" in command.argv):
-        allowed |= made  # exit code 1 when any was skipped
+        allowed |= whole  # exit code 1 when any was skipped
     if command.argv[0] == "train":
         allowed |= {out}  # a run that began is there to be resumed
     left = [path for path in new if path.split("/")[0] not in allowed]
@@ -207,7 +205,7 @@ def disk_problems(
 
 def snapshot(place: Path) -> dict[str, Any]:
     """Return what is under a folder: kinds, and hashes of the files that are not large."""
-    found: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     for folder, names, files in os.walk(place):
         for name in (*names, *files):
             path = Path(folder, name)
@@ -216,23 +214,22 @@ def snapshot(place: Path) -> dict[str, Any]:
             if stat.S_ISREG(about.st_mode):
                 small = about.st_size < 1 << 20
                 kind = hashlib.sha256(path.read_bytes()).digest() if small else about.st_mtime_ns
-            found[str(path.relative_to(place))] = kind
-    return found
+            contents[str(path.relative_to(place))] = kind
+    return contents
 
 
 def where(failed: BaseException) -> str:
     """Return an exception with the last line of ours that it went through."""
-    frames = [one for one in traceback.extract_tb(failed.__traceback__)]
-    ours = [one for one in frames if one.filename.startswith(PACKAGE)] or frames
-    last = ours[-1]
+    frames = traceback.extract_tb(failed.__traceback__)
+    last = [*frames[-1:], *(frame for frame in frames if frame.filename.startswith(PACKAGE))][-1]
     place = last.filename.removeprefix(PACKAGE).lstrip("/")
     return f"{type(failed).__name__} at {place}:{last.name}: {last.line}"
 
 
 def shown(command: Command) -> str:
     """Return a command for a shell."""
-    said = "".join(f" {shlex.quote(one[:200])}" for one in command.argv)
-    return f"bertcli{said}" + (f" < stdin ({len(command.stdin)} bytes)" if command.stdin else "")
+    words = "".join(f" {shlex.quote(word[:200])}" for word in command.argv)
+    return f"bertcli{words}" + (f" < stdin ({len(command.stdin)} bytes)" if command.stdin else "")
 
 
 def peak_since() -> Any:
@@ -272,8 +269,8 @@ def serve(sound: Path, place: Path, errors: Path) -> None:
     faulthandler.enable(stacks)
     faulthandler.register(signal.SIGUSR1, stacks)
     for line in sys.stdin:
-        found = run_case(line.strip(), sound, emptied(place), errors)
-        answers.write(json.dumps(found) + "\n")
+        fault = run_case(line.strip(), sound, emptied(place), errors)
+        answers.write(json.dumps(fault) + "\n")
 
 
 if __name__ == "__main__":

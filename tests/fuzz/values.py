@@ -179,8 +179,3 @@ def mutated_bytes(data: bytes, dice: random.Random, head: int = 0) -> bytes:
                 if dice.random() < 0.4:
                     del body[at:]
     return bytes(body)
-
-
-def typed(dice: random.Random, *choices: str) -> list[str]:
-    """Return the words of one of these pieces of a command line."""
-    return dice.choice(choices).split()
