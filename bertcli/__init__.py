@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertcli.errors import BertcliError
     from bertcli.files.versions import __version__
     from bertcli.hub import find_model
-    from bertcli.inference.named_models import load
+    from bertcli.inference.torch_engine import load
     from bertcli.models.attention import Recording
     from bertcli.models.bert import BertModel
     from bertcli.models.config import BertConfig
@@ -71,7 +71,7 @@ _PLACES = {
     "Source": "bertcli.records.source",
     "Tokenizer": "bertcli.tokenizing.tokenizer",
     "find_model": "bertcli.hub",
-    "load": "bertcli.inference.named_models",
+    "load": "bertcli.inference.torch_engine",
     "save": "bertcli.checkpoints.load",
     "evaluate": "bertcli.cli.calls",
     "train": "bertcli.cli.calls",

@@ -66,8 +66,8 @@ embedding/sentence_modules
 embedding/embedder embedding/embedded
 embedding/options embedding/pooling embedding/sentence_config
 embedding/late_interaction embedding/sparse
-inference/__init__ inference/compute inference/cpu_engine inference/graph inference/quantizing
-inference/opening inference/openvino
+inference/__init__ inference/compute inference/cpu_engine inference/graph inference/exported_graph
+inference/openvino
 inference/pool inference/progress inference/runner inference/runtime
 models/distance_tables
 """.split()  # noqa: SIM905

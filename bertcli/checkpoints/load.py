@@ -37,7 +37,7 @@ from bertcli.models.surgery import initialise_weight
 
 Model: TypeAlias = BertModel | BertWithHead
 M = TypeVar("M", bound=Model, default=Model)  # of what class a model is loaded
-Device: TypeAlias = torch.device | str
+Place: TypeAlias = torch.device | str
 
 
 # --- loading ---
@@ -48,7 +48,7 @@ def load(
     cls: type[M] | None = None,
     *,
     pooler: bool | None = None,
-    device: Device = "cpu",
+    device: Place = "cpu",
     dtype: torch.dtype | None = None,
     fresh: bool = False,
     labels: Sequence[str] = (),

@@ -46,18 +46,16 @@ from bertcli.embedding.sentence_modules import (
 )
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.hub import ModelFolder
-from bertcli.inference.opening import open_runtime
 from bertcli.inference.progress import SILENCE, Advance, Ran, Tell
-from bertcli.inference.runner import Finish, Reading, Tokens, Work, result_of
+from bertcli.inference.runner import Finish, ModelSpec, Reading, Tokens, Work, result_of
 from bertcli.inference.runtime import (
     UNLIMITED,
-    ModelSpec,
     Runtime,
-    TokenizerLoader,
+    open_runtime,
+    open_tokenizer,
     refuse_extra,
     refuse_pairs,
     token_limit,
-    tokenizer_loader,
 )
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock
@@ -66,6 +64,7 @@ from bertcli.records.windows import CHARACTERS
 from bertcli.tokenizing.columns import PLACE, Encoded, Layout, RaggedBatch
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import Batch, TokenCounts, TokenizeRun, each_of
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -124,7 +123,7 @@ class Embedder:
         of_tokens, of_texts = (read_chain(folder.path, chain) for chain in chains)
         place = folder.path if sentence.static else folder.path / sentence.transformer
         spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
-        tokenizer = tokenizer_loader(spec, tell)
+        tokenizer = open_tokenizer(spec, tell)
         late = None if sentence.static else late_of(folder.path, options, tokenizer)
         if late:
             if options.on_truncate == "window":
@@ -137,7 +136,7 @@ class Embedder:
             prompts = {**sentence.prompts, **late.prompts}
             sentence = replace(sentence, prompts=prompts, default_prompt="document")
         asked, options = options.dim, settled(options, sentence)
-        terms = maker(tokenizer()) if maker else None
+        terms = maker(tokenizer) if maker else None
         refuse_changed_words(spec, options, late)
         reading = Reading(
             *_layers(place, options, of_tokens),
@@ -554,15 +553,13 @@ def refuse_infinite(records: Sequence[Record], vectors: np.ndarray | list[np.nda
         )
 
 
-def late_of(
-    folder: Path, options: EmbedOptions, tokenizer: TokenizerLoader
-) -> LateInteraction | None:
+def late_of(folder: Path, options: EmbedOptions, tokenizer: Tokenizer) -> LateInteraction | None:
     """Return how tokens are matched one by one, where that is asked for and the model is for it."""
     if not options.per_token or options.words is not None:
         return None
     from bertcli.embedding.late_interaction import DOCUMENT, QUERY, read_late
 
-    return read_late(folder, tokenizer(), QUERY if options.prompt_name == QUERY else DOCUMENT)
+    return read_late(folder, tokenizer, QUERY if options.prompt_name == QUERY else DOCUMENT)
 
 
 def _layers(

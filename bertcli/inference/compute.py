@@ -75,6 +75,13 @@ class Compute:
     threads: int | None = None  # of all processes together
     batch_tokens: int | None = None
 
+    @property
+    def beyond_openvino(self) -> str:
+        """The choice that OpenVINO cannot follow, "" for none."""
+        if not {*self.device.split(",")} <= {"auto", "cpu"}:
+            return f"--device {self.device}"
+        return f"--dtype {self.dtype}" if self.dtype == "float16" else ""
+
 
 def options_from(cls: type[T], options: Mapping[str, Any], **other: Any) -> T:
     """Return a record of options by their names, and of others. UsageError for an unknown one."""

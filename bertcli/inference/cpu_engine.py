@@ -14,7 +14,7 @@ longer than a small batch; and T is filled up for the same reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,9 @@ from bertcli.checkpoints.scan import GRAPHS, find_weights, read_config
 from bertcli.checkpoints.weights import Weights, read_weights
 from bertcli.errors import ModelError, UsageError, out_of_memory
 from bertcli.files.paths import sha256
-from bertcli.inference.compute import cpu_features, several
-from bertcli.inference.graph import OpenvinoNetwork, built
+from bertcli.files.typed_json import AGAIN
+from bertcli.inference.compute import cpu_features
+from bertcli.inference.graph import LOGITS, PADDED, STATES, Batch, Node, OpenvinoNetwork, built
 from bertcli.inference.openvino import (
     OpenvinoError,
     core_for_cpu,
@@ -34,15 +35,13 @@ from bertcli.inference.openvino import (
     openvino_core,
     settings,
 )
-from bertcli.inference.padded_graph import output_of_file
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Arriving, Device, Finish, Kept, Runner, Tokens
-from bertcli.inference.runtime import ModelSpec, Runtime, TokenizerLoader
+from bertcli.inference.runner import Arriving, Engine, Finish, Kept, ModelSpec, Reading, Tokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bertcli.inference.runner import Places, Reading, Tokens
+    from bertcli.inference.runner import Places
 
     Numbers = NDArray[np.int32]
 
@@ -120,25 +119,25 @@ class InGraph:
 
 
 @dataclass
-class CompiledModel(Device):
+class CompiledModel(Engine):
     """A compiled model, run by this process over texts whose rows have one length."""
 
     model: Any  # of OpenVINO
     weights: Weights  # whose memory it shares
     spec: ModelSpec
-    where = "cpu"
+    dtype: str
+    graph: Path | None  # the file that it is, where it was not made of weights
+    backend = "openvino"
 
     def __post_init__(self) -> None:
-        config = self.weights.config
+        config = self.config = self.weights.config
+        compute, step = self.spec.compute, PADDED_STEP if self.graph else STEP
         tables = (*config.extra_embeddings,)
-        step = STEP if self.weights.arrays else PADDED_STEP
         self.layout = RowLayout(self.spec.reading, config.most_tokens, tables, step)
         self.request, self.tensor = self.model.create_infer_request(), openvino_core().Tensor
-
-    @property
-    def threads(self) -> int:
-        """The threads that it takes."""
-        return int(self.model.get_property("INFERENCE_NUM_THREADS"))
+        self.threads = int(self.model.get_property("INFERENCE_NUM_THREADS"))
+        self.places = tuple(compute.device.replace("auto", "cpu").split(","))
+        self.budget = compute.batch_tokens or BUDGET
 
     def batches(self, texts: Tokens, budget: int) -> Iterator[Places]:
         """Yield texts of each length of rows, the longest first.
@@ -166,8 +165,26 @@ class CompiledModel(Device):
         rows: Kept = finish(InGraph(), states, self.spec.reading.counts(batch))
         return lambda: rows
 
+    def facts(self, threads: int) -> dict[str, Any]:
+        """Return what decides the numbers: threads do not."""
+        digests = {}
+        if self.graph:
+            files = (self.graph, self.graph.with_suffix(".bin"))
+            digests["graph"] = {path.name: sha256(path) for path in files}
+        return {
+            "backend": self.backend,
+            "openvino": openvino_core().get_version(),
+            "cpu": cpu_features(),
+            "dtype": self.dtype,
+            **digests,
+            "kernel": self.layout.form,
+            "device": "cpu",
+            "threads": None,
+            "batch_tokens": self.budget,
+        }
 
-def open_compiled(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell = SILENCE) -> Runtime:
+
+def open_compiled(spec: ModelSpec, tell: Tell = SILENCE) -> CompiledModel:
     """Make the graph of a folder's model and compile it for this CPU.
 
     Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
@@ -175,108 +192,96 @@ def open_compiled(spec: ModelSpec, tokenizer: TokenizerLoader, tell: Tell = SILE
     installed, or cannot run the model.
     """
     compute = spec.compute
-    if compute.dtype == "bfloat16" and not has_bfloat16():
-        tell.warn("this CPU has no bfloat16 arithmetic: computing in float32")
-        compute = replace(compute, dtype="float32")
-    dtype = "float32" if compute.dtype == "auto" else compute.dtype
-    spec = replace(spec, compute=replace(compute, dtype=dtype))
-    if reason := unable(spec):
+    if reason := compute.beyond_openvino:
         raise UsageError(f"{reason} is not possible with --backend openvino", "use --backend torch")
-    places = tuple(compute.device.replace("auto", "cpu").split(","))
-    if spec.one_device and len(places) > 1:
-        raise several(compute.device, "name one of them")
-    model, stored = compiled_model(spec), graph_file(spec)
-    runner, threads = Runner([model], budget_of(spec)), model.threads
-    if len(places) > 1:
-        from bertcli.inference.pool import process_runner  # with multiprocessing: a late import
-
-        share = replace(spec.compute, threads=max(1, threads // len(places)))
-        opener = partial(open_runner, replace(spec, compute=share))
-        runner = process_runner([(place, opener) for place in places], budget_of(spec))
-
-    def facts() -> dict[str, Any]:
-        return {
-            "backend": "openvino",
-            "openvino": openvino_core().get_version(),
-            "cpu": cpu_features(),
-            "dtype": dtype,
-            **({"graph": digests_of_graph(stored)} if stored else {}),
-            "kernel": model.layout.form,
-            "device": "cpu",
-            "threads": None,  # the numbers do not depend on them
-            "batch_tokens": budget_of(spec),
-        }
-
-    config = model.weights.config
-    return Runtime(spec, tokenizer(), config, runner, places, threads, facts, same_bits=True)
-
-
-def budget_of(spec: ModelSpec) -> int:
-    """Return the tokens of a batch."""
-    return spec.compute.batch_tokens or BUDGET
-
-
-def open_runner(spec: ModelSpec) -> Runner:
-    """Open a model in this process. Errors are those of `open_compiled`."""
-    return Runner([compiled_model(spec)], budget_of(spec))
-
-
-def compiled_model(spec: ModelSpec) -> CompiledModel:
-    """Make the graph of a model and compile it."""
-    spec.reading.indices(read_config(spec.folder).depth)
-    core, properties = core_for_cpu(), settings(spec.compute.dtype, spec.compute.threads)
-    pooler = bool(spec.pooler) if spec.kind == "BertModel" else None
-    stored = graph_file(spec)
-    if stored:
-        weights = Weights(read_config(spec.folder), spec.kind, {})
-        graph = built(OpenvinoNetwork(weights), spec, partial(output_of_file, path=stored))
+    core, dtype = core_for_cpu(), "float32" if compute.dtype == "auto" else compute.dtype
+    if dtype == "bfloat16" and not has_bfloat16():
+        tell.warn("this CPU has no bfloat16 arithmetic: computing in float32")
+        dtype = "float32"
+    config, made, file = read_config(spec.folder), None, graph_file(spec)
+    layers = spec.reading.indices(config.depth)
+    if file:
+        if spec.pooler or spec.reading.terms or layers != [config.depth]:
+            raise ModelError(
+                f"{file}: holds the last layer alone, without pooler or scores of words",
+                "use the model that it was exported from",
+            )
+        weights, made = Weights(config, spec.kind, {}), partial(output_of_file, path=file)
     else:
+        pooler = bool(spec.pooler) if spec.kind == "BertModel" else None
         weights = read_weights(spec.folder, spec.kind, pooler)
-        graph = built(OpenvinoNetwork(weights), spec)
+    graph = built(OpenvinoNetwork(weights), spec, made)
     try:
-        model = core.compile_model(graph, "CPU", properties)
+        model = core.compile_model(graph, "CPU", settings(dtype, compute.threads))
     except (RuntimeError, MemoryError) as failed:
         if out_of_memory(failed):
             raise OpenvinoError("out of memory: the model itself does not fit") from None
         reason = str(failed).strip().splitlines()[-1]
         raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
-    return CompiledModel(model, weights, spec)
+    return CompiledModel(model, weights, spec, dtype, file)
+
+
+# --- the graphs of others ---
 
 
 def graph_file(spec: ModelSpec) -> Path | None:
     """Return the file with the graph that is run, where it is not made of weights.
 
-    Raises UsageError for --dtype int8 without a graph in 8 bits, ModelError for a reading that
-    only weights allow.
+    Raises UsageError for --dtype int8 without a graph in 8 bits.
     """
-    place = spec.folder / GRAPHS["int8"]
-    if spec.compute.dtype == "int8" and not place.is_file():
+    if spec.compute.dtype != "int8":
+        files = find_weights(spec.folder)
+        return files.files[0] if files.format == "openvino" else None
+    file = spec.folder / GRAPHS["int8"]
+    if not file.is_file():
         raise UsageError(
             f"{spec.folder}: no 8-bit model, which --dtype int8 runs",
             "bertcli export -m MODEL -o DIR --dtype int8 makes one; then -m DIR",
         )
-    if spec.compute.dtype != "int8":
-        files = find_weights(spec.folder)
-        if files.format != "openvino":
-            return None
-        place = files.files[0]
-    reading, depth = spec.reading, read_config(spec.folder).depth
-    if spec.pooler or reading.terms or reading.indices(depth) != [depth]:
-        raise ModelError(
-            f"{place}: holds the last layer alone, without pooler or scores of words",
-            "use the model that it was exported from",
-        )
-    return place
+    return file
 
 
-def digests_of_graph(file: Path) -> dict[str, str]:
-    """Return the sha256 of the files of a graph, by name."""
-    return {path.name: sha256(path) for path in (file, file.with_suffix(".bin"))}
+def output_of_file(net: OpenvinoNetwork, batch: Batch, path: Path) -> Node:
+    """Return what the graph of a file makes of a batch: states [T, hidden], or logits.
+
+    Logits of whole texts are [B, ...], others [T, ...]. Raises ModelError for a file that is
+    broken, or has other inputs, outputs or sizes than this model.
+    """
+    try:
+        graph = net.core.Core().read_model(str(path))
+    except RuntimeError as failed:
+        reason = str(failed).strip().splitlines()[-1]
+        raise ModelError(f"{path}: not a whole graph of OpenVINO: {reason}", AGAIN) from None
+    ids, types = (batch.in_rows(net("Squeeze", x, [0])) for x in (batch.ids, batch.types))
+    inputs = dict(zip(PADDED, (ids, batch.real, types), strict=True))
+    for parameter in graph.get_parameters():
+        name = next(iter(parameter.output(0).get_names()), parameter.get_friendly_name())
+        if name not in inputs:
+            raise _unfit(path, f"it has an unknown input {name} (known: {', '.join(PADDED)})")
+        kind = parameter.get_element_type().get_type_name()
+        parameter.output(0).replace(net("Convert", inputs[name], destination_type=kind))
+    ends = [result.input_value(0) for result in graph.get_results()]
+    outputs = {name: end for end in ends for name in end.get_names()}
+    name = STATES if net.weights.kind == "BertModel" else LOGITS
+    if name not in outputs:
+        raise _unfit(path, f"it has no output {name} (but {', '.join(sorted(outputs)) or 'none'})")
+    x, config = outputs[name], net.config
+    width = (
+        config.hidden_size
+        if name == STATES
+        else {
+            "BertForMaskedLM": config.vocab_size,
+            "BertForNextSentencePrediction": 2,
+            "BertForQuestionAnswering": 2,
+        }.get(net.weights.kind, config.num_labels)
+    )
+    shape = x.get_partial_shape()
+    if shape.rank.is_dynamic or not shape[len(shape) - 1].compatible(net.core.Dimension(width)):
+        raise _unfit(path, f"config.json says {width} numbers a row, its {name} is {shape}")
+    if len(shape) == 2:
+        return x
+    return batch.packed(net("Reshape", x, [-1, width]))
 
 
-def unable(spec: ModelSpec) -> str:
-    """Return the choice that OpenVINO cannot follow, "" for none."""
-    compute = spec.compute
-    if not {*compute.device.split(",")} <= {"auto", "cpu"}:
-        return f"--device {compute.device}"
-    return f"--dtype {compute.dtype}" if compute.dtype == "float16" else ""
+def _unfit(path: Path, why: str) -> ModelError:
+    return ModelError(f"{path}: not the graph of this model: {why}", "export the model again")

@@ -31,8 +31,7 @@ from bertcli.models.distance_tables import (
 if TYPE_CHECKING:
     from bertcli.checkpoints.weights import Weights
     from bertcli.families.structure import Convolution, Disentangled, TextHead
-    from bertcli.inference.runner import Terms
-    from bertcli.inference.runtime import ModelSpec
+    from bertcli.inference.runner import ModelSpec, Terms
 
 Node: TypeAlias = Any  # an output of an operation of OpenVINO
 Stored: TypeAlias = "Callable[[OpenvinoNetwork, Batch], Node]"  # the graph of a file
@@ -54,6 +53,9 @@ USUAL: Mapping[str, Mapping[str, Any]] = {  # attributes, unless others are give
     "ReduceMean": {"keep_dims": False},
     "ReduceProd": {"keep_dims": False},
 }
+# What the graphs of others are given, int64 [B, L], and what they give.
+PADDED = ("input_ids", "attention_mask", "token_type_ids")
+STATES, LOGITS = "last_hidden_state", "logits"
 INPUTS = {"ids": 1, "types": 1, "back": 1, "rows": 2, "lengths": 1, "read": 1}  # and their axes
 
 
@@ -725,11 +727,3 @@ def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Stored | None = None) -
         x = pooler(net, x)
     x = x if reading.terms or stored else logits(net, x)
     return net.core.Model([x], [*net.inputs.values()])
-
-
-def loudest(net: OpenvinoNetwork, spec: ModelSpec) -> Any:
-    """Return a graph with the inputs of `built`: the largest size of each unit, layer by layer."""
-    built(net, spec)
-    sizes = (net("Abs", wide) for wide in net.widened.values())
-    largest = [net("ReduceMax", size, [0, 1]) for size in sizes]
-    return net.core.Model(largest, [*net.inputs.values()])

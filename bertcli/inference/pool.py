@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from queue import Queue
 
-from bertcli.errors import BertcliError
+from bertcli.errors import BertcliError, out_of_memory
 from bertcli.files.system_calls import born_deaf, ignore_terminal, start_tracker
-from bertcli.inference.runner import Arriving, Device, Finish, Kept, Runner, Tokens, Work, result_of
+from bertcli.inference.runner import Arriving, Device, Finish, Kept, Runner, Tokens
 
 PATIENCE = 10.0  # seconds until a process that lost its pipe has ended
 
-Open = Callable[[], Runner]  # is sent to the process
+Open = Callable[[], Device]  # is sent to the process
 
 
 class DeviceProcess(Device):
@@ -49,20 +49,13 @@ class DeviceProcess(Device):
         return self._answer
 
     def _answer(self) -> Kept:
-        self.warnings = warnings = list[str]()
-        while True:
-            try:
-                kind, value = self.line.recv()
-            except (EOFError, OSError):
-                raise self._lost() from None
-            match kind:
-                case "vectors":
-                    vectors: Kept = value
-                    return vectors
-                case "warning":
-                    warnings.append(value)
-                case _:
-                    raise value
+        try:
+            answer: Kept | Exception = self.line.recv()
+        except (EOFError, OSError):
+            raise self._lost() from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def _lost(self) -> BertcliError:
         self.process.join(PATIENCE)
@@ -125,16 +118,22 @@ def work(line: Connection, opener: Open) -> None:
     ignore_terminal()
     jobs: Queue[tuple[Tokens, Finish]] = Queue()
     threading.Thread(target=_receive, args=(line, jobs), daemon=True).start()
-    begun: deque[Work] = deque()
+    begun: deque[Callable[[], Kept | Exception]] = deque()
     try:
-        runner = opener()
+        device = opener()
         while True:
             while not (begun and jobs.empty()):
-                begun.append(runner.run(*jobs.get()))
-            vectors = result_of(begun.popleft(), lambda message: line.send(("warning", message)))
-            line.send(("vectors", vectors))
+                batch, finish = jobs.get()
+                try:
+                    begun.append(device.begin(batch, finish))
+                except (RuntimeError, MemoryError) as failed:
+                    if not out_of_memory(failed):
+                        raise
+                    device.free()
+                    begun.append(MemoryError)  # whose turn comes when those before it are sent
+            line.send(begun.popleft()())
     except BertcliError as error:
-        line.send(("error", error))
+        line.send(error)
     except OSError:
         os._exit(1)
 

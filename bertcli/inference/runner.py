@@ -12,13 +12,16 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
+from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
+from bertcli.inference.compute import Compute
 from bertcli.inference.progress import Ran
+from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import EXTRA, RaggedBatch
 from bertcli.tokenizing.ragged import offsets_of, spans
 from bertcli.tokenizing.run import Batch
@@ -147,6 +150,20 @@ class Reading:
         return counts
 
 
+@dataclass(frozen=True)
+class ModelSpec:
+    """What is to be opened. The processes of a pool are sent it as it is."""
+
+    folder: Path  # with config.json in it
+    compute: Compute = field(default_factory=Compute)
+    kind: str = "BertModel"  # the class, one of models.heads.ARCHITECTURES, or StaticEmbedding
+    reading: Reading = field(default_factory=Reading)
+    pooler: bool | None = None  # of a BertModel: None is yes if there are weights for it
+    parse_special: bool = True
+    extra: bool = False  # whether ids of extra embeddings come with the tokens
+    one_device: bool = False  # whether there may be no process per device
+
+
 # the model, packed states [T, D] of texts of these lengths (tokens that are read, so 1 each when
 # `Reading.first`) -> what is kept of them, one array per text; arrays of the library that the model
 # computes with, torch or NumPy. It is sent to other processes: a function or a frozen record.
@@ -167,9 +184,8 @@ Arriving = Callable[[], Kept]
 class Device(ABC):
     """Whatever runs a batch: a model in this process, or another process that has one."""
 
-    where: str  # for messages
+    where: str = "cpu"  # for messages
     depth = 1  # batches that it holds: one runs, the next one is there when it is done
-    warnings: Sequence[str] = ()  # that came up with the last batch
 
     @abstractmethod
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
@@ -186,44 +202,53 @@ class Device(ABC):
         """End now."""
 
 
+class Engine(Device):
+    """A model that is open in this process."""
+
+    backend: str  # as --backend names it
+    config: BertConfig
+    places: tuple[str, ...] = ("cpu",)  # all devices that are named for it
+    threads = 1  # of all devices together
+    budget = 0  # tokens of a batch
+    # Whether a vector depends on its text alone, to the last bit: in any batch, order and number
+    # of threads.
+    same_bits = True
+
+    @abstractmethod
+    def facts(self, threads: int) -> dict[str, Any]:
+        """Return what decides the numbers, where each device has so many threads; for manifests."""
+
+
+@dataclass(eq=False)
 class TextsOfRun:
     """The texts of a run, and what is kept of each, batch by batch."""
 
-    def __init__(self, texts: Tokens, finish: Finish) -> None:
-        self.texts, self.finish = texts, finish
-        self.array: np.ndarray | None = None
-        self.lists: dict[int, np.ndarray] = {}
-        self.left = len(texts)
+    texts: Tokens
+    finish: Finish
+    rows: list[Places] = field(default_factory=list)  # the numbers of the texts of each batch
+    vectors: list[Kept] = field(default_factory=list)
+    left: int = 0  # texts that are not done
 
     def keep(self, rows: Places, vectors: Kept) -> Ran:
         """Take in what is kept of the texts with these numbers, and return the step."""
-        if isinstance(vectors, list):
-            self.lists |= zip(rows.tolist(), vectors, strict=True)
-        else:
-            if self.array is None:
-                self.array = np.empty((len(self.texts), *vectors.shape[1:]), np.float32)
-            self.array[rows] = vectors
+        self.rows.append(rows)
+        self.vectors.append(vectors)
         self.left -= len(rows)
         return Ran(len(rows), int(self.texts.lengths[rows].sum()))
 
     @property
     def kept(self) -> Kept:
         """What was kept, in the order of the texts."""
-        if self.array is None:
-            return [self.lists[row] for row in range(len(self.texts))]
-        return self.array
+        if not self.rows:
+            return []
+        order = np.argsort(np.concatenate(self.rows))
+        if isinstance(self.vectors[0], np.ndarray):
+            return np.concatenate(self.vectors)[order]
+        vectors = [*chain.from_iterable(self.vectors)]
+        return [vectors[at] for at in order]
 
 
-class Batched(NamedTuple):
-    """A batch: texts of a run, by their numbers."""
-
-    run: TextsOfRun
-    rows: Places
-
-    @property
-    def texts(self) -> Tokens:
-        """The texts themselves."""
-        return self.run.texts.take(self.rows)
+Batched = tuple[TextsOfRun, "Places"]  # texts of a run, by their numbers
 
 
 class Runner:
@@ -247,12 +272,12 @@ class Runner:
         """Whether nothing is gained by giving it more work now."""
         return self.devices[0].depth == 1 or len(self.waiting) >= len(self.devices)
 
-    def run(self, texts: Tokens, finish: Finish, budget: int | None = None) -> Work:
+    def run(self, texts: Tokens, finish: Finish) -> Work:
         """Begin batches, as many as devices hold; what is returned runs and waits for all."""
-        run = TextsOfRun(texts, finish)
-        parts = self.devices[0].batches(texts, budget or self.budget)
+        run = TextsOfRun(texts, finish, left=len(texts))
         with self.lock:
-            self.waiting.extend(Batched(run, rows) for rows in parts)
+            parts = self.devices[0].batches(texts, self.budget)
+            self.waiting.extend((run, rows) for rows in parts)
             if self.devices[0].depth > 1:
                 self._hand_out()
         return self._wait(run)
@@ -261,24 +286,27 @@ class Runner:
         try:
             while run.left:
                 with self.lock:
-                    steps = self._steps()
-                yield from steps
+                    step = self._step()
+                if step:
+                    yield step
             return run.kept
         finally:
             if run.left:
                 with self.lock:
-                    self.waiting = deque(batch for batch in self.waiting if batch.run is not run)
+                    self.waiting = deque(batch for batch in self.waiting if batch[0] is not run)
 
-    def _steps(self) -> list[Ran]:
-        """Wait for the batch that was begun first, of whatever run."""
+    def _step(self) -> Ran | None:
+        """Wait for the batch that was begun first, of whatever run; or halve what is too large."""
         self._hand_out()
         if self.held:
-            device, (run, rows), arriving = self.held.popleft()
-            step = run.keep(rows, arriving())
-            return [*(Ran(warning=warning) for warning in device.warnings), step]
-        if self.waiting:  # not even alone
-            return [Ran(warning=self._shrink())]
-        return []
+            _, (run, rows), arriving = self.held.popleft()
+            try:
+                return run.keep(rows, arriving())
+            except (RuntimeError, MemoryError) as failed:  # of another process
+                if not out_of_memory(failed):
+                    raise
+                self.waiting.appendleft((run, rows))
+        return Ran(warning=self._shrink()) if self.waiting else None
 
     def _hand_out(self) -> None:
         """Begin batches; one that does not fit into memory waits until there is more."""
@@ -287,9 +315,9 @@ class Runner:
             device = self.devices[load.index(min(load))]
             if min(load) >= device.depth:
                 return
-            batch = self.waiting.popleft()
+            run, rows = batch = self.waiting.popleft()
             try:
-                arriving = device.begin(batch.texts, batch.run.finish)
+                arriving = device.begin(run.texts.take(rows), run.finish)
             except (RuntimeError, MemoryError) as failed:
                 if not out_of_memory(failed):
                     raise
@@ -303,7 +331,7 @@ class Runner:
         Raises BertcliError when one text alone is too much.
         """
         device = self.devices[0]
-        if len(self.waiting[0].rows) == 1:
+        if len(self.waiting[0][1]) == 1:
             raise BertcliError(
                 f"out of memory on {device.where} with a batch of {self.budget} tokens",
                 "use a smaller --max-length, another --device, or a smaller model",
@@ -311,9 +339,9 @@ class Runner:
         self.budget //= 2
         device.free()
         self.waiting = deque(
-            Batched(batch.run, batch.rows[part])
-            for batch in self.waiting
-            for part in device.batches(batch.texts, self.budget)
+            (run, rows[part])
+            for run, rows in self.waiting
+            for part in device.batches(run.texts.take(rows), self.budget)
         )
         return f"out of memory on {device.where}: batches of {self.budget} tokens from here on"
 

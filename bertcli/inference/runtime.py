@@ -1,47 +1,35 @@
 """A model that is open, whatever runs it: for vectors and for every task. Nothing here needs torch.
 
     spec = ModelSpec(folder, Compute(dtype="bfloat16"))
-    runtime = open_runtime(spec, tokenizer_loader(spec))
+    runtime = open_runtime(spec, open_tokenizer(spec))
     vectors = result_of(runtime.runner.run(Tokens.listed([[101, 102]]), finish))
 
-Nobody else puts a tokenizer, a config, weights and a device together; `opening` says
-who does. What can be told before the weights are read is told before.
+Nobody else puts a tokenizer, a config, weights and a device together, or chooses the engine: by
+what the user asks for and the machine has. What can be told before the weights are read is told
+before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import LARGEST_NUMBER
-from bertcli.inference.compute import Compute
+from bertcli.files.versions import install_command, require_torch
+from bertcli.inference.compute import gpu_possible, several
+from bertcli.inference.openvino import OpenvinoError, openvino_installed
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Reading, Runner
+from bertcli.inference.runner import Engine, ModelSpec, Runner
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-TokenizerLoader: TypeAlias = Callable[[], Tokenizer]  # loads it once
 UNLIMITED = LARGEST_NUMBER  # tokens of a text, for a model that takes any number
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """What is to be opened. The processes of a pool are sent it as it is."""
-
-    folder: Path  # with config.json in it
-    compute: Compute = field(default_factory=Compute)
-    kind: str = "BertModel"  # the class, one of models.heads.ARCHITECTURES, or StaticEmbedding
-    reading: Reading = field(default_factory=Reading)
-    pooler: bool | None = None  # of a BertModel: None is yes if there are weights for it
-    parse_special: bool = True
-    extra: bool = False  # whether ids of extra embeddings come with the tokens
-    one_device: bool = False  # whether there may be no process per device
 
 
 @dataclass(frozen=True)
@@ -55,9 +43,89 @@ class Runtime:
     devices: tuple[str, ...]
     threads: int  # of all processes together
     facts: Callable[[], dict[str, Any]]  # what decides the numbers, for manifests
-    # Whether a vector depends on its text alone, to the last bit: in any batch, order and number
-    # of threads.
-    same_bits: bool = False
+    same_bits: bool  # as in `Engine`
+
+
+# --- opening ---
+
+
+def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) -> Runtime:
+    """Open a model with the engine that is asked for, in a process for each device that is named.
+
+    Raises ModelError for a folder that is not a whole model of this kind, UsageError for a choice
+    that this model or this machine cannot follow.
+    """
+    if spec.kind in (STATIC, TERM_TABLE):
+        from bertcli.inference.static_engine import open_static
+
+        engine: Engine = open_static(spec, tokenizer)
+    else:
+        engine = open_engine(spec, tell)
+    places = engine.places
+    if spec.one_device and len(places) > 1:
+        raise several(spec.compute.device, "name one of them")
+    runner, share = Runner([engine], engine.budget), max(1, engine.threads // len(places))
+    if len(places) > 1:
+        from bertcli.inference.pool import process_runner  # with multiprocessing: a late import
+
+        chosen = replace(spec.compute, backend=engine.backend, threads=share)
+        specs = [replace(spec, compute=replace(chosen, device=place)) for place in places]
+        openers = [partial(open_engine, spec_there) for spec_there in specs]
+        runner = process_runner([*zip(places, openers, strict=True)], engine.budget)
+    facts = partial(engine.facts, share)
+    return Runtime(
+        spec, tokenizer, engine.config, runner, places, engine.threads, facts, engine.same_bits
+    )
+
+
+def open_engine(spec: ModelSpec, tell: Tell = SILENCE) -> Engine:
+    """Open a model in this process; no other engine is imported. Errors as of `open_runtime`.
+
+    auto is OpenVINO on a CPU, where it is installed and can do what is asked, else torch.
+    """
+    backend = spec.compute.backend
+    reason = "--backend torch" if backend == "torch" else ""
+    if backend == "auto":
+        reason = _not_openvino(spec)
+        tell.detail(f"backend: torch ({reason})" if reason else "backend: openvino")
+    if not reason:
+        from bertcli.inference.cpu_engine import open_compiled
+
+        try:
+            return open_compiled(spec, tell)
+        except OpenvinoError as failed:
+            if backend == "openvino" or spec.compute.dtype == "int8":
+                raise
+            tell.warn(f"{failed}; torch runs the model instead (--backend torch)")
+    if spec.compute.dtype == "int8":
+        raise UsageError(
+            f"--dtype int8 is not possible: OpenVINO computes it, on a CPU ({reason})",
+            "leave that out, or use --dtype float32"
+            if openvino_installed()
+            else f"{install_command('int8')}, or use --dtype float32",
+        )
+    require_torch(f"running the model ({reason})" if reason else "running the model")
+    from bertcli.inference.torch_engine import open_torch
+
+    return open_torch(spec, tell)
+
+
+def _not_openvino(spec: ModelSpec) -> str:
+    """Return why OpenVINO does not run what is asked for here; "" when it does."""
+    compute = spec.compute
+    if not openvino_installed():
+        return "OpenVINO is not installed"
+    if reason := compute.beyond_openvino:
+        return reason
+    if compute.device == "auto" and compute.dtype != "int8" and gpu_possible():
+        from bertcli.inference.devices import available
+
+        if (best := available()[0]) != "cpu":
+            return f"device {best}"
+    return ""
+
+
+# --- the tokenizer, and what it may give ---
 
 
 def token_limit(
@@ -78,11 +146,6 @@ def token_limit(
             f"give at most {fits}{instead}",
         )
     return asked or min(meant or tokenizer.limit or fits, fits)
-
-
-def tokenizer_loader(spec: ModelSpec, tell: Tell = SILENCE) -> TokenizerLoader:
-    """Return what loads the tokenizer of a model, when it is called first."""
-    return cache(partial(open_tokenizer, spec, tell))
 
 
 def open_tokenizer(spec: ModelSpec, tell: Tell = SILENCE) -> Tokenizer:

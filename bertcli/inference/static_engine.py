@@ -4,15 +4,16 @@
     table.means(ids, offsets)      # the mean over the tokens of each text [B, D]
 
 The table stays in its file, mapped into memory: only the rows of tokens that occur are read. A
-vector is added up token by token in the order of its text, STEP tokens at a time, so that its bits
-do not depend on other texts. Weights of terms from a table need no more than the ids of tokens, so
-nothing is run for them. Letters: `B` texts, `T` tokens of all of them, `V` rows, `D` dimensions.
+vector is added up text by text, so that its bits do not depend on others. Weights of terms from a
+table need no more than the ids of tokens, so nothing is run for them. Letters: `B` texts, `T`
+tokens of all of them, `V` rows, `D` dimensions.
 Source: sentence-transformers 6.2, StaticEmbedding; model2vec 0.10, StaticModel.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,8 @@ from bertcli.checkpoints.scan import TERM_TABLE, bert_folder, is_model2vec, requ
 from bertcli.checkpoints.stored_tensor import mapped
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.errors import ModelError
-from bertcli.files.typed_json import parse
-from bertcli.inference.runner import Arriving, Device, Finish, Kept, Runner, Tokens
-from bertcli.inference.runtime import UNLIMITED, ModelSpec, Runtime
+from bertcli.files.typed_json import LARGEST_NUMBER, parse
+from bertcli.inference.runner import Arriving, Engine, Finish, Kept, ModelSpec, Tokens
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     Places = NDArray[np.int64]
 
 ROWS = ("embedding.weight", "embeddings")  # of sentence-transformers, of model2vec
-TOGETHER = 256  # texts whose sums fit into the cache of a CPU
 STEP = 64  # tokens whose sum is a part of the whole: rounding errors of long sums add up
-LONG = 1024  # tokens of a text that are added up with those of others; a multiple of STEP
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,30 +61,13 @@ class StaticTable:
 
         That of a text without tokens is zero.
         """
-        lengths = np.diff(offsets)
-        order = np.argsort(-lengths, kind="stable")
-        vectors = np.empty((len(lengths), self.width), np.float32)
-        for start in range(0, len(order), TOGETHER):
-            rows = order[start : start + TOGETHER]
-            sums = self._sums(ids, offsets[rows], lengths[rows])
-            vectors[rows] = sums / np.maximum(lengths[rows], 1)[:, None].astype(np.float32)
+        vectors = np.zeros((len(offsets) - 1, self.width), np.float32)
+        for row, (start, end) in enumerate(pairwise(offsets.tolist())):
+            for first in range(start, end, STEP):
+                tokens = ids[first : min(first + STEP, end)]
+                vectors[row] += np.add.reduce(self._vectors(tokens), 0)
+        vectors /= np.maximum(np.diff(offsets), 1)[:, None].astype(np.float32)
         return vectors
-
-    def _sums(self, ids: np.ndarray, starts: Places, lengths: Places) -> np.ndarray:
-        """Return the sums over the tokens of texts, the longest first."""
-        sums = np.zeros((len(lengths), self.width), np.float32)
-        places = np.arange(min(int(lengths[0]), LONG))
-        counts = np.searchsorted(-lengths, -places, "left").tolist()  # of texts that are longer
-        for start in range(0, len(places), STEP):
-            parts = np.zeros((counts[start], self.width), np.float32)
-            for place, count in enumerate(counts[start : start + STEP], start):
-                parts[:count] += self._vectors(ids[starts[:count] + place])
-            sums[: len(parts)] += parts
-        for at in range(int((lengths > LONG).sum())):
-            tokens = ids[starts[at] : starts[at] + lengths[at]]
-            for place in range(LONG, len(tokens), STEP):
-                sums[at] += self._vectors(tokens[place : place + STEP]).sum(0)
-        return sums
 
     def _vectors(self, ids: np.ndarray) -> np.ndarray:
         """Return the vector of each token [n, D]."""
@@ -118,20 +99,18 @@ def read_table(folder: Path) -> StaticTable:
     return StaticTable(rows, mapping, weights)
 
 
-SIZES: dict[str, Any] = {  # that others ask for: there is no layer, and types make no difference
-    "num_hidden_layers": 0,
-    "max_position_embeddings": UNLIMITED,
-    "type_vocab_size": 256,
-}
-
-
-@dataclass(frozen=True)
-class StaticDevice(Device):
+class StaticEngine(Engine):
     """Takes the mean of the vectors of each text's tokens; without a table, nothing: [0, 2]."""
 
-    table: StaticTable | None = None
-    dropped: int | None = None  # the id of unknown words, which count for nothing
-    where = "cpu"
+    backend = "static"
+
+    def __init__(self, tokens: int, table: StaticTable | None, dropped: int | None) -> None:
+        """Take a table, and the id of unknown words where they count for nothing."""
+        self.table, self.dropped = table, dropped
+        width = table.width if table else 1
+        self.config = BertConfig(  # there is no layer, and types make no difference
+            tokens, width, 0, max_position_embeddings=LARGEST_NUMBER, type_vocab_size=256
+        )
 
     def batches(self, texts: Tokens, budget: int) -> list[Places]:
         """Return all texts as one batch."""
@@ -147,29 +126,28 @@ class StaticDevice(Device):
         vectors: Kept = self.table.means(ids, offsets) if self.table else nothing
         return lambda: vectors
 
+    def facts(self, threads: int) -> dict[str, Any]:
+        """Return what decides the numbers."""
+        drops = {"drops_unknown": self.dropped is not None} if self.table else {}
+        backend = self.backend if self.table else "none"
+        return {"backend": backend, "dtype": "float32", **drops, "device": "cpu"}
 
-def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> Runtime:
+
+def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> StaticEngine:
     """Open the table. ModelError when it is incomplete, or not the tokenizer's."""
-    facts: dict[str, Any] = {"backend": "none", "dtype": "float32", "device": "cpu"}
     if spec.kind == TERM_TABLE:  # read by who makes terms of tokens
-        device = StaticDevice()
-        config = BertConfig(len(tokenizer), hidden_size=1, num_attention_heads=1, **SIZES)
-    else:
-        folder = bert_folder(spec.folder)
-        table = read_table(folder)
-        if beyond := tokenizer.beyond(table.tokens):
-            token, index = beyond
-            raise ModelError(
-                f"{folder}: token {token!r} has id {index}, but the model has {table.tokens} "
-                "token vectors",
-                "use the tokenizer that belongs to this model",
-            )
-        device = StaticDevice(table, unknown_id(tokenizer) if is_model2vec(spec.folder) else None)
-        drops = {"drops_unknown": device.dropped is not None}
-        facts = {"backend": "static", "dtype": "float32", **drops, "device": "cpu"}
-        config = BertConfig(vocab_size=table.tokens, hidden_size=table.width, **SIZES)
-    runner = Runner([device], 0)
-    return Runtime(spec, tokenizer, config, runner, ("cpu",), 1, lambda: facts, same_bits=True)
+        return StaticEngine(len(tokenizer), None, None)
+    folder = bert_folder(spec.folder)
+    table = read_table(folder)
+    if beyond := tokenizer.beyond(table.tokens):
+        token, index = beyond
+        raise ModelError(
+            f"{folder}: token {token!r} has id {index}, but the model has {table.tokens} "
+            "token vectors",
+            "use the tokenizer that belongs to this model",
+        )
+    dropped = unknown_id(tokenizer) if is_model2vec(spec.folder) else None
+    return StaticEngine(table.tokens, table, dropped)
 
 
 def unknown_id(tokenizer: Tokenizer) -> int | None:

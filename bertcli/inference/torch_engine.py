@@ -1,97 +1,100 @@
-"""A model that torch runs, opened once: for vectors and for every task.
+"""A model that torch runs: the engine, and the network alone, by its name (`load`).
 
-`Encoder` runs batches of a token budget. A batch is packed, without padding, on a CPU, and on a GPU
-whose kernel takes that; elsewhere it is padded, of texts of similar length. In all cases what comes
-out is packed: the states of all tokens, one text after the other, `[T, D]`.
+A batch is padded, of texts of similar length; on a GPU whose kernel takes that, it is packed,
+without padding. In both cases what comes out is packed: the states of all tokens, one text after
+the other, `[T, D]`. What goes to a GPU or comes from it lies in pinned memory, and is waited for
+only where it is read: the next batch runs in the meantime.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bertcli.checkpoints.load import load
-from bertcli.errors import UsageError
-from bertcli.inference.compute import Compute
-from bertcli.inference.devices import (
-    Wire,
-    devices,
-    dtype_of,
-    put,
-    refuse_several,
-    slow,
-    use_threads,
-    varlen_kernel,
-)
-from bertcli.inference.pool import process_runner
+from bertcli.checkpoints import load as checkpoint
+from bertcli.checkpoints.comparison import LoadReport
+from bertcli.checkpoints.load import M, Place
+from bertcli.errors import BertcliError, UsageError, called_from_python, out_of_memory
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.inference.devices import devices, dtype_of, slow, use_threads
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import (
-    Arriving,
-    Device,
-    Finish,
-    Reading,
-    Runner,
-    Tokens,
-    batches,
-)
-from bertcli.inference.runtime import ModelSpec, Runtime
-from bertcli.models.attention import Varlen, packed, varlen
+from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens, batches
+from bertcli.models.attention import Varlen, varlen
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
-from bertcli.tokenizing.ragged import offsets_of
-from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.models.positions import NoDistance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bertcli.inference.runner import Places
 
-# Packed batches are filled up to a multiple of so many tokens: few sizes, so that the kernels and
-# the memory made for one batch serve the next. Else both pile up, to gigabytes.
-EVEN = 64
+
+@called_from_python()
+def load(
+    name: str | Path = DEFAULT_MODEL,
+    cls: type[M] | None = None,
+    *,
+    pooler: bool | None = None,
+    device: Place = "cpu",
+    dtype: torch.dtype | None = None,
+    fresh: bool = False,
+    labels: Sequence[str] = (),
+    revision: str | None = None,
+    offline: bool = False,
+) -> tuple[M, LoadReport]:
+    """Load the model of a folder, or of a name as in `find_model`, in eval mode, with a report.
+
+    The class is the one that its config.json names first, or ``cls``. The other arguments and the
+    errors are those of `bertcli.checkpoints.load.load`.
+    """
+    folder = Path(name)
+    if isinstance(name, str):
+        folder = Path(os.path.expanduser(name))
+        if not folder.is_dir():
+            folder = find_model(name, files=MODEL_FILES, revision=revision, offline=offline).path
+    return checkpoint.load(
+        folder, cls, pooler=pooler, device=device, dtype=dtype, fresh=fresh, labels=labels
+    )
 
 
-@dataclass
-class Encoder(Device):
+CPU = torch.device("cpu")
+
+
+class Encoder(Engine):
     """A model on a device, run by this process."""
 
-    model: BertModel | BertWithHead
-    reading: Reading
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    varlen: Varlen | None = None  # a kernel for packed texts on a GPU, as `varlen_kernel` finds it
+    backend = "torch"
+    same_bits = False
 
-    def __post_init__(self) -> None:
-        self.wire, self.where = Wire(self.device), str(self.device)
-        self.depth = 2 if self.device.type == "cuda" else 1
-        self.layers = self.reading.indices(self.bert.config.depth)
-        self.model.eval()
-
-    @property
-    def bert(self) -> BertModel:
-        """The model without its head."""
-        return self.model.bert if isinstance(self.model, BertWithHead) else self.model
-
-    @property
-    def kernel(self) -> str:
-        """The layout of texts of several lengths in a batch."""
-        if self.varlen is not None:
-            return "varlen"
-        return "packed" if self.device.type == "cpu" else "padded"
+    def __init__(
+        self,
+        model: BertModel | BertWithHead,
+        reading: Reading,
+        device: torch.device = CPU,
+        varlen: Varlen | None = None,
+    ) -> None:
+        """Take a model that is on the device; ``varlen`` is the kernel for packed texts there."""
+        self.model, self.reading, self.device, self.varlen = model.eval(), reading, device, varlen
+        self.bert = model.bert if isinstance(model, BertWithHead) else model
+        self.config, self.where, self.on_cuda = self.bert.config, str(device), device.type == "cuda"
+        self.depth = 2 if self.on_cuda else 1
+        self.layers = reading.indices(self.config.depth)
 
     def batches(self, texts: Tokens, budget: int) -> Iterable[Places]:
         """Yield texts of similar length.
 
         Idle tokens of a DeBERTa attend to the whole row, where padding would change them.
         """
-        if self.reading.idle is None or not self.bert.config.structure.blank_padding:
+        if self.reading.idle is None or not self.config.structure.blank_padding:
             yield from batches(texts.lengths, budget)
             return
         for length in np.unique(texts.lengths):
@@ -102,8 +105,8 @@ class Encoder(Device):
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Give a batch to the device, and return what waits for its vectors."""
         attended, reading = self.reading.attended(batch), self.reading
-        if self.kernel != "padded" and attended.all():
-            states, tokens = self._packed(batch)
+        if self.varlen and attended.all():
+            states, tokens = self._packed(batch, self.varlen)
         else:
             states, tokens = self._padded(batch, attended)
         of_layers = {
@@ -115,127 +118,139 @@ class Encoder(Device):
         if reading.mean:
             x = means(x, batch.lengths.tolist())
         elif reading.first or reading.token is not None:
-            x = x[self.wire.there(reading.places(batch))]
-        return self.wire.back(finish(self.model, x, reading.counts(batch)))
+            x = x[self._there(reading.places(batch))]
+        return self._back(finish(self.model, x, reading.counts(batch)))
 
-    def _packed(self, batch: Tokens) -> tuple[Iterator[Tensor], Any]:
+    def _packed(self, batch: Tokens, run: Varlen) -> tuple[Iterator[Tensor], Any]:
         """Return the states of each layer [T, hidden], and the index of the tokens in them."""
-        total = len(batch.ids)
-        idle = -total % EVEN
-        columns = np.zeros((3 + len(batch.extra), total + idle), np.int64)
-        at = np.arange(total) - np.repeat(batch.offsets[:-1], batch.lengths)
-        columns[:, :total] = np.stack([batch.ids, batch.types, at, *batch.extra.values()])
-        ids, types, at, *others = self.wire.there(columns)
-        # After the texts come the tokens that nobody asked for, each alone.
-        lengths = np.append(batch.lengths, np.ones(idle, np.int64))
-        kernel = self.bert.direction(packed(lengths.tolist()))
-        if self.varlen is not None:
-            ends = offsets_of(lengths).astype(np.int32)
-            kernel = varlen(self.wire.there(ends), int(lengths.max()), self.varlen)
+        at = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], batch.lengths)
+        columns = np.stack([batch.ids, batch.types, at, *batch.extra.values()]).astype(np.int64)
+        ids, types, at_there, *others = self._there(columns)
+        bounds = self._there(batch.offsets.astype(np.int32))
         extra = dict(zip(batch.extra, others, strict=True))
-        states = self.bert.states(ids, types=types, at=at, extra=extra, kernels=kernel)
-        return states, slice(total)
+        kernel = varlen(bounds, int(batch.lengths.max()), run)
+        return self.bert.states(ids, types=types, at=at_there, extra=extra, kernels=kernel), ...
 
-    def _padded(
-        self, batch: Tokens, attended: NDArray[np.bool_]
-    ) -> tuple[Iterator[Tensor], tuple[Tensor, ...]]:
+    def _padded(self, batch: Tokens, attended: NDArray[np.bool_]) -> tuple[Iterator[Tensor], Any]:
         """Return the states of each layer [B, L, hidden], and the index of the tokens in them."""
         real = np.arange(batch.lengths.max()) < batch.lengths[:, None]
         columns = np.zeros((2 + len(batch.extra), *real.shape), np.int64)
         columns[:, real] = np.stack([batch.ids, batch.types, *batch.extra.values()])
         looked_at = real.copy()
         looked_at[real] = attended
-        keep, (ids, types, *others) = self.wire.there(looked_at), self.wire.there(columns)
+        keep = None if looked_at.all() else self._there(looked_at)
+        ids, types, *others = self._there(columns)
         extra = dict(zip(batch.extra, others, strict=True))
         # The mask itself as the index would have to be waited for.
-        return self.bert.states(ids, keep, types, extra=extra), tuple(
-            map(self.wire.there, real.nonzero())
-        )
+        tokens = tuple(map(self._there, real.nonzero()))
+        return self.bert.states(ids, keep, types, extra=extra), tokens
+
+    def _there(self, array: np.ndarray) -> Tensor:
+        """Return an array as a tensor on the device. The array may be changed at once."""
+        tensor = torch.from_numpy(array)
+        return (tensor.pin_memory() if self.on_cuda else tensor).to(self.device, non_blocking=True)
+
+    def _back(self, vectors: Tensor | Sequence[Tensor]) -> Arriving:
+        """Begin to fetch vectors, or those of each text; what is returned waits for them."""
+        whole = vectors if isinstance(vectors, Tensor) else torch.cat(list(vectors))
+        # NumPy has no bfloat16, and nobody wants float16.
+        wide = whole if whole.element_size() >= 4 else whole.float()
+        here = wide.to("cpu", non_blocking=self.on_cuda)  # pinned, where it is not waited for
+        done = torch.cuda.current_stream(self.device).record_event() if self.on_cuda else None
+
+        def arrived() -> np.ndarray | list[np.ndarray]:
+            if done:
+                done.synchronize()
+            if isinstance(vectors, Tensor):
+                return here.numpy()
+            ends = np.cumsum([len(vector) for vector in vectors])[:-1]
+            # copied: a view would hold the pinned memory of the whole batch
+            return [part.copy() for part in np.split(here.numpy(), ends)]
+
+        return arrived
 
     def free(self) -> None:
         """Give back what is kept for later batches."""
-        if self.device.type == "cuda":
+        if self.on_cuda:
             torch.cuda.empty_cache()
+
+    def facts(self, threads: int) -> dict[str, Any]:
+        """Return what decides the numbers; devices of a kind give the same."""
+        return {
+            "backend": self.backend,
+            "dtype": str(self.bert.embeddings.word_embeddings.weight.dtype)[6:],
+            "kernel": "varlen" if self.varlen else "padded",
+            "device": self.device.type,
+            # where they compute: the last bits of a sum depend on them
+            "threads": threads if self.device.type == "cpu" else None,
+            "batch_tokens": self.budget,
+        }
 
 
 def combined(states: Sequence[Tensor], how: str) -> Tensor:
     """Combine the states [..., D] of layers: [..., D], concatenated or [..., k, D]."""
-    match how:
-        case "mean":
-            return torch.stack(list(states)).mean(0) if len(states) > 1 else states[0]
-        case "sum":
-            return torch.stack(list(states)).sum(0)
-        case "concat":
-            return torch.cat(list(states), -1)
-        case "stack":
-            return torch.stack(list(states), -2)
-        case unknown:
-            raise UsageError(f"unknown --layer-combine {unknown!r}")
+    if how == "concat":
+        return torch.cat(list(states), -1)
+    stacked = torch.stack(list(states), -2)
+    return stacked if how == "stack" else stacked.sum(-2) if how == "sum" else stacked.mean(-2)
 
 
-def open_torch(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) -> Runtime:
-    """Load a model, on as many devices as are named.
+def open_torch(spec: ModelSpec, tell: Tell = SILENCE) -> Encoder:
+    """Load a model onto a device, or into memory where several are named: to see that it runs.
 
     Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
     choice that this model or this machine cannot follow.
     """
-    compute = spec.compute
-    if spec.one_device:
-        refuse_several(compute.device, "name one of them")
-    threads = use_threads(compute.threads)
-    places = devices(compute.device)
+    compute, threads = spec.compute, use_threads(spec.compute.threads)
+    places, dtype = devices(compute.device), dtype_of(compute.dtype)
     if len({place.type for place in places}) > 1:
         raise UsageError(
             f"--device {compute.device} names devices of several kinds",
             "their results differ in the last digits; name devices of one kind",
         )
-    device, names, budget = places[0], tuple(map(str, places)), budget_of(compute, places[0])
-    share, runner = max(1, threads // len(places)), None
-    if message := slow(dtype_of(compute.dtype), device):
+    device = places[0]
+    if message := slow(dtype, device):
         tell.warn(message)
-    if len(places) > 1:
-        computes = [replace(compute, threads=share, device=name) for name in names]
-        openers = [partial(open_runner, replace(spec, compute=compute)) for compute in computes]
-        runner = process_runner([*zip(names, openers, strict=True)], budget)
+    model, _ = checkpoint.load(
+        spec.folder, ARCHITECTURES[spec.kind], pooler=spec.pooler, dtype=dtype
+    )
     try:
-        encoder = _loaded(spec, device, tell, elsewhere=runner is not None)
-    except BaseException:
-        if runner:
-            runner.close()
-        raise
-    facts = {
-        "backend": "torch",
-        "dtype": str(encoder.bert.embeddings.word_embeddings.weight.dtype)[6:],
-        "kernel": encoder.kernel,
-        "device": device.type,  # devices of a kind give the same numbers
-        # where they compute: the last bits of a sum depend on them
-        "threads": share if device.type == "cpu" else None,
-        "batch_tokens": budget,
-    }
-    runner, config = runner or Runner([encoder], budget), encoder.bert.config
-    return Runtime(spec, tokenizer, config, runner, names, threads, lambda: facts)
-
-
-def open_runner(spec: ModelSpec) -> Runner:
-    """Load a model in a process of its own, whose parent has checked it and says what is wrong."""
-    use_threads(spec.compute.threads)
-    (device,) = devices(spec.compute.device)
-    return Runner([_loaded(spec, device)], budget_of(spec.compute, device))
-
-
-def _loaded(
-    spec: ModelSpec, device: torch.device, tell: Tell = SILENCE, *, elsewhere: bool = False
-) -> Encoder:
-    """Read the weights; where other processes run the model, only to see that they can."""
-    dtype = dtype_of(spec.compute.dtype)
-    model, _ = load(spec.folder, ARCHITECTURES[spec.kind], pooler=spec.pooler, dtype=dtype)
-    put(model, torch.device("cpu") if elsewhere else device)
+        model.to(device if len(places) == 1 else "cpu")
+    except (RuntimeError, MemoryError) as failed:
+        if not out_of_memory(failed):
+            raise
+        raise BertcliError(
+            f"out of memory on {device}: the model itself does not fit",
+            "use another --device, --dtype bfloat16, or a smaller model",
+        ) from None
     encoder = Encoder(model, spec.reading, device)
-    if device.type == "cuda":
-        encoder.varlen = varlen_kernel(encoder.bert, device, tell)
+    encoder.places, encoder.threads = tuple(map(str, places)), threads
+    # Few enough for a CPU's cache, or many for a GPU.
+    encoder.budget = compute.batch_tokens or (4096 if device.type == "cpu" else 1 << 16)
+    if encoder.on_cuda:
+        encoder.varlen, reason = varlen_kernel(encoder.bert, device)
+        layout = f"padded ({reason})" if reason else "varlen, without padding"
+        tell.detail(f"attention: {layout}")
     return encoder
 
 
-def budget_of(compute: Compute, device: torch.device) -> int:
-    """Return the tokens of a batch: few enough for a CPU's cache, or many for a GPU."""
-    return compute.batch_tokens or (4096 if device.type == "cpu" else 1 << 16)
+def varlen_kernel(model: BertModel, device: torch.device) -> tuple[Varlen | None, str]:
+    """Return torch's kernel for packed texts; or None, and why this model cannot run with it."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None, f"torch {torch.__version__} does not have it"
+    dtype = model.embeddings.word_embeddings.weight.dtype
+    if dtype.itemsize != 2:
+        return None, f"varlen computes in half precision, not in {str(dtype)[6:]}"
+    distances = (layer.attention.self.distance_embedding for layer in model.encoder.layer)
+    if model.config.is_decoder or any(type(distance) is not NoDistance for distance in distances):
+        return None, "varlen cannot add to the scores"
+    x = torch.zeros(1, 1, model.config.head_size, dtype=dtype, device=device)
+    bounds = torch.arange(2, dtype=torch.int32, device=device)
+    run = cast("Varlen", varlen_attn)  # which returns more only where that is asked for
+    try:
+        run(x, x, x, bounds, bounds, 1, 1)
+    except (RuntimeError, ValueError, TypeError) as failed:
+        return None, f"varlen failed: {str(failed).partition(chr(10))[0]}"
+    return run, ""

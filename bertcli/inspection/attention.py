@@ -102,7 +102,8 @@ def look(
     require_torch("--attention")
 
     from bertcli.checkpoints.load import load
-    from bertcli.inference.runtime import ModelSpec, open_tokenizer, refuse_pairs
+    from bertcli.inference.runner import ModelSpec
+    from bertcli.inference.runtime import open_tokenizer, refuse_pairs
     from bertcli.models.bert import BertModel
     from bertcli.models.forward_passes import attention_maps
 

@@ -37,19 +37,20 @@ from bertcli.files.typed_json import read_objects
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
 from bertcli.inference.cpu_engine import RowLayout
-from bertcli.inference.graph import Node, OpenvinoNetwork, activated, states
-from bertcli.inference.openvino import nncf, openvino, settings
-from bertcli.inference.padded_graph import (
-    LOGITS,
-    STATES,
+from bertcli.inference.exported_graph import (
     VECTORS,
     PaddedBatch,
+    calibration_texts,
+    loud_units,
     named_model,
     padded_scores,
+    quantized,
     write_graph,
+    write_onnx,
 )
+from bertcli.inference.graph import LOGITS, STATES, Node, OpenvinoNetwork, activated, states
+from bertcli.inference.openvino import nncf, openvino, settings
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.quantizing import calibration_texts, loud_units, quantized
 from bertcli.inference.runner import Reading, Tokens, result_of
 from bertcli.tasks.head import COMMANDS, Head, Settings, command_of, text_logits, token_logits
 
@@ -218,12 +219,7 @@ def export(
         _copy(source.path, folder)
         path = folder / options.file
         path.parent.mkdir()
-        if options.to == "onnx":
-            from bertcli.inference.onnx_graph import write_onnx
-
-            write_onnx(graph, path)
-        else:
-            write_graph(graph, path)
+        (write_onnx if options.to == "onnx" else write_graph)(graph, path)
         accuracy = agreement(model, graph, held_out)
         if not accuracy["mean_cosine"] >= FAR:
             raise BertcliError(

@@ -22,12 +22,11 @@ from bertcli.embedding.sentence_config import default_prompt
 from bertcli.errors import InputError, ModelError
 from bertcli.hub import ModelFolder
 from bertcli.inference.compute import Compute
-from bertcli.inference.opening import open_runtime
 from bertcli.inference.progress import SILENCE, Ran, Tell
-from bertcli.inference.runner import Finish, Reading, Tokens, result_of
+from bertcli.inference.runner import Finish, ModelSpec, Reading, Tokens, result_of
 from bertcli.inference.runtime import (
-    ModelSpec,
     Runtime,
+    open_runtime,
     open_tokenizer,
     refuse_pairs,
     token_limit,
@@ -146,7 +145,7 @@ class Head(OpenModel):
             tokenizer = open_tokenizer(spec, tell)
             spec = replace(spec, reading=reading(spec, tokenizer))
             prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
-            return cls(open_runtime(spec, lambda: tokenizer, tell), settings, tell, prompt)
+            return cls(open_runtime(spec, tokenizer, tell), settings, tell, prompt)
         except ModelError:
             refuse_without_head(folder, kind)  # has more to say of it
             raise

@@ -30,7 +30,7 @@ from safetensors.numpy import load_file, save_file
 
 import bertcli
 from bertcli.hub import DEFAULT_MODEL
-from bertcli.inference import cpu_engine, devices, opening
+from bertcli.inference import cpu_engine, devices, runtime
 
 ROOT = Path(__file__).parents[2]
 OPENVINO = ("--backend", "openvino")
@@ -172,15 +172,15 @@ def test_every_thread_gets_the_vectors_of_its_texts():
 
 
 def test_a_process_that_calls_main_again_keeps_no_model(monkeypatch):
-    opened, compiled_model = [], cpu_engine.compiled_model
+    opened, open_compiled = [], cpu_engine.open_compiled
 
-    def noted(spec):
-        device = compiled_model(spec)
+    def noted(*given):
+        device = open_compiled(*given)
         words = device.weights.arrays["bert.embeddings.word_embeddings.weight"]
         opened.extend(map(weakref.ref, (device.model, device.request, words)))
         return device
 
-    monkeypatch.setattr(cpu_engine, "compiled_model", noted)
+    monkeypatch.setattr(cpu_engine, "open_compiled", noted)
     for _ in range(3):
         good(*EMBED)
     gc.collect()
@@ -204,7 +204,7 @@ run()
 NEEDLESS = """
 cli.options.task cli.commands.tokenize checkpoints.load embedding.sparse
 embedding.late_interaction embedding.sparse tokenizing.chunks
-vectors.run vectors.output vectors.update inference.quantizing inference.pool
+vectors.run vectors.output vectors.update inference.exported_graph inference.pool
 """.split()  # noqa: SIM905
 
 
@@ -339,11 +339,11 @@ def test_auto_is_openvino_on_a_cpu_and_torch_for_all_else(monkeypatch):
 
 
 def test_auto_is_torch_where_there_is_a_gpu(monkeypatch):
-    monkeypatch.setattr(opening, "gpu_possible", lambda: True)
+    monkeypatch.setattr(runtime, "gpu_possible", lambda: True)
     assert backend() == "openvino"  # torch finds none
     monkeypatch.setattr(devices, "available", lambda: ["cuda:0", "cpu"])
-    monkeypatch.setattr(opening, "_torch", lambda *given: pytest.skip("reached"))
-    with pytest.raises(pytest.skip.Exception, match="reached"):
+    monkeypatch.setattr(runtime, "require_torch", lambda why: pytest.skip(why))
+    with pytest.raises(pytest.skip.Exception, match="device cuda:0"):
         backend()
 
 

@@ -17,10 +17,9 @@ from bertcli.embedding.pooling import Pooling
 from bertcli.families.config_checks import HIDDEN_ACTS
 from bertcli.families.registry import FAMILIES
 from bertcli.inference.compute import Compute
-from bertcli.inference.cpu_engine import open_runner
+from bertcli.inference.cpu_engine import open_compiled
 from bertcli.inference.openvino import has_bfloat16
-from bertcli.inference.runner import Reading, Tokens, result_of
-from bertcli.inference.runtime import ModelSpec
+from bertcli.inference.runner import ModelSpec, Reading, Runner, Tokens, result_of
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 
@@ -124,7 +123,8 @@ def test_states_are_those_of_torch(tmp_path, changes):
         extra={name: np.arange(sum(map(len, ids))) % size for name, size in tables},
     )
     for reading in (Reading((0, 1, -1), "stack"), Reading((1, -1), "concat", first=True)):
-        runner = open_runner(ModelSpec(tmp_path, Compute(dtype="float32"), reading=reading))
+        spec = ModelSpec(tmp_path, Compute(dtype="float32"), reading=reading)
+        runner = Runner([open_compiled(spec)], 4096)
         ours = result_of(runner.run(texts, Pooling(("cls" if reading.first else "none",))))
         for at, (row, kinds) in enumerate(zip(ids, types, strict=True)):
             extra = {

@@ -7,9 +7,8 @@ from model_reference import randomise, tiny
 from torch.nn import functional as F
 
 from bertcli.errors import BertcliError
-from bertcli.inference.devices import unfit
 from bertcli.inference.runner import Reading, Runner, Tokens, first_tokens, result_of
-from bertcli.inference.torch_engine import Encoder
+from bertcli.inference.torch_engine import Encoder, varlen_kernel
 from bertcli.models.bert import BertModel
 from bertcli.models.surgery import prune_heads
 
@@ -17,13 +16,13 @@ CPU = torch.device("cpu")
 LENGTHS = [5, 1, 12, 12, 3, 24, 1, 2, 12, 5, 24, 7]
 
 
-def attend(q, k, v, asked, bounds, most, longest, leak=0):
-    """Attend text by text, as `varlen_attn` does all at once; `leak` sees the next text, too."""
+def attend(q, k, v, asked, bounds, most, longest):
+    """Attend text by text, as `varlen_attn` does all at once."""
     assert (asked.dtype, bounds.dtype) == (torch.int32, torch.int32)
     assert (int(asked.diff().max()), int(bounds.diff().max())) <= (most, longest)
     parts = []
     for at in range(len(bounds) - 1):
-        mine, seen = slice(*asked[at : at + 2]), slice(bounds[at], bounds[at + 1] + leak)
+        mine, seen = slice(*asked[at : at + 2]), slice(*bounds[at : at + 2])
         one = [x.transpose(0, 1) for x in (q[mine], k[seen], v[seen])]
         parts.append(F.scaled_dot_product_attention(*one).transpose(0, 1))
     return torch.cat(parts)
@@ -73,38 +72,26 @@ def first(model, packed, lengths):
         (Reading(token=3), states),
     ],
 )
-@pytest.mark.parametrize("kernel", ["varlen", "padded"])
-def test_every_layout_gives_the_vectors_of_the_packed_one(
-    model, texts, reading, finish, kernel, monkeypatch
-):
+def test_a_packed_batch_gives_the_vectors_of_the_padded_one(model, texts, reading, finish):
     expected = result_of(alone(model, reading).run(texts, finish))
-    other = alone(model, reading, attend if kernel == "varlen" else None)
-    if kernel == "padded":
-        monkeypatch.setattr(Encoder, "kernel", kernel)
-    found = result_of(other.run(texts, finish))
+    found = result_of(alone(model, reading, attend).run(texts, finish))
     for one, another in zip(expected, found, strict=True):
         assert one.shape == another.shape
         assert np.abs(one - another).max(initial=0) < 1e-5
 
 
-def refuse(*given):
-    raise RuntimeError("no kernel for this GPU\nand more")
-
-
-def leaking(*given):
-    return attend(*given, leak=1)
-
-
 @pytest.mark.parametrize(
-    ("kernel", "reason"),
+    ("changes", "dtype", "reason"),
     [
-        (leaking, "varlen differs from it by"),
-        (lambda *given: attend(*given) * float("nan"), "varlen differs from it by nan"),
-        (refuse, "varlen failed: no kernel for this GPU"),
+        ({}, torch.float32, "varlen computes in half precision, not in float32"),
+        ({"position_embedding_type": "relative_key"}, torch.bfloat16, "cannot add to the scores"),
+        ({"is_decoder": True}, torch.bfloat16, "varlen cannot add to the scores"),
+        ({}, torch.bfloat16, "varlen failed: "),  # there is none for a CPU
     ],
 )
-def test_a_kernel_that_differs_or_fails_steps_aside(kernel, reason):
-    assert reason in unfit(randomise(BertModel(tiny())).to(torch.bfloat16), CPU, kernel)
+def test_a_kernel_that_cannot_run_the_model_steps_aside(changes, dtype, reason):
+    run, why = varlen_kernel(randomise(BertModel(tiny(**changes))).to(dtype), CPU)
+    assert run is None and reason in why
 
 
 @pytest.mark.parametrize("finish", [states, first])

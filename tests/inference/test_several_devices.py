@@ -30,9 +30,8 @@ from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.devices import devices
 from bertcli.inference.pool import process_runner
-from bertcli.inference.runner import Reading, Tokens, result_of
-from bertcli.inference.runtime import ModelSpec
-from bertcli.inference.torch_engine import open_runner
+from bertcli.inference.runner import ModelSpec, Reading, Tokens, result_of
+from bertcli.inference.torch_engine import open_torch
 
 ONE, TWO = ("--device", "cpu", "--threads", 1), ("--device", "cpu,cpu", "--threads", 2)
 AUTO = {"BERTCLI_BACKEND": "auto"}  # which starts sooner than torch
@@ -210,7 +209,7 @@ def test_a_signal_while_a_process_is_started_is_heard_and_leaves_none(tmp_path):
 def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
     """A model that changes between the look of the parent and that of the processes."""
     spec = ModelSpec(folder.path, reading=Reading((7,)))
-    pool = process_runner([("cpu", partial(open_runner, spec))], 100)
+    pool = process_runner([("cpu", partial(open_torch, spec))], 100)
     work = pool.run(Tokens.listed([[1]]), Pooling(("mean",)))
     with pytest.raises(UsageError, match="layer 7 not found") as error:
         result_of(work)
@@ -312,7 +311,7 @@ def test_a_choice_that_cannot_be_followed_leaves_no_process(folder):
 
 def test_a_pool_that_lost_a_process_says_so_of_each_window(folder):
     spec = ModelSpec(folder.path)
-    pool = process_runner([("cpu", partial(open_runner, spec))], 100)
+    pool = process_runner([("cpu", partial(open_torch, spec))], 100)
     windows = [pool.run(Tokens.listed([[1]]), Pooling(("mean",))) for _ in range(2)]
     pool.devices[0].process.kill()
     for window in windows:

@@ -1,0 +1,377 @@
+"""A model as one graph that others run, from padded ids: for OpenVINO, as ONNX, and in 8 bits.
+
+    padded = PaddedBatch.of(net)                # input_ids, attention_mask, token_type_ids [B, L]
+    (x,) = states(net, padded, [depth])         # [T, hidden], T = B * L
+    graph = named_model(net, {STATES: padded.in_rows(x)})
+    write_graph(graph, Path("DIR/openvino/openvino_model.xml"))
+
+ONNX is made of the same operations; the package onnx writes it. Source: the operators of ONNX,
+opset 20, and of OpenVINO, opset 15.
+
+8-bit integers are what a graph multiplies, by ranges seen in a sample that ships here. NNCF chooses
+the scales, of weights one for each output, of what goes in one for all, and moves the
+differing sizes of inputs into the weights (SmoothQuant). Embeddings are kept in 8 bits as well;
+attention, LayerNorm and sums stay float32.
+
+Three things are done beyond its defaults. The few units of a feed-forward block that are far louder
+than all others, and would set the scale for them, stay float32 (`loud_units`): nearly all of
+the error came from there. The range of what goes in is all that the sample shows, where NNCF takes
+the mean of the ranges of its texts, and cuts off what is beyond: the worst text is half as far from
+float32. And queries and keys are not rounded, as attention multiplies float32.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import import_module
+from importlib.resources import files
+from io import StringIO
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bertcli.checkpoints.weights import Weights
+from bertcli.errors import BertcliError, ModelError
+from bertcli.files.versions import install_command
+from bertcli.inference.graph import (
+    LOUD,
+    PADDED,
+    Batch,
+    Node,
+    OpenvinoNetwork,
+    built,
+    logits,
+    means,
+    states,
+)
+from bertcli.inference.openvino import core_for_cpu, openvino, settings
+from bertcli.inference.runner import ModelSpec, Reading, Tokens
+from bertcli.models.config import BertConfig
+from bertcli.records.records import Record
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+VECTORS = "sentence_embedding"  # an output, beside STATES and LOGITS
+
+
+@dataclass
+class PaddedBatch(Batch):
+    """Texts that are padded already: the rows are there, and every place in them is a token."""
+
+    mask: Node  # [B, L]
+
+    @classmethod
+    def of(cls, net: OpenvinoNetwork) -> PaddedBatch:
+        """Make the inputs of a graph as transformers names them."""
+        names = PADDED if net.structure.token_types else PADDED[:2]
+        inputs = [
+            net("Convert", net.parameter(name, 2, "i64"), destination_type="i32") for name in names
+        ]
+        rows, mask = inputs[:2]
+        ids, types = (net("Reshape", x, [1, -1]) for x in (rows, inputs[-1]))
+        sizes = net("ShapeOf", rows)
+        places = net("ReduceProd", sizes, [0])
+        length = net("Gather", sizes, 1, 0)
+        back = net("Range", 0, places, 1)
+        firsts = net("Range", 0, places, length)
+        lengths = net("ReduceSum", mask, [1])
+        return cls(
+            net, ids, types, back, rows, lengths, firsts, None, net.structure.blank_padding, mask
+        )
+
+    @cached_property
+    def real(self) -> Node:
+        """Whether a token stands in a row there, [B, L]."""
+        return self.net("NotEqual", self.mask, 0)
+
+    @property
+    def filled(self) -> Node:
+        """Where a mask hides a place, no token stands."""
+        return self.real
+
+    def in_rows(self, x: Node) -> Node:
+        """Return what tokens have, [T, D], in their rows, [B, L, D]."""
+        sizes = self.net("ShapeOf", self.rows)
+        width = x.get_partial_shape()[1].get_length()
+        shape = self.net("Concat", sizes, self.net.constant([width]), axis=0)
+        return self.net("Reshape", x, shape)
+
+    def packed(self, x: Node) -> Node:
+        """Return what the places of all rows have: they are the tokens."""
+        return x
+
+
+def padded_scores(net: OpenvinoNetwork, batch: PaddedBatch, reading: Reading) -> Node:
+    """Return the logits of a head, of each text [B, ...] or of each token [B, L, ...]."""
+    (x,) = states(net, batch, [net.config.depth])
+    if reading.mean:
+        return logits(net, means(net, batch, x, 2))
+    if reading.first:
+        return logits(net, net("Gather", x, batch.read, 0))
+    scores = logits(net, x)
+    if len(scores.get_partial_shape()) == 1:  # [T]
+        return net("Squeeze", batch.in_rows(net("Unsqueeze", scores, 1)), [2])
+    return batch.in_rows(scores)
+
+
+def named_model(net: OpenvinoNetwork, outputs: Mapping[str, Node]) -> Any:
+    """Return a model of OpenVINO with these outputs, and its inputs by name."""
+    for name, node in (*outputs.items(), *((n, p.output(0)) for n, p in net.inputs.items())):
+        node.get_tensor().set_names({name})
+        node.get_node().set_friendly_name(name)
+    model = net.core.Model([*outputs.values()], [*net.inputs.values()])
+    return openvino().Model(model)  # as the whole library, and NNCF, know it
+
+
+def write_graph(graph: Any, path: Path) -> None:
+    """Write a model of OpenVINO: an .xml, and the .bin of its numbers beside it."""
+    path.parent.mkdir(exist_ok=True)
+    openvino().save_model(graph, str(path), compress_to_fp16=False)
+
+
+# --- ONNX ---
+
+OPSET, IR_VERSION = 20, 10
+LARGE = (
+    1_500_000_000  # bytes of numbers from which on they get a file of their own: ONNX ends at 2 GB
+)
+TYPES = {"f32": 1, "i32": 6, "i64": 7, "boolean": 9, "f16": 10, "bf16": 16}  # onnx.TensorProto
+NAMES = {  # in ONNX, of operations with the same inputs and no attributes; others have one name
+    "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "FloorMod": "Mod", "Maximum": "Max",
+    "Minimum": "Min", "HSwish": "HardSwish", "Select": "Where", "LogicalAnd": "And",
+    "LessEqual": "LessOrEqual", "GreaterEqual": "GreaterOrEqual", "SoftPlus": "Softplus",
+    "Broadcast": "Expand",
+}  # fmt: skip
+
+
+class OnnxNodes:
+    """The operations of a graph so far."""
+
+    def __init__(self, onnx: Any) -> None:
+        self.helper = onnx.helper
+        self.nodes: list[Any] = []
+        self.numbers: list[Any] = []
+
+    def __call__(
+        self, operation: str, *inputs: str | float | list[int], **attributes: object
+    ) -> str:
+        """Add an operation, numbers among whose inputs become constants; return its output."""
+        names = [
+            value
+            if isinstance(value, str)
+            else self.constant(np.array(value, np.int64), TYPES["i64"])
+            if isinstance(value, list)
+            else self.constant(np.array(value, np.float32), TYPES["f32"])
+            for value in inputs
+        ]
+        name = f"{operation}_{len(self.nodes)}"
+        self.nodes.append(self.helper.make_node(operation, names, [name], **attributes))
+        return name
+
+    def constant(self, array: np.ndarray, kind: int) -> str:
+        """Add a constant of a type of ONNX; return its name."""
+        name, tensor = f"constant_{len(self.numbers)}", self.helper.make_tensor
+        self.numbers.append(tensor(name, kind, array.shape, array.tobytes(), raw=True))
+        return name
+
+
+def write_onnx(graph: Any, path: Path) -> None:
+    """Write a model of OpenVINO as ONNX. BertcliError where the package onnx is not installed."""
+    try:
+        import onnx
+    except ImportError as failed:
+        raise BertcliError(
+            f"--to onnx needs the package onnx: {failed}", install_command("onnx")
+        ) from None
+    add, helper = OnnxNodes(onnx), onnx.helper
+    names: dict[tuple[str, int], str] = {}  # of what a node of OpenVINO gives, in ONNX
+    inputs, results = [], []
+
+    def described(name: str, port: Any) -> Any:
+        axes = zip(port.get_partial_shape(), ("batch", "length", "width"), strict=False)
+        shape = [axis if size.is_dynamic else size.get_length() for size, axis in axes]
+        kind = TYPES[port.get_element_type().get_type_name()]
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    for node in graph.get_ordered_ops():
+        sources = [value.get_source_output() for value in node.inputs()]
+        given = [names[source.get_node().get_name(), source.get_index()] for source in sources]
+        match node.get_type_name():
+            case "Parameter":
+                name = node.get_friendly_name()
+                inputs.append(described(name, node.output(0)))
+                written = [name]
+            case "Constant":
+                kind = TYPES[node.get_element_type().get_type_name()]
+                written = [add.constant(np.asarray(node.data), kind)]
+            case "Result":
+                (name,) = sources[0].get_names()
+                add.nodes.append(helper.make_node("Identity", given, [name]))
+                results.append(described(name, node.output(0)))
+                continue
+            case "Split":
+                count = node.get_attributes()["num_splits"]
+                written = [f"Split_{len(add.nodes)}_{part}" for part in range(count)]
+                attributes = {"axis": _constant(node, 1), "num_outputs": count}
+                add.nodes.append(helper.make_node("Split", given[:1], written, **attributes))
+            case _:
+                written = [_added(add, node, given)]
+        names |= {(node.get_name(), at): name for at, name in enumerate(written)}
+    read = {name for node in add.nodes for name in node.input}
+    numbers = [tensor for tensor in add.numbers if tensor.name in read]
+    model = helper.make_model(
+        helper.make_graph(add.nodes, "bertcli", inputs, results, numbers),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+    )
+    apart = sum(len(tensor.raw_data) for tensor in numbers) > LARGE
+    onnx.save_model(model, str(path), save_as_external_data=apart, location=f"{path.name}_data")
+
+
+def _constant(node: Any, place: int) -> Any:
+    """Return the number, or the numbers, that an input is."""
+    return node.input_value(place).get_node().data.tolist()
+
+
+def _added(add: OnnxNodes, node: Any, inputs: list[str]) -> str:
+    """Add what an operation of OpenVINO is in ONNX; return the name of its output."""
+    kind, attributes = node.get_type_name(), node.get_attributes()
+    x = inputs[0]
+
+    def sizes(place: int) -> list[int]:  # of the last axes, which are known
+        shape = node.input_value(place).get_partial_shape()
+        return [0 if size.is_dynamic else size.get_length() for size in shape]
+
+    def turned(name: str, place: int) -> str:
+        *others, rows, columns = range(len(sizes(place)))
+        return add("Transpose", name, perm=[*others, columns, rows])
+
+    match kind:
+        case "Reshape" | "Unsqueeze" | "Squeeze" | "Broadcast":
+            return add(NAMES.get(kind, kind), x, add("Cast", inputs[1], to=TYPES["i64"]))
+        case "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceProd":
+            axes = add("Cast", inputs[1], to=TYPES["i64"])
+            return add(kind, x, axes, keepdims=int(attributes["keep_dims"]))
+        case "Convert":
+            return add("Cast", x, to=TYPES[attributes["destination_type"]])
+        case "ShapeOf":
+            return add("Cast", add("Shape", x), to=TYPES[attributes["output_type"]])
+        case "NotEqual":
+            return add("Not", add("Equal", *inputs))
+        case "Concat" | "GatherElements":
+            return add(kind, *inputs, axis=attributes["axis"])
+        case "Einsum":
+            return add(kind, *inputs, equation=attributes["equation"])
+        case "Gather":
+            return add(kind, *inputs[:2], axis=_constant(node, 2))
+        case "Transpose":
+            return add(kind, x, perm=_constant(node, 1))
+        case "CumSum":
+            return add(kind, *inputs, exclusive=int(attributes["exclusive"]))
+        case "Clamp":
+            return add("Clip", x, float(attributes["min"]), float(attributes["max"]))
+        case "Swish":
+            return add("Mul", x, add("Sigmoid", x))
+        case "Gelu":
+            way = {"ERF": "none", "TANH": "tanh"}[attributes["approximation_mode"].upper()]
+            return add(kind, x, approximate=way)
+        case "NormalizeL2":
+            size = add("Max", add("ReduceL2", x, [-1]), float(attributes["eps"]))
+            return add("Div", x, size)
+        case "MVN":
+            ones = np.ones(sizes(0)[-1], np.float32)
+            scale = add.constant(ones, TYPES["f32"])
+            return add("LayerNormalization", x, scale, epsilon=attributes["eps"])
+        case "MatMul":
+            return add(kind, x, turned(inputs[1], 1) if attributes["transpose_b"] else inputs[1])
+        case "ScaledDotProductAttention":
+            _, k, v, bias = inputs
+            scores = add("MatMul", add("Mul", x, sizes(0)[-1] ** -0.5), turned(k, 1))
+            return add("MatMul", add("Softmax", add("Add", scores, bias), axis=-1), v)
+        case "GroupConvolution":
+            groups, outputs, *others = sizes(1)
+            whole = add("Reshape", inputs[1], [groups * outputs, *others])
+            pads = [*attributes["pads_begin"], *attributes["pads_end"]]
+            return add("Conv", x, whole, group=groups, pads=pads)
+    return add(NAMES.get(kind, kind), *inputs)
+
+
+# --- 8 bits ---
+
+LaidOut: TypeAlias = Sequence[np.ndarray]  # the inputs of a graph: `RowLayout.of`
+LOUDEST = 96  # one in so many units stays float32
+SMOOTHED = 0.7  # of the differing sizes of inputs, how much the weights take over
+
+
+def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
+    """Return the texts of the sample as a model takes them."""
+    tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
+    layout = Layout(truncation="longest_first", max_length=config.most_tokens)
+    token = spec.reading.token
+    lines = files(__package__).joinpath("calibration.txt").read_text("utf-8").splitlines()
+    texts = []
+    for item in tokenizer.encode_records([Record(line) for line in lines], layout):
+        ids = [*item.columns["input_ids"]]
+        if token is not None:  # the one that is read
+            ids[len(ids) // 2] = token
+        texts.append(Tokens.listed([ids]))
+    return texts
+
+
+def loud_units(
+    weights: Weights, spec: ModelSpec, sample: Sequence[LaidOut]
+) -> dict[int, np.ndarray]:
+    """Return for each layer which units of its feed-forward block are the loudest in a sample.
+
+    Raises ModelError for numbers that cannot be rounded.
+    """
+    net = OpenvinoNetwork(weights)
+    built(net, replace(spec, reading=Reading(spec.reading.layers)))
+    largest = [net("ReduceMax", net("Abs", wide), [0, 1]) for wide in net.widened.values()]
+    graph = net.core.Model(largest, [*net.inputs.values()])
+    model = core_for_cpu().compile_model(graph, "CPU", settings("float32"))
+    request = model.create_infer_request()
+    reach: dict[int, np.ndarray] = {}
+    for inputs in sample:
+        tensors = dict(enumerate(map(net.core.Tensor, inputs)))
+        sizes = request.infer(tensors, False, False).values()
+        for layer, size in zip(net.widened, sizes, strict=True):
+            if not np.isfinite(size).all():
+                raise ModelError(
+                    "--dtype int8 is not possible: weights, or what they make of texts, are NaN,"
+                    " infinite or huge",
+                    "bertcli inspect --verify checks the weights",
+                )
+            reach[layer] = np.maximum(reach.get(layer, 0), size)
+    masks = {}
+    for layer, size in reach.items():
+        masks[layer] = np.zeros(len(size), bool)
+        masks[layer][np.argsort(-size, kind="stable")[: max(1, len(size) // LOUDEST)]] = True
+    return masks
+
+
+def quantized(library: Any, graph: Any, sample: Sequence[LaidOut]) -> Any:
+    """Return a graph of OpenVINO with 8-bit products; ``library`` is NNCF."""
+    library.set_log_level(logging.ERROR)
+    whole = import_module("nncf.quantization.range_estimator").RangeEstimatorParametersSet.MINMAX
+    smoothing = library.AdvancedSmoothQuantParameters(matmul=SMOOTHED)
+    with redirect_stdout(StringIO()):  # it shows bars
+        return library.quantize(
+            openvino().Model(graph),
+            library.Dataset(sample),
+            model_type=library.ModelType.TRANSFORMER,
+            subset_size=len(sample),
+            ignored_scope=library.IgnoredScope(
+                types=["ScaledDotProductAttention", "Divide"],
+                patterns=[f".*{LOUD}.*"],
+                validate=False,
+            ),
+            advanced_parameters=library.AdvancedQuantizationParameters(
+                smooth_quant_alphas=smoothing, activations_range_estimator_params=whole
+            ),
+        )
