@@ -1,7 +1,7 @@
 """Whether the tensors of a checkpoint match an architecture, and how many numbers they hold.
 
 Tensors are compared under the names of names.py, so a file of any age is compared with today's.
-`load` and `inspect` both compare here; a load gets a report, which refuses. No torch.
+`load` and `inspect` both compare here; a load gets the report, which refuses. No torch.
 """
 
 from __future__ import annotations
@@ -10,75 +10,232 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import TypeAlias
 
 from bertcli.checkpoints import shapes
-from bertcli.checkpoints.names import (
-    HEADS,
-    TIED,
-    canonical,
-    classes_in,
-    heads_in,
-    ignored,
-    name_in,
-)
+from bertcli.checkpoints.names import HEADS, TIED, canonical, classes_in, heads_in, ignored
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.errors import ModelError, counted
-from bertcli.families.bert import BERT
-from bertcli.families.family import BASE, Family
+from bertcli.families.family import BASE
 from bertcli.models.config import BertConfig
 
 Shape: TypeAlias = tuple[int, ...]
 PARTNERS = {**TIED, **{first: second for second, first in TIED.items()}}
+CHOICE = "BertForMultipleChoice"
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The tensors of an architecture and those of a checkpoint, all under canonical names."""
+class LoadReport:
+    """What the files of a folder hold for a class.
 
-    used: Mapping[str, StoredTensor]  # the architecture's name -> where its numbers are
-    missing: tuple[str, ...]
-    misshapen: Mapping[str, tuple[Shape, Shape]]  # in the file, in the architecture
-    spare: tuple[str, ...]  # in the file alone
+    Tensors are named as in the files; missing, mismatched and fresh ones as in the model. In
+    ``needed``, ``stored`` and ``spare`` names are canonical.
+    """
+
+    folder: Path
+    model: str  # name of the class
+    config: BertConfig = field(repr=False)  # tied only where the numbers are
+    pooler: bool  # whether the class is taken to have that of BERT
+    needed: Mapping[str, Shape] = field(repr=False)  # as the class has it
+    stored: Mapping[str, StoredTensor] = field(repr=False)  # as the files have it
+    # Tensors of the files that are the same one of the model.
+    twice: Mapping[str, tuple[StoredTensor, StoredTensor]] = field(repr=False)
+    dtype: str  # as torch calls it; of the model, which is that of the files unless asked otherwise
+    fresh: tuple[str, ...] = ()  # of the head: not read, but initialised at random
+
+    def source(self, name: str) -> StoredTensor | None:
+        """Return where the numbers of a tensor of the class are, whole or in part."""
+        return self.stored.get(partner(name, self.stored, self.config.tie_word_embeddings))
+
+    @cached_property
+    def used(self) -> dict[str, StoredTensor]:
+        """Where the numbers of each tensor of the class are, by canonical name."""
+        sources = {name: self.source(name) for name in self.needed}
+        return {name: tensor for name, tensor in sources.items() if tensor is not None}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files with tensors."""
+        return tuple(sorted({tensor.file for tensor in self.stored.values()}))
+
+    @cached_property
+    def heads(self) -> tuple[str, ...]:
+        """The heads in the files."""
+        return tuple(heads_in(self.stored))
+
+    @cached_property
+    def spare(self) -> tuple[str, ...]:
+        """What is in the files alone."""
+        return tuple(name for name in self.stored if name not in self.needed and not ignored(name))
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The heads in the files that the class does not have."""
+        heads = heads_in(self.needed)
+        return tuple(head for head in heads_in(self.spare) if head not in heads)
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """The tensors that the files lack."""
+        names = (self._own(name) for name in self.needed if name not in self.used)
+        return tuple(name for name in names if name not in self.fresh)
+
+    @cached_property
+    def mismatched(self) -> dict[str, tuple[Shape, Shape]]:
+        """Tensors of another shape: that in the files, and the model's."""
+        return {
+            self._own(name): (tensor.model_shape, self.needed[name])
+            for name, tensor in self.used.items()
+            if tensor.model_shape != self.needed[name] and self._own(name) not in self.fresh
+        }
+
+    @property
+    def misplaced(self) -> tuple[str, ...]:
+        """Tensors of BERT or of a head in use, but not of this config."""
+        kin = (BASE, *(HEADS[head] for head in heads_in(self.needed)))
+        return tuple(self.stored[name].name for name in self._odd() if name.startswith(kin))
+
+    @property
+    def unexpected(self) -> tuple[str, ...]:
+        """Tensors of something that is not BERT."""
+        misplaced = self.misplaced
+        names = (self.stored[name].name for name in self._odd())
+        return tuple(name for name in names if name not in misplaced)
+
+    def _odd(self) -> list[str]:
+        foreign = tuple(HEADS[head] for head in self.unused)
+        return [name for name in self.spare if not name.startswith(foreign)]
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Tensors that are no floating-point numbers, and their type."""
+        used = self.used.values()
+        return {tensor.name: tensor.dtype for tensor in used if tensor.dtype not in FLOATS}
+
+    @property
+    def classes(self) -> list[str]:
+        """The classes that the heads in the files allow."""
+        classes = classes_in(self.stored, self.config)
+        scores = self.stored.get("classifier.weight")
+        if CHOICE in classes and (scores is None or scores.model_shape[:1] != (1,)):
+            classes.remove(CHOICE)  # which alone has one score
+        return [*map(self.config.family.their_class, classes)]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the files hold exactly this model."""
+        return not (self.missing or self.mismatched or self.misplaced or self.unreadable)
+
+    def with_fresh_head(self) -> LoadReport:
+        """Return the report of a load that initialises what a head lacks, or has for other labels.
+
+        What BERT itself lacks is still missing.
+        """
+        heads = tuple(HEADS.values())
+        names = (name for name in (*self.missing, *self.mismatched) if name.startswith(heads))
+        return replace(self, fresh=tuple(names))
+
+    def refuse(self) -> None:
+        """Raise a ModelError that names all that is wrong, unless the report is complete."""
+        if self.complete:
+            return
+        where = self.files[0] if len(self.files) == 1 else self.folder
+        raise ModelError(f"{where}: {'; '.join(self.faults())}", self._hint())
+
+    def faults(self) -> list[str]:
+        """List why the files do not hold this model, one phrase each."""
+        faults = []
+        inside = len({match[1] for name in self.stored if (match := LAYER.match(name))})
+        described = self.config.distinct_layers
+        if inside != described:
+            faults.append(f"{counted(inside, 'layer')} in the weights, {described} by the config")
+        if self.missing:
+            heads = ", ".join(self.heads) or "none"
+            needed = _some([*map(self._in_files, self.missing)])
+            named = self.config.family.their_class(self.model)
+            faults.append(f"{named} needs {needed}; available heads: {heads}")
+        if self.mismatched:
+            shapes = [
+                f"{self._in_files(name)} has shape {[*stored]} in the file and {[*needed]} by "
+                "the config"
+                for name, (stored, needed) in self.mismatched.items()
+            ]
+            faults.append(_some(shapes))
+        if self.misplaced:
+            faults.append(f"not part of this config: {_some(self.misplaced)}")
+        if self.unreadable:
+            types = [f"{name} ({kind})" for name, kind in self.unreadable.items()]
+            faults.append(f"not floating-point numbers: {_some(types)}")
+        return faults
+
+    def _in_files(self, name: str) -> str:
+        """Return how the files of this class call a tensor of the model."""
+        base = BASE if self.model == "BertModel" else ""
+        return self.config.family.theirs(base + name, self.model)
+
+    def _own(self, name: str) -> str:
+        """Return how the class itself calls a tensor of this canonical name."""
+        return name.removeprefix(BASE) if self.model == "BertModel" else name
+
+    def _hint(self) -> str:
+        wrong = {*self.mismatched, *self.misplaced}
+        if self.unreadable:
+            return "quantised weights are not supported; use the original model"
+        if wrong and all(name.endswith(("classifier.weight", "classifier.bias")) for name in wrong):
+            return "id2label in config.json must have as many labels as the classifier"
+        heads = tuple(start for head, start in HEADS.items() if head not in self.heads)
+        if not wrong and all(name.startswith((*heads, "pooler.")) for name in self.missing):
+            return f"these weights can be loaded as {', '.join(self.classes)}"
+        return "config.json and the weights belong to different models, or one is incomplete"
 
 
-def compare(
-    needed: Mapping[str, Shape], stored: Mapping[str, StoredTensor], tied: bool
-) -> Comparison:
-    """Compare an architecture with a checkpoint, whose words are ``tied`` to its predictions."""
-    used = {
-        name: stored[source] for name in needed if (source := partner(name, stored, tied)) in stored
-    }
-    return Comparison(
-        used=used,
-        missing=tuple(name for name in needed if name not in used),
-        misshapen={
-            name: (tensor.model_shape, needed[name])
-            for name, tensor in used.items()
-            if tensor.model_shape != needed[name]
-        },
-        spare=tuple(name for name in stored if name not in needed),
-    )
+def _some(names: Collection[str]) -> str:
+    others = len(names) - 3
+    return ", ".join([*names][:3]) + (f" and {others} more" if others > 0 else "")
 
 
-def by_canonical_name(
-    tensors: Iterable[StoredTensor], family: Family, kind: str
-) -> tuple[dict[str, StoredTensor], dict[str, tuple[StoredTensor, StoredTensor]]]:
-    """Return tensors by their canonical names, and the pairs of them that have one name.
+# --- making one ---
 
-    ``kind`` is the class that is read.
+
+def compared(
+    folder: Path,
+    config: BertConfig,
+    model: str,
+    tensors: Iterable[StoredTensor],
+    pooler: bool | None = None,
+) -> LoadReport:
+    """Compare the tensors of files with those of the class ``model``.
+
+    ``pooler`` is for BertModel: None is yes where there are weights for it.
     """
     stored: dict[str, StoredTensor] = {}
     twice = {}
     for tensor in tensors:
-        keys = canonical(tensor.name, family, kind)
+        keys = canonical(tensor.name, config.family, model)
         for place, key in enumerate(keys):
             part = tensor._replace(part=(place, len(keys)))
             if (other := stored.setdefault(key, part)) is not part:
                 twice[key] = other, part
-    return stored, twice
+    if model != "BertModel":
+        pooler = True
+        if any(first.model_shape != second.model_shape for first, second in tied_pairs(stored)):
+            config = replace(config, tie_word_embeddings=False)
+    elif pooler is None:
+        pooler = "pooler" in heads_in(stored)
+    needed = expected(config, model, pooler)
+    report = LoadReport(folder, model, config, pooler, needed, stored, twice, "")
+    return replace(report, dtype=_widest([tensor.dtype for tensor in report.used.values()]))
+
+
+def expected(config: BertConfig, name: str, pooler: bool = True) -> dict[str, Shape]:
+    """Return the tensors that a class needs, under the names of names.py."""
+    base = BASE if name == "BertModel" else ""
+    return {base + key: shape for key, shape in shapes.expected(config, name, pooler).items()}
 
 
 def partner(name: str, available: Collection[str], tied: bool) -> str:
@@ -91,21 +248,27 @@ def partner(name: str, available: Collection[str], tied: bool) -> str:
     return other if same and (name not in available or (tied and name in TIED)) else name
 
 
-def ties(config: BertConfig, stored: Mapping[str, StoredTensor]) -> bool:
-    """Tell whether the config ties tensors that, as far as a file has both, are of one shape."""
-    return config.tie_word_embeddings and all(
-        stored[a].model_shape == stored[b].model_shape for a, b in tied_pairs(stored)
-    )
+def tied_pairs(stored: Mapping[str, StoredTensor]) -> list[tuple[StoredTensor, StoredTensor]]:
+    """Return both tensors of each weight that a file has under both of its names."""
+    return [(stored[a], stored[b]) for a, b in TIED.items() if a in stored and b in stored]
 
 
-def tied_pairs(available: Collection[str]) -> list[tuple[str, str]]:
-    """Return the two names of each weight that a file has under both."""
-    return [(a, b) for a, b in TIED.items() if a in available and b in available]
+def _widest(types: Collection[str]) -> str:
+    """Return the narrowest type that holds the numbers of all, as torch promotes them."""
+    halves = {kind for kind in types if kind in ("F16", "BF16")}
+    if "F64" in types:
+        return "float64"
+    if len(halves) != 1 or "F32" in types:
+        return "float32"
+    return FLOATS[halves.pop()]
+
+
+# --- for inspection ---
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How the tensors in a file differ from those that the architecture needs."""
+    """How the tensors in a file differ from those that the architecture needs: canonical names."""
 
     missing: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
@@ -122,35 +285,28 @@ def fit(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
 
     BertModel needs no pooler when the file has none.
     """
-    everything, twice = by_canonical_name(tensors, config.family, name)
-    stored = {key: tensor for key, tensor in everything.items() if not ignored(key)}
-    pooler = name != "BertModel" or "pooler" in heads_in(stored)
-    compared = compare(expected(config, name, pooler), stored, ties(config, stored))
+    report = compared(Path(), config, name, tensors)
+    base = BASE if name == "BertModel" else ""
+    stored = {key: tensor for key, tensor in report.stored.items() if not ignored(key)}
     dtypes: Counter[str] = Counter()
     for tensor in stored.values():
         dtypes[tensor.dtype] += tensor.numbers
     shared = {key for key in stored if TIED.get(key) in stored and config.tie_word_embeddings}
     renamed = {  # those that would be saved under another name today
         tensor.name
-        for key, tensor in everything.items()
+        for key, tensor in report.stored.items()
         if tensor.name not in {config.family.theirs(key, kind) for kind in (name, "BertModel", "")}
     }
     return Fit(
-        missing=compared.missing,
-        unused=compared.spare,
-        misshapen=compared.misshapen,
-        twice=tuple(key for key in twice if key in stored),
-        heads=tuple(heads_in(stored)),
+        missing=tuple(base + key for key in report.missing),
+        unused=report.spare,
+        misshapen={base + key: both for key, both in report.mismatched.items()},
+        twice=tuple(key for key in report.twice if key in stored),
+        heads=report.heads,
         renamed=len(renamed),
         dtypes=dict(dtypes),
         in_file=sum(tensor.numbers for key, tensor in stored.items() if key not in shared),
     )
-
-
-def expected(config: BertConfig, name: str, pooler: bool = True) -> dict[str, tuple[int, ...]]:
-    """Return the tensors that a class needs, under the names of names.py."""
-    base = BASE if name == "BertModel" else ""
-    return {base + key: shape for key, shape in shapes.expected(config, name, pooler).items()}
 
 
 def parts(config: BertConfig, name: str, pooler: bool = True) -> dict[str, int]:
@@ -176,155 +332,3 @@ def grouped(keys: Iterable[str]) -> str:
     )
     described = ", ".join(f"{label} ({number})" for label, number in [*counts.items()][:4])
     return described + (f" and {len(counts) - 4} more parts" if len(counts) > 4 else "")
-
-
-CHOICE = "BertForMultipleChoice"
-FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
-
-
-@dataclass(frozen=True)
-class LoadReport:
-    """What a load found.
-
-    Tensors are named as in the files; missing, mismatched and fresh ones as in the model.
-    """
-
-    folder: Path
-    model: str  # name of the class
-    dtype: str  # as torch calls it; of the model, which is that of the files unless asked otherwise
-    files: tuple[Path, ...]
-    heads: tuple[str, ...]  # in the files
-    unused: tuple[str, ...] = ()  # heads in the files that the class does not have
-    missing: tuple[str, ...] = ()
-    mismatched: Mapping[str, tuple[Shape, Shape]] = field(default_factory=dict)  # file's, model's
-    misplaced: tuple[str, ...] = ()  # of BERT or of a head in use, but not of this config
-    unexpected: tuple[str, ...] = ()  # of something that is not BERT
-    unreadable: Mapping[str, str] = field(default_factory=dict)  # name -> its type
-    layers: tuple[int, int] = (0, 0)  # in the files, in the config
-    classes: tuple[str, ...] = ()  # that the heads in the files allow
-    fresh: tuple[str, ...] = ()  # of the head: not read, but initialised at random
-    family: Family = BERT
-
-    @property
-    def complete(self) -> bool:
-        """Whether the files hold exactly this model."""
-        return not (self.missing or self.mismatched or self.misplaced or self.unreadable)
-
-    def with_fresh_head(self) -> LoadReport:
-        """Return the report of a load that initialises what a head lacks, or has for other labels.
-
-        What BERT itself lacks is still missing.
-        """
-        heads = tuple(name_in(True, start) for start in HEADS.values())
-        fresh = [name for name in (*self.missing, *self.mismatched) if name.startswith(heads)]
-        return replace(
-            self,
-            fresh=tuple(fresh),
-            missing=tuple(name for name in self.missing if name not in fresh),
-            mismatched={name: both for name, both in self.mismatched.items() if name not in fresh},
-        )
-
-    def refuse(self) -> None:
-        """Raise a ModelError that names all that is wrong, unless the report is complete."""
-        if self.complete:
-            return
-        where = self.files[0] if len(self.files) == 1 else self.folder
-        raise ModelError(f"{where}: {'; '.join(self.faults())}", self._hint())
-
-    def faults(self) -> list[str]:
-        """List why the files do not hold this model, one phrase each."""
-        faults = []
-        inside, described = self.layers
-        if inside != described:
-            faults.append(f"{counted(inside, 'layer')} in the weights, {described} by the config")
-        if self.missing:
-            heads = ", ".join(self.heads) or "none"
-            needed = _some([*map(self._in_files, self.missing)])
-            named = self.family.their_class(self.model)
-            faults.append(f"{named} needs {needed}; available heads: {heads}")
-        if self.mismatched:
-            shapes = [
-                f"{self._in_files(name)} has shape {[*inside]} in the file and {[*described]} by "
-                "the config"
-                for name, (inside, described) in self.mismatched.items()
-            ]
-            faults.append(_some(shapes))
-        if self.misplaced:
-            faults.append(f"not part of this config: {_some(self.misplaced)}")
-        if self.unreadable:
-            types = [f"{name} ({kind})" for name, kind in self.unreadable.items()]
-            faults.append(f"not floating-point numbers: {_some(types)}")
-        return faults
-
-    def _in_files(self, name: str) -> str:
-        """Return how the files of this class call a tensor of the model."""
-        base = BASE if self.model == "BertModel" else ""
-        return self.family.theirs(base + name, self.model)
-
-    def _hint(self) -> str:
-        wrong = {*self.mismatched, *self.misplaced}
-        if self.unreadable:
-            return "quantised weights are not supported; use the original model"
-        if wrong and all(name.endswith(("classifier.weight", "classifier.bias")) for name in wrong):
-            return "id2label in config.json must have as many labels as the classifier"
-        heads = tuple(start for head, start in HEADS.items() if head not in self.heads)
-        if not wrong and all(name.startswith((*heads, "pooler.")) for name in self.missing):
-            return f"these weights can be loaded as {', '.join(self.classes)}"
-        return "config.json and the weights belong to different models, or one is incomplete"
-
-
-def _some(names: Collection[str]) -> str:
-    others = len(names) - 3
-    return ", ".join([*names][:3]) + (f" and {others} more" if others > 0 else "")
-
-
-# --- making one ---
-
-
-def report_on(
-    folder: Path,
-    config: BertConfig,
-    model: str,
-    needed: Mapping[str, Shape],
-    stored: Mapping[str, StoredTensor],
-) -> LoadReport:
-    """Report on canonical names and shapes of a model's tensors and of those in the files."""
-    headed = not all(name.startswith(BASE) for name in needed)
-    compared = compare(needed, stored, config.tie_word_embeddings)
-    types = {tensor.name: tensor.dtype for tensor in compared.used.values()}
-    heads = heads_in(needed)
-    unused = tuple(head for head in heads_in(compared.spare) if head not in heads)
-    foreign, kin = tuple(HEADS[head] for head in unused), (BASE, *(HEADS[head] for head in heads))
-    odd = [name for name in compared.spare if not (name.startswith(foreign) or ignored(name))]
-    classes = classes_in(stored, config)
-    scores = stored.get("classifier.weight")
-    if CHOICE in classes and (scores is None or scores.model_shape[:1] != (1,)):
-        classes.remove(CHOICE)  # which alone has one score
-    layers = {match[1] for name in stored if (match := LAYER.match(name))}
-    return LoadReport(
-        folder=folder,
-        model=model,
-        dtype=_widest(types.values()),
-        files=tuple(sorted({tensor.file for tensor in stored.values()})),
-        heads=tuple(heads_in(stored)),
-        unused=unused,
-        missing=tuple(name_in(headed, name) for name in compared.missing),
-        mismatched={name_in(headed, name): both for name, both in compared.misshapen.items()},
-        misplaced=tuple(stored[name].name for name in odd if name.startswith(kin)),
-        unexpected=tuple(stored[name].name for name in odd if not name.startswith(kin)),
-        unreadable={name: kind for name, kind in types.items() if kind not in FLOATS},
-        layers=(len(layers), config.distinct_layers),
-        classes=tuple(map(config.family.their_class, classes)),
-        family=config.family,
-    )
-
-
-def _widest(types: Collection[str]) -> str:
-    """Return the narrowest type that holds the numbers of all, as torch promotes them."""
-    halves = {kind for kind in types if kind in ("F16", "BF16")}
-    if "F64" in types:
-        return "float64"
-    if len(halves) != 1 or "F32" in types:
-        return "float32"
-    return FLOATS[halves.pop()]

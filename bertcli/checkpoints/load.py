@@ -5,13 +5,13 @@
 
 No tensor is initialised at random, unless a fresh head is asked for: each comes from the files, or
 `load` fails and names what is missing. names.py has the old names, tensors.py the file formats,
-comparison.py compares the weights with a class, and load_report.py says what is wrong.
+comparison.py compares the weights with a class, and says what is wrong.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,7 +25,7 @@ from bertcli.checkpoints.comparison import LoadReport, Shape
 from bertcli.checkpoints.scan import WeightFiles, find_config
 from bertcli.checkpoints.stored_tensor import MappedFiles, StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
-from bertcli.checkpoints.weights import Plan, array_of, plan
+from bertcli.checkpoints.weights import array_of, report_on
 from bertcli.errors import ModelError, OutputError
 from bertcli.families.family import BASE
 from bertcli.files.atomic import own_folder, put_files
@@ -63,21 +63,16 @@ def load(
     A `fresh` head is for training: tensors of the head that the folder lacks, or has for another
     number of `labels`, are drawn at random; `report.fresh` names them.
     """
-    planned = plan(Path(folder), None if cls is None else cls.__name__, pooler, labels)
-    report = planned.report.with_fresh_head() if fresh else planned.report
+    report = report_on(Path(folder), None if cls is None else cls.__name__, pooler, labels)
+    report = report.with_fresh_head() if fresh else report
     report.refuse()  # before sizes that no file has are built
-    model = _model(planned, cls)
-    target = getattr(torch, report.dtype) if dtype is None else dtype
-    _fill(model, planned, torch.device(device), target, report.fresh)
-    return model.eval(), replace(report, dtype=str(target).removeprefix("torch."))
-
-
-def _model(planned: Plan, cls: type[Any] | None) -> Any:
-    """Build the model of a plan, without numbers."""
     try:
-        return _empty(cls or ARCHITECTURES[planned.kind], planned.config, planned.pooler)
+        model: Any = _empty(cls or ARCHITECTURES[report.model], report.config, report.pooler)
     except ModelError as bad:  # which knows of no files
-        raise ModelError(f"{find_config(planned.report.folder)}: {bad}", bad.hint) from None
+        raise ModelError(f"{find_config(report.folder)}: {bad}", bad.hint) from None
+    target = getattr(torch, report.dtype) if dtype is None else dtype
+    _fill(model, report, torch.device(device), target)
+    return model.eval(), replace(report, dtype=str(target).removeprefix("torch."))
 
 
 class _SkipInitialisation(TorchFunctionMode):
@@ -106,9 +101,7 @@ def _shapes(model: Model) -> dict[str, Shape]:
     return {base + name: tuple(weight.shape) for name, weight in model.state_dict().items()}
 
 
-def _fill(
-    model: Model, planned: Plan, device: torch.device, dtype: torch.dtype, fresh: Collection[str]
-) -> None:
+def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.dtype) -> None:
     files = MappedFiles()
 
     @functools.cache  # a tensor with two names is read once
@@ -117,11 +110,11 @@ def _fill(
 
     state = {}
     for name, canonical in zip(model.state_dict(), _shapes(model), strict=True):
-        if name in fresh:
+        if name in report.fresh:
             state[name] = _drawn(model, name).to(device=device, dtype=dtype)
             continue
-        source = planned.source(canonical)
-        own = model.config.tie_word_embeddings or source is planned.stored.get(canonical)
+        source = report.used[canonical]
+        own = model.config.tie_word_embeddings or source is report.stored.get(canonical)
         state[name] = read(source) if own else read(source).clone()  # two parameters, not one
     model.load_state_dict(state, strict=True, assign=True)
     if isinstance(model, BertWithHead):

@@ -2,7 +2,7 @@
 
 A canonical name is that of a current BERT checkpoint with a head: `bert.embeddings...`,
 `bert.encoder...`, `bert.pooler...`, and beside them `cls...`, `classifier...`, `qa_outputs...`. A
-BertModel without a head calls its own tensors the same without `bert.`: see `name_in`. What other
+BertModel without a head calls its own tensors the same without `bert.`. What other
 families call them is on their pages.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from bertcli.families.family import BASE, Family
+from bertcli.families.family import Family
 from bertcli.families.structure import TextHead
 from bertcli.models.config import BertConfig
 
@@ -125,11 +125,6 @@ def ignored(name: str) -> bool:
 def transposed(name: str) -> bool:
     """Tell whether a TensorFlow variable of this name is the transpose of our tensor."""
     return name.endswith("/kernel")
-
-
-def name_in(headed: bool, name: str) -> str:
-    """Turn a canonical name into that of a class with a head, or of BertModel itself."""
-    return name if headed else name.removeprefix(BASE)
 
 
 def heads_in(names: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@
     weights.arrays["bert.pooler.dense.weight"].shape    # (768, 768)
 
 Files are mapped: what nobody looks at costs nothing, and what is written to an array stays in this
-process. `plan` is the half without numbers, which `load` shares: what is there, and what is wrong.
+process. `report_on` is the half without numbers, which `load` shares: what is there, what is wrong.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertcli.checkpoints import comparison
-from bertcli.checkpoints.comparison import LoadReport, report_on
-from bertcli.checkpoints.names import heads_in, transposed
+from bertcli.checkpoints.comparison import LoadReport, compared, tied_pairs
+from bertcli.checkpoints.names import transposed
 from bertcli.checkpoints.scan import bert_folder, find_config, read_config, require_weights
 from bertcli.checkpoints.stored_tensor import MappedFiles, StoredTensor, bits
 from bertcli.checkpoints.tensors import read_tensors
@@ -25,23 +24,6 @@ from bertcli.models.config import BertConfig
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the weights of a class are read from."""
-
-    config: BertConfig  # tied only where the numbers are
-    kind: str  # the class
-    pooler: bool
-    shapes: Mapping[str, comparison.Shape]  # canonical name -> as the class needs it
-    stored: Mapping[str, StoredTensor]  # canonical name -> as the files have it
-    report: LoadReport
-
-    def source(self, name: str) -> StoredTensor:
-        """Return where the numbers of a tensor of the class are, whole or in part."""
-        tied = self.config.tie_word_embeddings
-        return self.stored[comparison.partner(name, self.stored, tied)]
 
 
 @dataclass(frozen=True)
@@ -55,12 +37,12 @@ class Weights:
     arrays: Mapping[str, np.ndarray]
 
 
-def plan(
+def report_on(
     folder: Path,
     kind: str | None = None,
     pooler: bool | None = None,
     labels: Sequence[str] = (),
-) -> Plan:
+) -> LoadReport:
     """Compare the tensors of a folder with those of a class, without reading numbers.
 
     ``kind`` is the class, by default the one that config.json names first. ``pooler`` is for
@@ -77,45 +59,43 @@ def plan(
     if pooler and not config.structure.pooler:
         title = config.family.title
         raise ModelError(f"{folder}: models of the family {title} have no pooler", "pool otherwise")
-    stored, twice = comparison.by_canonical_name(
-        read_tensors(require_weights(folder)), config.family, name
-    )
-    if twice:
-        first, second = next(iter(twice.values()))
+    tensors = read_tensors(require_weights(folder))
+    try:
+        config.refuse_unbuildable(name)
+        report = compared(folder, config, name, tensors, pooler)
+    except ModelError as bad:  # which knows of no files
+        raise ModelError(f"{find_config(folder)}: {bad}", bad.hint) from None
+    for first, second in report.twice.values():
         raise ModelError(
             f"{second.file}: {first.name} and {second.name} are the same tensor of the model"
         )
-    if name != "BertModel" and not _tied(config, stored):
-        config = replace(config, tie_word_embeddings=False)
-    has_pooler = name != "BertModel" or "pooler" in heads_in(stored) if pooler is None else pooler
-    try:
-        config.refuse_unbuildable(name)
-        shapes = comparison.expected(config, name, has_pooler)
-    except ModelError as bad:  # which knows of no files
-        raise ModelError(f"{find_config(folder)}: {bad}", bad.hint) from None
-    report = report_on(folder, config, name, shapes, stored)
-    return Plan(config, name, has_pooler, shapes, stored, report)
+    # transformers looks as well: where the numbers differ, the config is wrong about the tie.
+    if name != "BertModel" and report.config.tie_word_embeddings:
+        files = MappedFiles()
+        if not all(_same(*pair, files) for pair in tied_pairs(report.stored)):
+            untied = replace(report.config, tie_word_embeddings=False)
+            report = replace(report, config=untied)
+    return report
 
 
 def read_weights(folder: Path, kind: str, pooler: bool | None = None) -> Weights:
-    """Map the weights that a class needs; arguments and errors as of `plan`.
+    """Map the weights that a class needs; arguments and errors as of `report_on`.
 
     ModelError, naming file and tensors, unless every tensor of the class is there in its shape.
     """
     import numpy as np
 
-    planned = plan(folder, kind, pooler)
-    planned.report.refuse()
+    report = report_on(folder, kind, pooler)
+    report.refuse()
     files = MappedFiles()
     arrays: dict[StoredTensor, np.ndarray] = {}
-    for name in planned.shapes:
-        stored = planned.source(name)
+    for stored in report.used.values():
         if stored not in arrays:
             array = array_of(stored, files)
             number = np.float32 if stored.dtype == "F64" else array.dtype
             arrays[stored] = np.require(array, number, "C")
     return Weights(
-        planned.config, kind, {name: arrays[planned.source(name)] for name in planned.shapes}
+        report.config, kind, {name: arrays[stored] for name, stored in report.used.items()}
     )
 
 
@@ -130,18 +110,6 @@ def array_of(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
     elif transposed(stored.name):
         whole = whole.T
     return np.require(whole, None, "A")  # old files have numbers at odd places
-
-
-def _tied(config: BertConfig, stored: Mapping[str, StoredTensor]) -> bool:
-    """Return whether names for one weight hold the same numbers, as far as the files have both.
-
-    transformers looks as well: where the numbers differ, the config is wrong about the tie.
-    """
-    files = MappedFiles()
-    return comparison.ties(config, stored) and all(
-        _same(stored[first], stored[second], files)
-        for first, second in comparison.tied_pairs(stored)
-    )
 
 
 def _same(first: StoredTensor, second: StoredTensor, files: MappedFiles) -> bool:

@@ -62,17 +62,17 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
 
 def _loads(report: FolderReport) -> VerifyCheck:
     from bertcli.checkpoints import shapes
-    from bertcli.checkpoints.weights import plan
+    from bertcli.checkpoints.weights import report_on
 
     named = report.config.family.their_class(report.architecture)
     what = f"every tensor of {named} is present, with its shape"
     try:
-        planned = plan(report.bert, report.architecture)
-        planned.report.refuse()
+        loaded = report_on(report.bert, report.architecture)
+        loaded.refuse()
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
-    numbers = shapes.count(planned.config, planned.kind, planned.pooler)
-    return VerifyCheck(what, True, f"{numbers:,} parameters, {planned.report.dtype}")
+    numbers = shapes.count(loaded.config, loaded.model, loaded.pooler)
+    return VerifyCheck(what, True, f"{numbers:,} parameters, {loaded.dtype}")
 
 
 def _modules(report: ModelReport) -> Iterator[VerifyCheck]:

@@ -364,7 +364,7 @@ def refuse_without_head(folder: Path, kind: str) -> None:
 
     What else may be wrong with a checkpoint is said when it is loaded.
     """
-    from bertcli.checkpoints.weights import plan
+    from bertcli.checkpoints.weights import report_on
 
     if is_pooled_head(folder):
         command, example = TASKS[kind][:2]
@@ -373,7 +373,7 @@ def refuse_without_head(folder: Path, kind: str) -> None:
             f"bertcli classify is for this model; bertcli {command} takes another --model, for "
             f"example {example}",
         )
-    report = plan(folder, kind).report
+    report = report_on(folder, kind)
     head = [name for name in report.missing if not name.startswith("bert.") or "pooler" in name]
     if head and len(head) == len(report.missing) and not report.mismatched:
         where = report.files[0] if len(report.files) == 1 else folder

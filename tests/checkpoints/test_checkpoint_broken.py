@@ -21,7 +21,7 @@ from model_reference import randomise, tiny
 from safetensors.torch import load_file, save_file
 
 from bertcli.checkpoints.load import load, save
-from bertcli.checkpoints.weights import plan
+from bertcli.checkpoints.weights import report_on
 from bertcli.errors import ModelError, OutputError
 from bertcli.models.heads import BertForSequenceClassification
 
@@ -232,7 +232,7 @@ def test_weights_of_something_else(folder):
     refused(
         folder, r"BertForSequenceClassification needs bert\..* and \d+ more; available heads: none"
     )
-    assert plan(folder).report.unexpected == ("conv.weight",)
+    assert report_on(folder).unexpected == ("conv.weight",)
 
 
 def test_one_tensor_under_two_names(folder):

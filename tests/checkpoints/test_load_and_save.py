@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
 from bertcli.checkpoints.load import load, save
-from bertcli.checkpoints.weights import plan
+from bertcli.checkpoints.weights import report_on
 from bertcli.errors import ModelError, OutputError
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.heads import BertForMaskedLM, BertForPreTraining
@@ -339,7 +339,7 @@ def test_a_missing_head_is_not_random(folder):
     assert "model.safetensors: BertForPreTraining needs cls.predictions." in message
     assert message.endswith("available heads: pooler")
     assert caught.value.hint == "these weights can be loaded as BertModel"
-    report = plan(folder, "BertForPreTraining").report
+    report = report_on(folder, "BertForPreTraining")
     assert "cls.seq_relationship.weight" in report.missing and not report.complete
 
 
