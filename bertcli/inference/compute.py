@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from glob import glob
 from importlib.util import find_spec
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from bertcli.errors import UsageError
 
@@ -63,13 +63,14 @@ def cpu_features() -> str:
 
 
 T = TypeVar("T")
+Backend: TypeAlias = Literal["auto", "torch", "openvino"]
 
 
 @dataclass(frozen=True)
 class Compute:
     """Devices, number format, threads and batch size. None, or auto, leaves the choice to us."""
 
-    backend: Literal["auto", "torch", "openvino"] = "auto"
+    backend: Backend = "auto"
     device: str = "auto"  # or a list: a process for each
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     threads: int | None = None  # of all processes together

@@ -26,7 +26,7 @@ from bertcli.checkpoints.weights import Weights, read_weights
 from bertcli.errors import ModelError, UsageError, out_of_memory
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import AGAIN
-from bertcli.inference.compute import cpu_features
+from bertcli.inference.compute import Backend, cpu_features
 from bertcli.inference.graph import LOGITS, PADDED, STATES, Batch, Node, OpenvinoNetwork, built
 from bertcli.inference.openvino import (
     OpenvinoError,
@@ -127,7 +127,7 @@ class CompiledModel(Engine):
     spec: ModelSpec
     dtype: str
     graph: Path | None  # the file that it is, where it was not made of weights
-    backend = "openvino"
+    backend: Backend = "openvino"
 
     def __post_init__(self) -> None:
         config = self.config = self.weights.config

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bertcli.errors import BertcliError, UsageError, out_of_memory
-from bertcli.inference.compute import Compute
+from bertcli.inference.compute import Backend, Compute
 from bertcli.inference.progress import Ran
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import EXTRA, RaggedBatch
@@ -205,7 +205,7 @@ class Device(ABC):
 class Engine(Device):
     """A model that is open in this process."""
 
-    backend: str  # as --backend names it
+    backend: Backend = "auto"
     config: BertConfig
     places: tuple[str, ...] = ("cpu",)  # all devices that are named for it
     threads = 1  # of all devices together

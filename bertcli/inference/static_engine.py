@@ -102,8 +102,6 @@ def read_table(folder: Path) -> StaticTable:
 class StaticEngine(Engine):
     """Takes the mean of the vectors of each text's tokens; without a table, nothing: [0, 2]."""
 
-    backend = "static"
-
     def __init__(self, tokens: int, table: StaticTable | None, dropped: int | None) -> None:
         """Take a table, and the id of unknown words where they count for nothing."""
         self.table, self.dropped = table, dropped
@@ -129,8 +127,12 @@ class StaticEngine(Engine):
     def facts(self, threads: int) -> dict[str, Any]:
         """Return what decides the numbers."""
         drops = {"drops_unknown": self.dropped is not None} if self.table else {}
-        backend = self.backend if self.table else "none"
-        return {"backend": backend, "dtype": "float32", **drops, "device": "cpu"}
+        return {
+            "backend": "static" if self.table else "none",
+            "dtype": "float32",
+            **drops,
+            "device": "cpu",
+        }
 
 
 def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> StaticEngine:

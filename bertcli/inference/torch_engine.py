@@ -23,6 +23,7 @@ from bertcli.checkpoints.comparison import LoadReport
 from bertcli.checkpoints.load import M, Place
 from bertcli.errors import BertcliError, UsageError, called_from_python, out_of_memory
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.inference.compute import Backend
 from bertcli.inference.devices import devices, dtype_of, slow, use_threads
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens, batches
@@ -72,7 +73,7 @@ CPU = torch.device("cpu")
 class Encoder(Engine):
     """A model on a device, run by this process."""
 
-    backend = "torch"
+    backend: Backend = "torch"
     same_bits = False
 
     def __init__(
