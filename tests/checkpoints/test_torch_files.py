@@ -155,7 +155,7 @@ def test_crafted_pickles_are_one_line(folder, raw, form):
         zipped(path, raw, ("a/data/0", b"\0" * 8))
     else:
         keys = pickle.dumps(["0"], 2) + struct.pack("<q", 2) + b"\0" * 8
-        head = [pickle.dumps(one, 2) for one in (torch_save._MAGIC, 1001, {"little_endian": True})]
+        head = [pickle.dumps(one, 2) for one in (torch_save.MAGIC, 1001, {"little_endian": True})]
         path.write_bytes(raw + keys if form == "bare" else b"".join(head) + raw + keys)
     tracemalloc.start()
     try:
@@ -186,19 +186,6 @@ def test_keys_that_take_for_ever_to_hash(folder):
 
 def test_what_a_pickle_may_cost(folder, monkeypatch):
     path = folder / NAME
-    pair = b"]X\1\0\0\0aaK\1a"  # of Python 2
-    ordered = global_("collections", "OrderedDict")
-    zipped(path, b"\x80\2" + ordered + b"](" + pair * 19 + b"e\x85R.")
-    assert "a is a int, not a plain tensor" in bad("embed", "a", "-m", folder).error
-    pairs = b"".join(b"]X\4\0\0\0%04daK\1a" % at for at in range(2000))
-    again = (ordered + b"h\0\x85R") * 2000
-    zipped(path, b"\x80\2]q\0(" + pairs + b"e(" + again + b"l.")
-    tracemalloc.start()
-    try:
-        assert "not a whole file" in bad("inspect", folder).error
-        assert tracemalloc.get_traced_memory()[1] < 30 << 20
-    finally:
-        tracemalloc.stop()
     calls = (global_("torch", "device") + b"h\0R") * 5000
     zipped(path, b"\x80\2(" + b"N" * 100_000 + b"tq\0" + calls + b".")
     assert "a call that torch does not write" in bad("inspect", folder).error
@@ -207,14 +194,10 @@ def test_what_a_pickle_may_cost(folder, monkeypatch):
     assert "data.pkl has 104 bytes, and 100 is the limit" in bad("inspect", folder).error
 
 
-def test_nothing_of_this_process_is_changed(folder):
+def test_attributes_are_not_set(folder):
     function = REBUILD + b"}X\x0c\0\0\0__setstate__K\1sb"
-    defaults = b"N}X\x0c\0\0\0__defaults__K\1\x85s\x86b"
-    before = dict(vars(torch_save.NAMES["torch._utils._rebuild_tensor_v2"]))
-    zipped(folder / NAME, b"\x80\2" + function + defaults + b".")
+    zipped(folder / NAME, b"\x80\2" + function + b".")
     assert "expected tensors by name" in bad("inspect", folder).error
-    after = torch_save.NAMES["torch._utils._rebuild_tensor_v2"]
-    assert vars(after) == before and after.__defaults__ is None
 
 
 def test_archives_that_torch_does_not_write(folder):
@@ -238,8 +221,6 @@ def test_archives_that_torch_does_not_write(folder):
     assert "'a/data.pkl' is encrypted" in bad("inspect", folder).error
     path.write_bytes(raw.replace(b"PK\1\2", b"PK\1\7"))
     assert "not a whole file" in bad("inspect", folder).error
-    zipped(path, whole, ("a/data/0", b"\0" * 8), ("a/constants.pkl", b"\x80\2}."))
-    assert "TorchScript files can run code: refused" in bad("inspect", folder).error
     zipped(path, whole, ("a/data/0", b"\0" * 8), ("a/byteorder", b"big"))
     assert "big-endian" in bad("inspect", folder).error
 
