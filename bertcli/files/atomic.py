@@ -3,9 +3,9 @@
     with whole_file(Path("out.json")) as file: ...          # replaces out.json when all went well
     with whole_folder(Path("data"), ["*.json"]) as folder: ...
 
-Both are made under a hidden name beside their own, ``.out.json.bertcli.tmp``, and held meanwhile:
-what nobody holds was left by a process that was killed, and the next one removes it. Nothing else
-renames over a file, or syncs one.
+Both are made in a folder with a hidden name beside their own, ``.out.json.bertcli.tmp``, which is
+held meanwhile: what nobody holds was left by a process that was killed, and the next one removes
+it. Nothing else renames over a file, or syncs one.
 """
 
 from __future__ import annotations
@@ -13,106 +13,102 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO
 
 from bertcli.errors import OutputError
 from bertcli.files.paths import making, making_alone, refuse_inputs
-from bertcli.files.system_calls import (
-    MOVES_OPEN_FILES,
-    OpenFolder,
-    hold,
-    is_at,
-    opener,
-    sync,
-    sync_folder,
-)
+from bertcli.files.system_calls import hold, is_at, open_folder, opener, sync, sync_folder
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 # Ends of hidden names, of a folder that is replaced, and removed: as long as that of one that is
 # made, or a long name would have no room for them.
 OLD, GOING = ".old", ".end"
-Held = TypeVar("Held", IO[bytes], OpenFolder)
 
 
 @contextmanager
-def whole_file(
-    path: Path, mode: int | None = None, beside: Path | None = None
-) -> Iterator[IO[bytes]]:
+def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
     """Yield a file to write, which replaces the one at ``path`` when all went well.
 
-    ``mode``, if given, says who may read and write it, also while it is made. ``beside`` is its
-    name until then, of which the caller knows that no other process writes it.
+    ``mode``, if given, says who may read and write it, also while it is made.
     """
-
-    def create(place: Path) -> IO[bytes]:
-        return open(place, "xb", opener=opener(mode))
-
-    if beside:
-        beside.unlink(missing_ok=True)
-    place, file = (beside, create(beside)) if beside else _claimed(path, create)
-    try:
+    # A computer that sees no locks of others may take the folder: not the name in it.
+    with (
+        own_folder(path) as folder,
+        replacing(path, folder / os.urandom(8).hex(), mode) as file,
+    ):
         yield file
-        sync(file)
-        if not is_at(place, file):  # taken for left, by a computer that sees no locks of others
-            raise FileNotFoundError(errno.ENOENT, "another process has removed it", str(place))
-        if not MOVES_OPEN_FILES:
-            file.close()
-        move(place, path, mode)  # held until it has its name, so that nobody takes it for left
+
+
+@contextmanager
+def replacing(path: Path, place: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
+    """Do the same as `whole_file`, under a name until then that no other process writes."""
+    place.unlink(missing_ok=True)
+    try:
+        with open(place, "xb", opener=opener(mode)) as file:
+            yield file
+            sync(file)
+        move(place, path, mode)
     except BaseException:
-        _drop(place, file)
+        place.unlink(missing_ok=True)
         raise
-    finally:
-        file.close()
     sync_folder(path.parent)
 
 
-def _claimed(path: Path, create: Callable[[Path], Held]) -> tuple[Path, Held]:
-    """Create what is to become this file or folder, and hold it; return its name meanwhile.
+@contextmanager
+def own_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder with a hidden name beside a path, for what is to be there.
 
-    What a killed process left under that name is removed. Where a living one holds it, or nobody
-    can tell, the name is one of this process alone.
+    It is removed when it has not been moved, and so is what a killed process left under that name.
+    Where a living one holds it, or nobody can tell, the name is one of this process alone.
     """
-    place = making(path)
-    if not _freed(place):
-        place = making_alone(path)
-    while True:
-        with suppress(FileExistsError):  # another process was quicker
-            created = create(place)
-            hold(created, wait=True)
-            if is_at(place, created):  # else another took it for left before it was held
-                return place, created
-            created.close()
-        place = making_alone(path)
-
-
-def _freed(place: Path) -> bool:
-    """Remove what nobody holds; return whether the name is free."""
+    place, held = making(path), None
     try:
-        if not os.path.lexists(place):
-            return True
-        if not MOVES_OPEN_FILES:
-            place.unlink()  # fails for an open file, and for a folder
-            return True
-        with closing(OpenFolder(place)) as left:
-            if not (hold(left) and is_at(place, left)):
-                return False
-            shutil.rmtree(place) if place.is_dir() else place.unlink()
-    except OSError:
-        return False
-    return True
+        try:
+            _free(place)
+            held = _claimed(place)
+        except OSError:  # a living process has it, or was quicker, or nobody can tell
+            place = making_alone(path)
+            held = _claimed(place)
+        yield place
+    finally:
+        with suppress(OSError):
+            if held is None:
+                _free(place)  # an interrupt came before it was held
+            elif is_at(place, held):
+                shutil.rmtree(place, ignore_errors=True)
+        if held is not None:
+            os.close(held)
 
 
-def _drop(place: Path, file: IO[bytes]) -> None:
-    """Remove a file, if this name is still its own."""
-    if not MOVES_OPEN_FILES:
-        with suppress(OSError):  # of a full disk, which was told already
-            file.close()
-    if is_at(place, file):
-        place.unlink()
+def _claimed(place: Path) -> int:
+    """Create a folder and hold it. Raises OSError where another process was quicker."""
+    place.mkdir()
+    held = open_folder(place)
+    try:
+        hold(held, wait=True)
+        if not is_at(place, held):  # another took it for left before it was held
+            raise FileExistsError(place)
+    except BaseException:
+        os.close(held)
+        raise
+    return held
+
+
+def _free(place: Path) -> None:
+    """Remove what nobody holds. Raises OSError for what somebody does."""
+    if not os.path.lexists(place):
+        return
+    left = open_folder(place)
+    try:
+        if not (hold(left) and is_at(place, left)):
+            raise FileExistsError(place)
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    finally:
+        os.close(left)
 
 
 def move(source: Path, target: Path, mode: int | None = None) -> None:
@@ -153,28 +149,6 @@ def scratch_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-@contextmanager
-def own_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder with a hidden name beside a path, for what is to be there.
-
-    It is removed when it has not been moved, and so is what a killed process left.
-    """
-
-    def create(place: Path) -> OpenFolder:
-        place.mkdir()
-        return OpenFolder(place)
-
-    folder, held = _claimed(path, create)
-    try:
-        restore(folder, path)
-        yield folder
-    finally:
-        if is_at(folder, held):
-            shutil.rmtree(folder, ignore_errors=True)
-        restore(folder, path)
-        held.close()
-
-
 def put_files(source: Path, folder: Path, last: str) -> None:
     """Move files that are whole into a folder, ``last`` as the last: without it they are none."""
     sync_files(source)
@@ -203,11 +177,8 @@ def restore(source: Path, target: Path) -> None:
     """Undo what `put_folder` was killed in, or end it: what it moved away comes back, or goes."""
     old, going = source.with_suffix(OLD), source.with_suffix(GOING)
     shutil.rmtree(going, ignore_errors=True)
-    if old.exists() and not target.exists():
-        move(old, target)
-    elif old.exists():
-        with suppress(OSError):
-            move(old, going)  # what is half removed is never taken for what was there
+    if old.exists():  # what is half removed is never taken for what was there
+        move(old, going if target.exists() else target)
         shutil.rmtree(going, ignore_errors=True)
 
 
@@ -237,10 +208,10 @@ def whole_folder(
     """
     target = Path(os.path.realpath(path))
     refuse_inputs(inputs, [path, *(target.glob("*") if target.is_dir() else ())])
-    _refuse(path, target, ours, overwrite=overwrite)
     try:
         with own_folder(target) as folder:
-            _refuse(path, target, ours, overwrite=overwrite)  # again: it may have come back
+            restore(folder, target)
+            _refuse(path, target, ours, overwrite=overwrite)
             yield folder
             _refuse(path, target, ours, overwrite=overwrite)  # again: this may have taken hours
             put_folder(folder, target)

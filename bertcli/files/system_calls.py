@@ -51,24 +51,13 @@ def sync(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-class OpenFolder:
-    """A folder, or whatever has a name, that is open to be held. Windows opens no folder."""
-
-    def __init__(self, path: Path) -> None:
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        self.number = os.open(path, flags) if os.name == "posix" else None
-
-    def fileno(self) -> int:
-        """Return its number."""
-        return -1 if self.number is None else self.number
-
-    def close(self) -> None:
-        """Close it."""
-        if self.number is not None:
-            os.close(self.number)
+def open_folder(path: Path) -> int:
+    """Open a folder, or whatever has a name, to be held. Windows opens no folder."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return os.open(path if os.name == "posix" else os.devnull, flags)
 
 
-def hold(opened: IO[bytes] | OpenFolder, *, wait: bool = False) -> bool:
+def hold(opened: int, *, wait: bool = False) -> bool:
     """Hold what is open until it is closed, or this process ends; return whether that succeeds.
 
     It does not while another process holds it, and where the system has no such locks.
@@ -78,19 +67,19 @@ def hold(opened: IO[bytes] | OpenFolder, *, wait: bool = False) -> bool:
     import fcntl
 
     try:
-        fcntl.flock(opened.fileno(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
         return False
     return True
 
 
-def is_at(place: Path, opened: IO[bytes] | OpenFolder) -> bool:
+def is_at(place: Path, opened: int) -> bool:
     """Tell whether this name is still that of what is open. Windows renames nothing open."""
     try:
         status = os.lstat(place)
     except FileNotFoundError:
         return False
-    return os.name != "posix" or os.path.samestat(status, os.fstat(opened.fileno()))
+    return os.name != "posix" or os.path.samestat(status, os.fstat(opened))
 
 
 def sync_folder(folder: Path) -> None:

@@ -36,7 +36,7 @@ from typing import IO, Any
 from zlib import crc32
 
 from bertcli.errors import BertcliError, OutputError
-from bertcli.files.atomic import explained, move, whole_file
+from bertcli.files.atomic import explained, move, replacing, whole_file
 from bertcli.files.lock import locked
 from bertcli.files.paths import beside, sha256
 from bertcli.files.system_calls import opener, sync, sync_folder, write_all
@@ -323,7 +323,7 @@ def put_json(path: Path, value: Any, mode: int | None = None, making: Path | Non
 
     ``mode`` is its own, if given, and ``making`` its name until then.
     """
-    with whole_file(path, mode, making) as file:
+    with replacing(path, making, mode) if making else whole_file(path, mode) as file:
         file.write(json_text(value))
 
 

@@ -368,7 +368,7 @@ def test_a_signal_while_waiting_for_input(tmp_path, name, code):
 
 def test_a_kill_leaves_nothing_under_the_name(tmp_path, million):
     with start("tokenize", "-i", million, "-o", "x.jsonl", "--tokens", cwd=tmp_path) as running:
-        until(lambda: any(path.stat().st_size for path in tmp_path.iterdir()))
+        until(lambda: any(path.stat().st_size for path in tmp_path.glob("*/*")))
         running.kill()
         assert running.wait(DEADLINE) == -signal.SIGKILL
     assert "x.jsonl" not in left_in(tmp_path)
