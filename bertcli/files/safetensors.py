@@ -106,7 +106,7 @@ def _why_no_header(size: int, length: int, head: bytes) -> str:
 def _parse(raw: bytes) -> dict[str, Any]:
     """Return what a header says of each tensor, by its name."""
     try:
-        entries = parse(raw, unique=True)
+        entries = parse(raw)
     except BadJsonError as bad:
         raise BrokenHeader(f"the header is not valid JSON: {bad}") from None
     if not isinstance(entries, dict):

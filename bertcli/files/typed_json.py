@@ -9,12 +9,10 @@ An error names the file, the key, what was found and what is expected.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
 import stat
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,15 +51,14 @@ class TooDeepError(BadJsonError):
         super().__init__("lists or objects are nested too deeply")
 
 
-def parse(text: str | bytes, *, unique: bool = False) -> Any:
+def parse(text: str | bytes) -> Any:
     """Return the value of a JSON text; NaN and Infinity are read, as Python's own reader does.
 
-    Raises BadJsonError for anything else, also for lists and objects nested more than DEPTH deep,
-    numbers of thousands of digits and, where they have to be ``unique``, keys that occur twice.
-    Strings may hold half of a surrogate pair: see `is_text`.
+    Raises BadJsonError for anything else, also for lists and objects nested more than DEPTH deep
+    and numbers of thousands of digits. Strings may hold half of a surrogate pair: see `is_text`.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique if unique else None)
+        value = json.loads(text)
     except json.JSONDecodeError as bad:
         place = (
             f"line {bad.lineno}, column {bad.colno}" if bad.lineno > 1 else f"column {bad.colno}"
@@ -71,8 +68,6 @@ def parse(text: str | bytes, *, unique: bool = False) -> Any:
         raise TooDeepError from None
     except UnicodeDecodeError as bad:
         raise BadJsonError(f"byte {bad.start} is not valid UTF-8") from None
-    except BadJsonError:
-        raise
     except ValueError as bad:  # an integer of more digits than Python converts
         raise BadJsonError(str(bad).partition(";")[0]) from None
     opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
@@ -99,11 +94,6 @@ def parse_lines(texts: Sequence[str]) -> list[Any] | None:
         return None
 
 
-def parse_own(text: str | bytes) -> Any:
-    """Return the value of a JSON text that this program itself wrote, and nobody else since."""
-    return json.loads(text)
-
-
 def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is read back after this was written as JSON: tuples become lists."""
     result: dict[str, Any] = json.loads(json.dumps(value))
@@ -120,14 +110,6 @@ def strict(value: Any) -> Any:
         case float() if not math.isfinite(value):
             return None
     return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise BadJsonError(f"key {shown(twice)} occurs twice")
-    return values
 
 
 def _too_deep(value: Any) -> bool:
@@ -167,14 +149,12 @@ def is_regular(
     """
     try:
         status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError as failed:
         if os.path.islink(path):
             raise error(f"{path}: broken or circular symlink", hint) from None
-        return False
-    except OSError as failed:
-        circular = failed.errno == errno.ELOOP
-        reason = "broken or circular symlink" if circular else failed.strerror or failed
-        raise error(f"{path}: {reason}", hint) from None
+        if isinstance(failed, FileNotFoundError | NotADirectoryError):
+            return False
+        raise error(f"{path}: {failed.strerror or failed}", hint) from None
     if not stat.S_ISREG(status.st_mode):
         raise error(f"{path}: not a regular file", hint)
     if status.st_size > most:
@@ -206,10 +186,8 @@ def read_objects(path: Path) -> list[JsonObject]:
     values = read_value(path, ModelError, HINT, [])
     if not isinstance(values, list):
         raise ModelError(f"{path}: expected a list of objects, found {kind_of(values)}", HINT)
-    for at, value in enumerate(values):
-        if not isinstance(value, dict):
-            raise ModelError(f"{path}: {at}: expected an object, found {shown(value)}", HINT)
-    return [JsonObject(value, str(path), path=f"{at}.") for at, value in enumerate(values)]
+    listed = JsonObject({str(at): value for at, value in enumerate(values)}, str(path))
+    return [*listed.objects().values()]
 
 
 class Check(NamedTuple):
@@ -317,14 +295,11 @@ class JsonObject(dict[str, Any]):
 
     def text(self, key: str) -> str | None:
         """Return a string that is valid Unicode."""
-        value: str | None = self.checked(key, *TEXT)
-        return value
+        return self.checked(key, *TEXT)
 
     def choice(self, key: str, names: Sequence[str]) -> str | None:
         """Return one of these strings."""
-        expected = " or ".join(f'"{name}"' for name in names)
-        value: str | None = self.checked(key, names.__contains__, expected)
-        return value
+        return self.checked(key, names.__contains__, " or ".join(f'"{name}"' for name in names))
 
     def texts(self, key: str) -> list[str] | None:
         """Return a list of strings."""
@@ -332,45 +307,29 @@ class JsonObject(dict[str, Any]):
         def holds(value: Any) -> bool:
             return isinstance(value, list) and all(map(is_text, value))
 
-        texts: list[str] | None = self.checked(key, holds, "a list of strings")
-        return texts
+        return self.checked(key, holds, "a list of strings")
 
     def switch(self, key: str) -> bool | None:
         """Return true or false."""
-        value: bool | None = self.checked(key, *SWITCH)
-        return value
+        return self.checked(key, *SWITCH)
 
     def whole(self, key: str, least: int = 0, most: int = LARGEST_NUMBER) -> int | None:
         """Return a whole number in a range, its ends included."""
-        value: int | None = self.checked(key, *whole_number(least, most))
-        return value
+        return self.checked(key, *whole_number(least, most))
 
     def number(self, key: str) -> float | None:
         """Return a number that a float holds; NaN and infinity are such numbers."""
-        value: float | None = self.checked(key, *NUMBER)
-        return value
+        return self.checked(key, *NUMBER)
 
     def object(self, key: str) -> JsonObject:
         """Return an object inside; an empty one when there is none."""
-        value = self.checked(key, *OBJECT)
-        return self._inside(key, value or {})
+        return self._inside(key, self.checked(key, *OBJECT) or {})
 
-    def objects(self, key: str) -> dict[str, JsonObject]:
-        """Return an object of objects, by its keys."""
-        outer = self.object(key)
-        for name in outer:
-            outer.needed(name, *OBJECT)
-        return {name: outer.object(name) for name in outer}
-
-    def list_of_objects(self, key: str) -> list[JsonObject]:
-        """Return a list of objects; an empty one when there is none."""
-
-        def holds(value: Any) -> bool:
-            return isinstance(value, list) and all(isinstance(item, dict) for item in value)
-
-        objects = self.checked(key, holds, "a list of objects") or []
-        listed = self._inside(key, {})
-        return [listed._inside(str(at), item) for at, item in enumerate(objects)]
+    def objects(self) -> dict[str, JsonObject]:
+        """Return the objects that all values have to be."""
+        for key in self:
+            self.needed(key, *OBJECT)
+        return {key: self.object(key) for key in self}
 
     def entries(self, key: str) -> JsonObject:
         """Return what a list or an object holds, by number or by key; empty when there is none."""

@@ -101,7 +101,7 @@ def _listing(snapshot: Path) -> dict[str, int]:
     tree = snapshot.parents[1] / "trees" / f"{snapshot.name}.json"
     size = whole_number(most=1 << 63)
     try:
-        entries = read_object(tree).objects("files")
+        entries = read_object(tree).object("files").objects()
         return {name: entry.needed("size", *size) for name, entry in entries.items()}
     except ModelError:
         return {}

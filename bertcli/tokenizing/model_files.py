@@ -470,7 +470,9 @@ def _described(settings: JsonObject) -> dict[int, JsonObject]:
 
     entries = settings.object("added_tokens_decoder")
     entries.check_keys(is_id, "the ids of tokens as keys")
-    tokens = {int(key): entry for key, entry in settings.objects("added_tokens_decoder").items()}
+    tokens = {
+        int(key): entry for key, entry in settings.object("added_tokens_decoder").objects().items()
+    }
     for entry in tokens.values():
         entry.needed("content", *TEXT)
     return tokens

@@ -100,7 +100,7 @@ class Instances:
             name: fields.get(name, f"{name}_ids") for name in self.extra_embeddings
         }
         self.kind = row_type(self.max_length, self.max_predictions, self.extra_embeddings)
-        shards = index.list_of_objects("shards")
+        shards = [*index.entries("shards").objects().values()]
         self.starts: list[int] = [0, *accumulate(shard["rows"] for shard in shards)]
         self.files = [self._mapped(folder / shard["file"], shard["rows"]) for shard in shards]
 
@@ -176,7 +176,7 @@ def read_index(path: Path) -> JsonObject:
     if (version := index["version"]) not in (VERSION, WITH_EXTRA):
         ours = f"{VERSION} and {WITH_EXTRA}"
         raise InputError(f"{path}: version {version} is not supported, only {ours}", AGAIN)
-    for shard in index.list_of_objects("shards"):
+    for shard in index.entries("shards").objects().values():
         shard.needed("rows", *whole_number(1))
         shard.needed("sha256", *TEXT)
         shard.needed("file", lambda name: is_text(name) and Path(name).name == name, "a file name")

@@ -37,7 +37,7 @@ from bertcli.files.npy import header_of
 from bertcli.files.streams import packed
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.tables import NumbersText, TableHeader, fields_of
-from bertcli.files.typed_json import parse_lines, parse_own
+from bertcli.files.typed_json import parse_lines, parse
 from bertcli.files.writers import open_output, writer_of
 from bertcli.files.zips import npz_archive
 from bertcli.records.records import carried
@@ -116,8 +116,8 @@ class Rows:
         held: list[Row] = []
         with self._lines() as lines:
             while not self.many and (texts := list(islice(lines, self.step))):
-                yield parse_lines(texts) or list(map(parse_own, texts))
-            for meta in map(parse_own, lines):
+                yield parse_lines(texts) or list(map(parse, texts))
+            for meta in map(parse, lines):
                 if held and meta[STOP] - held[0][START] > self.step:
                     yield held
                     held = []

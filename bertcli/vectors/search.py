@@ -156,7 +156,7 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     named["combine"] = recorded.choice("layer_combine", COMBINED)
     named["layers"] = None if layers is None else tuple(layers)
     chosen = {name: value for name, value in named.items() if value is not None}
-    modules = [dict(module) for module in recorded.list_of_objects("modules")]
+    modules = [dict(module) for module in recorded.entries("modules").objects().values()]
     if modules and not options.several:
         sentence = read_sentence(folder.path)
         mine = described(read_chain(folder.path, (*sentence.of_tokens, *sentence.of_texts)))
