@@ -6,8 +6,8 @@
 - Out: `writers` has a writer for each format; `atomic` makes files and folders that are there whole
   or not at all, `lock` keeps other runs away, `system_calls` has what not every system has.
 - Formats: `jsonl`, `delimited` (CSV, TSV), `parquet` and `arrow` (the only importer of pyarrow),
-  `npy`, `zips`, `safetensors`; `tables` says what the rows of all are,
-  `stored_arrays` reads the arrays of any file, `id_arrays` writes and reads those of token ids.
+  `arrays` (NPY, NPZ), `safetensors`; `tables` says what the rows of all are, `id_arrays` writes and
+  reads arrays of token ids.
 - Names: `paths` of files beside an output, and against reading what is written; `printable` is the
   only filter between text from outside and a terminal.
 - `versions`: of bertcli and of the libraries.

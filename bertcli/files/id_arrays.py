@@ -18,21 +18,27 @@ from __future__ import annotations
 
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain, islice, pairwise
 from shutil import copyfileobj
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError, counted
 from bertcli.files import safetensors
-from bertcli.files.npy import BLOCK, WIDEST, header_of
-from bertcli.files.stored_arrays import StoredArray, open_array, open_arrays
-from bertcli.files.tables import NUMERIC, ColumnTable, Row, TableHeader, lines_of
-from bertcli.files.zips import npz_archive
+from bertcli.files.arrays import (
+    BLOCK,
+    WIDEST,
+    StoredArray,
+    header_of,
+    npz_archive,
+    open_array,
+    open_arrays,
+)
+from bertcli.files.tables import NUMERIC, ColumnTable, Row, lines_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 IDS, OFFSETS = "input_ids", "offsets"
 DTYPES = {IDS: "<u4", OFFSETS: "<i8", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}
@@ -42,11 +48,11 @@ ROWS = 1024  # rows read at a time
 class NumberSpool:
     """An array on its way: its numbers in a nameless file, and how many rows they are."""
 
-    rows = 0
     length: int | None = None  # of each row; None for a flat array
 
-    def __init__(self, name: str, dtype: str, file: IO[bytes]) -> None:
-        self.name, self.dtype, self.file = name, dtype, file
+    def __init__(self, dtype: str, file: IO[bytes], rows: int = 0) -> None:
+        self.dtype, self.file = dtype, file
+        self.rows = file.seek(file.truncate(rows))  # of zeros, a byte each
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,67 +83,53 @@ class NumberSpool:
         copyfileobj(self.file, file, 1 << 20)
 
 
-def even_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
-    """Return the writer of npy (input_ids alone), npz or safetensors (every numeric field)."""
+def ids_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
+    """Return the writer of npy (input_ids alone), npz or safetensors, perhaps "ragged npz"."""
+    form, ragged = form.removeprefix("ragged "), form.startswith("ragged ")
+    names = DTYPES if ragged else NUMERIC[:1] if form == "npy" else NUMERIC
 
     @contextmanager
-    def arrays(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
+    def ids_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
         with ExitStack() as stack:
             spools: dict[str, NumberSpool] = {}
 
-            def write(rows: Sequence[Row] | ColumnTable) -> None:
-                for name, values, lengths in _flat(rows, NUMERIC[:1] if form == "npy" else NUMERIC):
-                    if name not in spools:
-                        place = stack.enter_context(tempfile.TemporaryFile())
-                        spools[name] = NumberSpool(name, "<i8", place)
-                    spools[name].check(lengths)
-                    count = len(lengths)
-                    if not isinstance(rows, ColumnTable) and isinstance(rows[0], TableHeader):
-                        values, count = values[:0], 0
-                    spools[name].add(values, count)
-
-            yield write
-            if spools and form == "npy":
-                _put(spools[IDS], file)
-            elif spools:
-                _put_all(form, _Onward(file), spools.values())
-
-    return arrays
-
-
-def ragged_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
-    """Return the writer of ragged npz or safetensors."""
-
-    @contextmanager
-    def ragged(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
-        import numpy as np
-
-        with ExitStack() as stack:
-            spools: dict[str, NumberSpool] = {}
-
-            def add(name: str, values: NDArray[Any], before: int = 0) -> None:
+            def spool_of(name: str, before: int = 0) -> NumberSpool:
                 if name not in spools:
                     place = stack.enter_context(tempfile.TemporaryFile())
-                    spools[name] = NumberSpool(name, DTYPES[name], place)
-                    spools[name].rows = place.seek(place.truncate(before))  # all of type 0
-                spools[name].add(values.astype(DTYPES[name], copy=False), len(values))
+                    spools[name] = NumberSpool(DTYPES[name] if ragged else "<i8", place, before)
+                return spools[name]
 
             def write(rows: Sequence[Row] | ColumnTable) -> None:
-                before = spools[IDS].rows
                 lines = rows if isinstance(rows, ColumnTable) else lines_of(rows)
-                for name, values, lengths in _flat(lines, DTYPES):
-                    numbers = np.asarray(values)
+                if ragged:
+                    write_ragged(lines)
+                    return
+                for name, values, lengths in _flat(lines or rows, names):
+                    spool = spool_of(name)
+                    spool.check(lengths)  # those of a header as well
+                    if lines:
+                        spool.add(values, len(lengths))
+
+            def write_ragged(lines: Sequence[Row] | ColumnTable) -> None:
+                import numpy as np
+
+                before = spools[IDS].rows
+                for name, values, lengths in _flat(lines, names):
+                    numbers = np.asarray(values, DTYPES[name])
                     if name == IDS:
-                        add(OFFSETS, before + np.cumsum(lengths))
+                        ends = before + np.cumsum(lengths, dtype="<i8")
+                        spool_of(OFFSETS).add(ends, len(ends))
                     if name != "token_type_ids" or name in spools or numbers.any():
-                        add(name, numbers, before)
+                        spool_of(name, before).add(numbers, len(numbers))
 
-            add(IDS, np.zeros(0))
-            add(OFFSETS, np.zeros(1))
+            if ragged:
+                spool_of(IDS)
+                spool_of(OFFSETS).add(array("q", [0]), 1)
             yield write
-            _put_all(form, file, spools.values())
+            if spools:
+                _put_all(form, file if ragged else _Onward(file), spools)
 
-    return ragged
+    return ids_writer
 
 
 def _flat(
@@ -155,11 +147,6 @@ def _flat(
             yield name, numbers, [len(row[name]) for row in rows]
 
 
-def _put(spool: NumberSpool, file: IO[bytes]) -> None:
-    file.write(header_of(spool.dtype, spool.shape))
-    spool.copy_to(file)
-
-
 class _Onward:
     """A file that is only ever written on, as a pipe is: /dev/null claims that it can seek."""
 
@@ -167,19 +154,20 @@ class _Onward:
         self.write, self.flush = file.write, file.flush
 
 
-def _put_all(form: str, file: Any, spools: Iterable[NumberSpool]) -> None:
-    """Write an archive of arrays, or safetensors: the widest numbers first, so all are aligned."""
-    if form == "npz":
-        with npz_archive(file) as member:
-            for spool in spools:
-                with member(spool.name) as array:
-                    _put(spool, array)
+def _put_all(form: str, file: Any, spools: Mapping[str, NumberSpool]) -> None:
+    """Write the arrays; to safetensors the widest numbers first, so all are aligned."""
+    if form == "safetensors":
+        order = sorted(spools, key=lambda name: -int(spools[name].dtype[-1]))
+        kinds = {name: safetensors.NAMES[spools[name].dtype] for name in order}
+        file.write(safetensors.header_of({n: (kinds[n], spools[n].shape) for n in order}))
+        for name in order:
+            spools[name].copy_to(file)
         return
-    spools = sorted(spools, key=lambda spool: -int(spool.dtype[-1]))
-    tensors = {spool.name: (safetensors.NAMES[spool.dtype], spool.shape) for spool in spools}
-    file.write(safetensors.header_of(tensors))
-    for spool in spools:
-        spool.copy_to(file)
+    with npz_archive(file) if form == "npz" else nullcontext() as member:
+        for name, spool in spools.items():
+            with member(name) if member else nullcontext(file) as place:
+                place.write(header_of(spool.dtype, spool.shape))
+                spool.copy_to(place)
 
 
 Numbered = tuple[int, list[list[int]]]  # the number of the first of some rows, and the rows

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import BertcliError, InputError, OutputError
-from bertcli.files.npy import rows_at_once
+from bertcli.files.arrays import rows_at_once
 from bertcli.files.streams import unreadable
 from bertcli.files.tables import (
     TYPES,
@@ -153,7 +153,7 @@ class Table:
             size = sum(chunk.total_uncompressed_size for chunk in chunks) // rows
             for first in islice(self.file.iter_batches(8, [group], list(names)), 1):
                 size = max(size, first.nbytes // len(first))  # equal texts are there once
-            step = min(rows_at_once(self.path, width, most), max(1, DECODED // max(1, size)))
+            step = min(rows_at_once(width, most), max(1, DECODED // max(1, size)))
             yield from self.file.iter_batches(step, row_groups=[group], columns=list(names))
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 LARGEST = 1 << 24  # bytes of a header: those of 100,000 tensors; the library takes 100 MB
-POINTER = b"version "  # how the files begin that git-lfs puts in place of others
 DIMENSIONS = 64  # more than any tensor has
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
@@ -81,26 +80,16 @@ def tensors_in(path: str | Path) -> list[TensorInfo]:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(8)
-        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-        if not 2 <= length <= min(LARGEST, size - 8):
-            raise BrokenHeader(_why_no_header(size, length, head))
+        length = int.from_bytes(head, "little")
+        if length > LARGEST:
+            raise BrokenHeader(f"a header of {length:,} bytes: this is not a safetensors file")
+        if not 2 <= length <= size - 8:
+            raise BrokenHeader(f"the header has {length:,} bytes, and the file {size:,}")
         raw = file.read(length)
     tensors = [_tensor(name, entry, 8 + length) for name, entry in _parse(raw).items()]
     tensors.sort(key=lambda tensor: (tensor.start, tensor.nbytes))
     _refuse_gaps(tensors, 8 + length, size)
     return tensors
-
-
-def _why_no_header(size: int, length: int, head: bytes) -> str:
-    if size == 0:
-        return "the file is empty"
-    if head == POINTER:
-        return "only git-lfs's pointer to the file: run git lfs pull"
-    if size < 10:
-        return f"the file has {size} bytes, and a header has at least 10"
-    if length > LARGEST:
-        return f"a header of {length:,} bytes: this is not a safetensors file"
-    return f"the header says it has {length:,} bytes, and the file has {size:,}"
 
 
 def _parse(raw: bytes) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
 from bertcli.errors import ModelError
+from bertcli.files.arrays import UNREADABLE, ZIP_STORED, BadZipFile, open_zip
 from bertcli.files.safetensors import BITS, DIMENSIONS, TensorInfo
 from bertcli.files.typed_json import AGAIN, is_text
-from bertcli.files.zips import UNREADABLE, ZIP_STORED, BadZipFile, open_zip
 
 LARGEST = 1 << 22  # bytes of a pickle, whose objects take up to 90 times as many; BERT's have 60 KB
 ARGUMENTS = 16  # of a call; torch's have 7 at most

@@ -86,14 +86,10 @@ def writer_of(form: str) -> Format:
             from bertcli.files.parquet import rows_writer
 
             return rows_writer
-        case "npy" | "npz" | "safetensors":
-            from bertcli.files.id_arrays import even_writer_of
+        case "npy" | "npz" | "safetensors" | "ragged npz" | "ragged safetensors":
+            from bertcli.files.id_arrays import ids_writer_of
 
-            return even_writer_of(form)
-        case "ragged npz" | "ragged safetensors":
-            from bertcli.files.id_arrays import ragged_writer_of
-
-            return ragged_writer_of(form.split()[1])
+            return ids_writer_of(form)
         case _:
             return txt
 

@@ -17,15 +17,13 @@ from sys import float_info
 from typing import Any, NamedTuple
 
 from bertcli.errors import InputError
+from bertcli.files.arrays import BLOCK, UNREADABLE, open_arrays
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.files.jsonl import objects_of
-from bertcli.files.npy import BLOCK
 from bertcli.files.paths import manifest_beside
 from bertcli.files.safetensors import AGAIN, NUMPY_OF
-from bertcli.files.stored_arrays import open_arrays
 from bertcli.files.streams import LARGEST_RECORD, PACKED, LineDecoder, open_bytes, unreadable
 from bertcli.files.typed_json import BadJsonError, is_regular, parse, read_object
-from bertcli.files.zips import UNREADABLE
 
 ROWS = 256  # of a Parquet file that are measured together
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors

@@ -32,14 +32,13 @@ import numpy as np
 
 from bertcli.errors import OutputError
 from bertcli.files import safetensors
+from bertcli.files.arrays import header_of, npz_archive
 from bertcli.files.jsonl import json_of
-from bertcli.files.npy import header_of
 from bertcli.files.streams import packed
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.tables import NumbersText, TableHeader, fields_of
-from bertcli.files.typed_json import parse_lines, parse
+from bertcli.files.typed_json import parse, parse_lines
 from bertcli.files.writers import open_output, writer_of
-from bertcli.files.zips import npz_archive
 from bertcli.records.records import carried
 from bertcli.vectors.precision import RANGED, quantize, ranges_of, refuse_stream
 from bertcli.vectors.run_folder import FIELDS, INDEX, RAW

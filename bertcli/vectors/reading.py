@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.errors import InputError, OutputError
+from bertcli.files.arrays import StoredArray, open_array, open_arrays
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
-from bertcli.files.npy import rows_at_once
 from bertcli.files.paths import manifest_beside
-from bertcli.files.stored_arrays import StoredArray, open_array, open_arrays
 from bertcli.files.streams import LARGEST_RECORD, unreadable
 from bertcli.files.typed_json import JsonObject, is_regular, kind_of, read_value
 from bertcli.files.writers import TENSORS
@@ -167,10 +166,9 @@ def _array(path: str, rows: int) -> Iterator[Array]:
                 f"{path}: holds {array.dtype} of shape {array.shape}{order}, not vectors",
                 "vectors are numbers of shape [rows, dimensions], row by row",
             )
-        most = rows_at_once(path, math.prod(array.shape[1:]), rows)
         if not array.rows:
             yield np.zeros(array.shape, array.dtype)  # its width tells something
-        for block in array.blocks(most):
+        for block in array.blocks(rows):
             yield block if block.size else block[:0]
 
 

@@ -31,8 +31,8 @@ from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.embedding.sparse import has_routes
 from bertcli.errors import InputError, UsageError, counted
+from bertcli.files.arrays import open_arrays
 from bertcli.files.jsonl import lines_of, object_in, value_of
-from bertcli.files.stored_arrays import open_arrays
 from bertcli.files.streams import LARGEST_RECORD, open_bytes, size_on_disk
 from bertcli.files.typed_json import is_regular
 from bertcli.files.writers import TENSORS, format_of

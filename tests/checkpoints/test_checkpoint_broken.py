@@ -133,8 +133,8 @@ def one(dtype, shape, start, end):
 
 
 LIES = {
-    b"1234567": "the file has 7 bytes, and a header has at least 10",
-    struct.pack("<Q", 5000) + b"{}": "the header says it has 5,000 bytes, and the file has 10",
+    b"1234567": "a header of 15,540,725,856,023,089 bytes: this is not a s",
+    struct.pack("<Q", 5000) + b"{}": "the header has 5,000 bytes, and the file 10",
     struct.pack("<Q", 2**40) + b"{}": "a header of 1,099,511,627,776 bytes: this is not a safet",
     b"<!DOCTYPE html><html></html>": "a header of 5,789,751,444,030,890,300 bytes: this is not a s",
     crafted(b"hello, world"): "the header is not valid JSON: Expecting value, column 1",
@@ -169,7 +169,7 @@ def test_safetensors_headers_that_lie(folder, content, words):
 @pytest.mark.parametrize(
     ("share", "words"),
     [
-        (0.001, "the header says it has [0-9,]+ bytes, and the file has [0-9,]+$"),
+        (0.001, "the header has [0-9,]+ bytes, and the file [0-9,]+$"),
         (0.3, "the header describes [0-9,]+ bytes, and the file has [0-9,]+: it is truncated$"),
         (0.9999, "the header describes [0-9,]+ bytes, and the file has [0-9,]+: it is truncated$"),
     ],
