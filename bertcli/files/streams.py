@@ -13,11 +13,11 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -52,10 +52,10 @@ class Block:
 
 
 class Derived(io.RawIOBase):
-    """A readable stream over ``more``, which returns the next bytes, and b"" at the end."""
+    """A readable stream of parts, none of them empty; closing it closes the file below as well."""
 
-    def __init__(self, more: Callable[[], bytes], file: IO[bytes]) -> None:
-        self.more = more
+    def __init__(self, parts: Iterator[bytes], file: IO[bytes]) -> None:
+        self.parts = parts
         self.file = file
         self.ready = memoryview(b"")
 
@@ -65,14 +65,14 @@ class Derived(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         """Fill the buffer with what is ready, asking for more when nothing is."""
-        self.ready = self.ready or memoryview(self.more())
+        self.ready = self.ready or memoryview(next(self.parts, b""))
         target = memoryview(buffer)
         size = min(len(target), len(self.ready))
         target[:size], self.ready = self.ready[:size], self.ready[size:]
         return size
 
     def close(self) -> None:
-        """Close the stream below as well."""
+        """Close both."""
         if not self.closed:
             self.file.close()
         super().close()
@@ -101,7 +101,7 @@ def _to_utf8(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator
 
 def stream_of(parts: Iterator[bytes], file: IO[bytes]) -> IO[bytes]:
     """Return a stream of these parts, none of them empty; closing it closes the ``file``."""
-    return io.BufferedReader(Derived(lambda: next(parts, b""), file), CHUNK)
+    return io.BufferedReader(Derived(parts, file), CHUNK)
 
 
 def recoded(file: IO[bytes], name: str, encoding: str, errors: str) -> IO[bytes]:
@@ -132,54 +132,49 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
         count(len(chunk))
         return chunk
 
-    if path == "-":
-        return stream_of(_of_stdin(more, raw), raw)
-    file: IO[bytes] = io.BufferedReader(Derived(more, raw), CHUNK)
-    suffix = Path(path).suffix.lower()
-    return stream_of(_unpacked(suffix, file), file) if suffix in PACKED else file
+    parts, suffix = iter(more, b""), Path(path).suffix.lower()
+    return stream_of(_unpacked(parts, raw, suffix if suffix in PACKED else path), raw)
 
 
-def _unpacked(suffix: str, file: IO[bytes]) -> Iterator[bytes]:
-    if suffix == ".zst":
-        zstd = _zstd()
-        try:
-            yield from iter(partial(zstd.ZstdFile(file).read1, CHUNK), b"")
-        except zstd.ZstdError as broken:
-            raise EOFError(str(broken)) from None
+def _unpacked(parts: Iterator[bytes], raw: IO[bytes], suffix: str) -> Iterator[bytes]:
+    """Yield what a file holds that is packed as its suffix says, or, of stdin, its first bytes."""
+    if suffix == "-":
+        head = next(parts, b"")
+        while any(head != mark and mark.startswith(head) for mark in MARKS):
+            if not (chunk := next(parts, b"")):
+                break
+            head += chunk
+        parts = chain(filter(None, [head]), parts)
+        suffix = next((ending for mark, ending in MARKS.items() if head.startswith(mark)), "")
+    if suffix not in PACKED:
+        yield from parts
         return
-    import gzip
-
-    yield from iter(partial(gzip.GzipFile(fileobj=file).read1, CHUNK), b"")
-
-
-def _zstd() -> Any:
-    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    broken, opened = _packer(suffix, stream_of(parts, raw))
+    try:
+        yield from iter(partial(opened.read1, CHUNK), b"")
+    except broken as failed:
+        raise EOFError(str(failed)) from None
 
 
-def _of_stdin(more: Callable[[], bytes], raw: IO[bytes]) -> Iterator[bytes]:
-    """Yield what stdin holds, unpacked when its first bytes are those of a packed file."""
-    head = more()
-    while any(head != mark and mark.startswith(head) for mark in MARKS) and (chunk := more()):
-        head += chunk
-    parts = chain(filter(None, [head]), iter(more, b""))
-    suffix = next((ending for mark, ending in MARKS.items() if head.startswith(mark)), None)
-    yield from parts if suffix is None else _unpacked(suffix, stream_of(parts, raw))
+def _packer(suffix: str, file: IO[bytes], mode: str = "rb") -> tuple[type[Exception], Any]:
+    """Return what a broken file raises beside EOFError, and what packs or unpacks it.
+
+    No name and no time stamp are written, so that equal rows give equal bytes.
+    """
+    if suffix == ".gz":
+        import gzip
+
+        return EOFError, gzip.GzipFile("", mode, fileobj=file, mtime=0)
+    zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    return zstd.ZstdError, zstd.ZstdFile(file, mode[0])
 
 
 @contextmanager
 def packed(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Compress for a name ending in .gz or .zst; no time stamp, so equal rows give equal bytes."""
-    match path.suffix.lower():
-        case ".gz":
-            import gzip
-
-            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as stream:
-                yield stream  # type: ignore[misc]
-        case ".zst":
-            with _zstd().ZstdFile(file, "w") as stream:
-                yield stream
-        case _:
-            yield file
+    """Compress for a name ending in .gz or .zst."""
+    suffix = path.suffix.lower()
+    with _packer(suffix, file, "wb")[1] if suffix in PACKED else nullcontext(file) as stream:
+        yield stream
 
 
 @contextmanager
@@ -253,55 +248,31 @@ def blocks(
     when a compressed file is broken.
     """
     number, offset = 1, 0
-    line: list[bytes] = []  # the pieces of one whose end has not been read
-    large = 0  # bytes so far of one that is passed over
-    while chunk := read_chunk(stream, name):
-        if large:
-            piece, end_of_line, chunk = chunk.partition(separator)
-            passed(piece)
-            large += len(piece)
-            if not end_of_line:
+    pieces: list[bytes] = []  # of a line whose end has not been read
+    size, large = 0, False  # its bytes so far, and whether it is passed over
+    while chunk := read_chunk(stream, name, min(CHUNK, limit)):  # a line inside is not too large
+        first, line_end, others = chunk.partition(separator)
+        if size + len(first) > limit:
+            if not large:
+                skip(too_large(f"{name}:{number}", limit))
+            for piece in (*pieces, first):
+                passed(piece)
+            pieces, size, large = [], size + len(first), True
+            if not line_end:
                 continue
-            number, offset, large = number + 1, offset + large + 1, 0
-        whole, end_of_line, rest = chunk.rpartition(separator)
-        if end_of_line:
-            block = Block(number, offset, b"".join([*line, whole]), separator)
-            if len(block.raw) <= limit:
-                yield block
-            else:
-                yield from _within(block, name, limit, skip, passed)
+            number, offset, chunk, size, large = number + 1, offset + size + 1, others, 0, False
+        whole, line_end, rest = chunk.rpartition(separator)
+        if line_end:
+            block = Block(number, offset, b"".join([*pieces, whole]), separator)
+            yield block
             number += block.raw.count(separator) + 1
             offset += len(block.raw) + 1
-            line.clear()
-        line.append(rest)
-        if (size := sum(map(len, line))) > limit:
-            skip(too_large(f"{name}:{number}", limit))
-            for piece in line:
-                passed(piece)
-            line, large = [], size
-    last = b"".join(line)
+            pieces, size = [], 0
+        pieces.append(rest)
+        size += len(rest)
+    last = b"".join(pieces)
     if last and not (number == 1 and last == codecs.BOM_UTF8):
         yield Block(number, offset, last, separator)
-
-
-def _within(
-    block: Block,
-    name: str,
-    limit: int,
-    skip: Callable[[InputError], None],
-    passed: Callable[[bytes], object],
-) -> Iterator[Block]:
-    """Yield what is left of a block without the lines that are too large."""
-    number, offset = block.number, block.offset
-    for large, lines in groupby(block.lines, lambda line: len(line) > limit):
-        members = [*lines]
-        raw = block.separator.join(members)
-        if not large:
-            yield Block(number, offset, raw, block.separator)
-        for at, line in enumerate(members if large else ()):
-            skip(too_large(f"{name}:{number + at}", limit))
-            passed(line)
-        number, offset = number + len(members), offset + len(raw) + 1
 
 
 class LineDecoder:
@@ -346,13 +317,13 @@ class LineDecoder:
         return text.removesuffix(self.line_end)
 
 
-def read_chunk(stream: Any, name: str, *, peek: bool = False) -> bytes:
+def read_chunk(stream: Any, name: str, most: int = CHUNK, *, peek: bool = False) -> bytes:
     """Return the next bytes, b"" at the end; a ``peek`` leaves them to be read.
 
     Raises InputError where they cannot be read.
     """
     try:
-        chunk: bytes = stream.peek(CHUNK) if peek else stream.read1(CHUNK)
+        chunk: bytes = stream.peek(CHUNK) if peek else stream.read1(most)
     except (EOFError, zlib.error) as broken:
         raise InputError(
             f"{name}: the compressed data is broken or truncated: {broken}",
