@@ -16,19 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from bertcli.checkpoints.scan import TOKENIZERS, WEIGHTS
 from bertcli.errors import ModelError
 from bertcli.files.paths import HIDDEN, public
-from bertcli.hub.files import of_tensorflow
 from bertcli.hub.local import near
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
 
 TIMEOUT = 10  # seconds for the first answer; the library's own requests would wait forever
-
-# A folder with these looks complete, so they come last (before 1.22 the library kept no list).
-LAST = (*TOKENIZERS, *WEIGHTS)
 
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 STORAGE = (*DENIED, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -58,35 +53,25 @@ def download(
     # RuntimeError is hf_xet's; ValueError and LookupError come of answers that are not a hub's.
     failures = (_transport_error(), OSError, RuntimeError, ValueError, LookupError)
     try:
-        with _quiet():
-            api = HfApi(library_name="bertcli")
-            about = api.model_info(name, revision=revision, timeout=TIMEOUT)
-            if about.sha is None:
-                raise ValueError("the answer names no commit")
-            chosen = choose([file.rfilename for file in about.siblings or ()])
-        # The first call also notes the revision's commit in the cache; it shows no progress, as it
-        # has only small files.
-        for at, late in ((revision, False), (about.sha, True)):
-            with _quiet(progress=late and sys.stderr.isatty()):
-                folder = snapshot_download(
-                    name,
-                    revision=at,
-                    cache_dir=cache,
-                    allow_patterns=[
-                        file
-                        for file in chosen
-                        if (file.rpartition("/")[2] in LAST or of_tensorflow(file)) == late
-                    ],
-                    force_download=force,
-                    library_name="bertcli",
-                )
+        with _quiet(progress=sys.stderr.isatty()):
+            about = HfApi(library_name="bertcli").model_info(
+                name, revision=revision, timeout=TIMEOUT
+            )
+            folder = snapshot_download(
+                name,
+                revision=revision,
+                cache_dir=cache,
+                allow_patterns=[*choose([file.rfilename for file in about.siblings or ()])],
+                force_download=force,
+                library_name="bertcli",
+            )
     except failures as error:
         raise _explained(error, name, revision, cache) from error
     return Path(folder)
 
 
 @contextmanager
-def _quiet(*, progress: bool = False) -> Iterator[None]:
+def _quiet(*, progress: bool) -> Iterator[None]:
     """Keep the library's log off stderr, where our one line belongs, and its bars unless wanted.
 
     HF_HUB_VERBOSITY and HF_HUB_DISABLE_PROGRESS_BARS, where set, decide instead.
@@ -98,17 +83,17 @@ def _quiet(*, progress: bool = False) -> Iterator[None]:
         enable_progress_bars,
     )
 
-    level, hidden = logging.get_verbosity(), are_progress_bars_disabled()
-    fixed = "HF_HUB_DISABLE_PROGRESS_BARS" in os.environ
+    level, fixed = logging.get_verbosity(), "HF_HUB_DISABLE_PROGRESS_BARS" in os.environ
+    hide = not (fixed or progress or are_progress_bars_disabled())
     if "HF_HUB_VERBOSITY" not in os.environ:
         logging.set_verbosity(CRITICAL)
-    if not (fixed or hidden or progress):
+    if hide:
         disable_progress_bars()
     try:
         yield
     finally:
         logging.set_verbosity(level)
-        if not (fixed or hidden):
+        if hide:
             enable_progress_bars()
 
 
@@ -127,11 +112,8 @@ def endpoint() -> str:
 
 def shown_endpoint() -> str:
     """Return that URL without user name and password, for messages."""
-    secret, at, host = endpoint().rpartition("@")
-    if not at:
-        return public(host)
-    scheme, mark, _ = secret.partition("://")
-    return public(f"{scheme if mark else ''}{mark}{HIDDEN}@{host}")
+    _, at, host = endpoint().rpartition("@")
+    return f"{HIDDEN}@{public(host)}" if at else public(host)
 
 
 def _check_endpoint() -> None:

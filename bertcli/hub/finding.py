@@ -10,7 +10,6 @@ from typing import NamedTuple
 from bertcli.checkpoints.scan import MODULES, TOKENIZER_FILES
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.versions import pip_command
-from bertcli.hub.files import lacking, none_of, pick
 from bertcli.hub.local import (
     ALIASES,
     CARRIER,
@@ -21,7 +20,10 @@ from bertcli.hub.local import (
     cached_revisions,
     check_id,
     find_snapshot,
+    lacking,
     near,
+    none_of,
+    pick,
     pooling_unknown,
     repository,
     unfinished,
