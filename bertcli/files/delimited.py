@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
+from types import SimpleNamespace
 from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError, OutputError, counted
@@ -131,46 +130,39 @@ def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, 
 # --- writing ---
 
 
-@contextmanager
-def delimited_writer(file: IO[bytes], *, tabs: bool) -> Iterator[Any]:
-    """CSV, quoted where needed, or TSV, never quoted; lists are JSON in their cell."""
-    names: list[str] = []
-    line = _tsv if tabs else _csv()
+class Delimited:
+    """Rows as lines of CSV, quoted where needed, or TSV, never quoted; lists are JSON in a cell."""
 
-    def write(rows: Sequence[Row]) -> None:
-        lines = []
-        if rows and not names:
-            names.extend(fields_of(rows))
-            lines.append(line(names))
-        refuse_new(rows, names)
-        lines += [line([_cell(row.get(name)) for name in names]) for row in lines_of(rows)]
-        file.write("".join(lines).encode())
-        file.flush()
+    def __init__(self, *, tabs: bool) -> None:
+        self.names: list[str] = []
+        self.lines = _tsv if tabs else _csv
 
-    yield write
-
-
-def _csv() -> Callable[[Sequence[Any]], str]:
-    """Return what makes a line of cells. Only its end is changed: a cell may hold CR and LF."""
-    text = io.StringIO()
-    table = csv.writer(text)
-
-    def line(cells: Sequence[Any]) -> str:
-        text.seek(0)
-        text.truncate()
-        table.writerow(cells)
-        return text.getvalue().removesuffix("\r\n") + "\n"
-
-    return line
+    def __call__(self, rows: Sequence[Row]) -> bytes:
+        """Return the lines; a header is the first."""
+        table = []
+        if rows and not self.names:
+            self.names = fields_of(rows)
+            table.append(self.names)
+        refuse_new(rows, self.names)
+        table += [[_cell(row.get(name)) for name in self.names] for row in lines_of(rows)]
+        return "".join(self.lines(table)).encode()
 
 
-def _tsv(cells: Sequence[Any]) -> str:
-    texts = ["" if cell is None else str(cell) for cell in cells]
-    if any(end in text for text in texts for end in "\t\r\n"):
-        raise OutputError(
-            "a value holds a tab or a line end, which TSV cannot hold", "write CSV or JSONL"
-        )
-    return "\t".join(texts) + "\n"
+def _csv(table: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Yield lines of cells. Only their end is changed: a cell may hold CR and LF."""
+    lines: list[str] = []
+    csv.writer(SimpleNamespace(write=lines.append)).writerows(table)
+    return (line.removesuffix("\r\n") + "\n" for line in lines)
+
+
+def _tsv(table: Sequence[Sequence[Any]]) -> Iterator[str]:
+    for cells in table:
+        texts = ["" if cell is None else str(cell) for cell in cells]
+        if any(end in text for text in texts for end in "\t\r\n"):
+            raise OutputError(
+                "a value holds a tab or a line end, which TSV cannot hold", "write CSV or JSONL"
+            )
+        yield "\t".join(texts) + "\n"
 
 
 def _cell(value: Any) -> Any:

@@ -10,13 +10,11 @@ Numbers that a tokenizer made, and vectors that are written already, go round th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
-from bertcli.files import tables
 from bertcli.files.streams import blocks, open_bytes
 from bertcli.files.tables import Numbers, NumbersText, Row
 from bertcli.files.typed_json import BadJsonError, parse
@@ -106,17 +104,6 @@ def _vector(where: str, line: str | bytes, field: str) -> Array:
 
 
 # --- writing ---
-
-
-@contextmanager
-def jsonl_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row]], None]]:
-    """Yield a function that writes one JSON object a line."""
-
-    def write(rows: Sequence[Row]) -> None:
-        file.write(to_lines(tables.lines_of(rows)).encode(errors=NAMES))
-        file.flush()
-
-    yield write
 
 
 FEW = 16  # rows that are not worth the import of orjson

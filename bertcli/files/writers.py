@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from bertcli.errors import OutputError, PipeClosed
 from bertcli.files.atomic import unwritable, whole_file
-from bertcli.files.jsonl import jsonl_writer
+from bertcli.files.jsonl import NAMES, to_lines
 from bertcli.files.paths import refuse_inputs, refuse_stdout
 from bertcli.files.printable import printable
 from bertcli.files.streams import PACKED, packed
@@ -72,16 +72,8 @@ def open_writer(
 
 
 def writer_of(form: str) -> Format:
-    """Return the writer of a format."""
+    """Return the writer of a format; "finished" is lines that are bytes already."""
     match form:
-        case "jsonl":
-            return jsonl_writer
-        case "finished":
-            return finished
-        case "csv" | "tsv":
-            from bertcli.files.delimited import delimited_writer
-
-            return lambda file: delimited_writer(file, tabs=form == "tsv")
         case "parquet":
             from bertcli.files.parquet import rows_writer
 
@@ -90,31 +82,31 @@ def writer_of(form: str) -> Format:
             from bertcli.files.id_arrays import ids_writer_of
 
             return ids_writer_of(form)
+        case "csv" | "tsv":
+            from bertcli.files.delimited import Delimited
+
+            encode: Callable[[Sequence[Any]], bytes] = Delimited(tabs=form == "tsv")
+        case "jsonl":
+
+            def encode(rows: Sequence[Row]) -> bytes:
+                return to_lines(lines_of(rows)).encode(errors=NAMES)
+
+        case "finished":
+            encode = b"".join
         case _:
-            return txt
 
+            def encode(rows: Sequence[Row]) -> bytes:
+                return "".join(map(to_text, lines_of(rows))).encode()
 
-@contextmanager
-def finished(file: IO[bytes]) -> Iterator[Write]:
-    """Lines that need nothing but writing, as bytes."""
+    @contextmanager
+    def writer(file: IO[bytes]) -> Iterator[Write]:
+        def write(rows: Sequence[Any]) -> None:
+            file.write(encode(rows))
+            file.flush()
 
-    def write(lines: Sequence[Any]) -> None:
-        for line in lines:
-            file.write(line)
-        file.flush()
+        yield write
 
-    yield write
-
-
-@contextmanager
-def txt(file: IO[bytes]) -> Iterator[Write]:
-    """Plain lines: the values of a row, separated by tabs."""
-
-    def write(rows: Sequence[Row]) -> None:
-        file.write("".join(map(to_text, lines_of(rows))).encode())
-        file.flush()
-
-    yield write
+    return writer
 
 
 def to_text(row: Row) -> str:
