@@ -24,10 +24,10 @@ from pyarrow import types
 from pyarrow.parquet import ParquetFile as ParquetFile
 from pyarrow.parquet import ParquetWriter as ParquetWriter
 
+from bertcli.files.tables import FlatLists
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from bertcli.files.tables import FlatLists
 
     Array = NDArray[Any]
 
@@ -215,17 +215,6 @@ def type_of(name: str) -> Any:
     return getattr(pyarrow, name)()
 
 
-def column_of_flat(lists: FlatLists, kind: Any) -> Any:
-    """Return flat lists as a column of a type, as list<int32>; numbers of its width stay in place.
-
-    Unsigned numbers are read as signed ones, which token ids fit.
-    """
-    width = kind.value_type.to_pandas_dtype()
-    values = lists.values.view(f"i{lists.values.itemsize}").astype(width, copy=False)
-    offsets = array_of(lists.offsets.astype("int32"))
-    return pyarrow.ListArray.from_arrays(offsets, array_of(values), type=kind)
-
-
 def array_of(values: Any, kind: Any = None) -> Any:
     """Return values as Arrow's, numbers of NumPy in place.
 
@@ -259,7 +248,18 @@ def common_type(kind: Any, values: Sequence[Any]) -> Any:
 
 
 def column(values: Sequence[Any], kind: Any) -> Any:
-    """Return values as a column of a type that `common_type` found."""
+    """Return values as a column of a type that `common_type` found.
+
+    Of flat lists, as list<int32>, numbers of its width stay in place; unsigned ones are read as
+    signed ones, which token ids fit.
+    """
+    if isinstance(values, pyarrow.ChunkedArray):
+        return values
+    if isinstance(values, FlatLists):
+        numbers = values.values.view(f"i{values.values.itemsize}")
+        numbers = numbers.astype(kind.value_type.to_pandas_dtype(), copy=False)
+        offsets = array_of(values.offsets.astype("int32"))
+        return pyarrow.ListArray.from_arrays(offsets, array_of(numbers), type=kind)
     if kind == pyarrow.string():  # what is no text is written as JSON
         values = [
             value

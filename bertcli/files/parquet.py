@@ -203,26 +203,26 @@ class RowsFile:
         if not rows:
             return
         if isinstance(rows, ColumnTable):
-            named, columns = [dict(rows.columns)], rows.columns
+            columns, count = rows.columns, len(rows)
         else:
-            named = [*rows]
             columns = {name: [row.get(name) for row in rows] for name in fields_of(rows)}
+            count = len(lines_of(rows))
         if self.writer is None:
             self.made = {
                 name: arrow.type_of(TYPES[name])
-                for name in TYPES
-                if any(isinstance(row.get(name), Made | FlatLists) for row in named)
+                for name in TYPES.keys() & columns.keys()
+                if isinstance(columns[name], FlatLists)
+                or any(isinstance(value, Made) for value in columns[name])
             }
-        else:
-            refuse_new(named, [*self.schema])
+        refuse_new([dict(columns)], [*(self.schema or columns)])
         kinds = {
             name: self.made.get(name) or arrow.common_type(self.schema.get(name), values)
             for name, values in columns.items()
         }
         try:
             self._begin({name: kind or arrow.pyarrow.string() for name, kind in kinds.items()})
-            if isinstance(rows, ColumnTable) or lines_of(rows):
-                self.waiting.append(self._table(columns, len(rows)))
+            if count:
+                self.waiting.append(self._table(columns, count))
         except UNFIT as bad:
             raise OutputError(
                 f"a value does not fit its Parquet column: {bad}", "write JSONL, or fix the field"
@@ -263,14 +263,10 @@ class RowsFile:
 
     def _table(self, columns: Mapping[str, Any], count: int) -> Any:
         """Return columns as a table; flat lists are not copied."""
-        cells = []
-        for name, kind in self.schema.items():
-            values = columns.get(name, [None] * count)
-            if isinstance(values, FlatLists):
-                values = arrow.column_of_flat(values, kind)
-            elif not isinstance(values, arrow.pyarrow.ChunkedArray):
-                values = arrow.column(values, kind)
-            cells.append(values)
+        cells = [
+            arrow.column(columns.get(name, [None] * count), kind)
+            for name, kind in self.schema.items()
+        ]
         return arrow.pyarrow.table(cells, names=[*self.schema])
 
 
