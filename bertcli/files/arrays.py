@@ -70,14 +70,14 @@ def read_header(file: IO[bytes]) -> Header:
     import numpy
 
     try:
-        magic, major = file.read(6), file.read(2)[:1]
-        if magic != MAGIC or major not in (b"\1", b"\2", b"\3"):
+        start = file.read(8)
+        if start[:6] != MAGIC or start[6] not in (1, 2, 3):
             raise ValueError("it does not start like one")
-        form = "<H" if major == b"\1" else "<I"
-        (length,) = struct.unpack(form, file.read(struct.calcsize(form)))
+        digits = 2 if start[6] == 1 else 4
+        length = int.from_bytes(file.read(digits), "little")
         if length > LONGEST:
             raise ValueError(f"a header of {length:,} bytes")
-        text = file.read(length).decode("utf-8" if major == b"\3" else "latin-1")
+        text = file.read(length).decode("latin-1")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Python and numpy, about odd headers
             header = ast.literal_eval(text.strip())
@@ -94,7 +94,7 @@ def read_header(file: IO[bytes]) -> Header:
             raise ValueError("its shape is not of whole numbers from 0")
         if shape and shape[0] > BLOCK and not math.prod(shape):
             raise ValueError(f"{shape[0]:,} rows without a number")
-        end = 8 + struct.calcsize(form) + length + math.prod(shape) * dtype.itemsize
+        end = 8 + digits + length + math.prod(shape) * dtype.itemsize
         return Header(dtype, shape, bool(header["fortran_order"]), end)
     except BAD_HEADER as broken:
         raise ValueError(str(broken).split("\n")[0] or type(broken).__name__) from None

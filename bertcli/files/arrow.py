@@ -16,9 +16,10 @@ import json
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import pyarrow as pyarrow
 from pyarrow import types
 from pyarrow.parquet import ParquetFile as ParquetFile
@@ -180,23 +181,6 @@ def array(column: Any, name: str) -> Array:
     return numbers.reshape(shape)
 
 
-def column_of(numbers: Array) -> Any:
-    """Return an array [n, D...] as a column of lists of fixed size."""
-    column = array_of(numbers.reshape(-1))
-    for size in reversed(numbers.shape[1:]):
-        column = pyarrow.FixedSizeListArray.from_arrays(column, size)
-    return column
-
-
-def column_of_many(arrays: Sequence[Array]) -> Any:
-    """Return arrays [k, D...] as a column with a list of so many for each."""
-    import numpy
-
-    ends = numpy.cumsum([0, *map(len, arrays)], dtype=numpy.int32)
-    inner = column_of(numpy.concatenate([*arrays]))
-    return pyarrow.ListArray.from_arrays(array_of(ends), inner)
-
-
 def type_of_array(shape: Sequence[int], dtype: Any) -> Any:
     """Return the type of a cell that holds an array of this shape."""
     kind = pyarrow.from_numpy_dtype(dtype)
@@ -220,8 +204,6 @@ def array_of(values: Any, kind: Any = None) -> Any:
 
     To learn that those are no data of pandas, `pyarrow.array` would import it: a third of a second.
     """
-    import numpy
-
     if not (isinstance(values, numpy.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf"):
         return pyarrow.array(values, kind)
     own, buffer = pyarrow.from_numpy_dtype(values.dtype), pyarrow.py_buffer(values.ravel())
@@ -247,19 +229,29 @@ def common_type(kind: Any, values: Sequence[Any]) -> Any:
     return pyarrow.string() if "struct" in str(kind) else kind  # objects differ in their keys
 
 
-def column(values: Sequence[Any], kind: Any) -> Any:
-    """Return values as a column of a type that `common_type` found.
+def column(values: Any, kind: Any) -> Any:
+    """Return values as a column of a type.
 
+    Lists of fixed size are an array [n, D...] and, where there are several a row, arrays [k, D...].
     Of flat lists, as list<int32>, numbers of its width stay in place; unsigned ones are read as
     signed ones, which token ids fit.
     """
     if isinstance(values, pyarrow.ChunkedArray):
         return values
+    if types.is_fixed_size_list(kind):
+        cells = array_of(values.reshape(-1))
+        for size in reversed(values.shape[1:]):
+            cells = pyarrow.FixedSizeListArray.from_arrays(cells, size)
+        return cells
     if isinstance(values, FlatLists):
         numbers = values.values.view(f"i{values.values.itemsize}")
         numbers = numbers.astype(kind.value_type.to_pandas_dtype(), copy=False)
         offsets = array_of(values.offsets.astype("int32"))
         return pyarrow.ListArray.from_arrays(offsets, array_of(numbers), type=kind)
+    if types.is_list(kind) and isinstance(next(iter(values), None), numpy.ndarray):
+        ends = pyarrow.array([0, *accumulate(map(len, values))], "int32")
+        inner = column(numpy.concatenate([*values]), kind.value_type)
+        return pyarrow.ListArray.from_arrays(ends, inner)
     if kind == pyarrow.string():  # what is no text is written as JSON
         values = [
             value

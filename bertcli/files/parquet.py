@@ -271,22 +271,18 @@ class RowsFile:
 
 
 @contextmanager
-def vectors_writer(
-    file: IO[bytes], types: Mapping[str, Any], cells: Mapping[str, Any]
-) -> Iterator[Callable[[Mapping[str, Sequence[Any]], Mapping[str, Any]], None]]:
-    """Yield a function that writes a row group: values of columns of these types, and vectors.
+def columns_writer(
+    file: IO[bytes], types: Mapping[str, Any], repeated: Sequence[str]
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yield a function that writes a row group: columns of these types (see `arrow.column`).
 
-    The vectors, of the types ``cells`` (see `arrow.type_of_array`), stand in the last columns:
-    an array [n, D...] where a row has one, arrays [k, D...] where it has several.
+    Values of the ``repeated`` columns are stored once.
     """
-    schema = arrow.pyarrow.schema([*types.items(), *cells.items()])
+    schema = arrow.pyarrow.schema([*types.items()])
 
-    def write(columns: Mapping[str, Sequence[Any]], vectors: Mapping[str, Any]) -> None:
-        cells_of_rows = [arrow.column(columns[key], kind) for key, kind in types.items()]
-        for name, kind in cells.items():
-            many = arrow.pyarrow.types.is_list(kind)
-            cells_of_rows.append((arrow.column_of_many if many else arrow.column_of)(vectors[name]))
-        writer.write_table(arrow.pyarrow.table(cells_of_rows, schema=schema))
+    def write(columns: Mapping[str, Any]) -> None:
+        cells = [arrow.column(columns[name], kind) for name, kind in types.items()]
+        writer.write_table(arrow.pyarrow.table(cells, schema=schema))
 
-    with arrow.ParquetWriter(file, schema, use_dictionary=list(types)) as writer:
+    with arrow.ParquetWriter(file, schema, use_dictionary=[*repeated]) as writer:
         yield write

@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,22 +34,20 @@ def refuse_inputs(inputs: Iterable[str | Path], own: Sequence[Path]) -> None:
     ``-`` is stdin, which may be redirected from a file. Pipes and devices are no matter: nothing of
     theirs is lost.
     """
-    outputs = {identity: path for path in reversed(own) if (identity := _identity(path))}
-    if not outputs:
-        return
+    outputs = {_identity(path): path for path in reversed(own)}
     for named in inputs:
-        for path, identity in _files(named):
-            if identity in outputs:
-                raise _both(path, outputs[identity], own[0])
+        identity = _identity_of_input(named)
+        if identity and identity in outputs:
+            raise _both("stdin" if str(named) == "-" else str(named), outputs[identity], own[0])
 
 
 def refuse_stdout(inputs: Iterable[str | Path]) -> None:
     """Raise OutputError when stdout is appended to a file that is read: it would have no end."""
     stdout = _identity_of(sys.stdout)
-    for named in inputs if stdout else ():
-        for path, other in _files(named):
-            if other == stdout:
-                raise OutputError(f"stdout is redirected to {path}, which is also an input", HINT)
+    for named in inputs:
+        if stdout and _identity_of_input(named) == stdout:
+            shown = "stdin" if str(named) == "-" else named
+            raise OutputError(f"stdout is redirected to {shown}, which is also an input", HINT)
 
 
 def _both(named: str, own: Path, output: Path) -> OutputError:
@@ -65,14 +63,8 @@ def _both(named: str, own: Path, output: Path) -> OutputError:
     return OutputError(f"{output}: the input {named} is the same {kind}", HINT)
 
 
-def _files(named: str | Path) -> Iterator[tuple[str, Identity]]:
-    """Yield the files that an input stands for."""
-    if str(named) == "-":
-        if identity := _identity_of(sys.stdin):
-            yield "stdin", identity
-        return
-    if identity := _identity(Path(named)):
-        yield str(named), identity
+def _identity_of_input(named: str | Path) -> Identity | None:
+    return _identity_of(sys.stdin) if str(named) == "-" else _identity(Path(named))
 
 
 def _identity(path: Path) -> Identity | None:

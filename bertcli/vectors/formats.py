@@ -331,19 +331,19 @@ def portions(rows: Rows) -> Iterator[tuple[list[Row], Vectors]]:
 
 def parquet(file: IO[bytes], rows: Rows) -> Iterator[int]:
     """Write all records as Parquet, a row group a chunk."""
-    from bertcli.files.parquet import vectors_writer
+    from bertcli.files.parquet import columns_writer
 
     vector_types = _made_types(rows)
     columns = {key: kind for key, kind in column_types(rows).items() if key not in vector_types}
-    with vectors_writer(file, columns, vector_types) as write:
+    with columns_writer(file, columns | vector_types, [*columns]) as write:
         for metas, vectors in rows.records():
-            values = {key: [cell(meta, key) for meta in metas] for key in columns}
+            values: dict[str, Any] = {key: [cell(meta, key) for meta in metas] for key in columns}
             parts: Sequence[Vectors] = [vectors]
             if rows.terms:
                 parts = [
                     [terms[:, at].astype(kind) for terms in vectors] for at, kind in TERM_COLUMNS
                 ]
-            write(values, dict(zip(vector_types, parts, strict=True)))
+            write(values | dict(zip(vector_types, parts, strict=True)))
             yield _count(vectors, rows)
 
 
