@@ -10,10 +10,9 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError, OutputError, counted
-from bertcli.files.streams import CHUNK, Block, LineDecoder, blocks, too_large
+from bertcli.files.streams import CHUNK, LARGEST_RECORD, Block, LineDecoder, blocks, stop, too_large
 from bertcli.files.tables import Row, fields_of, lines_of, refuse_new
 
-Skip = Callable[[InputError], None]
 ROWS = 1024  # records a list, where the format does not set it
 
 
@@ -24,33 +23,29 @@ class DelimitedRows:
     """The rows of a table, CSV (quoted) or TSV (never quoted: a lone quotation mark is text).
 
     Each comes with the line that it begins on. No row of more than ``limit`` bytes is ever held
-    whole. What cannot be read is an InputError, or, after `begin`, something to ``skip``: a line
-    that cannot be read takes its whole row with it, as what follows an open quotation mark is no
-    row of its own.
+    whole. What cannot be read raises an InputError, or is given to ``skip``, once that is another:
+    a line that cannot be read takes its whole row with it, as what follows an open quotation mark
+    is no row of its own.
     """
 
     def __init__(
         self,
         stream: IO[bytes],
         decode: LineDecoder,
-        limit: int,
-        skip: Skip,
+        limit: int = LARGEST_RECORD,
         *,
         tabs: bool,
         delimiter: str = ",",
     ) -> None:
         csv.field_size_limit(2**31 - 1)
-        self.decode, self.limit, self.skip, self.quoted = decode, limit, skip, not tabs
+        self.decode, self.limit, self.quoted = decode, limit, not tabs
+        self.skip: Callable[[InputError], None] = stop
         self.blocks = blocks(stream, decode.name, decode.separator, limit, self._lose, self._count)
-        self.begun = self.lost = False  # the row that is being read is passed over
+        self.lost = False  # the row that is being read is passed over
         self.first = self.size = 0  # its line, and its bytes so far
         self.passed, self.quotes = False, 0  # whether lines were too large to be held
         quoting: Any = {"quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
         self.table = csv.reader(self._lines(), delimiter="\t" if tabs else delimiter, **quoting)
-
-    def begin(self) -> None:
-        """Say that the header was read, without which a table is none."""
-        self.begun = True
 
     def __iter__(self) -> DelimitedRows:
         return self
@@ -92,8 +87,6 @@ class DelimitedRows:
 
     def _lose(self, error: InputError) -> None:
         """Pass over the row that is being read, or stop."""
-        if not self.begun:
-            raise error
         self.skip(error)
         self.lost = True
 

@@ -229,7 +229,8 @@ def too_large(where: str, limit: int) -> InputError:
     )
 
 
-def _stop(error: InputError) -> None:
+def stop(error: InputError) -> None:
+    """Raise an error where nothing is skipped."""
     raise error
 
 
@@ -238,7 +239,7 @@ def blocks(
     name: str,
     separator: bytes = b"\n",
     limit: int = LARGEST_RECORD,
-    skip: Callable[[InputError], None] = _stop,
+    skip: Callable[[InputError], None] = stop,
     passed: Callable[[bytes], object] = len,
 ) -> Iterator[Block]:
     """Yield the lines of a stream as they come in; the last one needs no separator.

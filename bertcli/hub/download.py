@@ -57,11 +57,13 @@ def download(
             about = HfApi(library_name="bertcli").model_info(
                 name, revision=revision, timeout=TIMEOUT
             )
+            if about.siblings is None:
+                raise ValueError("the answer names no files")
             folder = snapshot_download(
                 name,
                 revision=revision,
                 cache_dir=cache,
-                allow_patterns=[*choose([file.rfilename for file in about.siblings or ()])],
+                allow_patterns=[*choose([file.rfilename for file in about.siblings])],
                 force_download=force,
                 library_name="bertcli",
             )

@@ -22,7 +22,7 @@ from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_column
 from bertcli.files.jsonl import objects_of
 from bertcli.files.paths import manifest_beside
 from bertcli.files.safetensors import AGAIN, NUMPY_OF
-from bertcli.files.streams import LARGEST_RECORD, PACKED, LineDecoder, open_bytes, unreadable
+from bertcli.files.streams import PACKED, LineDecoder, open_bytes, unreadable
 from bertcli.files.typed_json import BadJsonError, is_regular, parse, read_object
 
 ROWS = 256  # of a Parquet file that are measured together
@@ -99,13 +99,9 @@ def csv(path: Path, report: FileReport) -> Iterator[ArrayPart]:
 
 def _csv_rows(path: Path) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """Yield rows of CSV: the place of each, and its cells by the names in the header."""
-
-    def refuse(error: InputError) -> None:
-        raise error
-
     with open_bytes(str(path)) as stream:
         decode = LineDecoder(str(path), "utf-8", "strict")
-        rows = DelimitedRows(stream, decode, LARGEST_RECORD, refuse, tabs=False)
+        rows = DelimitedRows(stream, decode, tabs=False)
         _, columns = next(rows, (1, []))
         if not columns:
             raise InputError(f"{path}: the file has no header", AGAIN)

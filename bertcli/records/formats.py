@@ -19,7 +19,6 @@ from bertcli.errors import SKIP, BertcliError, InputError
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.files.jsonl import lines_of, object_in, value_of
 from bertcli.files.streams import (
-    LARGEST_RECORD,
     Block,
     LineDecoder,
     blocks,
@@ -215,11 +214,11 @@ def delimited(
     """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
     source = reader.source
     limit, delimiter = source.max_record_bytes, source.delimiter
-    rows = DelimitedRows(stream, decode, limit, reader.skip, tabs=tabs, delimiter=delimiter)
+    rows = DelimitedRows(stream, decode, limit, tabs=tabs, delimiter=delimiter)
     if source.are_pairs:
         parse: Callable[[int, list[str]], Record] = partial(_pair_row, source, decode.name)
         header = None if tabs else next(rows, None)
-        rows.begin()
+        rows.skip = reader.skip
         if header and header[1] != _pair_names(source):
             yield reader.collect(iter([header]), parse)
         yield from (reader.collect(batch, parse) for batch in handfuls(rows))
@@ -227,7 +226,7 @@ def delimited(
     header = next(rows, None)
     if header is None:
         return
-    rows.begin()
+    rows.skip = reader.skip
     fields = reader.table_fields(header[1], decode.name)
     parse = partial(_row, fields, reader, decode.name, header[1])
     for batch in handfuls(rows):
@@ -462,10 +461,7 @@ def field_names(path: str, source: Source) -> Sequence[str]:
         with open_bytes(path) as stream:
             if form in ("csv", "tsv"):
                 decode = LineDecoder(path, source.encoding, "replace")
-                rows = DelimitedRows(
-                    stream, decode, LARGEST_RECORD, lambda error: None, tabs=form == "tsv"
-                )
-                return next(rows, (0, []))[1]
+                return next(DelimitedRows(stream, decode, tabs=form == "tsv"), (0, []))[1]
             if form in ("jsonl", "json"):
                 lines = next(filter(None, lines_of(stream, path)), [(0, "{}")])
                 return list(object_in(value_of(lines[0][1], path), path))
