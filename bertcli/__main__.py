@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from bertcli.files.system_calls import ENDING, alarm, fill_closed, null_stderr, on_alarm
+from bertcli.files.system_calls import ENDING, alarm, fill_closed, on_alarm, silence
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -80,7 +80,7 @@ def run() -> NoReturn:
     try:
         sys.stderr.flush()
     except OSError:  # a full log, which would make the exit code 120
-        null_stderr()
+        silence(2)
     if caught:
         # `python -m bertcli` would end by SIGINT, whatever its code, when the last code that stood
         # in a string, such as dataclasses are made by, ended by an interrupt. Now it has not.

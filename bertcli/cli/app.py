@@ -18,6 +18,7 @@ from bertcli.cli.display.help import GROUP_HELP
 from bertcli.cli.options.common import VersionOptions
 from bertcli.cli.options.groups import command
 from bertcli.errors import BertcliError, InputError, UsageError, out_of_memory, panicked
+from bertcli.files.system_calls import silence
 
 # The commands, and the module of each: "pretrain vocab" is the function pretrain_vocab in
 # bertcli.cli.commands.train, a command of the group "pretrain".
@@ -114,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except SystemExit as stop:
         if isinstance(stop.__context__, BrokenPipeError):  # `--help | head -1`
-            _drop_stdout()
+            silence(sys.stdout.fileno())
             return 0
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException as failed:  # one that nothing explained where it arose
@@ -148,15 +149,9 @@ def _of_the_system(failed: OSError) -> tuple[str, str]:
         if sys.stdout is not None:
             sys.stdout.flush()  # of help and versions: what could not be written is still there
     except OSError:
-        _drop_stdout()
+        silence(sys.stdout.fileno())
         return f"stdout cannot be written: {reason}", ""
     return f"system error: {reason}", "set BERTCLI_DEBUG=1 for the traceback"
-
-
-def _drop_stdout() -> None:
-    from bertcli.files.writers import drop_stdout
-
-    drop_stdout()
 
 
 def _failed(message: str, hint: str, code: int) -> int:

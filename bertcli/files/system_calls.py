@@ -53,8 +53,8 @@ def sync(file: IO[Any]) -> None:
 
 def open_folder(path: Path) -> int:
     """Open a folder, or whatever has a name, to be held. Windows opens no folder."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    return os.open(path if os.name == "posix" else os.devnull, flags)
+    no_wait = getattr(os, "O_NONBLOCK", 0)
+    return os.open(path if os.name == "posix" else os.devnull, os.O_RDONLY | no_wait)
 
 
 def hold(opened: int, *, wait: bool = False) -> bool:
@@ -87,7 +87,7 @@ def sync_folder(folder: Path) -> None:
     if os.name != "posix":
         return
     try:
-        opened = os.open(folder, os.O_RDONLY)
+        opened = open_folder(folder)
         try:
             os.fsync(opened)
         finally:
@@ -114,10 +114,10 @@ def fill_closed() -> None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
-def null_stderr() -> None:
-    """Let what is still to be written to stderr go nowhere."""
+def silence(number: int) -> None:
+    """Let what is still to be written to a standard stream go nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    os.dup2(nowhere, number)
     os.close(nowhere)
 
 

@@ -24,6 +24,7 @@ from bertcli.files.jsonl import NAMES, to_lines
 from bertcli.files.paths import refuse_inputs, refuse_stdout
 from bertcli.files.printable import printable
 from bertcli.files.streams import PACKED, packed
+from bertcli.files.system_calls import silence
 from bertcli.files.tables import Row, lines_of
 
 Write = Callable[[Sequence[Any]], None]  # takes rows
@@ -157,11 +158,11 @@ def open_output(
             with _replacing(path, overwrite=overwrite) as file, packed(path, file) as inner:
                 yield inner
     except BrokenPipeError:
-        drop_stdout()
+        silence(sys.stdout.fileno())
         raise PipeClosed from None
     except OSError as failed:
         if path is None:
-            drop_stdout()
+            silence(sys.stdout.fileno())
         raise unwritable(path or "stdout", failed) from None
 
 
@@ -185,9 +186,3 @@ def _replacing(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
 def _refuse_existing(path: Path, *, overwrite: bool) -> None:
     if path.exists() and not overwrite:
         raise OutputError(f"{path}: already exists", "give --overwrite, or another name")
-
-
-def drop_stdout() -> None:
-    """Let what is still buffered go nowhere, or the interpreter would complain of it at its end."""
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
