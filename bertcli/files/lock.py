@@ -7,16 +7,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertcli.errors import OutputError
 from bertcli.files.atomic import explained
 from bertcli.files.system_calls import MOVES_OPEN_FILES, OWNER
 
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
-
-TRIES = 10  # at a lock file that others make and remove
+PATIENCE = 0.2  # seconds; a lock file that others make and remove is tried again
 # A file system without locks, as some on clusters are: work there goes on unguarded.
 UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
@@ -28,12 +25,26 @@ def locked(path: Path, output: Path, mode: int | None = None) -> Iterator[None]:
     Raises OutputError, about ``output``, when a living process holds it. The file that a dead one
     left is no obstacle.
     """
-    from filelock import FileLock
+    from filelock import FileLock, Timeout
 
     own: dict[str, Any] = {} if mode is None else {"mode": mode | OWNER}
-    lock = FileLock(path, blocking=False, fallback_to_soft=False, **own)
+    lock = FileLock(path, timeout=PATIENCE, fallback_to_soft=False, **own)
     with explained(output):
-        _take(lock, path, output)
+        try:
+            lock.acquire()
+        except Timeout:
+            if not path.exists():
+                path.touch()  # where none can be made, this says why
+            raise OutputError(
+                f"{output}: another bertcli is writing it (process {_holder(path)})",
+                "wait for it to end, or choose another name",
+            ) from None
+        except OSError as failed:
+            if failed.errno not in UNSUPPORTED:
+                raise
+        else:
+            with suppress(OSError):  # for those who are refused; a full disk is noticed soon enough
+                path.write_text(str(os.getpid()))
     try:
         yield
     finally:
@@ -43,30 +54,6 @@ def locked(path: Path, output: Path, mode: int | None = None) -> Iterator[None]:
         if not MOVES_OPEN_FILES:
             with suppress(OSError):
                 path.unlink()
-
-
-def _take(lock: BaseFileLock, path: Path, output: Path) -> None:
-    from filelock import Timeout
-
-    for _ in range(TRIES):
-        try:
-            lock.acquire()
-        except Timeout:
-            if path.exists():
-                break
-            path.touch()  # its holder has ended since, or none can be made: this says why
-        except OSError as failed:
-            if failed.errno not in UNSUPPORTED:
-                raise
-            return
-        else:
-            with suppress(OSError):  # for those who are refused; a full disk is noticed soon enough
-                path.write_text(str(os.getpid()))
-            return
-    raise OutputError(
-        f"{output}: another bertcli is writing it (process {_holder(path)})",
-        "wait for it to end, or choose another name",
-    )
 
 
 def _holder(path: Path) -> str:

@@ -79,6 +79,7 @@ class Contents(dict[Any, Any]):
     """A dict of a pickle. A key that is not text is replaced: its hash could take for ever."""
 
     __slots__ = ()
+    kind = "dict"
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key if type(key) is str else None, value)
@@ -188,7 +189,6 @@ def _located(path: Path, name: str, tensor: Any, regions: Regions) -> TensorInfo
     owner = tensor.storage if isinstance(tensor, Tensor) else tensor
     kind = getattr(owner, "kind", type(owner).__name__)
     if not isinstance(owner, Storage) or owner is tensor or kind not in STORAGES:
-        kind = "dict" if isinstance(owner, Contents) else kind
         raise ModelError(f"{path}: {name} is a {kind}, not a plain tensor")
     dtype, (_, offset, shape, strides) = STORAGES[kind], tensor
     width, (start, length) = BITS[dtype] // 8, regions.get(owner.key, (0, -1))

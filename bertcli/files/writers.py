@@ -30,19 +30,10 @@ from bertcli.files.tables import Row, lines_of
 Write = Callable[[Sequence[Any]], None]  # takes rows
 Format = Callable[[IO[bytes]], AbstractContextManager[Write]]
 
-SUFFIXES = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".npy": "npy",
-    ".npz": "npz",
-    ".safetensors": "safetensors",
-    ".parquet": "parquet",
-    ".txt": "txt",
-}
 TENSORS = ("npy", "npz", "safetensors")
+SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"} | {
+    f".{form}": form for form in ("csv", "tsv", *TENSORS, "parquet", "txt")
+}
 RAGGED = ("ragged npz", "ragged safetensors")
 
 
