@@ -27,10 +27,10 @@ from bertcli.files.safetensors import write_arrays
 from bertcli.inference.devices import devices
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import initialise
+from bertcli.training.instances import FORMAT, INDEX, SHARD, VERSION, Instances, row_type
 from bertcli.training.loop import Ranks, Training
 from bertcli.training.options import PretrainingJob, TrainingOptions
 from bertcli.training.pretraining import PretrainingObjective, config_of
-from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, Instances, row_type
 
 LENGTH, PREDICTIONS, VOCABULARY, ROWS = 128, 20, 30522, 4096
 WARM = 2  # steps before the clock starts

@@ -51,7 +51,7 @@ cli
 TOP = ("__init__", "__main__")  # the public names and the process: they may import anything
 TORCH = ("models", "checkpoints", "inference", "embedding")
 TORCH_IN_TRAINING = """
-checkpoints fine_tuning frozen loop objectives pairs pretraining run
+fine_tuning loop objectives pretraining run
 """.split()  # noqa: SIM905
 TORCH += tuple(f"training/{name}.py" for name in TORCH_IN_TRAINING)
 TORCH += ("tokenizing/call",)  # where a caller asks for tensors

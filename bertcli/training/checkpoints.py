@@ -25,12 +25,11 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from bertcli.checkpoints.load import Model, save
 from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.embedding.sentence_config import CONFIG as PROMPTS
 from bertcli.errors import OutputError
 from bertcli.files.atomic import FULL, move, put_files, put_folder, scratch_folder
-from bertcli.files.paths import sha256
+from bertcli.files.paths import refuse_inputs, sha256
 from bertcli.files.typed_json import (
     BadJsonError,
     is_regular,
@@ -39,8 +38,6 @@ from bertcli.files.typed_json import (
     read_bytes,
 )
 from bertcli.hub import TOKENIZER_FILES
-from bertcli.models.config import BertConfig
-from bertcli.training.options import RunFolder
 
 VERSION = 3  # of training_state.json
 LOG, PLOT = "log.jsonl", "loss.svg"
@@ -77,29 +74,35 @@ class State:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of a folder."""
+    """The folder of a run, its checkpoints, and what to do with what is there."""
 
-    folder: Path
+    output: Path
     keep: int = 2
     resume: bool = False
+    overwrite: bool = False
 
-    @classmethod
-    def of(cls, place: RunFolder, keep: int) -> Checkpoints:
-        """Return those of a run; OutputError when the folder has files not to be overwritten."""
-        folder, checkpoints = place.output, cls(place.output, keep, place.resume)
+    def refuse_inputs(self, *named: str | Path | None) -> None:
+        """Raise OutputError when a file or folder to read is in this one, which a run clears."""
+        inputs: list[str | Path] = [path for path in named if path]
+        inputs += [file for path in inputs if os.path.isdir(path) for file in Path(path).rglob("*")]
+        refuse_inputs(inputs, [self.output, *self.output.rglob("*")])
+
+    def refuse_others(self) -> None:
+        """Raise OutputError when the folder has files not to be overwritten."""
+        folder = self.output
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"{folder}: not a folder", "give a folder with --output")
         if not is_text(str(folder)):
             raise OutputError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}")
         names = [path.name for path in folder.glob("[!.]*")]
-        begun = bool(checkpoints.steps()) or (folder / BEGUN).exists()
-        if names and not (place.resume or place.overwrite):
+        begun = bool(self.steps()) or (folder / BEGUN).exists()
+        if names and not (self.resume or self.overwrite):
             go_on = "--resume continues the run, " if begun else ""
             raise OutputError(
                 f"{folder}: folder already exists",
                 f"{go_on}--overwrite starts over, or give another folder",
             )
-        if names and not begun and not place.overwrite:
+        if names and not begun and not self.overwrite:
             raise OutputError(
                 f"{folder}: no run to resume in this folder",
                 "give the folder of the run, or an empty one",
@@ -110,18 +113,17 @@ class Checkpoints:
                     f"{folder}: holds {name}, which is not of a run",
                     "give another folder with --output",
                 )
-        return checkpoints
 
     def steps(self) -> list[int]:
         """Return the steps of the checkpoints, in ascending order."""
-        if not self.folder.is_dir():
+        if not self.output.is_dir():
             return []
-        named = (NAME.fullmatch(path.parent.name) for path in self.folder.glob(f"*/{STATE}"))
+        named = (NAME.fullmatch(path.parent.name) for path in self.output.glob(f"*/{STATE}"))
         return sorted(int(match[1]) for match in named if match)
 
     def path(self, step: int) -> Path:
         """Return the path of the checkpoint of a step."""
-        return self.folder / f"checkpoint-{step}"
+        return self.output / f"checkpoint-{step}"
 
     def last(self) -> Path | None:
         """Return the last checkpoint, if any."""
@@ -130,7 +132,7 @@ class Checkpoints:
 
     def sweep(self) -> None:
         """Remove what a killed run left half written or half removed."""
-        for path in self.folder.glob(".*"):
+        for path in self.output.glob(".*"):
             if path.name.startswith((MAKING, GOING)):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         self._drop()
@@ -141,15 +143,15 @@ class Checkpoints:
         Raises OutputError, which names the last checkpoint, when the disk is full or fails.
         """
         target = self.path(state.step)
-        making = self.folder / f"{MAKING}{target.name}"
+        making = self.output / f"{MAKING}{target.name}"
         with self.explained(f"{target.name} cannot be written"):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.output.mkdir(parents=True, exist_ok=True)
             with scratch_folder(making):
                 fill(making)
                 put_state(making, state)
                 put_folder(making, target)
             self._drop()
-            (self.folder / BEGUN).unlink(missing_ok=True)
+            (self.output / BEGUN).unlink(missing_ok=True)
         return target
 
     def clear(self) -> None:
@@ -157,36 +159,36 @@ class Checkpoints:
 
         Of other folders, only those that modules.json names: they would be read with the new model.
         """
-        (self.folder / BEGUN).touch()
+        (self.output / BEGUN).touch()
         listed, manifest = (
-            read_bytes(self.folder / name, OutputError) or b""
+            read_bytes(self.output / name, OutputError) or b""
             for name in ("modules.json", "manifest.json")
         )
-        (self.folder / "config.json").unlink(missing_ok=True)
-        for path in [*self.folder.iterdir()]:
+        (self.output / "config.json").unlink(missing_ok=True)
+        for path in [*self.output.iterdir()]:
             module = MODULE.fullmatch(path.name) and f'"{path.name}"'.encode() in listed
             if path.is_dir() and (module or NAME.fullmatch(path.name)):
                 self._remove(path)
         for name in (*RESULT, *(["README.md"] if b'"bertcli"' in manifest else [])):
-            (self.folder / name).unlink(missing_ok=True)
+            (self.output / name).unlink(missing_ok=True)
 
     def publish(self, fill: Callable[[Path], None]) -> None:
         """Move what `fill` writes into the folder itself, config.json last."""
         with (
             self.explained("the model cannot be written"),
-            scratch_folder(self.folder / f"{MAKING}result") as making,
+            scratch_folder(self.output / f"{MAKING}result") as making,
         ):
             fill(making)
             for part in [path for path in making.iterdir() if path.is_dir()]:
-                put_folder(part, self.folder / part.name)
-            put_files(making, self.folder, last="config.json")
+                put_folder(part, self.output / part.name)
+            put_files(making, self.output, last="config.json")
 
     def _drop(self) -> None:
         for step in self.steps()[: -self.keep]:
             self._remove(self.path(step))
 
     def _remove(self, path: Path) -> None:
-        going = self.folder / f"{GOING}{path.name}"
+        going = self.output / f"{GOING}{path.name}"
         shutil.rmtree(going, ignore_errors=True)
         move(path, going)
         shutil.rmtree(going)
@@ -201,24 +203,16 @@ class Checkpoints:
             cause = str(failed.__cause__ or failed)
             if any(os.strerror(number) in cause for number in FULL):
                 hint = "free disk space, then run the same command with --resume"
-            elif isinstance(failed, FileNotFoundError) and not self.folder.parent.exists():
+            elif isinstance(failed, FileNotFoundError) and not self.output.parent.exists():
                 hint = "create its parent folder first"
             else:
                 hint = "fix it, then run the same command with --resume" if self.last() else ""
-            raise OutputError(f"{self.folder}: {what}: {reason}; {self.kept()}", hint) from None
+            raise OutputError(f"{self.output}: {what}: {reason}; {self.kept()}", hint) from None
 
     def kept(self) -> str:
         """Describe what can be resumed from."""
         last = self.last()
         return f"the last checkpoint is {last.name}" if last else "no checkpoint was written"
-
-
-def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
-    """Write a model with its tokenizer, for bertcli and transformers."""
-    for name in TOKENIZER_FILES:
-        if name != "config.json" and (tokenizer / name).is_file():
-            shutil.copyfile(tokenizer / name, folder / name)
-    save(model, config, folder)
 
 
 def put_state(folder: Path, state: State) -> None:

@@ -1,12 +1,13 @@
-"""Fine-tuning as a task of the loop: labelled texts or words, and a head over a BERT.
+"""Fine-tuning as a task of the loop: examples, and a head over a BERT, or its vectors.
 
-Beside the model, a result has its manifest.json and a model card, README.md.
+`head_task` trains all weights, `FrozenTask` a head over vectors that are computed once, `pair_task`
+an embedding model. Beside the model, a result has its manifest.json and a model card, README.md.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,15 +17,26 @@ import numpy as np
 import torch
 from torch import nn
 
-from bertcli.checkpoints.load import load
+from bertcli.checkpoints.load import load, load_tensors, save_tensors
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
-from bertcli.embedding.sentence_modules import IDENTITY, SentenceParts, write_sentence_parts
+from bertcli.embedding.embedder import Embedder, RecordVectors
+from bertcli.embedding.options import EmbedOptions, prepared
+from bertcli.embedding.options import settled as chosen_options
+from bertcli.embedding.sentence_config import read_sentence
+from bertcli.embedding.sentence_modules import (
+    IDENTITY,
+    Dense,
+    SentenceParts,
+    write_sentence_parts,
+)
 from bertcli.errors import ModelError, UsageError, counted
 from bertcli.evaluation.metrics import label_numbers
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import strict
 from bertcli.files.versions import __version__, versions
-from bertcli.inference.runtime import fit_tokenizer, refuse_pairs, token_limit
+from bertcli.hub import ModelFolder
+from bertcli.inference.runner import Tokens
+from bertcli.inference.runtime import fit_tokenizer, refuse_extra, refuse_pairs, token_limit
 from bertcli.models.bert import BertEncoder, BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import (
@@ -33,6 +45,7 @@ from bertcli.models.heads import (
     BertForTokenClassification,
 )
 from bertcli.models.surgery import add_extra_embeddings, initialise_weight
+from bertcli.records.examples import CONTRAST
 from bertcli.records.records import Record
 from bertcli.tasks.answer import COLUMNS as ANSWER_COLUMNS
 from bertcli.tasks.answer import WINDOW, in_windows
@@ -41,21 +54,17 @@ from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.training.batches import TokenRows
-from bertcli.training.checkpoints import put_model
 from bertcli.training.labelled_texts import UNNAMED, LabelledTexts
-from bertcli.training.loop import Objective, TrainedTask
+from bertcli.training.loop import Objective, TrainedTask, put_model
 from bertcli.training.objectives import (
-    LabelLoss,
+    NONE,
     LabelObjective,
+    PairObjective,
     SpanObjective,
     TagObjective,
-    span_rows,
-    tag_logits,
-    tagged_rows,
-    text_logits,
+    VectorObjective,
 )
-from bertcli.training.options import FineTuningJob, TrainingOptions
+from bertcli.training.options import FineTuningJob, settled
 
 HeadedBert: TypeAlias = (
     BertForSequenceClassification | BertForTokenClassification | BertForQuestionAnswering
@@ -91,28 +100,9 @@ class FineTuningTask(TrainedTask):
     max_length: int  # tokens of a text
     tally: TokenCounts
 
-    @property
-    def patience(self) -> int:
-        """Evaluations without a better one, after which the run ends; 0: it does not."""
-        return self.job.patience or 0
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What decides the results, beside the numbers of the run; files by their sha256."""
-        texts, weights = self.texts, require_weights(bert_folder(self.base)).all
-        decisive = ("max_length", "class_weights", "label_smoothing", "patience")
-        return {
-            "task": texts.task,
-            "data_sha256": texts.digest,
-            "base_sha256": " ".join(map(sha256, weights)),
-            "labels": list(texts.names),
-            "training": {name: getattr(self.job, name) for name in decisive},
-        }
-
     def describe(self, folder: Path, best: Mapping[str, Any]) -> None:
         """Write the manifest and the model card of a result."""
-        texts, identity, options = self.texts, self.identity, asdict(self.options)
-        del options["eval_fraction"]
+        texts, identity = self.texts, dict(self.identity)
         config = identity.pop("config", {})
         manifest = {
             "bertcli": __version__,
@@ -120,7 +110,7 @@ class FineTuningTask(TrainedTask):
             **identity,
             "data": [{"path": path, "sha256": digest} for path, digest in texts.sources],
             "examples": {"train": len(texts.train), "eval": len(texts.held)},
-            "options": {**asdict(self.job), **options},
+            "options": asdict(self.job) | asdict(self.options),
             "steps": self.options.schedule(len(self.rows)).steps,
             "metrics": dict(best),
         }
@@ -129,6 +119,35 @@ class FineTuningTask(TrainedTask):
         fields = [*config.get("extra_fields", {}).values()]
         card = model_card(texts, self.job.base, identity["method"], fields, best)
         (folder / "README.md").write_text(card, "utf-8")
+
+
+def settings(
+    job: FineTuningJob,
+    options: Mapping[str, Any],
+    texts: LabelledTexts,
+    base: Path,
+    rows: Any,
+    **method: Any,
+) -> dict[str, Any]:
+    """Return the fields that all tasks have; ``method`` decides the results as well."""
+    decisive = ("max_length", "class_weights", "label_smoothing", "patience")
+    identity = {
+        "task": texts.task,
+        "data_sha256": texts.digest,
+        "base_sha256": " ".join(map(sha256, require_weights(bert_folder(base)).all)),
+        "labels": list(texts.names),
+        "training": {name: getattr(job, name) for name in decisive},
+        **method,
+    }
+    return {
+        "options": settled(options, len(rows), frozen=method["method"] == "frozen"),
+        "rows": rows,
+        "identity": identity,
+        "patience": job.patience or 0,
+        "job": job,
+        "texts": texts,
+        "base": base,
+    }
 
 
 def model_card(
@@ -179,13 +198,6 @@ class FullTask(FineTuningTask):
     start: HeadedBert | BertModel  # its weights may be mapped files
     parts: SentenceParts | None = None
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What decides the results, beside the numbers of the run."""
-        own = {"method": "full", "config": self.config.to_dict(), "layers": self.job.layers}
-        pooling = {"pooling": "+".join(self.parts.modes)} if self.parts else {}
-        return {**super().identity, **own, **pooling}
-
     def model(self, checkpoint: Path | None) -> Any:
         """Build the model; weights are copied, not mapped, whose address can change last bits."""
         source = self.start
@@ -209,15 +221,19 @@ class FullTask(FineTuningTask):
         self.describe(folder, best)
 
 
+# --- a head for labels, tags or answers ---
+
+
 def head_task(
-    job: FineTuningJob, options: TrainingOptions, texts: LabelledTexts, base: Path
+    job: FineTuningJob, options: Mapping[str, Any], texts: LabelledTexts, base: Path
 ) -> FullTask:
     """Tokenize the texts, and load the model with a head for their labels.
 
     Raises ModelError for a folder that is not a whole BERT.
     """
-    torch.manual_seed(options.seed)
-    start, texts, notes = _with_head(base, KINDS[texts.task], texts)
+    torch.manual_seed(options.get("seed", 0))
+    task = texts.task
+    start, texts, notes = _with_head(base, KINDS[task], texts)
     bert, fields = start.bert, job.extra
     if missing := [name for name in bert.config.extra_embeddings if name not in fields]:
         raise ModelError(
@@ -227,59 +243,41 @@ def head_task(
     if fields:
         sizes = {name: largest_id(texts.records, field) + 1 for name, field in fields.items()}
         add_extra_embeddings(bert, fields, sizes)
-    config = replace(bert.config, problem_type=PROBLEMS.get(texts.task))
-    if texts.task == "regress":
-        identity = {"activation_fn": IDENTITY}
-        config = replace(config, other={**config.other, "sentence_transformers": identity})
-    items, limit, tally = tokenized(job, texts.task, texts.records, bert_folder(base), config)
+    config = replace(bert.config, problem_type=PROBLEMS.get(task))
+    if task == "regress":
+        activation = {"activation_fn": IDENTITY}
+        config = replace(config, other={**config.other, "sentence_transformers": activation})
+    items, limit, tally = tokenized(job, task, texts.records, bert_folder(base), config)
     samples = np.array([item.sample for item in items])
     lengths = np.array([item.length for item in items])
     count = int((np.bincount(samples) > 1).sum())
-    if texts.task == "tag" and count:
+    if task == "tag" and count:
         notes.append(
             f"{count:,} of {len(texts.records):,} sentences are read in windows of "
             f"{lengths.max()} tokens"
         )
     rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
     held = held[np.argsort(lengths[held], kind="stable")]
+    weighing = {"weights": texts.weights(job.class_weights), "smoothing": job.label_smoothing}
+    objective: Objective
+    if task == "answer":
+        objective = SpanObjective.of(items, texts.examples.examples, held)
+    elif task == "tag":
+        objective = TagObjective.of(items, texts.targets, texts.names, held=held, **weighing)
+    else:
+        objective = LabelObjective(
+            data=Tokens.of(items), held=held, task=task, labels=texts.targets, **weighing
+        )
+    method = {"method": "full", "config": config.to_dict(), "layers": job.layers}
     return FullTask(
-        options=job.settled(options, len(rows), frozen=False),
-        objective=_objective(job, texts, items, held),
-        rows=rows,
+        **settings(job, options, texts, base, rows, **method),
+        objective=objective,
         notes=notes,
-        job=job,
-        texts=texts,
-        base=base,
         max_length=limit,
         tally=tally,
         start=start,
         config=config,
     )
-
-
-def _objective(
-    job: FineTuningJob, texts: LabelledTexts, items: list[Encoded], held: np.ndarray
-) -> Objective:
-    """Return what is learnt from texts; ``held`` are windows, in the order of their lengths."""
-    task, examples, weights = texts.task, texts.examples.examples, texts.weights(job.class_weights)
-    if task == "answer":
-        rows = span_rows(items, examples)
-        return SpanObjective(data=rows, held=held, items=items, examples=examples)
-    if task == "tag":
-        loss = LabelLoss("classify", weights, job.label_smoothing)
-        rows = tagged_rows(items, texts.targets)
-        sentences = np.array([items[row].sample for row in held])
-        return TagObjective(
-            data=rows,
-            held=held,
-            logits=tag_logits,
-            loss=loss,
-            samples=sentences,
-            names=texts.names,
-        )
-    loss = LabelLoss(task, weights, job.label_smoothing)
-    rows = TokenRows.of(items, targets=texts.targets)
-    return LabelObjective(data=rows, held=held, logits=text_logits, loss=loss)
 
 
 def _with_head(
@@ -362,3 +360,154 @@ def tokenized(
     tally = TokenCounts()
     tally.add(batch, limit)
     return items, limit, tally
+
+
+# --- a head alone, over vectors that are computed once ---
+
+HEAD = "head.safetensors"
+LEAST_SPREAD = 1e-6  # of a dimension that is scaled
+SPREAD = 0.02  # of the first weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenTask(FineTuningTask):
+    """A linear layer over vectors that do not change, made with the model's own pooling.
+
+    The result is a sentence-transformers model that ends in a Dense layer, whose vectors are
+    logits, and a classifier for bertcli. The head is trained on standardised vectors, and written
+    for those of the model.
+    """
+
+    embedder: Embedder
+    mean: np.ndarray  # of each dimension of the vectors to train on
+    deviation: np.ndarray
+
+    @classmethod
+    def open(
+        cls,
+        job: FineTuningJob,
+        options: Mapping[str, Any],
+        texts: LabelledTexts,
+        folder: ModelFolder,
+        compute: dict[str, Any],
+        run: Callable[[RecordVectors], None],
+    ) -> FrozenTask:
+        """Open the model and ``run`` it; UsageError for options without effect on a head alone."""
+        if texts.task in ("tag", "answer"):
+            what = "tags of words" if texts.task == "tag" else "answers"
+            raise UsageError(f"--frozen cannot learn {what}", "leave it out, or give --full")
+        if job.layers is not None:
+            raise UsageError("--layers requires --full", "--frozen trains no layer of the model")
+        read_config(folder.path)  # what is trained is put behind an encoder
+        embedder = Embedder.open(folder, EmbedOptions(max_length=job.max_length, **compute))
+        whole = replace(embedder.options, dim=None)  # the head takes all that the modules give
+        source = RecordVectors(replace(embedder, options=whole), texts.records)
+        run(source)
+        train = source.vectors[texts.train].astype(np.float64)
+        mean, deviation = train.mean(0), np.maximum(train.std(0), LEAST_SPREAD)
+        chosen = source.embedder.chosen()
+        vectors = {name: chosen[name] for name in ("pooling", "normalize", "max_length", "prompt")}
+        return cls(
+            **settings(
+                job, options, texts, folder.path, texts.train, method="frozen", vectors=vectors
+            ),
+            objective=VectorObjective(
+                data=((source.vectors - mean) / deviation).astype(np.float32),
+                held=texts.held,
+                task=texts.task,
+                labels=texts.targets,
+                weights=texts.weights(job.class_weights),
+                smoothing=job.label_smoothing,
+            ),
+            max_length=embedder.max_length,
+            tally=source.tally,
+            embedder=source.embedder,
+            mean=mean,
+            deviation=deviation,
+        )
+
+    def model(self, checkpoint: Path | None) -> nn.Linear:
+        """Build the head: fresh, or as it is in a checkpoint."""
+        head = nn.Linear(len(self.mean), len(self.texts.names))
+        nn.init.normal_(head.weight, std=SPREAD)
+        nn.init.zeros_(head.bias)
+        if checkpoint is not None:
+            head.load_state_dict(load_tensors(checkpoint / HEAD))
+        return head
+
+    def put(self, folder: Path, model: nn.Linear) -> None:
+        """Write the head alone."""
+        save_tensors(folder / HEAD, model.state_dict())
+
+    def publish(self, folder: Path, model: nn.Linear, best: Mapping[str, Any]) -> None:
+        """Write the whole sentence model: the BERT, its pooling, and the head."""
+        weight = model.weight.detach().cpu().double().numpy() / self.deviation
+        bias = model.bias.detach().cpu().double().numpy() - weight @ self.mean
+        layer = Dense(weight.astype(np.float32), bias.astype(np.float32))
+        embedder = self.embedder
+        parts = SentenceParts(
+            embedder.options.modes,
+            bool(embedder.options.normalize),
+            embedder.max_length,
+            embedder.state_width,
+            embedder.sentence,
+        )
+        encoder = embedder.runtime.spec.folder
+        bert, _ = load(encoder, BertModel)
+        config = read_config(encoder).with_labels(self.texts.names)
+        put_model(folder, bert, replace(config, problem_type=PROBLEMS[self.texts.task]), encoder)
+        write_sentence_parts(folder, parts, self.base, layer)
+        self.describe(folder, best)
+
+
+# --- vectors of pairs ---
+
+
+def pair_task(
+    job: FineTuningJob, options: Mapping[str, Any], texts: LabelledTexts, folder: Path
+) -> FullTask:
+    """Return the task of a BERT whose pooled vectors are trained on pairs.
+
+    Raises ModelError for a model with layers of its own behind the BERT.
+    """
+    if job.frozen:
+        raise UsageError("--frozen cannot train vectors", "leave it out, or give --full")
+    sentence = read_sentence(folder)
+    if modules := (*sentence.of_tokens, *sentence.of_texts):
+        names = ", ".join(module.kind for module in modules)
+        raise ModelError(f"{folder}: has modules that train cannot train: {names}")
+    bert = bert_folder(folder)
+    start, _ = load(bert, BertModel, dtype=torch.float32)
+    config = start.config
+    refuse_extra(bert, config)
+    chosen = chosen_options(EmbedOptions(), sentence)
+    alone: list[Record] = []
+    numbers = np.full((len(texts.records), 3), NONE, np.int64)
+    for row, (record, target) in enumerate(texts.examples.examples):
+        negative = target if isinstance(target, str) else None
+        for side, text in enumerate((record.text, record.pair, negative)):
+            if text is not None:
+                numbers[row, side] = len(alone)
+                alone.append(record._replace(text=text, pair=None))
+    records = prepared(alone, "", lower=sentence.lower_case)
+    items, limit, tally = tokenized(job, "embed", records, bert, config, sentence.max_length)
+    method = {"method": "full", "config": config.to_dict(), "layers": job.layers}
+    return FullTask(
+        **settings(
+            job, options, texts, folder, texts.train, **method, pooling="+".join(chosen.modes)
+        ),
+        objective=PairObjective(
+            data=Tokens.of(items),
+            held=texts.held,
+            texts=numbers,
+            scores=None if texts.examples.form == CONTRAST else texts.targets,
+            modes=chosen.modes,
+        ),
+        max_length=limit,
+        tally=tally,
+        start=start,
+        config=config,
+        parts=SentenceParts(
+            chosen.modes, bool(chosen.normalize), limit, config.hidden_size, sentence
+        ),
+    )

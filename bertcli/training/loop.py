@@ -1,16 +1,19 @@
 """The training loop: a task with its objective, AdamW, and one optimizer step after another.
 
-The processes of a run are its `Ranks`: one alone, or those that torchrun started.
+Rows are numbers: what stands in them is the objective's. The processes of a run are its `Ranks`:
+one alone, or those that torchrun started.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from functools import lru_cache, partial
+from itertools import islice, zip_longest
 from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,12 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
+from bertcli.checkpoints.load import Model, save
 from bertcli.errors import BertcliError, UsageError
+from bertcli.hub import TOKENIZER_FILES
 from bertcli.inference.devices import devices, dtype_of
+from bertcli.inference.runner import Tokens
 from bertcli.models.bert import BertEncoder, BertModel, recomputing
+from bertcli.models.config import BertConfig
 from bertcli.models.forward_passes import encode
-from bertcli.training.batches import Columns, Order, TokenBatch, in_batches, parts
-from bertcli.training.options import TrainingOptions
+from bertcli.training.options import TrainingOptions, in_batches
 
 # --- processes ---
 
@@ -111,7 +117,46 @@ def joined(name: str) -> Iterator[Ranks]:
         distributed.destroy_process_group()
 
 
+# --- rows ---
+
+
+class Order:
+    """The order of rows: each epoch is shuffled on its own, and batches may span two epochs.
+
+    A function of the seed and the step alone, so there is no state to save.
+    """
+
+    def __init__(self, rows: Any, batch_size: int, seed: int) -> None:
+        self.rows, self.batch_size, self.seed = rows, batch_size, seed
+        self.shuffled = lru_cache(2)(self._shuffled)
+
+    def _shuffled(self, epoch: int) -> Any:
+        return np.random.default_rng((self.seed, epoch)).permutation(self.rows)
+
+    def batch(self, step: int) -> Any:
+        """Return the rows of a step, counted from 0."""
+        count = len(self.rows)
+        places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        epochs = range(places[0] // count, places[-1] // count + 1)
+        inside = [
+            self.shuffled(epoch)[places[places // count == epoch] % count] for epoch in epochs
+        ]
+        return np.concatenate(inside)
+
+
+def dealt(lengths: Any, count: int) -> list[Any]:
+    """Return the places of rows of these lengths in parts with about as many tokens each.
+
+    The longest row of each part comes first.
+    """
+    longest_first = np.argsort(-lengths.astype(np.int64), kind="stable")
+    return [longest_first[part::count] for part in range(count)]
+
+
 # --- what a run asks of a task ---
+
+
+Part = Callable[[], Sequence[Tensor]]  # runs the model; the sum of each loss
 
 
 @dataclass(frozen=True)
@@ -119,62 +164,64 @@ class Objective(ABC):
     """What a model is trained for: one loss or several, whose sum is minimised.
 
     A loss is a sum over the rows of a part, divided by a count over the rows of the whole step, so
-    that a step is the same in any number of parts. Columns hold ``lengths``, the tokens of a row.
+    that a step is the same in any number of parts.
     """
 
     losses: ClassVar[Sequence[str]] = ("loss",)  # their names in the log
 
-    data: Any  # gives rows by their numbers: `rows`
-    held: Any = ()  # the numbers of rows, or of examples, that no step trains on
+    data: Any
+    held: Any = ()  # the numbers of rows that no step trains on
 
-    def read(self, numbers: Any) -> Columns:
-        """Return rows by their numbers."""
-        rows: Columns = self.data.rows(numbers)
-        return rows
+    def lengths(self, rows: Any) -> Any:
+        """Return the number of tokens of each row."""
+        return self.data.lengths[rows]
+
+    def counts(self, rows: Any) -> Sequence[float]:
+        """Return what each loss of a step is divided by: the number of rows."""
+        return (len(rows),)
 
     @abstractmethod
-    def counts(self, rows: Columns) -> Sequence[float]:
-        """Return what each loss of a step is divided by."""
+    def predict(self, model: Any, rows: Any, device: torch.device) -> Any:
+        """Return what a model makes of rows, as `sums` takes it."""
 
     @abstractmethod
-    def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
-        """Return the sum of each loss over some rows of a step."""
+    def sums(self, predicted: Any, rows: Any) -> Sequence[Tensor]:
+        """Return the sum of each loss over rows."""
 
-    def joined(
-        self, model: Any, rows: Columns, own: list[Columns], seeds: Sequence[int], ranks: Ranks
-    ) -> list[Columns]:
-        """Return the parts of this process with what `sums` must know of all other rows: nothing.
+    def parts(
+        self, model: Any, rows: Any, own: Sequence[Any], seeds: Sequence[int], ranks: Ranks
+    ) -> list[Part]:
+        """Return what gives the sums of each part of a step.
 
-        ``rows`` are those of the step, and ``seeds`` those with which `sums` runs on each part.
-        Every process calls this.
+        ``rows`` are those of the step, ``own`` the places in it of the parts of this process, and
+        ``seeds`` those with which the sums are computed. Every process calls this.
         """
-        return own
 
-    def read_held(self, numbers: Any) -> Columns:
-        """Return rows held out by their numbers."""
-        return self.read(numbers)
+        def sums(places: Any) -> Sequence[Tensor]:
+            return self.sums(self.predict(model, rows[places], ranks.device), rows[places])
 
-    @abstractmethod
-    def outputs(self, model: Any, rows: Columns, device: torch.device) -> Sequence[Any]:
-        """Return what a model makes of rows held out, on the CPU; `metrics` gets it of all."""
+        return [partial(sums, places) for places in own]
+
+    def outputs(self, model: Any, rows: Any, device: torch.device) -> Any:
+        """Return what a model makes of a batch held out, on the CPU; `metrics` gets all of them."""
+        return self.predict(model, rows, device).float().cpu()
 
     @abstractmethod
     def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
-        """Return the numbers of a model from its outputs for all rows held out."""
+        """Return the numbers of a model from its outputs for all batches held out."""
 
     def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
         """Return the numbers of a model on the rows held out; all processes share the work."""
         batches = islice(in_batches(self.held, batch_size), ranks.index, None, ranks.count)
-        outputs = [
-            self.outputs(model, self.read_held(numbers), ranks.device) for numbers in batches
-        ]
-        return self.metrics([*chain.from_iterable(ranks.gathered(outputs))], batch_size)
+        outputs = [self.outputs(model, rows, ranks.device) for rows in batches]
+        return self.metrics(ranks.gathered(outputs), batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedTask(ABC):
     """What a run trains: the numbers of the run, losses, and the numbers of the rows to train on.
 
+    ``identity`` is what decides the results, beside the numbers of the run; files by their sha256.
     ``notes`` are what a user should know before the first step.
     """
 
@@ -183,17 +230,9 @@ class TrainedTask(ABC):
     options: TrainingOptions
     objective: Objective
     rows: Any
+    identity: dict[str, Any]
     notes: Sequence[str] = ()
-
-    @property
-    def patience(self) -> int:
-        """Evaluations without a better one, after which the run ends; 0: it does not."""
-        return 0
-
-    @property
-    @abstractmethod
-    def identity(self) -> dict[str, Any]:
-        """What decides the results, beside the numbers of the run; files by their sha256."""
+    patience: int = 0  # evaluations without a better one, after which the run ends; 0: it does not
 
     @abstractmethod
     def model(self, checkpoint: Path | None) -> nn.Module:
@@ -209,6 +248,14 @@ class TrainedTask(ABC):
         ``best`` is the evaluation of the weights that are kept, with its step.
         """
         self.put(folder, model)
+
+
+def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
+    """Write a model with its tokenizer, for bertcli and transformers."""
+    for name in TOKENIZER_FILES:
+        if name != "config.json" and (tokenizer / name).is_file():
+            shutil.copyfile(tokenizer / name, folder / name)
+    save(model, config, folder)
 
 
 MULTIPLE = 8  # that padded batches are made wide to, for the tensor cores of GPUs
@@ -238,7 +285,7 @@ def pads(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def states(bert: BertModel, tokens: TokenBatch, device: torch.device) -> Tensor:
+def states(bert: BertModel, tokens: Tokens, device: torch.device) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden]."""
     columns = np.stack([tokens.ids, tokens.types, *tokens.extra.values()]).astype(np.int64)
     padded, longest = pads(device), int(tokens.lengths.max())
@@ -359,20 +406,19 @@ class Training:
         Return the losses, the learning rate, the norm of the gradients and the number of tokens.
         """
         objective, ranks = self.objective, self.ranks
-        rows = objective.read(self.order.batch(number))
-        counts, rate = objective.counts(rows), self.schedule.at(number)
+        rows = self.order.batch(number)
+        counts, lengths = objective.counts(rows), objective.lengths(rows)
+        rate = self.schedule.at(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.gradients.zero_()
         pieces = ranks.count * self.options.gradient_accumulation_steps
-        dealt = parts(rows, pieces)[ranks.index :: ranks.count]
-        own = [part for part in dealt if len(part["lengths"])]
+        own = [part for part in dealt(lengths, pieces)[ranks.index :: ranks.count] if len(part)]
         seeds = [self._seed(number, part) for part in range(len(own))]
-        if pieces > 1:
-            with autocast(ranks.device, self.dtype):
-                own = objective.joined(self.model, rows, own, seeds, ranks)
+        with autocast(ranks.device, self.dtype):
+            work = objective.parts(self.model, rows, own, seeds, ranks)
         sums = torch.zeros(len(counts), device=ranks.device)
-        for part, seed in zip(own, seeds, strict=True):
+        for part, seed in zip(work, seeds, strict=True):
             torch.manual_seed(seed)
             sums += self._backward(part, counts)
         ranks.sum(sums)
@@ -389,9 +435,8 @@ class Training:
             raise FloatingPointError(f"the loss is {loss}")
         if not isfinite(norm) and not self.scaler.is_enabled():  # which skips the step then
             raise FloatingPointError(f"the norm of the gradients is {norm}")
-        tokens = int(rows["lengths"].sum())
         named = dict(zip(objective.losses, losses, strict=True))
-        return {**named, "lr": rate, "grad_norm": norm, "tokens": tokens}
+        return {**named, "lr": rate, "grad_norm": norm, "tokens": int(lengths.sum())}
 
     def _seed(self, number: int, part: int) -> int:
         mixed = self.options.seed
@@ -399,10 +444,10 @@ class Training:
             mixed = (mixed * 6364136223846793005 + value + 1442695040888963407) % 2**63
         return mixed
 
-    def _backward(self, part: Columns, counts: Sequence[float]) -> Tensor:
+    def _backward(self, part: Part, counts: Sequence[float]) -> Tensor:
         """Add the gradients of some rows to those of the batch; return the sum of each loss."""
         with autocast(self.ranks.device, self.dtype):
-            sums = self.objective.sums(self.model, part, self.ranks.device)
+            sums = part()
         means = [total / count for total, count in zip(sums, counts, strict=True)]
         loss: Tensor = self.scaler.scale(torch.stack(means).sum())
         loss.backward()

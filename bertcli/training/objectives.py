@@ -1,16 +1,19 @@
-"""Losses of heads: labels of texts, tags of words, and answers; and their evaluation.
+"""Losses of heads and of pairs of vectors: labels, tags of words, answers; and their evaluation.
 
 Sources: transformers' BertForSequenceClassification and its loss_utils.py, class weights and label
 smoothing as in torch's cross_entropy; BertForTokenClassification, where the first token of each
 word carries its tag, as in the paper (5.3); BertForQuestionAnswering, where a window without the
 answer has it at its first token, [CLS], as in the paper (4.3) and run_squad, and the softmax is
-over the tokens of the window alone, without padding.
+over the tokens of the window alone, without padding; sentence-transformers'
+MultipleNegativesRankingLoss (Henderson et al., 2017) and CoSENTLoss (Su, 2022), with their scale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from bertcli.embedding.pooling import pool
 from bertcli.evaluation.metrics import (
     ClassPredictions,
     LabelPredictions,
@@ -27,164 +31,208 @@ from bertcli.evaluation.metrics import (
     TruePredictions,
     answer_predictions,
 )
+from bertcli.inference.runner import Tokens
+from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
-from bertcli.models.heads import (
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
 from bertcli.records.examples import AnswerSpan, Example
 from bertcli.tasks.answer import Choosing
 from bertcli.tasks.classify import LIKELY
 from bertcli.tasks.tag import own_words
 from bertcli.tokenizing.columns import Encoded, span
-from bertcli.training.batches import Columns, TokenRows, token_batch
-from bertcli.training.loop import Objective, states, tensor
-
-Logits = Callable[[Any, Columns, torch.device], Tensor]  # (model, rows, device) -> [n, k]
-
-
-@dataclass(frozen=True)
-class LabelLoss:
-    """Logits [B, k] and targets to a loss: its sum, and what it is divided by."""
-
-    task: str  # classify, multilabel or regress
-    weights: Any = None  # [k] of the classes; of several labels: of those that are true
-    smoothing: float = 0.0
-
-    def count(self, targets: Any) -> float:
-        """Return what the sum over a step is divided by."""
-        if self.task == "classify" and self.weights is not None:
-            return float(self.weights[targets].sum())
-        return float(targets.size)
-
-    def sum(self, logits: Tensor, targets: Any) -> Tensor:
-        """Return the sum of the losses of some rows."""
-        logits, device = logits.float(), logits.device
-        truth = tensor(targets, device)
-        weights = None if self.weights is None else tensor(self.weights, device)
-        match self.task:
-            case "classify":
-                return F.cross_entropy(
-                    logits, truth, weights, reduction="sum", label_smoothing=self.smoothing
-                )
-            case "multilabel":
-                smoothed = truth * (1 - self.smoothing) + self.smoothing / 2
-                return F.binary_cross_entropy_with_logits(
-                    logits, smoothed, pos_weight=weights, reduction="sum"
-                )
-            case _:
-                return F.mse_loss(logits.squeeze(-1), truth, reduction="sum")
+from bertcli.training.loop import Objective, Part, Ranks, states, tensor
+from bertcli.training.options import in_batches
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelObjective(Objective):
-    """Logits, and the loss of their labels; columns hold ``targets``."""
+    """Logits [n, k] of texts, and the loss of their labels."""
 
-    logits: Logits
-    loss: LabelLoss
+    data: Any  # Tokens
+    task: str  # classify, multilabel or regress
+    labels: Any  # [n, ...]
+    weights: Any = None  # [k] of the classes; of several labels: of those that are true
+    smoothing: float = 0.0
 
-    def targets(self, rows: Columns) -> Any:
-        """Return the targets of all logits, [n, ...]."""
-        return rows["targets"]
+    def targets(self, rows: Any) -> Any:
+        """Return what the logits of rows are compared with, [n, ...]."""
+        return self.labels[rows]
 
-    def counts(self, rows: Columns) -> Sequence[float]:
+    def counts(self, rows: Any) -> Sequence[float]:
         """Return what the loss of a step is divided by."""
-        return (self.loss.count(self.targets(rows)) or 1.0,)
-
-    def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
-        """Return the sum of the loss over some rows."""
-        return (self.loss.sum(self.logits(model, part, device), self.targets(part)),)
-
-    def outputs(self, model: Any, rows: Columns, device: torch.device) -> Sequence[Any]:
-        """Return the logits of all rows together."""
-        return [self.logits(model, rows, device).float().cpu()]
-
-    def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
-        """Return the loss and the metrics of the task."""
-        logits, rows = torch.cat([*outputs]), self.read(self.held)
         targets = self.targets(rows)
-        loss = self.loss.sum(logits, targets).item() / self.counts(rows)[0]
-        predictions = self.predictions(logits, targets)
+        weighted = self.task == "classify" and self.weights is not None
+        return (float(self.weights[targets].sum() if weighted else targets.size) or 1.0,)
+
+    def predict(self, model: Any, rows: Any, device: torch.device) -> Tensor:
+        """Return the logits of texts, of their first tokens, or of the means of all."""
+        tokens = self.data.take(rows)
+        hidden = states(model.bert, tokens, device)
+        if model.means:
+            judged = means(hidden, tokens.lengths.tolist())
+        else:
+            judged = hidden.index_select(0, tensor(tokens.offsets[:-1], device))
+        logits: Tensor = model.logits(judged.unsqueeze(-2))
+        return logits
+
+    def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
+        """Return the sum of the losses of rows."""
+        logits, device = predicted.float(), predicted.device
+        truth = tensor(self.targets(rows), device)
+        weights = None if self.weights is None else tensor(self.weights, device)
+        match self.task:
+            case "classify":
+                loss = F.cross_entropy(
+                    logits, truth, weights, reduction="sum", label_smoothing=self.smoothing
+                )
+            case "multilabel":
+                smoothed = truth * (1 - self.smoothing) + self.smoothing / 2
+                loss = F.binary_cross_entropy_with_logits(
+                    logits, smoothed, pos_weight=weights, reduction="sum"
+                )
+            case _:
+                loss = F.mse_loss(logits.squeeze(-1), truth, reduction="sum")
+        return (loss,)
+
+    def metrics(self, outputs: Sequence[Tensor], batch_size: int) -> dict[str, Any]:
+        """Return the loss and the metrics of the task."""
+        logits = torch.cat([*outputs])
+        loss = self.sums(logits, self.held)[0].item() / self.counts(self.held)[0]
+        predictions = self.predictions(logits)
         return {"eval_loss": loss, **predictions.metrics(), "rows": len(predictions.truth)}
 
-    def predictions(self, logits: Tensor, targets: Any) -> TruePredictions:
+    def predictions(self, logits: Tensor) -> TruePredictions:
         """Return what the logits of all rows held out predict, beside the truth."""
-        match self.loss.task:
+        truth = self.targets(self.held)
+        match self.task:
             case "classify":
-                return ClassPredictions(targets, logits.softmax(-1).numpy())
+                return ClassPredictions(truth, logits.softmax(-1).numpy())
             case "multilabel":
-                return LabelPredictions(targets > LIKELY, logits.sigmoid().numpy() >= LIKELY)
-        return ScorePredictions(targets, logits.numpy()[:, 0])
+                return LabelPredictions(truth > LIKELY, logits.sigmoid().numpy() >= LIKELY)
+        return ScorePredictions(truth, logits.numpy()[:, 0])
 
 
-def text_logits(
-    model: BertForSequenceClassification, part: Columns, device: torch.device
-) -> Tensor:
-    """Return the logits of texts, [B, k], of their first tokens, or of the means of all."""
-    tokens = token_batch(part)
-    hidden = states(model.bert, tokens, device)
-    judged = hidden.index_select(0, tensor(tokens.starts, device))
-    if model.means:
-        judged = means(hidden, tokens.lengths.tolist())
-    return model.logits(judged.unsqueeze(-2))
+@dataclass(frozen=True, kw_only=True)
+class VectorObjective(LabelObjective):
+    """Logits of vectors that do not change, and the loss of their labels."""
+
+    data: Any  # [n, D]
+
+    def lengths(self, rows: Any) -> Any:
+        """Return 1 for each vector."""
+        return np.ones(len(rows), np.int64)
+
+    def predict(self, model: Any, rows: Any, device: torch.device) -> Tensor:
+        """Return the logits of vectors."""
+        logits: Tensor = model(tensor(self.data[rows], device))
+        return logits
 
 
 # --- tags of words ---
 
-TAGS = "tags"  # a column of tokens: 0, or 1 + the number of the tag
-
-
-def tagged_rows(items: Sequence[Encoded], targets: Sequence[Any]) -> TokenRows:
-    """Return windows of sentences with the tags of their own words; ``targets`` per sentence."""
-    windows = TokenRows.of(items)
-    tags = np.zeros(len(windows.tokens["input_ids"]), np.int64)
-    for item, start, words in zip(items, windows.starts, own_words(items), strict=False):
-        for word, place in words.items():
-            tags[start + place] = int(targets[item.sample][word]) + 1
-    return TokenRows(windows.starts, {**windows.tokens, TAGS: tags})
-
-
-def tag_logits(model: BertForTokenClassification, part: Columns, device: torch.device) -> Tensor:
-    """Return the logits of the first tokens of the words of all sentences, [M, k]."""
-    tokens = token_batch(part)
-    places = tokens.starts[:, None] + np.arange(part[TAGS].shape[1])
-    hidden = states(model.bert, tokens, device)
-    return model.logits(hidden.index_select(0, tensor(places[part[TAGS] > 0], device)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class TagObjective(LabelObjective):
-    """Logits of words, and the loss of their tags. Rows are windows."""
+    """Logits of the first tokens of words, and the loss of their tags. Rows are windows."""
 
-    samples: Any  # [n] the sentence of each row held out
+    places: Any  # [n] of the words of each window, and their ``labels``: arrays
+    samples: Sequence[int]  # [n] the sentence of each window
     names: Sequence[str]
 
-    def targets(self, rows: Columns) -> Any:
-        """Return the tag numbers of the words, [M]."""
-        return rows[TAGS][rows[TAGS] > 0] - 1
-
-    def predictions(self, logits: Tensor, targets: Any) -> TagPredictions:
-        """Return the tags of sentences, of the words in all their windows."""
-        sizes = (self.read(self.held)[TAGS] > 0).sum(1)
-        samples = self.samples.repeat(sizes)
-        order = np.lexsort((self.held.repeat(sizes), samples))
-        _, counts = np.unique(samples, return_counts=True)
-        names = np.array(self.names, object)
-        truth, predicted = (
-            [words.tolist() for words in np.split(names[numbers[order]], counts.cumsum()[:-1])]
-            for numbers in (targets, logits.argmax(-1).numpy())
+    @classmethod
+    def of(
+        cls, items: Sequence[Encoded], tags: Sequence[Any], names: Sequence[str], **more: Any
+    ) -> TagObjective:
+        """Return that of windows of sentences, which have ``tags`` for their words."""
+        places, labels = np.empty((2, len(items)), object)
+        samples = [item.sample for item in items]
+        for row, words in enumerate(own_words(items)):
+            places[row] = np.fromiter(words.values(), np.int64)
+            labels[row] = tags[samples[row]][[*words]]
+        tokens = Tokens.of(items)
+        return cls(
+            data=tokens,
+            task="classify",
+            labels=labels,
+            places=places,
+            samples=samples,
+            names=names,
+            **more,
         )
-        return TagPredictions(truth, predicted)
+
+    def targets(self, rows: Any) -> Any:
+        """Return the tag numbers of the words, [M]."""
+        return np.concatenate(self.labels[rows])
+
+    def predict(self, model: Any, rows: Any, device: torch.device) -> Tensor:
+        """Return the logits of the first tokens of words, [M, k]."""
+        tokens = self.data.take(rows)
+        places = np.concatenate(self.places[rows] + tokens.offsets[:-1])
+        words = states(model.bert, tokens, device).index_select(0, tensor(places, device))
+        logits: Tensor = model.logits(words)
+        return logits
+
+    def predictions(self, logits: Tensor) -> TagPredictions:
+        """Return the tags of sentences, of the words in all their windows."""
+        names, labels = np.array(self.names, object), self.labels[self.held]
+        ends = np.cumsum([len(words) for words in labels])[:-1]
+        best = np.split(logits.argmax(-1).numpy(), ends)
+        truth: dict[int, list[str]] = {}
+        predicted: dict[int, list[str]] = {}
+        for at in np.argsort(self.held):
+            for tags, numbers in ((truth, labels[at]), (predicted, best[at])):
+                tags.setdefault(self.samples[self.held[at]], []).extend(names[numbers])
+        return TagPredictions([*truth.values()], [*predicted.values()])
 
 
 # --- answers ---
 
 
-def span_rows(items: Sequence[Encoded], examples: Sequence[Example]) -> TokenRows:
-    """Return windows with the places of the answers, [n, 2]; ``sample`` is the example's number."""
-    places = [token_places(item, examples[item.sample].target) for item in items]
-    return TokenRows.of(items, spans=np.array(places, np.int64).reshape(-1, 2))
+@dataclass(frozen=True, kw_only=True)
+class SpanObjective(Objective):
+    """Logits of the first and the last token of answers, and their loss. Rows are windows."""
+
+    data: Tokens
+    items: Sequence[Encoded]  # all windows
+    examples: Sequence[Example]
+    spans: Any  # [n, 2] the first and the last token
+
+    @classmethod
+    def of(cls, items: Sequence[Encoded], examples: Sequence[Example], held: Any) -> SpanObjective:
+        """Return that of windows; ``sample`` is the number of an example."""
+        places = [token_places(item, examples[item.sample].target) for item in items]
+        spans = np.array(places, np.int64).reshape(-1, 2)
+        return cls(data=Tokens.of(items), held=held, items=items, examples=examples, spans=spans)
+
+    def predict(self, model: Any, rows: Any, device: torch.device) -> list[Tensor]:
+        """Return the logits of each window, [L, 2]."""
+        tokens = self.data.take(rows)
+        both = torch.stack(model.logits(states(model.bert, tokens, device)), -1).float()
+        return list(both.split(tokens.lengths.tolist()))
+
+    def sums(self, predicted: Sequence[Tensor], rows: Any) -> Sequence[Tensor]:
+        """Return the sum over windows of the mean loss of start and end."""
+        padded = pad_sequence([*predicted], batch_first=True, padding_value=-torch.inf)
+        targets = tensor(self.spans[rows], padded.device)
+        return (F.cross_entropy(padded, targets, reduction="sum") / 2,)
+
+    def outputs(self, model: Any, rows: Any, device: torch.device) -> list[Tensor]:
+        """Return the logits of each window, [L, 2]."""
+        return [logits.cpu() for logits in self.predict(model, rows, device)]
+
+    def metrics(self, outputs: Sequence[list[Tensor]], batch_size: int) -> dict[str, Any]:
+        """Return the loss of windows, exact match and F1 of questions."""
+        logits = [*chain.from_iterable(outputs)]
+        loss = self.sums(logits, self.held)[0].item() / len(self.held)
+        questions: dict[int, list[tuple[Encoded, np.ndarray]]] = {}
+        for at in np.argsort(self.held):
+            item = self.items[self.held[at]]
+            questions.setdefault(item.sample, []).append((item, logits[at].numpy()))
+        truth = [self.examples[question].target.text for question in questions]
+        choosing = Choosing(no_answer="" in truth)  # as `evaluate` asks too
+        answers = [choosing.answers(windows) for windows in questions.values()]
+        predicted = [best[0]["answer"] if best else "" for best in answers]
+        metrics = answer_predictions(truth, predicted).metrics()
+        return {"eval_loss": loss, **metrics, "rows": len(truth)}
 
 
 def token_places(item: Encoded, answer: AnswerSpan) -> tuple[int, int]:
@@ -203,49 +251,99 @@ def token_places(item: Encoded, answer: AnswerSpan) -> tuple[int, int]:
     return (inside[0], inside[-1]) if inside else (0, 0)
 
 
+# --- vectors of pairs ---
+
+SCALE = 20.0  # of cosines, in both losses
+BLOCK = 1024  # texts that are compared with all others together
+NONE = -1  # the number of a negative text that is not there
+
+
 @dataclass(frozen=True, kw_only=True)
-class SpanObjective(Objective):
-    """Logits of the first and the last token of answers, and their loss. Rows are windows."""
+class PairObjective(Objective):
+    """Vectors of pairs, and the loss of their cosines: all pairs of a step are one.
 
-    items: Sequence[Encoded]  # all windows
-    examples: Sequence[Example]
+    In however many parts and processes: the gradients of all vectors come first, those of the
+    weights part by part (Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory
+    Limited Setup, 2021, known as GradCache).
+    """
 
-    def counts(self, rows: Columns) -> Sequence[float]:
-        """Return the number of windows of a step."""
-        return (len(rows["lengths"]),)
+    data: Tokens  # of all texts
+    texts: Any  # [n, 3] the texts of each example: one, the other, a negative or NONE
+    scores: Any  # [n], or None: the pairs belong together
+    modes: tuple[str, ...]  # of pooling
 
-    def logits(
-        self, model: BertForQuestionAnswering, part: Columns, device: torch.device
-    ) -> list[Tensor]:
-        """Return the logits of each window, [L, 2]."""
-        tokens = token_batch(part)
-        both = torch.stack(model.logits(states(model.bert, tokens, device)), -1).float()
-        return list(both.split(tokens.lengths.tolist()))
+    def lengths(self, rows: Any) -> Any:
+        """Return the number of tokens of all texts of each example."""
+        return (self.data.lengths[self.texts[rows]] * (self.texts[rows] != NONE)).sum(1)
 
-    def loss(self, logits: Sequence[Tensor], part: Columns) -> Tensor:
-        """Return the sum over windows of the mean loss of start and end."""
-        padded = pad_sequence(list(logits), batch_first=True, padding_value=-torch.inf)
-        targets = tensor(part["spans"], padded.device)
-        return F.cross_entropy(padded, targets, reduction="sum") / 2
+    def predict(self, model: Any, rows: Any, device: torch.device) -> Tensor:
+        """Return the vectors of examples, [3, n, D]; 0 for a negative that is not there."""
+        texts = self.texts[rows].T
+        vectors = torch.zeros(*texts.shape, self._width(model), device=device)
+        vectors[tensor(texts != NONE, device)] = self.vectors(model, texts[texts != NONE], device)
+        return vectors
 
-    def sums(self, model: Any, part: Columns, device: torch.device) -> Sequence[Tensor]:
-        """Return the sum of the loss over some windows."""
-        return (self.loss(self.logits(model, part, device), part),)
+    def _width(self, model: BertModel) -> int:
+        return model.config.hidden_size * len(self.modes)
 
-    def outputs(self, model: Any, rows: Columns, device: torch.device) -> Sequence[Any]:
-        """Return the logits of each window, [L, 2]."""
-        return [logits.cpu() for logits in self.logits(model, rows, device)]
+    def vectors(self, model: BertModel, texts: Any, device: torch.device) -> Tensor:
+        """Return the vectors of texts by their numbers, each of length 1, [B, D]."""
+        order = np.argsort(self.data.lengths[texts], kind="stable")
+        tokens = self.data.take(texts[order])
+        pooled = pool(states(model, tokens, device), tokens.lengths.tolist(), self.modes)
+        back: Tensor = pooled[tensor(np.argsort(order), device)]
+        return F.normalize(back.float(), dim=-1)
 
-    def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
-        """Return the loss of windows, exact match and F1 of questions."""
-        loss = self.loss(outputs, self.read(self.held)).item() / len(self.held)
-        questions: dict[int, list[tuple[Encoded, np.ndarray]]] = {}
-        for row in np.argsort(self.held).tolist():
-            item = self.items[self.held[row]]
-            questions.setdefault(item.sample, []).append((item, outputs[row].numpy()))
-        truth = [self.examples[question].target.text for question in questions]
-        choosing = Choosing(no_answer="" in truth)  # as `evaluate` asks too
-        answers = [choosing.answers(windows) for windows in questions.values()]
-        predicted = [best[0]["answer"] if best else "" for best in answers]
-        metrics = answer_predictions(truth, predicted).metrics()
-        return {"eval_loss": loss, **metrics, "rows": len(truth)}
+    def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
+        """Return the loss of pairs, times their number."""
+        left, right, negative = predicted
+        exists = tensor(self.texts[rows, 2] != NONE, predicted.device)
+        scores = None if self.scores is None else self.scores[rows]
+        return (self.loss(left, right, negative[exists], scores) * len(rows),)
+
+    def parts(
+        self, model: BertModel, rows: Any, own: Sequence[Any], seeds: Sequence[int], ranks: Ranks
+    ) -> list[Part]:
+        """Return the shares of each part in the loss of the step, with the gradients of it."""
+        if len(own) == ranks.count == 1:
+            return super().parts(model, rows, own, seeds, ranks)
+        vectors = torch.zeros(3, len(rows), self._width(model), device=ranks.device)
+        for places, seed in zip(own, seeds, strict=True):
+            torch.manual_seed(seed)
+            with torch.no_grad():
+                vectors[:, places] = self.predict(model, rows[places], ranks.device)
+        (loss,) = self.sums(ranks.sum(vectors).requires_grad_(), rows)
+        (gradients,) = torch.autograd.grad(loss, vectors)
+
+        def share(places: Any) -> Sequence[Tensor]:
+            product = (self.predict(model, rows[places], ranks.device) * gradients[:, places]).sum()
+            return (product - product.detach() + loss.detach() * len(places) / len(rows),)
+
+        return [partial(share, places) for places in own]
+
+    def loss(self, left: Tensor, right: Tensor, negative: Tensor, scores: Any) -> Tensor:
+        """Return the mean loss of pairs of vectors, [B, D] each, in float32."""
+        device = left.device
+        with torch.autocast(device.type, enabled=False):  # 20 cosines: half precision is coarse
+            if scores is None:
+                cosines = left @ torch.cat([right, negative]).T
+                return F.cross_entropy(SCALE * cosines, torch.arange(len(left), device=device))
+            cosines, truth = SCALE * (left * right).sum(-1), tensor(scores, device)
+            wrong = cosines[:, None] - cosines  # [i, j]: how much more alike i is than j
+            wrong = wrong[truth[:, None] < truth]
+            return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)
+
+    def metrics(self, outputs: Sequence[Tensor], batch_size: int) -> dict[str, Any]:
+        """Return the loss by batches, and correlations, or how many find their own pair."""
+        batches = zip(outputs, in_batches(self.held, batch_size), strict=True)
+        total = sum(self.sums(*batch)[0].item() for batch in batches)
+        left, right, _ = torch.cat([*outputs], 1).double().numpy()
+        count = len(self.held)
+        if self.scores is None:
+            best = [(block @ right.T).argmax(1) for block in in_batches(left, BLOCK)]
+            metrics = {"accuracy": float((np.concatenate(best) == np.arange(count)).mean())}
+        else:
+            truth = self.scores[self.held].astype(np.float64)
+            all_metrics = ScorePredictions(truth, (left * right).sum(1)).metrics()
+            metrics = {name: all_metrics[name] for name in ("spearman", "pearson")}
+        return {"eval_loss": total / count, **metrics, "rows": count}

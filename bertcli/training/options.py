@@ -1,16 +1,14 @@
-"""Options of a training run: folders, numbers and learning rates. Does not import torch."""
+"""Options of a training run: numbers and learning rates. Imports neither torch nor numpy."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from bertcli.errors import UsageError
-from bertcli.files.paths import refuse_inputs
 from bertcli.records.examples import USUAL, FieldNames
 
 
@@ -111,44 +109,27 @@ class FineTuningJob:
     max_length: int | None = None
     class_weights: Literal["balanced"] | None = None
     label_smoothing: float = 0.0
-    epochs: float | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    eval_every: int | None = None  # None: after each epoch
-    log_every: int | None = None
-
-    def settled(self, options: TrainingOptions, rows: int, *, frozen: bool) -> TrainingOptions:
-        """Return the numbers of the run, with defaults for what was not given."""
-        usual = FROZEN if frozen else FULL
-        size, steps = self.batch_size or usual.batch_size, options.steps
-        if frozen and steps is None and self.epochs is None:
-            steps = max(ceil(usual.epochs * rows / size), LEAST_STEPS)
-        settled = replace(
-            options,
-            steps=steps,
-            epochs=usual.epochs if self.epochs is None else self.epochs,
-            batch_size=size,
-            learning_rate=usual.learning_rate if self.learning_rate is None else self.learning_rate,
-            eval_fraction=self.eval_fraction,
-            log_every=self.log_every or usual.log_every,
-        )
-        often = max(ceil(rows / size), settled.schedule(rows).steps // MOST_EVALUATIONS)
-        return replace(settled, eval_every=self.eval_every or often)
 
 
-class Usual(NamedTuple):
-    """The numbers of a run where none are given."""
-
-    epochs: float
-    batch_size: int
-    learning_rate: float
-    log_every: int
-
-
-FULL = Usual(epochs=3, batch_size=32, learning_rate=5e-5, log_every=10)
-FROZEN = Usual(epochs=30, batch_size=64, learning_rate=1e-3, log_every=100)
+FULL = {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5, "log_every": 10}
+FROZEN = {"epochs": 30, "batch_size": 64, "learning_rate": 1e-3, "log_every": 100}
 LEAST_STEPS = 1000  # of a head alone, however few the examples
 MOST_EVALUATIONS = 50  # unless asked for
+
+
+def settled(options: Mapping[str, Any], rows: int, *, frozen: bool) -> TrainingOptions:
+    """Return the numbers of a run of fine-tuning, with defaults for what is missing or None."""
+    names = {field.name for field in fields(TrainingOptions)}
+    chosen = {name: options[name] for name in names & options.keys() if options[name] is not None}
+    numbers = TrainingOptions(**{**(FROZEN if frozen else FULL), **chosen})
+    if frozen and chosen.keys().isdisjoint(("steps", "epochs")):
+        steps = max(ceil(numbers.epochs * rows / numbers.batch_size), LEAST_STEPS)
+        numbers = replace(numbers, steps=steps)
+    steps = numbers.schedule(rows).steps
+    often = max(ceil(rows / numbers.batch_size), steps // MOST_EVALUATIONS)
+    return replace(numbers, eval_every=numbers.eval_every or often)
+
+
 # Labelled examples up to which a head alone is trained, unless --full says otherwise: the most at
 # which full training was not measurably better. See benchmarks/README.md.
 FEW = 1000
@@ -166,21 +147,6 @@ class PretrainingJob:
 
 
 @dataclass(frozen=True)
-class RunFolder:
-    """The folder of a run, and what to do with what is there."""
-
-    output: Path
-    resume: bool = False
-    overwrite: bool = False
-
-    def refuse_inputs(self, *named: str | Path | None) -> None:
-        """Raise OutputError when a file or folder to read is in this one, which a run clears."""
-        inputs: list[str | Path] = [path for path in named if path]
-        inputs += [file for path in inputs if os.path.isdir(path) for file in Path(path).rglob("*")]
-        refuse_inputs(inputs, [self.output, *self.output.rglob("*")])
-
-
-@dataclass(frozen=True)
 class PrepareOptions:
     """How instances are made; the defaults are those of the BERT paper."""
 
@@ -191,3 +157,9 @@ class PrepareOptions:
     dupe_factor: int = 5
     whole_word: bool = False
     seed: int = 0
+
+
+def in_batches(rows: Any, size: int) -> Iterator[Any]:
+    """Yield rows in batches of this size; the last one may be smaller."""
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

@@ -4,16 +4,22 @@ The corpus is tokenized once, into files. Each pass over it makes other pairs an
 instances of all passes are rows of one file, which are stored in shards in random order. Random
 choices depend only on the seed, the pass and the document, so the same command gives the same
 bytes.
+
+A text file has one sentence per line and blank lines between documents. In other formats a record
+is a document: text with one sentence per line, or a list of sentences; and fields with ids of extra
+embeddings for its words.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,27 +27,162 @@ from typing import Any
 import numpy as np
 
 from bertcli.checkpoints.scan import TOKENIZER_PARTS, bert_folder
-from bertcli.errors import InputError, counted
+from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.atomic import whole_folder
 from bertcli.files.paths import sha256
 from bertcli.files.safetensors import write_arrays
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance
+from bertcli.inference.runner import Tokens
+from bertcli.records.extra_ids import MOST, sentence_ids
 from bertcli.records.reader import Reader
+from bertcli.records.records import Record
+from bertcli.records.windows import ahead, windows
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.statistics import quantile
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.training.batches import in_batches
-from bertcli.training.documents import Documents, tokenized
-from bertcli.training.instances import SPECIAL, InstanceMaker, pairs
-from bertcli.training.options import PrepareOptions
-from bertcli.training.shards import FORMAT, INDEX, SHARD, VERSION, WITH_EXTRA, Array, row_type
+from bertcli.training.instances import (
+    FORMAT,
+    INDEX,
+    SHARD,
+    SPECIAL,
+    VERSION,
+    WITH_EXTRA,
+    Array,
+    InstanceMaker,
+    below,
+    pairs,
+    row_type,
+)
+from bertcli.training.options import PrepareOptions, in_batches
+
+# --- documents ---
+
+END = Record("")  # between documents
+WINDOW = 4096  # sentences tokenized together
+
+
+def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Record]]:
+    """Yield the sentences of a corpus as they are read; a blank one ends a document.
+
+    Each has its part of the ids in these fields of its document. Raises UsageError for a text
+    file, which has no fields.
+    """
+
+    def split(_: int, record: Record) -> list[Record]:
+        lines = record.text if isinstance(record.text, list) else record.text.split("\n")
+        ids = [sentence_ids(record, lines, field) for field in fields]
+        return [
+            *(
+                record._replace(text=line, extra=dict(zip(fields, values, strict=True)))
+                for line, *values in zip(lines, *ids, strict=True)
+                if line.strip()
+            ),
+            END,
+        ]
+
+    paths = {"stdin" if path == "-" else path: path for path in reader.source.paths}
+    file = ""
+    for block in filter(None, reader.blocks()):
+        before = [] if block[0].file == file else [END]
+        file = block[0].file
+        if reader.format_of(paths[file]) != "txt":
+            documents = reader.collect(enumerate(block), split)
+            yield [*before, *chain.from_iterable(documents)]
+        elif not fields:
+            yield [*before, *block]
+        else:
+            raise UsageError(
+                f"--extra: {file} is read as txt, which has no fields",
+                "--input-format csv, tsv or jsonl reads fields",
+            )
+    yield [END]
+
+
+class Documents:
+    """Tokenized documents in two files that are mapped into memory; read in any order.
+
+    One file holds the tokens, int32: each is its id, followed by its id of each extra embedding.
+    The other holds where sentences end, int64. The first sentence of each document is in memory.
+    """
+
+    def __init__(self, folder: Path, extra: Mapping[str, str]) -> None:
+        self.folder, self.extra = folder, extra
+        self.largest = np.zeros(1 + len(extra), np.int32)  # id of each kind
+        self.starts = array("q", [0])  # the first sentence of each document, and the end
+        self.sentences = 0
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def fill(self, reader: Reader, tokenizer: Tokenizer) -> Iterator[int]:
+        """Add the sentences of a corpus; yield their number after each window."""
+        fields, width = tuple(dict.fromkeys(self.extra.values())), len(self.largest)
+        columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MOST))
+        names = ("input_ids", "token_type_ids", *columns.needed)
+        layout = Layout(columns=names, special_tokens=False)
+
+        def tokenized(records: Sequence[Record]) -> tuple[Array, Tokens]:
+            """Return which of the records are sentences, and the tokens of those."""
+            filled = [bool(str(record.text).strip()) for record in records]
+            texts = [record for record, real in zip(records, filled, strict=True) if real]
+            items = columns.added(tokenizer.encode_records(texts, layout), tokenizer)
+            return np.array(filled), Tokens.of(items)
+
+        files = self.folder / "tokens", self.folder / "ends"
+        with files[0].open("xb") as tokens_file, files[1].open("xb") as ends_file:
+            end = np.zeros(1, np.int64)
+            end.tofile(ends_file)
+            for filled, tokens in ahead(windows(sentences(reader, fields), WINDOW), tokenized):
+                table = np.stack([tokens.ids, *tokens.extra.values()], 1).astype(np.int32)
+                self.largest = np.maximum(self.largest, table.reshape(-1, width).max(0, initial=0))
+                counts = filled.astype(np.int64)  # a sentence without a token is none
+                counts[filled] = tokens.lengths > 0
+                reached = self.sentences + counts.cumsum()
+                for first in reached[~filled].tolist():
+                    if first > self.starts[-1]:
+                        self.starts.append(first)
+                ends = end + tokens.offsets[1:][tokens.lengths > 0]
+                end += len(table)
+                table.tofile(tokens_file)
+                ends.tofile(ends_file)
+                self.sentences = int(reached[-1])
+                yield self.sentences
+        if end:
+            self.tokens = np.memmap(files[0], np.int32, "r").reshape(-1, width)
+            self.ends = np.memmap(files[1], np.int64, "r")
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, list[int]]:
+        """Return the tokens of a document, and where its sentences begin and the last one ends."""
+        ends = self.ends[self.starts[number] : self.starts[number + 1] + 1]
+        return self.tokens[ends[0] : ends[-1]], (ends - ends[0]).tolist()
+
+    def elsewhere(self, number: int, tokens: int, rng: Random) -> np.ndarray:
+        """Return consecutive sentences of a random other document.
+
+        They are at least one, and end with that which reaches this number of ``tokens``.
+        """
+        other = below(rng, len(self) - 1)
+        other += other >= number
+        first, stop = self.starts[other], self.starts[other + 1]
+        ends = self.ends[first + below(rng, stop - first) : stop + 1]
+        last = 1 + int(np.searchsorted(ends[1:-1], ends[0] + tokens))
+        return self.tokens[ends[0] : ends[last]]
+
+    def close(self) -> None:
+        """Let go of the files."""
+        del self.tokens, self.ends
+
+
+# --- the folder ---
 
 TOKENIZER = tuple(dict.fromkeys(("vocab.txt", *TOKENIZER_PARTS)))  # in the order of the index
 OURS = (INDEX, "instances-[0-9]*", *TOKENIZER)  # names of the files in the folder
 BATCH = 4096  # rows counted together
-BUCKET = 16 << 20  # bytes of rows that are in order together; more only where there are MOST
+BUCKET = 16 << 20  # bytes of rows that are in order together; more only where there are BUCKETS
 STEP = 64  # documents between two reports of progress
-MOST = 4096
+BUCKETS = 4096
 MOSTLY = 0.75  # share of random pairs above which a warning is shown; half is intended
 
 
@@ -78,9 +219,9 @@ class PrepareRun:
         with whole_folder(self.folder, OURS, overwrite=self.overwrite, inputs=inputs) as folder:
             spool = folder / "spool"
             spool.mkdir()
-            documents = Documents(spool, 1 + len(self.extra))
+            documents = Documents(spool, self.extra)
             size = size_on_disk(paths)
-            for sentences in documents.fill(tokenized(self.reader, self.tokenizer, self.extra)):
+            for sentences in documents.fill(self.reader, self.tokenizer):
                 share = self.reader.bytes_read / size if size else None
                 yield Advance(sentences, "sentences", share)
             require_two(documents, self.reader)
@@ -94,7 +235,7 @@ class PrepareRun:
                 **statistics(rows, self.maker.special[-1]),
             }
             expected = len(documents.tokens) * options.dupe_factor // (options.max_length - SPECIAL)
-            buckets = min(MOST, 1 + expected * kind.itemsize // BUCKET)
+            buckets = min(BUCKETS, 1 + expected * kind.itemsize // BUCKET)
             order = shuffled(len(rows), buckets, Random(f"{options.seed}:order"))
             shards = []
             for number, chosen in enumerate(in_batches(order, self.shard_size)):

@@ -8,7 +8,7 @@ transformers' BertForPreTraining.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
 from pathlib import Path
@@ -25,19 +25,15 @@ from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_object
+from bertcli.inference.runner import Tokens
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import add_extra_embeddings, initialise
-from bertcli.training.batches import (
-    Columns,
-    held_out,
-    parts,
-    token_batch,
-)
-from bertcli.training.checkpoints import put_model
-from bertcli.training.loop import Objective, Ranks, TrainedTask, states, tensor
+from bertcli.tokenizing.columns import EXTRA
+from bertcli.tokenizing.ragged import offsets_of
+from bertcli.training.instances import INDEX, Instances
+from bertcli.training.loop import Objective, Ranks, TrainedTask, dealt, put_model, states, tensor
 from bertcli.training.options import PretrainingJob, TrainingOptions
-from bertcli.training.shards import INDEX, Instances
 
 # --- losses ---
 
@@ -50,28 +46,8 @@ class Predicted(NamedTuple):
     follows_logits: Tensor  # [B, 2]
     follows: Tensor  # [B]
 
-    def losses(self) -> tuple[Tensor, Tensor]:
-        """Sum both losses: over the masked tokens, and over the rows."""
-        words = F.cross_entropy(self.word_logits.float(), self.words, reduction="sum")
-        follows = F.cross_entropy(self.follows_logits.float(), self.follows, reduction="sum")
-        return words, follows
 
-
-def predict(model: BertForPreTraining, rows: Columns, device: torch.device) -> Predicted:
-    """Run the model on rows of instances."""
-    tokens, chosen = token_batch(rows), chosen_words(rows)
-    hidden = states(model.bert, tokens, device)
-    pooled = model.bert.pooler(hidden.index_select(0, tensor(tokens.starts, device)))
-    masked = (tokens.starts[:, None] + rows["masked_lm_positions"])[chosen]
-    return Predicted(
-        model.cls.predictions(hidden.index_select(0, tensor(masked, device))),
-        tensor(rows["masked_lm_ids"][chosen].astype(np.int64), device),
-        model.cls.seq_relationship(pooled),
-        tensor(rows["next_sentence_labels"].astype(np.int64), device),
-    )
-
-
-def chosen_words(rows: Columns) -> Any:
+def chosen_words(rows: Mapping[str, Any]) -> Any:
     """Return which of the places for masked words are in use, [B, P]."""
     return np.arange(rows["masked_lm_ids"].shape[1]) < rows["masked_lm_counts"][:, None]
 
@@ -90,27 +66,32 @@ class PretrainingObjective(Objective):
     others: Instances | None = None  # of the rows held out, where those are not of ``data``
     commonest: int = 0  # the token that is masked most often
 
-    def counts(self, rows: Columns) -> Sequence[float]:
+    def lengths(self, rows: Any) -> Any:
+        """Return the number of tokens of each row."""
+        return self.data.column("lengths", rows)
+
+    def counts(self, rows: Any) -> Sequence[float]:
         """Return the number of masked tokens, and of rows."""
-        return max(int(rows["masked_lm_counts"].sum()), 1), len(rows["lengths"])
+        return max(int(self.data.column("masked_lm_counts", rows).sum()), 1), len(rows)
 
-    def sums(
-        self, model: BertForPreTraining, part: Columns, device: torch.device
-    ) -> Sequence[Tensor]:
+    def predict(self, model: BertForPreTraining, rows: Any, device: torch.device) -> Predicted:
+        """Run the model on rows of instances."""
+        return predict(model, self.data.rows(rows), device)
+
+    def sums(self, predicted: Predicted, rows: Any) -> Sequence[Tensor]:
         """Return both losses, summed over the masked tokens and over the rows."""
-        return predict(model, part, device).losses()
+        words = F.cross_entropy(predicted.word_logits.float(), predicted.words, reduction="sum")
+        follows = F.cross_entropy(
+            predicted.follows_logits.float(), predicted.follows, reduction="sum"
+        )
+        return words, follows
 
-    def read_held(self, numbers: Any) -> Columns:
-        """Return rows held out, the longest first."""
-        (longest_first,) = parts((self.others or self.data).rows(numbers), 1)
-        return longest_first
-
-    def outputs(
-        self, model: BertForPreTraining, rows: Columns, device: torch.device
-    ) -> Sequence[Any]:
-        """Return counts and sums over some rows."""
-        predicted = predict(model, rows, device)
-        words_loss, follows_loss = predicted.losses()
+    def outputs(self, model: BertForPreTraining, rows: Any, device: torch.device) -> Any:
+        """Return counts and sums over some rows, of which the longest is run first."""
+        data = self.others or self.data
+        (longest_first,) = dealt(data.column("lengths", rows), 1)
+        predicted = predict(model, data.rows(rows[longest_first]), device)
+        words_loss, follows_loss = self.sums(predicted, rows)
         sums = [
             len(predicted.words),
             words_loss.item(),
@@ -121,7 +102,7 @@ class PretrainingObjective(Objective):
             (predicted.follows_logits.argmax(-1) == predicted.follows).sum().item(),
             predicted.follows.sum().item(),
         ]
-        return [np.array(sums, np.float64)]
+        return np.array(sums, np.float64)
 
     def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
         """Return losses, accuracies and baselines.
@@ -148,10 +129,39 @@ class PretrainingObjective(Objective):
         }
 
 
+def predict(model: BertForPreTraining, rows: Mapping[str, Any], device: torch.device) -> Predicted:
+    """Run the model on rows of instances."""
+    lengths, chosen = rows["lengths"].astype(np.int64), chosen_words(rows)
+    real = np.arange(rows["input_ids"].shape[1]) < lengths[:, None]
+    flat = {name: rows[name][real] for name in rows if rows[name].shape == real.shape}
+    extra = {name.removeprefix(EXTRA): flat[name] for name in flat if name.startswith(EXTRA)}
+    tokens = Tokens(flat["input_ids"], flat["token_type_ids"], offsets_of(lengths), extra)
+    starts = tokens.offsets[:-1]
+    hidden = states(model.bert, tokens, device)
+    pooled = model.bert.pooler(hidden.index_select(0, tensor(starts, device)))
+    masked = (starts[:, None] + rows["masked_lm_positions"])[chosen]
+    return Predicted(
+        model.cls.predictions(hidden.index_select(0, tensor(masked, device))),
+        tensor(rows["masked_lm_ids"][chosen].astype(np.int64), device),
+        model.cls.seq_relationship(pooled),
+        tensor(rows["next_sentence_labels"].astype(np.int64), device),
+    )
+
+
 def commonest_word(data: Instances, rows: Any) -> int:
     """Return the token that is masked most often among the first of these rows."""
     sample = data.rows(rows[:SAMPLE])
     return int(np.bincount(sample["masked_lm_ids"][chosen_words(sample)]).argmax())
+
+
+def held_out(count: int, fraction: float) -> tuple[Any, Any]:
+    """Split the rows into those to train on and the last ones, which are held out.
+
+    The last ones, not random ones: copies of a text that are masked in other places are neighbours.
+    """
+    least = min(1, count - 1) if fraction else 0
+    cut = count - max(least, int(count * fraction))
+    return np.arange(cut), np.arange(cut, count)
 
 
 def wilson(right: float, of: float) -> tuple[float, float]:
@@ -214,24 +224,20 @@ class PretrainingTask(TrainedTask):
                 )
         config = config_of(job, data, other or data, on_gpu=ranks.device.type != "cpu")
         commonest = commonest_word(data, rows) if len(held) else 0
+        start = job.init and require_weights(bert_folder(job.init)).all
         return cls(
             options=options,
             objective=PretrainingObjective(data, held, other, commonest),
             rows=rows,
+            identity={
+                "config": config.to_dict(),
+                "instances_sha256": sha256(data.folder / INDEX),
+                "init_sha256": start and " ".join(map(sha256, start)),
+            },
             notes=notes,
             config=config,
             init=job.init,
         )
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What decides the results, beside the numbers of the run; files by their sha256."""
-        init = self.init
-        return {
-            "config": self.config.to_dict(),
-            "instances_sha256": sha256(self.objective.data.folder / INDEX),
-            "init_sha256": init and " ".join(map(sha256, require_weights(bert_folder(init)).all)),
-        }
 
     def model(self, checkpoint: Path | None) -> BertForPreTraining:
         """Build the model: fresh, from `--init`, or from a checkpoint.

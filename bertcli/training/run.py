@@ -160,7 +160,7 @@ class TrainingRun:
 
     def _take(self, stack: ExitStack) -> IO[bytes]:
         """Lock the folder, and return the log, truncated to its size at the checkpoint."""
-        output, state = self.checkpoints.folder, self.state
+        output, state = self.checkpoints.output, self.state
         with self.checkpoints.explained("cannot be written"):
             existed = output.exists()
             output.mkdir(exist_ok=True)
@@ -275,7 +275,7 @@ class TrainingRun:
         def fill(folder: Path) -> None:
             self.task.publish(folder, model, self.best)
             if self.plots:
-                (folder / PLOT).write_bytes(plot(self.checkpoints.folder / LOG))
+                (folder / PLOT).write_bytes(plot(self.checkpoints.output / LOG))
 
         self.checkpoints.publish(fill)
 

@@ -17,7 +17,7 @@ from front import PACKAGE, environment
 SERVER = """if True:
     import json, os, signal, sys, torch, rich.console
     import bertcli.training.run, bertcli.cli.commands.train
-    import bertcli.training.frozen, bertcli.training.fine_tuning
+    import bertcli.training.fine_tuning
     import bertcli.cli.display.training, torch._dynamo
     from bertcli.cli.app import main
     os.fsync = lambda file: None  # what a killed process has written is there

@@ -12,15 +12,15 @@ from bertcli.records.examples import examples_source
 from bertcli.records.reader import Reader
 from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.loop import Ranks, Training
-from bertcli.training.options import FineTuningJob, TrainingOptions
+from bertcli.training.options import FineTuningJob
 
 
 def opened(opener, rows, place, base, batch_size=10, **changes):
     """The task of examples, all of them trained on."""
     file = str(written(place / "examples.jsonl", rows))
-    job = FineTuningJob(file, eval_fraction=0.0, batch_size=batch_size, **changes)
+    job = FineTuningJob(file, eval_fraction=0.0, **changes)
     texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
-    options = TrainingOptions(steps=2, warmup_steps=0, max_grad_norm=0.0)
+    options = {"steps": 2, "batch_size": batch_size, "warmup_steps": 0, "max_grad_norm": 0.0}
     return opener(job, options, texts, base)
 
 

@@ -20,7 +20,7 @@ from front import (
 from pretrain_folders import STILL, config_file, lines
 from safetensors.torch import load_file
 
-from bertcli.training.shards import Instances
+from bertcli.training.instances import Instances
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CLS, SEP, MASK = 2, 3, 4

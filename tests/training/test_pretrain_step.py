@@ -9,15 +9,13 @@ from pretrain_folders import CONFIG, STILL, VOCABULARY, prepared
 
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
-from bertcli.training.batches import Order
-from bertcli.training.loop import Ranks, Training, evaluating
+from bertcli.training.instances import Instances
+from bertcli.training.loop import Order, Ranks, Training, evaluating
 from bertcli.training.options import TrainingOptions
 from bertcli.training.pretraining import (
     PretrainingObjective,
     commonest_word,
-    predict,
 )
-from bertcli.training.shards import Instances
 
 CPU = torch.device("cpu")
 SHAPE = {**CONFIG, "vocab_size": VOCABULARY}
@@ -57,8 +55,9 @@ def test_loss_and_gradients_are_those_of_transformers(data, padded, monkeypatch)
     rows = np.array([50, 3, 17, 31, 4, 28])
     expected = their_loss(reference, data, rows)
     expected.backward()
-    predicted = predict(ours, data.rows(rows), CPU)
-    words, follows = predicted.losses()
+    objective = PretrainingObjective(data)
+    predicted = objective.predict(ours, rows, CPU)
+    words, follows = objective.sums(predicted, rows)
     loss = words / len(predicted.words) + follows / len(rows)
     loss.backward()
     close(loss, expected)

@@ -13,7 +13,7 @@ from front import (
 from model_reference import close
 from train_steps import check_resumed, opened, standing
 
-from bertcli.training.pairs import pair_task
+from bertcli.training.fine_tuning import pair_task
 
 KINDS = {
     "contrast": (lambda count: belonging(count), "MultipleNegativesRankingLoss"),

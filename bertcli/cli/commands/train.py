@@ -51,10 +51,11 @@ from bertcli.records.examples import TASKS, FieldNames, examples_source
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.training import vocabulary
-from bertcli.training.options import FEW, FineTuningJob, PrepareOptions, RunFolder, TrainingOptions
+from bertcli.training.options import FEW, FineTuningJob, PrepareOptions, TrainingOptions
 from bertcli.training.vocabulary import WordPieceOptions
 
 if TYPE_CHECKING:
+    from bertcli.training.checkpoints import Checkpoints
     from bertcli.training.fine_tuning import FineTuningTask
     from bertcli.training.loop import Ranks, TrainedTask
     from bertcli.training.pretraining import PretrainingTask
@@ -180,8 +181,7 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
 
 def train_task(
     opened: "Callable[[Ranks, Console], TrainedTask]",
-    place: RunFolder,
-    keep: int,
+    checkpoints: "Checkpoints",
     where: DeviceOptions,
     console: Console,
 ) -> None:
@@ -193,13 +193,12 @@ def train_task(
     use_threads(where.threads)
     with joined(where.device) as ranks, _speaking(ranks):
         from bertcli.cli.display.training import watching
-        from bertcli.training.checkpoints import Checkpoints
         from bertcli.training.run import TrainingRun
 
         console = console if ranks.first else Console(quiet=True)
         if why := slow(dtype_of(where.precision), ranks.device):
             console.warn(why)
-        checkpoints = Checkpoints.of(place, keep)
+        checkpoints.refuse_others()
         run = TrainingRun(opened(ranks, console), checkpoints, ranks)
         for note in run.notes:
             console.note(note)
@@ -288,9 +287,6 @@ class HeldOutOptions(OptionGroup, panel="Evaluation", of=FineTuningJob):
     log_every = number("Steps between lines of the log (default: 10; frozen: 100).")
 
 
-STEPS = ("epochs", "batch_size", "learning_rate", "log_every")  # settled with the method
-
-
 def train(
     job: TrainJobOptions,
     examples: ExampleOptions,
@@ -321,28 +317,28 @@ def train(
     """
     console = messages.console()
     asked = {"extra": extra_fields(method.extra), "fields": examples.fields}
-    training = record(FineTuningJob, job, examples, method, steps, held, **asked)
-    usual = {name: getattr(TrainingOptions(), name) for name in STEPS}
-    options = record(TrainingOptions, steps, held, saving, where, dtype=where.precision, **usual)
+    training = record(FineTuningJob, job, examples, method, held, **asked)
+    options = {**vars(steps), **vars(held), **vars(saving), **vars(where)}
+    options["dtype"] = where.precision
     readers: dict[str, Reader] = {}
-    place = record(RunFolder, job, saving)
+    from bertcli.training.checkpoints import Checkpoints
+
+    checkpoints = record(Checkpoints, job, saving)
 
     def reader(path: str) -> Reader:
         readers[path] = Reader(examples.source(path), console.warn)
         return readers[path]
 
     def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
-        from bertcli.training.fine_tuning import head_task
-        from bertcli.training.frozen import FrozenTask
+        from bertcli.training.fine_tuning import FrozenTask, head_task, pair_task
         from bertcli.training.labelled_texts import LabelledTexts
-        from bertcli.training.pairs import pair_task
 
-        texts = LabelledTexts.read(training, reader, options.seed)
+        texts = LabelledTexts.read(training, reader, steps.seed)
         for note in texts.notes:
             console.note(note)
         folder = model.folder(MODEL_FILES)
         based = replace(training, base=folder.name)
-        place.refuse_inputs(training.file, training.eval, folder.path)
+        checkpoints.refuse_inputs(training.file, training.eval, folder.path)
         frozen = training.frozen
         if frozen is None and not training.extra and texts.task not in ("tag", "answer", "embed"):
             frozen = len(texts.train) <= FEW
@@ -361,7 +357,7 @@ def train(
         console.note(empty(task.tally))
         return task
 
-    train_task(opened, place, saving.keep, where, console)
+    train_task(opened, checkpoints, where, console)
     for reader_of_file in readers.values():
         console.close(reader_of_file.records, reader_of_file)
 
@@ -596,17 +592,18 @@ def pretrain_run(
     $ torchrun --nproc-per-node 2 -m bertcli pretrain run instances --config base -o mine
     """
     console = messages.console()
-    from bertcli.training.options import PretrainingJob, RunFolder
+    from bertcli.training.checkpoints import Checkpoints
+    from bertcli.training.options import PretrainingJob
 
     options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=where.precision)
     extra = extra_fields(start.extra)
     pretraining = record(PretrainingJob, job, start, evaluation, extra=extra)
-    place = record(RunFolder, job, saving)
-    place.refuse_inputs(pretraining.data, pretraining.init, pretraining.eval_dir)
+    checkpoints = record(Checkpoints, job, saving)
+    checkpoints.refuse_inputs(pretraining.data, pretraining.init, pretraining.eval_dir)
 
     def opened(ranks: "Ranks", console: Console) -> "PretrainingTask":
         from bertcli.training.pretraining import PretrainingTask
 
         return PretrainingTask.open(pretraining, options, ranks)
 
-    train_task(opened, place, saving.keep, where, console)
+    train_task(opened, checkpoints, where, console)
