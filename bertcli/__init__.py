@@ -37,21 +37,16 @@ if TYPE_CHECKING:
     from bertcli.records.reader import Reader
     from bertcli.records.records import Record
     from bertcli.records.source import Source
-    from bertcli.tasks.from_python import (
-        Answerer,
-        Chooser,
-        Classifier,
-        MaskFiller,
-        NextSentencePredictor,
-        Reranker,
-        Tagger,
-    )
+    from bertcli.tasks.answer import Answerer
+    from bertcli.tasks.classify import Chooser, Classifier, NextSentencePredictor, Reranker
+    from bertcli.tasks.fill_mask import MaskFiller
+    from bertcli.tasks.tag import Tagger
     from bertcli.tokenizing.columns import Encoded, Layout
     from bertcli.tokenizing.tokenizer import Tokenizer
     from bertcli.vectors.text_embedder import TextEmbedder as Embedder
 
 _NAMED = {"Embedder": "TextEmbedder"}  # where a class of the package is called otherwise
-_TASKS = "Answerer Chooser Classifier MaskFiller NextSentencePredictor Reranker Tagger"
+_CLASSIFIERS = "Chooser Classifier NextSentencePredictor Reranker"
 _HEADS = """
 BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining
 BertForQuestionAnswering BertForReplacedTokens BertForSequenceClassification
@@ -59,16 +54,20 @@ BertForTokenClassification BertLMHeadModel
 """
 _PLACES = {
     "__version__": "bertcli.files.versions",
+    "Answerer": "bertcli.tasks.answer",
     "BertConfig": "bertcli.models.config",
     "BertModel": "bertcli.models.bert",
     "BertcliError": "bertcli.errors",
+    **dict.fromkeys(_CLASSIFIERS.split(), "bertcli.tasks.classify"),
     "Embedder": "bertcli.vectors.text_embedder",
     "Encoded": "bertcli.tokenizing.columns",
     "Layout": "bertcli.tokenizing.columns",
+    "MaskFiller": "bertcli.tasks.fill_mask",
     "Reader": "bertcli.records.reader",
     "Record": "bertcli.records.records",
     "Recording": "bertcli.models.attention",
     "Source": "bertcli.records.source",
+    "Tagger": "bertcli.tasks.tag",
     "Tokenizer": "bertcli.tokenizing.tokenizer",
     "find_model": "bertcli.hub",
     "load": "bertcli.inference.torch_engine",
@@ -76,7 +75,6 @@ _PLACES = {
     "evaluate": "bertcli.cli.calls",
     "train": "bertcli.cli.calls",
     **dict.fromkeys(_HEADS.split(), "bertcli.models.heads"),
-    **dict.fromkeys(_TASKS.split(), "bertcli.tasks.from_python"),
 }
 __all__ = [
     "Answerer",

@@ -1,16 +1,211 @@
-"""The report of an evaluation: metrics with their intervals, and two models compared.
+"""The predictions of a model for examples, and the report: metrics, intervals, models compared.
 
 Intervals are made by resampling the examples. Source: Efron, Bootstrap Methods, 1979.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from bertcli.evaluation.predictions import Judged
+from bertcli.checkpoints.scan import bert_folder, is_static, read_config
+from bertcli.embedding.embedder import Embedder, RecordVectors
+from bertcli.embedding.options import EmbedOptions
+from bertcli.errors import ModelError
+from bertcli.evaluation.metrics import (
+    ClassPredictions,
+    LabelPredictions,
+    Predictions,
+    ScorePredictions,
+    TagPredictions,
+    answer_predictions,
+    label_numbers,
+)
+from bertcli.hub import ModelFolder
+from bertcli.inference.progress import Ran, Tell
+from bertcli.records.examples import CONTRAST, Example, Examples
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record
+from bertcli.records.source import Source
+from bertcli.tasks.answer import Answerer
+from bertcli.tasks.classify import LIKELY, Classifier
+from bertcli.tasks.head import (
+    CLASSIFIER,
+    Head,
+    Settings,
+    Task,
+    is_pooled_head,
+    open_classifier,
+)
+from bertcli.tasks.tag import WordTagger
+from bertcli.tokenizing.columns import Encoded
+from bertcli.tokenizing.run import TokenCounts
+from bertcli.vectors.nearest import unit
+from bertcli.vectors.search import prompted
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The predictions of a model, with further numbers and warnings for the report."""
+
+    task: str
+    predictions: Predictions
+    details: Mapping[str, Any] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+
+@dataclass
+class Judge:
+    """A model whose predictions are compared with examples: opened once for one task."""
+
+    folder: ModelFolder
+    settings: Settings
+    options: EmbedOptions  # of a model for vectors
+    tell: Tell
+    tally: TokenCounts = field(default_factory=TokenCounts)  # of all texts so far
+    max_length: int | None = None  # of those texts
+
+    @property
+    def extra_fields(self) -> Collection[str]:
+        """The fields of examples with ids that the model needs."""
+        if is_static(self.folder.path):
+            return ()
+        return read_config(bert_folder(self.folder.path)).fields_of_extra.values()
+
+    def judge(self, examples: Examples) -> Judged:
+        """Return the predictions for examples; ModelError when there can be none."""
+        task, rows = examples.form.task, examples.examples
+        truth = [example.target for example in rows]
+        match task:
+            case "classify" | "multilabel":
+                return self._labels(task, rows)
+            case "tag":
+                tagger = WordTagger(self._head("BertForTokenClassification"))
+                _refuse_other_labels({tag for tags in truth for tag in tags}, tagger.labels)
+                results = self._predicted(tagger, tagger.judge, rows)
+                tags = [result.fields["tags"] for result in results]
+                return Judged(task, TagPredictions(truth, tags))
+            case "answer":
+                texts = [answer.text for answer in truth]
+                head = self._head("BertForQuestionAnswering")
+                answering = Answerer(head, no_answer="" in texts)
+                results = self._predicted(answering, answering.judge, rows)
+                answers = [str(result.fields["answer"]) for result in results]
+                return Judged(task, answer_predictions(texts, answers))
+        if examples.form == CONTRAST:
+            raise ModelError(
+                "anchors and positives have no score to compare with",
+                "give text, pair and score, or --queries, --corpus and --qrels",
+            )
+        if task == "regress" and _scores_one(self.folder):
+            scores, _ = self._class_scores(rows)
+            return Judged(task, ScorePredictions(np.array(truth, np.float64), scores[:, 0]))
+        for example in rows:
+            if example.record.pair is None:
+                raise ModelError(
+                    f"{example.record.where}: an embedding model scores pairs, and this is a text",
+                    "give pairs, or a model with a head of one score",
+                )
+        records = [example.record for example in rows]
+        sides = [record._replace(pair=None) for record in records]
+        sides += [record._replace(text=record.pair or "", pair=None) for record in records]
+        left, right = np.split(unit(self.vectors(sides)), 2)
+        cosines = (left * right).sum(1)
+        return Judged("embed", ScorePredictions(np.array(truth, np.float64), cosines))
+
+    def _class_scores(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[str]]:
+        """Return the scores of all labels of each text, [n, k], and the labels."""
+        classifier = open_classifier(self.folder, self.settings, self.tell, "evaluate")
+        task = Classifier(classifier)
+        scores = self._predicted(task, task.scores, examples)
+        return np.stack(scores), classifier.labels
+
+    def _labels(self, task: str, examples: Sequence[Example]) -> Judged:
+        scores, names = self._class_scores(examples)
+        targets = [
+            [example.target] if task == "classify" else example.target for example in examples
+        ]
+        labels = {label for target in targets for label in target}
+        numbers = label_numbers(names, labels)
+        _refuse_other_labels(labels, numbers)
+        unknown = sum(not numbers.keys() >= {*target} for target in targets)
+        warnings = []
+        if unknown:
+            warnings = [
+                f"{unknown:,} of {len(examples):,} examples have a label that the model lacks"
+            ]
+        lacking = sorted(labels - numbers.keys())
+        numbers |= {label: len(names) + place for place, label in enumerate(lacking)}
+        if task == "classify":
+            if len(labels) == 1:
+                warnings.append(
+                    f"all examples have the label {targets[0][0]!r}: macro F1 says little"
+                )
+            classes = np.array([numbers[label] for (label,) in targets])
+            predictions = ClassPredictions(classes, scores)
+            return Judged(task, predictions, predictions.details([*names, *lacking]), warnings)
+        truth = np.array([[label in target for label in numbers] for target in targets])
+        predicted = np.zeros_like(truth)
+        predicted[:, : len(names)] = scores >= LIKELY
+        return Judged(task, LabelPredictions(truth, predicted), {}, warnings)
+
+    def vectors(self, records: Sequence[Record], prompts: Sequence[str] = ()) -> np.ndarray:
+        """Return the vectors of texts, [n, D].
+
+        ``prompts`` are names, of which the first that the model has is used unless one was given.
+        """
+        embedder = self._embedder
+        if self.options.prompt is None and self.options.prompt_name is None:
+            embedder = prompted(embedder, prompts)
+        run = RecordVectors(embedder, records)
+        for step in run:
+            if isinstance(step, Ran) and step.warning:
+                self.tell.warn(step.warning)
+        self.tally.merge(run.tally)
+        self.max_length = embedder.max_length
+        return run.vectors
+
+    @cached_property
+    def _embedder(self) -> Embedder:
+        return Embedder.open(self.folder, self.options, self.tell)
+
+    def _head(self, kind: str) -> Head:
+        return Head.open(self.folder, kind, self.settings, self.tell)
+
+    def _predicted(
+        self, task: Task, predict: Callable[[list[Encoded]], list[Any]], examples: Sequence[Example]
+    ) -> list[Any]:
+        """Return the prediction for each example, computed window by window."""
+        self.max_length = task.layout.max_length
+        records = [example.record for example in examples]
+        parts = task.encoded(Reader(Source()), self.tally, [records])
+        return [*chain.from_iterable(map(predict, parts))]
+
+
+def _refuse_other_labels(labels: Collection[str], names: Collection[str]) -> None:
+    """Raise ModelError when no label of the examples is one of the model's."""
+    if labels and not {*names} & {*labels}:
+        theirs, ours = (", ".join(sorted(group)[:10]) for group in (names, labels))
+        raise ModelError(
+            f"no label of the examples is one of the model's: {ours}", f"the model has: {theirs}"
+        )
+
+
+def _scores_one(folder: ModelFolder) -> bool:
+    """Return whether a model has a head with one score."""
+    if is_static(folder.path):
+        return False
+    config = read_config(bert_folder(folder.path))
+    headed = is_pooled_head(folder.path) or CLASSIFIER in config.architectures
+    return headed and config.num_labels == 1
+
+
+# --- the report ---
 
 DRAWS, WORK = 1000, 20_000_000  # samples, and examples in all of them at most
 LEAST = 200  # samples all the same

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertcli.errors import InputError
 from bertcli.evaluation.metrics import MeanPredictions
-from bertcli.evaluation.predictions import Judge, Judged
+from bertcli.evaluation.report import Judge, Judged
 from bertcli.files.streams import open_bytes
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record

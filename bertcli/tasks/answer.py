@@ -8,18 +8,16 @@ answer found elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.records.reader import Reader
+from bertcli.inference.runner import Finish
 from bertcli.records.records import Record
-from bertcli.tasks.head import Head, Stream, streamed, token_logits
-from bertcli.tasks.results import Result
+from bertcli.tasks.head import Task, token_logits
 from bertcli.tokenizing.columns import Encoded, Layout, span
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
@@ -35,32 +33,32 @@ class Span(NamedTuple):
     last: int
 
 
-@dataclass(frozen=True)
-class Choosing:
-    """How many answers are given, how many tokens one has, and whether there may be none."""
+def best_answers(
+    windows: Iterable[tuple[Encoded, np.ndarray]],
+    top_k: int = 1,
+    max_answer_length: int = 15,
+    *,
+    no_answer: bool = False,
+) -> list[dict[str, Any]]:
+    """Return the best answers in the windows of one context, from their logits [L, 2].
 
-    top_k: int = 1
-    max_answer_length: int = 15
-    no_answer: bool = False
-
-    def answers(self, windows: Sequence[tuple[Encoded, np.ndarray]]) -> list[dict[str, Any]]:
-        """Return the best answers in the windows of one context, from their logits [L, 2]."""
-        answers: dict[str, dict[str, Any]] = {}
-        nothing = 1.0
-        for item, logits in windows:
-            start, end = probabilities(item, logits)
-            nothing = min(nothing, float(start[0] * end[0]))
-            start[0] = end[0] = 0.0
-            # spans that become equal when they grow to words leave room for others
-            count = 2 * self.top_k + 10
-            for best in candidates(start, end, self.max_answer_length, count):
-                answer = in_context(item, best)
-                same = answers.setdefault(answer["answer"].lower(), answer)
-                if same is not answer:
-                    same["score"] += answer["score"]
-        none = [{**NONE, "score": nothing}] if self.no_answer else []
-        ranked = sorted([*answers.values(), *none], key=lambda answer: -answer["score"])
-        return ranked[: self.top_k]
+    With ``no_answer`` there may be none.
+    """
+    answers: dict[str, dict[str, Any]] = {}
+    nothing = 1.0
+    for item, logits in windows:
+        start, end = probabilities(item, logits)
+        nothing = min(nothing, float(start[0] * end[0]))
+        start[0] = end[0] = 0.0
+        # spans that become equal when they grow to words leave room for others
+        for best in candidates(start, end, max_answer_length, 2 * top_k + 10):
+            answer = in_context(item, best)
+            same = answers.setdefault(answer["answer"].lower(), answer)
+            if same is not answer:
+                same["score"] += answer["score"]
+    none = [{**NONE, "score": nothing}] if no_answer else []
+    ranked = sorted([*answers.values(), *none], key=lambda answer: -answer["score"])
+    return ranked[:top_k]
 
 
 def probabilities(item: Encoded, logits: np.ndarray) -> np.ndarray:
@@ -101,23 +99,31 @@ def in_context(item: Encoded, best: Span) -> dict[str, Any]:
     return {"answer": text, "score": best.score, "start": start, "end": end}
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswerTask(Choosing):
+@dataclass(frozen=True, repr=False)
+class Answerer(Task):
     """A reader of contexts that is ready to run. Records are questions, their pairs contexts.
 
     A ``question`` that is given is asked of every record, which is a context then; with a
     ``context`` records are questions about it.
     """
 
-    head: Head
+    kind: ClassVar[str] = "BertForQuestionAnswering"
+
+    top_k: int = 1  # how many answers are given
+    max_answer_length: int = 15  # tokens
+    no_answer: bool = False  # whether there may be none
     question: str | None = None
     context: str | None = None
 
-    def stream(self, reader: Reader) -> Stream:
-        """Return the pass over questions and contexts. InputError for one without the other."""
-        blank = {"answers": [NONE]} if self.top_k > 1 else NONE
-        prepare, ask = self._prepare, self._asked
-        return streamed(self.head, reader, self.layout, self.judge, blank, prepare=prepare, ask=ask)
+    @property
+    def blank(self) -> dict[str, Any]:
+        """A result as an example."""
+        return {"answers": [NONE]} if self.top_k > 1 else NONE
+
+    @property
+    def finish(self) -> Finish:
+        """What is kept of the states of a text: the logits of its tokens."""
+        return token_logits
 
     @property
     def layout(self) -> Layout:
@@ -126,16 +132,20 @@ class AnswerTask(Choosing):
         length = settings.max_length or min(self.head.max_length, WINDOW)
         return in_windows(self.head.layout(*COLUMNS), length, settings.stride)
 
-    def _prepare(self, records: Sequence[Record]) -> Sequence[Record]:
+    def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return records with their question and context."""
         if self.question is not None:
             return [row._replace(text=self.question, pair=row.text) for row in records]
         if self.context is not None:
             return [row._replace(pair=self.context) for row in records]
         return records
 
-    def _asked(self, item: Encoded) -> Encoded:
-        """Return an item that has its question and context again: a Run gives what was read."""
-        (record,) = self._prepare([item.record])
+    def ask(self, item: Encoded) -> Encoded:
+        """Return an item that has its question and context again: a run gives what was read.
+
+        InputError for one without the other.
+        """
+        (record,) = self.prepare([item.record])
         if record.pair is None:
             raise InputError(
                 f"{record.where}: no context",
@@ -143,19 +153,15 @@ class AnswerTask(Choosing):
             )
         return item._replace(record=record)
 
-    def judge(self, batch: list[Encoded]) -> list[Result]:
-        """Return the answers to questions that are tokenized, of all their windows."""
-        logits = self.head.outputs(batch, token_logits)
-        results = []
-        pairs = zip(batch, logits, strict=True)
-        for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):
-            parts = list(windows)
-            answers = self.answers(parts)
-            item = parts[0][0]
-            alone = answers[0] if answers else NONE
-            fields = {"answers": answers} if self.top_k > 1 else alone
-            results.append(Result(item.record, item.sample, fields))
-        return results
+    def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Return the best answer to a question, or answers, of all its windows."""
+        windows = zip(items, outputs, strict=True)
+        answers = best_answers(
+            windows, self.top_k, self.max_answer_length, no_answer=self.no_answer
+        )
+        if self.top_k > 1:
+            return {"answers": answers}
+        return answers[0] if answers else NONE
 
 
 def in_windows(layout: Layout, length: int, stride: int | None = None) -> Layout:

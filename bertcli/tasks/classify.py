@@ -1,50 +1,52 @@
-"""Which class a text or a pair belongs to, or how relevant one is to the other.
+"""What one vector of a text or pair says: its class, how relevant, what follows, what fits best.
 
 Scores are those of transformers' text-classification pipeline; of a model with one label, those of
 sentence-transformers' CrossEncoder, which asks the folder for its activation. Such a model sorts
 texts by how relevant they are to a query:
 
-best = ranked(RerankTask(head, "late delivery").stream(reader), top_k=10)
+best = ranked(Reranker(head, query="late delivery").stream(reader), top_k=10)
 best[0].fields["score"]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bertcli.embedding.sentence_config import CONFIG
 from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
-from bertcli.errors import ModelError
+from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.inference.progress import Tell
 from bertcli.inference.runtime import refuse_extra, refuse_pairs
 from bertcli.models.config import BertConfig
-from bertcli.records.reader import Reader
+from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record, carried
-from bertcli.tasks.head import CLASSIFIER, TASKS, Head, PooledHead, Stream, streamed
+from bertcli.records.source import Source
+from bertcli.records.windows import windows
+from bertcli.tasks.head import CLASSIFIER, FIRST, TASKS, Task
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
+from bertcli.tokenizing.run import TokenCounts
 
 LIKELY = 0.5  # score from which a label of many that may hold together is given
 BLANK = {"label": "", "score": 0.0}
 BLANK_HIT = {"row": 0, "id": 0, "score": 0.0, "text": ""}
 
 
-@dataclass(frozen=True)
-class ClassifyTask:
+@dataclass(frozen=True, repr=False)
+class Classifier(Task):
     """A classifier that is ready to run.
 
     It gives the best label, the best ``top_k``, or those from ``threshold`` on.
     """
 
-    head: Head | PooledHead
     top_k: int | None = None
     threshold: float | None = None
     all_scores: bool = False
@@ -63,25 +65,27 @@ class ClassifyTask:
         listed = problem == "multi_label_classification" and not self.all_scores
         return self.top_k is not None or self.threshold is not None or listed
 
-    def stream(self, reader: Reader) -> Stream:
-        """Return the pass over the texts and pairs of a reader."""
+    @property
+    def blank(self) -> dict[str, Any]:
+        """A result as an example."""
         labels = len(self.head.labels)
-        blank = {"labels": [BLANK]} if self.several else self._fields(np.zeros(labels))
-        head = self.head
-        return streamed(head, reader, head.layout(), self.judge, blank, prepare=head.prepare)
+        return {"labels": [BLANK]} if self.several else self._fields(np.zeros(labels))
 
-    def judge(self, batch: list[Encoded]) -> list[Result]:
-        """Return what the model says of texts that are tokenized."""
-        return [
-            Result(item.record, item.sample, self._fields(scores), item.cut)
-            for item, scores in zip(batch, self.scores(batch), strict=True)
-        ]
+    def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Return the label, the labels or the score of a text."""
+        return self._fields(self._scores(outputs[0]))
 
-    def scores(self, batch: list[Encoded]) -> list[np.ndarray]:
+    def scores(self, batch: Sequence[Encoded]) -> list[np.ndarray]:
         """Return the scores of all labels of each text, [labels]."""
-        logits = self.head.text_logits(batch)
-        functions = {"softmax": softmax, "sigmoid": ACTIVATIONS["Sigmoid"]}
-        return list(map(functions[self.function], logits)) if self.function in functions else logits
+        return [*map(self._scores, self.head.outputs(batch, self.finish))]
+
+    def _scores(self, logits: np.ndarray) -> np.ndarray:
+        match self.function:
+            case "softmax":
+                return softmax(logits)
+            case "sigmoid":
+                return ACTIVATIONS["Sigmoid"](logits)
+        return logits
 
     def _fields(self, scores: np.ndarray) -> dict[str, Any]:
         values = scores.tolist()
@@ -124,16 +128,24 @@ def activation(folder: Path, config: BertConfig, tell: Tell) -> str:
     return "sigmoid" if several else "softmax"
 
 
-@dataclass(frozen=True)
-class RerankTask:
-    """A cross-encoder that is ready to score texts for a query.
+@dataclass(frozen=True, repr=False)
+class Reranker(Classifier):
+    """A cross-encoder that is ready to score texts for a query, in the order of the input.
 
     Raises ModelError for a model that gives a pair more than one score, or takes no pairs.
     """
 
-    head: Head | PooledHead
-    query: str
-    classify: ClassifyTask = field(init=False)
+    command: ClassVar[str] = "rerank"
+
+    query: str = ""
+
+    @called_from_python()
+    def __call__(  # type: ignore[override]
+        self, query: str, texts: Iterable[Any], top_k: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the rows of texts, the most relevant first."""
+        stream = replace(self, query=query).stream(GivenTexts(texts, Source()))
+        return [ranked_row(result, flat=False) for result in ranked(stream, top_k)]
 
     def __post_init__(self) -> None:
         head = self.head
@@ -146,16 +158,17 @@ class RerankTask:
             )
         pair = head.tokenizer.encode_records([Record(self.query, "a", line=1)], head.layout())
         refuse_pairs(pair, head.runtime.config)
-        object.__setattr__(self, "classify", ClassifyTask(head))
+        super().__post_init__()
 
-    def stream(self, reader: Reader) -> Stream:
-        """Return the pass over texts, which gives them scores in the order of the input."""
-        judge, layout = self.classify.judge, self.head.layout()
-        return streamed(self.head, reader, layout, judge, BLANK_HIT, prepare=self._paired)
+    @property
+    def blank(self) -> dict[str, Any]:
+        """A result as an example."""
+        return BLANK_HIT
 
-    def _paired(self, records: Sequence[Record]) -> Sequence[Record]:
+    def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return texts as pairs of the query."""
         pairs = [record._replace(text=self.query, pair=record.text) for record in records]
-        return self.head.prepare(pairs)
+        return super().prepare(pairs)
 
 
 def ranked(windows: Iterable[Sequence[Result]], top_k: int | None = None) -> list[Result]:
@@ -176,3 +189,105 @@ def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:
     if flat or result.cut:
         hit["truncated"] = result.cut
     return hit | carried(hit, record)
+
+
+# --- what goes on with a text ---
+
+CHOICES = "choices"  # the extra field of a record that holds them
+
+
+@dataclass(frozen=True, repr=False)
+class NextSentencePredictor(Task):
+    """A next sentence predictor that is ready to run. Source: BERT, section 3.1, Task #2."""
+
+    kind: ClassVar[str] = "BertForNextSentencePrediction"
+
+    @property
+    def blank(self) -> dict[str, Any]:
+        """A result as an example."""
+        return {"is_next": 0.0, "not_next": 0.0}
+
+    def ask(self, item: Encoded) -> Encoded:
+        """Return a pair. InputError for a text without one."""
+        if item.record.pair is None:
+            raise InputError(
+                f"{item.record.where}: no second sentence",
+                "give two texts, --pairs FILE, or records with a pair field",
+            )
+        return item
+
+    def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Return how likely the second sentence follows the first."""
+        return dict(zip(self.blank, softmax(outputs[0]).tolist(), strict=True))
+
+
+@dataclass(frozen=True, repr=False)
+class Chooser(Task):
+    """A chooser that is ready to run. Records are prompts. Source: BERT, section 4.4.
+
+    The ``choices`` are given, or stand in an extra field of each record.
+    """
+
+    kind: ClassVar[str] = "BertForMultipleChoice"
+
+    field: str = CHOICES
+    choices: Sequence[str] = ()
+
+    @property
+    def blank(self) -> dict[str, Any]:
+        """A result as an example."""
+        return {"best": 0, "choices": [{"choice": "", "score": 0.0}]}
+
+    @property
+    def consumed(self) -> frozenset[str]:  # type: ignore[override]
+        """The field of the choices."""
+        return frozenset({self.field})
+
+    def encoded(
+        self, reader: Reader, tally: TokenCounts, blocks: Iterable[Sequence[Record]] | None = None
+    ) -> Iterator[list[Encoded]]:
+        """Yield prompts, each with each of its choices, as tokens."""
+        layout, tokenizer, first = self.layout, self.head.tokenizer, 0
+        for records in windows(reader.blocks(), min(FIRST, self.head.settings.window)):
+            numbered = enumerate(records, first)
+            asked = reader.collect(numbered, lambda number, record: (number, self._asked(record)))
+            first += len(records)
+            pairs = [pair for _, several in asked for pair in several]
+            numbers = [number for number, several in asked for _ in several]
+            tally.literals += tokenizer.count_literals(pairs)
+            batch = tokenizer.encode_batch(pairs, layout)
+            tally.add(batch, tokenizer.limit)
+            tally.records += len(asked) - len(pairs)  # a prompt is one record
+            items = zip(batch.encoded(layout.columns), numbers, strict=True)
+            yield [item._replace(sample=number) for item, number in items]
+
+    def _asked(self, record: Record) -> list[Record]:
+        """Return a prompt with each of its choices. InputError for one without a list of them."""
+        choices = list(self.choices) or (record.extra or {}).get(self.field)
+        if not isinstance(choices, list) or not all(isinstance(text, str) for text in choices):
+            raise InputError(
+                f"{record.where}: {self.field!r} is not a list of texts",
+                'a record is an object like {"prompt": "...", "choices": ["...", "..."]}',
+            )
+        if len(choices) < 2:
+            raise InputError(
+                f"{record.where}: at least two choices needed, found {len(choices)}",
+                "give more choices",
+            )
+        return [record._replace(pair=choice) for choice in choices]
+
+    def judge(self, batch: Sequence[Encoded]) -> list[Result]:
+        """Return which choice fits each prompt; what is written is the prompt alone."""
+        return [
+            result._replace(record=result.record._replace(pair=None))
+            for result in super().judge(batch)
+        ]
+
+    def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Return the scores of the choices, and the number of the best."""
+        scores = softmax(np.stack(outputs))
+        listed = [
+            {"choice": item.record.pair, "score": score}
+            for item, score in zip(items, scores.tolist(), strict=True)
+        ]
+        return {"best": int(scores.argmax()), "choices": listed}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -59,7 +59,6 @@ Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
 
 FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
 HELD_OUT = 4  # each so many-th text of the sample is not calibrated on: it tells how near it is
-BATCH = 8  # texts that are compared at a time, so that some are padded
 FAR = 0.9  # the mean cosine of a graph that is refused
 OURS = ("*.json", "*.txt", "*.model", "[0-9]*_*", "openvino", "onnx")  # names in such a folder
 ACTIVATIONS = {
@@ -204,8 +203,8 @@ def export(
         outputs = {LOGITS: padded_scores(net, batch, plain.reading)}
     graph = named_model(net, outputs)
     if library:
-        sample = [padded(graph, [text]) for text in texts]
-        graph = quantized(library, graph, [list(inputs.values()) for inputs in sample])
+        sample = [[*inputs_of(graph, text).values()] for text in texts]
+        graph = quantized(library, graph, sample)
     manifest = {
         "bertcli": __version__,
         "versions": versions("openvino", "tokenizers", "numpy"),
@@ -282,55 +281,37 @@ def rounded(weights: Weights) -> Weights:
 # --- how near its numbers are ---
 
 
-def padded(graph: Any, texts: Sequence[Tokens]) -> dict[str, np.ndarray]:
-    """Return the inputs of a graph for texts, one below the other: int64 [B, L]."""
-    longest = max(len(text.ids) for text in texts)
-
-    def rows(parts: Iterable[np.ndarray]) -> np.ndarray:
-        return np.array([np.pad(part, (0, longest - len(part))) for part in parts], np.int64)
-
-    arrays = {
-        "input_ids": rows(text.ids for text in texts),
-        "attention_mask": rows(np.ones(len(text.ids)) for text in texts),
-        "token_type_ids": rows(text.types for text in texts),
+def inputs_of(graph: Any, text: Tokens) -> dict[str, np.ndarray]:
+    """Return the inputs of a graph for one text: int64 [1, L]."""
+    arrays: dict[str, np.ndarray] = {
+        "input_ids": text.ids,
+        "attention_mask": np.ones(len(text.ids)),
+        "token_type_ids": text.types,
     }
     names = [next(iter(value.get_names())) for value in graph.inputs]
-    return {name: arrays[name] for name in names}
+    return {name: arrays[name].astype(np.int64)[None] for name in names}
 
 
 def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> dict[str, float]:
     """Compare what a graph gives with what the model gives in float32, for texts of the sample."""
     compiled = openvino().Core().compile_model(graph, "CPU", settings("float32"))
-    cosines, largest = [], 0.0
-    for start in range(0, len(texts), BATCH):
-        window = texts[start : start + BATCH]
-        for text, right, row in zip(window, *both(model, compiled, window), strict=True):
-            if row.shape != right.shape:  # of tokens: those that are read
-                token = model.runtime.spec.reading.token
-                row = (
-                    row[: len(text.ids)]
-                    if token is None
-                    else row[: len(text.ids)][text.ids == token]
-                )
-            largest = max(largest, float(np.abs(right - row).max()))
-            a, b = (x.ravel().astype(np.float64) for x in (right, row))
-            sizes = float(np.linalg.norm(a) * np.linalg.norm(b))
-            cosines.append(float(a @ b) / sizes if sizes else 1.0)
+    cosines, largest, reading = [], 0.0, model.runtime.spec.reading
+    for text in texts:
+        outputs = compiled(inputs_of(compiled, text))
+        if isinstance(model, Embedder):
+            (right,), (row,) = model.vectors_of(text), outputs[VECTORS]
+        else:
+            finish = text_logits if reading.single else token_logits
+            (right,), (row,) = result_of(model.runtime.runner.run(text, finish)), outputs[LOGITS]
+            if reading.token is not None:
+                row = row[text.ids == reading.token]
+        largest = max(largest, float(np.abs(right - row).max()))
+        a, b = (x.ravel().astype(np.float64) for x in (right, row))
+        sizes = float(np.linalg.norm(a) * np.linalg.norm(b))
+        cosines.append(float(a @ b) / sizes if sizes else 1.0)
     return {
         "texts": len(texts),
         "worst_cosine": round(min(cosines), 7),
         "mean_cosine": round(float(np.mean(cosines)), 7),
         "largest_difference": largest,
     }
-
-
-def both(
-    model: Embedder | Head, compiled: Any, texts: Sequence[Tokens]
-) -> tuple[Iterable[np.ndarray], Iterable[np.ndarray]]:
-    """Return what the model makes of each text, and what the graph makes of the padded batch."""
-    tokens, inputs = Tokens.listed([text.ids.tolist() for text in texts]), padded(compiled, texts)
-    if isinstance(model, Embedder):
-        return model.vectors_of(tokens), compiled(inputs)[VECTORS]
-    reading = model.runtime.spec.reading
-    finish = text_logits if reading.first or reading.mean else token_logits
-    return result_of(model.runtime.runner.run(tokens, finish)), compiled(inputs)[LOGITS]

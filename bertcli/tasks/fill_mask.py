@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bertcli.embedding.pooling import library_of, split
 from bertcli.errors import InputError, UsageError
 from bertcli.inference.progress import Tell
-from bertcli.records.reader import Reader
-from bertcli.tasks.head import Head, Stream, streamed
-from bertcli.tasks.results import Result
+from bertcli.inference.runner import Finish
+from bertcli.tasks.head import Task
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -25,11 +24,13 @@ ROWS = 256  # masks whose whole vocabulary is scored together
 BLANK = {"mask": 0, "score": 0.0, "token": 0, "token_str": "", "sequence": ""}
 
 
-@dataclass(frozen=True)
-class FillMaskTask:
+@dataclass(frozen=True, repr=False)
+class MaskFiller(Task):
     """A masked language model that is ready to run. ``targets`` are the only words to score."""
 
-    head: Head
+    kind: ClassVar[str] = "BertForMaskedLM"
+    masks: ClassVar[bool] = True
+
     top_k: int = 5
     targets: tuple[str, ...] = ()
     ids: tuple[int, ...] = field(init=False)  # of the targets
@@ -38,12 +39,18 @@ class FillMaskTask:
         ids = (target_id(target, self.head.tokenizer, self.head.tell) for target in self.targets)
         object.__setattr__(self, "ids", tuple(dict.fromkeys(ids)))
 
-    def stream(self, reader: Reader) -> Stream:
-        """Return the pass over the texts of a reader. InputError for a text without a mask."""
-        layout, blank = self.head.layout(), {"predictions": [BLANK]}
-        return streamed(self.head, reader, layout, self._judge, blank, ask=self._asks, masks=True)
+    @property
+    def blank(self) -> dict[str, Any]:
+        """A result as an example."""
+        return {"predictions": [BLANK]}
 
-    def _asks(self, item: Encoded) -> Encoded:
+    @property
+    def finish(self) -> Finish:
+        """What is kept of the states of a text: the best words at its masks."""
+        return BestWords(self.top_k, self.ids)
+
+    def ask(self, item: Encoded) -> Encoded:
+        """Return a text. InputError for one without a mask."""
         if not self._places(item):
             token = self.head.tokenizer.roles["mask_token"]
             cut = f" in its first {item.length} tokens" if item.cut else ""
@@ -53,21 +60,13 @@ class FillMaskTask:
             )
         return item
 
-    def _judge(self, batch: list[Encoded]) -> list[Result]:
-        best = self.head.outputs(batch, BestWords(self.top_k, self.ids))
-        return [
-            Result(
-                item.record, item.sample, {"predictions": self._predictions(item, masks)}, item.cut
-            )
-            for item, masks in zip(batch, best, strict=True)
-        ]
-
     def _places(self, item: Encoded) -> list[int]:
         mask = self.head.runtime.spec.reading.token
         return [place for place, index in enumerate(item.columns["input_ids"]) if index == mask]
 
-    def _predictions(self, item: Encoded, best: np.ndarray) -> list[dict[str, Any]]:
+    def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the best words of each mask of a text, [masks, k, 2]."""
+        (item,), (best,) = items, outputs
         decode, core = self.head.tokenizer.text_of, self.head.tokenizer.core
         ids = list(item.columns["input_ids"])
         predictions = []
@@ -87,7 +86,7 @@ class FillMaskTask:
                         "sequence": decode(filled, skip_special=len(best) == 1),
                     }
                 )
-        return predictions
+        return {"predictions": predictions}
 
 
 def target_id(target: str, tokenizer: Tokenizer, tell: Tell) -> int:

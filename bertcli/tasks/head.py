@@ -1,15 +1,20 @@
-"""A model with a task head, ready to run: texts in windows, logits of each text, in order.
+"""A model with a task head, and what runs a task with it: texts in windows, results in order.
 
-Logits are computed on packed states, batch by batch, so that what is kept of a text is small.
+A task is a few small functions: how texts become tokens (`layout`, `prepare`), what is kept of the
+model's states (`finish`, on packed states, batch by batch, so that it is small), and what is said
+of a text (`fields`). `Task` runs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,10 +24,10 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, prepared
 from bertcli.embedding.pooling import split
 from bertcli.embedding.sentence_config import default_prompt
-from bertcli.errors import InputError, ModelError
-from bertcli.hub import ModelFolder
-from bertcli.inference.compute import Compute
-from bertcli.inference.progress import SILENCE, Ran, Tell
+from bertcli.errors import InputError, ModelError, called_from_python
+from bertcli.hub import MODEL_FILES, ModelFolder, find_model
+from bertcli.inference.compute import Compute, options_from
+from bertcli.inference.progress import SILENCE, InLog, Ran, Tell
 from bertcli.inference.runner import Finish, ModelSpec, Reading, Tokens, result_of
 from bertcli.inference.runtime import (
     Runtime,
@@ -31,14 +36,19 @@ from bertcli.inference.runtime import (
     refuse_pairs,
     token_limit,
 )
-from bertcli.records.reader import Reader
+from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
-from bertcli.tasks.results import Result
+from bertcli.records.source import Source
+from bertcli.tasks.results import Result, row
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
-from bertcli.tokenizing.run import Prepare, TokenCounts, TokenizeRun
+from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+LOG = logging.getLogger("bertcli")
 CLASSIFIER = "BertForSequenceClassification"
 COLUMNS = ("input_ids", "token_type_ids")
 FIRST = 64  # records of the first window, so that a reader of the output sees something soon
@@ -163,20 +173,17 @@ class Head(OpenModel):
             truncation="longest_first",
         )
 
-    def text_logits(self, batch: Sequence[Encoded]) -> list[np.ndarray]:
-        """Return the logits of each text. Raises InputError for a text without a token."""
-        for item in batch:
-            if not item.length:  # the tokenizer adds no special ones
-                raise InputError(
-                    f"{item.record.where}: has no tokens", "leave it out, or give --skip-empty"
-                )
-        return self.outputs(batch, text_logits)
-
     def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:
         """Return what ``finish`` makes of each text's states.
 
-        Raises ModelError for a text with a result that is not finite.
+        Raises InputError for a text without a token to judge, ModelError for one with a result that
+        is not finite.
         """
+        for item in batch:
+            if self.runtime.spec.reading.single and not item.length:  # without special tokens
+                raise InputError(
+                    f"{item.record.where}: has no tokens", "leave it out, or give --skip-empty"
+                )
         refuse_pairs(batch, self.runtime.config)
         work = self.runtime.runner.run(Tokens.of(self.extra.added(batch, self.tokenizer)), finish)
         outputs = list(result_of(work, self.tell.warn))
@@ -226,7 +233,7 @@ class PooledHead(OpenModel):
         """Return records as they are tokenized."""
         return self.embedder.prepare(records)
 
-    def text_logits(self, batch: Sequence[Encoded]) -> list[np.ndarray]:
+    def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:
         """Return the logits of each text. ModelError for a result that is not finite."""
         logits: list[np.ndarray] = []
         for part in self.embedder.embedded(list(batch)):
@@ -269,10 +276,6 @@ def text_logits(model: Any, states: Any, lengths: Sequence[int]) -> Any:
     return model.packed_logits(states)
 
 
-Judge = Callable[[list[Encoded]], list[Result]]
-Ask = Callable[[Encoded], Encoded]  # what is judged of an item; InputError for one that is skipped
-
-
 @dataclass
 class Stream:
     """One pass of a task over a source. Iterate once; ``tally`` and ``reader`` hold the counts."""
@@ -281,45 +284,132 @@ class Stream:
     tally: TokenCounts
     windows: Iterator[list[Result]] = field(repr=False)
     max_length: int
-    masks: bool = False  # whether special tokens belong in these texts
-    blank: Mapping[str, Any] = field(default_factory=dict)  # fields of a result, as an example
-    consumed: frozenset[str] = frozenset()  # carried fields that the task reads, not the output
+    masks: bool  # whether special tokens belong in these texts
+    blank: Mapping[str, Any]  # fields of a result, as an example
+    consumed: frozenset[str]  # carried fields that the task reads, not the output
 
     def __iter__(self) -> Iterator[list[Result]]:
         """Yield the results of windows of records, in input order."""
         return (window for window in self.windows if window)
 
 
-def streamed(
-    head: OpenModel,
-    reader: Reader,
-    layout: Layout,
-    judge: Judge,
-    blank: Mapping[str, Any],
-    *,
-    prepare: Prepare | None = None,
-    ask: Ask | None = None,
-    masks: bool = False,
-) -> Stream:
-    """Return the pass that tokenizes records and gives ``judge`` windows of them.
+@dataclass(frozen=True, repr=False)
+class Task(ABC):
+    """A head with the options of a task, ready to run.
 
-    ``blank`` and ``masks`` are as in `Stream`. Fields that only the model reads are not carried to
-    the output.
+    From Python, a call gives what the command of the task writes of each text: a list of rows, or
+    one row for a single text. It takes the options of the task (top_k, threshold, aggregation and
+    so on), `load` those of the model (device, dtype, max_length and so on).
     """
-    consumed = head.extra.read_by(reader)
-    run = TokenizeRun(reader, head.tokenizer, layout, head.settings.window, prepare=prepare)
 
-    def results() -> Iterator[list[Result]]:
+    head: Any  # Head, or PooledHead in the place of one that classifies
+
+    kind: ClassVar[str] = CLASSIFIER  # the class of its head
+    command: ClassVar[str] = "classify"  # for which a classifier is opened
+    masks: ClassVar[bool] = False
+    consumed: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    @called_from_python()
+    def load(
+        cls, name: str | Path, *, revision: str | None = None, offline: bool = False, **options: Any
+    ) -> Self:
+        """Load a model: a name as in `find_model`, or a folder; ``options`` are `Settings`."""
+        settings, tell = options_from(Settings, options), InLog(LOG)
+        folder = find_model(os.fspath(name), files=MODEL_FILES, revision=revision, offline=offline)
+        return cls(cls.open_head(folder, settings, tell))
+
+    @classmethod
+    def open_head(cls, folder: ModelFolder, settings: Settings, tell: Tell) -> Head | PooledHead:
+        """Load the model in a folder."""
+        if cls.kind == CLASSIFIER:
+            return open_classifier(folder, settings, tell, cls.command)
+        return Head.open(folder, cls.kind, settings, tell)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.head.runtime.spec.folder)!r})"
+
+    @called_from_python()
+    def __call__(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
+        """Return the row of each text, or that of a single one; texts as in `Embedder.encode`."""
+        reader = GivenTexts(texts, Source())
+        stream = options_from(type(self), options, head=self.head).stream(reader)
+        rows = [row(result) for window in stream for result in window]
+        return rows[0] if reader.alone else rows
+
+    @property
+    @abstractmethod
+    def blank(self) -> dict[str, Any]:
+        """The fields of a result, as an example; a list has one item."""
+
+    @abstractmethod
+    def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Return what is said of a text from the outputs for its windows."""
+
+    @property
+    def finish(self) -> Finish:
+        """What is kept of the states of a text."""
+        return text_logits
+
+    @property
+    def layout(self) -> Layout:
+        """How texts become tokens."""
+        layout: Layout = self.head.layout()
+        return layout
+
+    def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return records as they are tokenized."""
+        prepared: Sequence[Record] = self.head.prepare(records)
+        return prepared
+
+    def ask(self, item: Encoded) -> Encoded:
+        """Return what is judged of an item. InputError for one that is skipped."""
+        return item
+
+    def judge(self, batch: Sequence[Encoded]) -> list[Result]:
+        """Return what the model says of texts that are tokenized, each with all of its windows."""
+        outputs = self.head.outputs(batch, self.finish)
+        results = []
+        for _, same in groupby(zip(batch, outputs, strict=True), key=lambda pair: pair[0].sample):
+            items, values = zip(*same, strict=True)
+            fields, cut = self.fields(items, values), sum(item.cut for item in items)
+            results.append(Result(items[0].record, items[0].sample, fields, cut))
+        return results
+
+    def encoded(
+        self, reader: Reader, tally: TokenCounts, blocks: Iterable[Sequence[Record]] | None = None
+    ) -> Iterator[list[Encoded]]:
+        """Yield the records of a reader, or of ``blocks``, as tokens to judge, in windows."""
+        head = self.head
+        run = TokenizeRun(
+            reader,
+            head.tokenizer,
+            self.layout,
+            head.settings.window,
+            prepare=self.prepare,
+            blocks=blocks,
+            tally=tally,
+        )
         for part in growing(run):
-            if ask is not None:
-                part = reader.collect(enumerate(part), lambda _, item: ask(item))
-            results = judge(part)
-            yield [without(consumed, result) for result in results] if consumed else results
+            yield reader.collect(enumerate(part), lambda _, item: self.ask(item))
 
-    return Stream(reader, run.tally, results(), layout.max_length or 0, masks, blank, consumed)
+    def stream(self, reader: Reader) -> Stream:
+        """Return the pass over the records of a reader.
+
+        Fields that only the model or the task reads are not carried to the output.
+        """
+        consumed, tally = self.consumed | self.head.extra.read_by(reader), TokenCounts()
+
+        def results() -> Iterator[list[Result]]:
+            for part in self.encoded(reader, tally):
+                results = self.judge(part)
+                yield [without(consumed, result) for result in results] if consumed else results
+
+        limit = self.layout.max_length or 0
+        return Stream(reader, tally, results(), limit, self.masks, self.blank, consumed)
 
 
-def without(names: frozenset[str], result: Result) -> Result:
+def without(names: Collection[str], result: Result) -> Result:
     """Return a result whose record does not carry these fields."""
     extra = result.record.extra or {}
     others = {name: value for name, value in extra.items() if name not in names}

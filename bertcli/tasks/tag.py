@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import UsageError
-from bertcli.records.reader import Reader
-from bertcli.tasks.head import Head, Stream, streamed, token_logits
-from bertcli.tasks.results import Result
+from bertcli.inference.runner import Finish
+from bertcli.tasks.head import Task, token_logits
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -52,87 +52,6 @@ class Piece:
     def score(self) -> float:
         """The score of the likeliest label."""
         return float(self.scores.max())
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """How labelled tokens become entities. Labels in ``ignored`` are left out."""
-
-    tokenizer: Tokenizer
-    labels: Sequence[str]
-    aggregation: str = "simple"
-    ignored: tuple[str, ...] = ("O",)
-
-    def entities(self, item: Encoded, scores: np.ndarray) -> list[dict[str, Any]]:
-        """Return the entities of one window from its scores [L, labels], in their order."""
-        pieces = list(pieces_of(item, scores, self.tokenizer))
-        match self.aggregation:
-            case "none":
-                tokens = [self._token(piece) for piece in pieces]
-                return [token for token in tokens if token["entity"] not in self.ignored]
-            case "simple":
-                groups = self._groups(pieces)
-            case _:
-                groups = self._groups([self._word(word) for word in words_of(pieces)])
-        entities = [self._entity(group) for group in groups]
-        return [entity for entity in entities if entity["entity_group"] not in self.ignored]
-
-    @property
-    def blank(self) -> dict[str, Any]:
-        """An entity of nothing."""
-        piece = Piece("", np.zeros(len(self.labels)), 0, 0)
-        return self._token(piece) if self.aggregation == "none" else self._entity([piece])
-
-    def _token(self, piece: Piece) -> dict[str, Any]:
-        return {
-            "entity": self.labels[piece.best],
-            "score": piece.score,
-            "index": piece.index,
-            "word": piece.word,
-            "start": piece.start,
-            "end": piece.end,
-        }
-
-    def _word(self, pieces: Sequence[Piece]) -> Piece:
-        """Make the tokens of a word one piece with one label."""
-        match self.aggregation:
-            case "first":
-                scores = pieces[0].scores
-            case "average":
-                scores = np.mean([piece.scores for piece in pieces], axis=0)
-            case _:
-                scores = max(pieces, key=lambda piece: piece.score).scores
-        text = self._text([piece.word for piece in pieces])
-        return replace(pieces[0], word=text, scores=scores, end=pieces[-1].end)
-
-    def _groups(self, pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-        """Gather neighbours with the same label; one that is marked B- begins another group."""
-        group: list[Piece] = []
-        for piece in pieces:
-            begins, kind = self._tag(piece)
-            if group and (begins or kind != self._tag(group[-1])[1]):
-                yield group
-                group = []
-            group.append(piece)
-        if group:
-            yield group
-
-    def _tag(self, piece: Piece) -> tuple[bool, str]:
-        label = self.labels[piece.best]
-        return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
-
-    def _entity(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        return {
-            "entity_group": self.labels[pieces[0].best].split("-", 1)[-1],
-            "score": float(np.mean([piece.score for piece in pieces])),
-            "word": self._text([piece.word for piece in pieces]),
-            "start": pieces[0].start,
-            "end": pieces[-1].end,
-        }
-
-    def _text(self, words: list[str]) -> str:
-        decoder = self.tokenizer.core.decoder
-        return decoder.decode(words) if decoder else " ".join(words)
 
 
 def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -198,11 +117,15 @@ def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return chosen
 
 
-@dataclass(frozen=True)
-class TagTask:
-    """A tagger that is ready to run. With a stride long texts are tagged in windows."""
+@dataclass(frozen=True, repr=False)
+class Tagger(Task):
+    """A tagger that is ready to run. With a stride long texts are tagged in windows.
 
-    head: Head
+    Labels in ``ignored`` are left out.
+    """
+
+    kind: ClassVar[str] = "BertForTokenClassification"
+
     aggregation: str = "simple"
     ignored: tuple[str, ...] = ("O",)
 
@@ -216,47 +139,122 @@ class TagTask:
                 "tokens that windows share would appear twice; use --aggregation simple",
             )
 
-    def stream(self, reader: Reader) -> Stream:
-        """Return the pass over the texts of a reader."""
-        blank = {"entities": [self._grouping.blank]}
-        return streamed(self.head, reader, self._layout(), self._judge, blank)
+    @cached_property
+    def labels(self) -> list[str]:
+        """The names of the labels, in the order of the logits."""
+        labels: list[str] = self.head.labels
+        return labels
 
     @property
-    def _grouping(self) -> Grouping:
-        return Grouping(self.head.tokenizer, self.head.labels, self.aggregation, self.ignored)
+    def blank(self) -> dict[str, Any]:
+        """A result as an example: an entity of nothing."""
+        piece = Piece("", np.zeros(len(self.labels)), 0, 0)
+        entity = self._token(piece) if self.aggregation == "none" else self._entity([piece])
+        return {"entities": [entity]}
 
-    def _layout(self) -> Layout:
-        layout, stride = self.head.layout(*COLUMNS), self.head.settings.stride
+    @property
+    def finish(self) -> Finish:
+        """What is kept of the states of a text: the logits of its tokens."""
+        return token_logits
+
+    @property
+    def layout(self) -> Layout:
+        """How texts become tokens."""
+        layout: Layout = self.head.layout(*COLUMNS)
+        stride = self.head.settings.stride
         return layout if stride is None else replace(layout, overflowing=True, stride=stride)
 
+    def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Return the entities of a text, in their order."""
+        entities = [
+            entity
+            for item, logits in zip(items, outputs, strict=True)
+            for entity in self._entities(item, softmax(logits))
+        ]
+        return {"entities": without_overlap(entities) if len(items) > 1 else entities}
+
+    def _entities(self, item: Encoded, scores: np.ndarray) -> list[dict[str, Any]]:
+        """Return the entities of one window from its scores [L, labels], in their order."""
+        pieces = list(pieces_of(item, scores, self.head.tokenizer))
+        match self.aggregation:
+            case "none":
+                tokens = [self._token(piece) for piece in pieces]
+                return [token for token in tokens if token["entity"] not in self.ignored]
+            case "simple":
+                groups = self._groups(pieces)
+            case _:
+                groups = self._groups([self._word(word) for word in words_of(pieces)])
+        entities = [self._entity(group) for group in groups]
+        return [entity for entity in entities if entity["entity_group"] not in self.ignored]
+
+    def _token(self, piece: Piece) -> dict[str, Any]:
+        return {
+            "entity": self.labels[piece.best],
+            "score": piece.score,
+            "index": piece.index,
+            "word": piece.word,
+            "start": piece.start,
+            "end": piece.end,
+        }
+
+    def _word(self, pieces: Sequence[Piece]) -> Piece:
+        """Make the tokens of a word one piece with one label."""
+        match self.aggregation:
+            case "first":
+                scores = pieces[0].scores
+            case "average":
+                scores = np.mean([piece.scores for piece in pieces], axis=0)
+            case _:
+                scores = max(pieces, key=lambda piece: piece.score).scores
+        text = self._text([piece.word for piece in pieces])
+        return replace(pieces[0], word=text, scores=scores, end=pieces[-1].end)
+
+    def _groups(self, pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+        """Gather neighbours with the same label; one that is marked B- begins another group."""
+        group: list[Piece] = []
+        for piece in pieces:
+            begins, kind = self._tag(piece)
+            if group and (begins or kind != self._tag(group[-1])[1]):
+                yield group
+                group = []
+            group.append(piece)
+        if group:
+            yield group
+
+    def _tag(self, piece: Piece) -> tuple[bool, str]:
+        label = self.labels[piece.best]
+        return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
+
+    def _entity(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        return {
+            "entity_group": self.labels[pieces[0].best].split("-", 1)[-1],
+            "score": float(np.mean([piece.score for piece in pieces])),
+            "word": self._text([piece.word for piece in pieces]),
+            "start": pieces[0].start,
+            "end": pieces[-1].end,
+        }
+
+    def _text(self, words: list[str]) -> str:
+        decoder = self.head.tokenizer.core.decoder
+        return decoder.decode(words) if decoder else " ".join(words)
+
+
+@dataclass(frozen=True, repr=False)
+class WordTagger(Tagger):
+    """A tagger of sentences that come in words: each word has the label of its first token."""
+
     @property
-    def word_layout(self) -> Layout:
-        """How texts that are split into words become tokens for `word_labels`."""
+    def layout(self) -> Layout:
+        """How sentences become tokens: in windows."""
         return word_windows(self.head.layout("word_ids"))
 
-    def word_labels(self, batch: list[Encoded]) -> list[list[str]]:
-        """Return the label of each word: that of its first token, "O" where it has none."""
-        labels = self.head.labels
-        tags = {item.sample: ["O"] * len(item.record.text) for item in batch}
-        logits = self.head.outputs(batch, token_logits)
-        for item, scores, words in zip(batch, logits, own_words(batch), strict=True):
+    def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Return the label of each word, "O" where it has no token."""
+        tags = ["O"] * len(items[0].record.text)
+        for logits, words in zip(outputs, own_words(items), strict=True):
             for word, place in words.items():
-                tags[item.sample][word] = labels[int(scores[place].argmax())]
-        return list(tags.values())
-
-    def _judge(self, batch: list[Encoded]) -> list[Result]:
-        grouping = self._grouping
-        logits = self.head.outputs(batch, token_logits)
-        results = []
-        pairs = zip(batch, logits, strict=True)
-        for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):
-            parts = [(item, softmax(scores)) for item, scores in windows]
-            entities = [entity for part in parts for entity in grouping.entities(*part)]
-            if len(parts) > 1:
-                entities = without_overlap(entities)
-            item = parts[0][0]
-            results.append(Result(item.record, item.sample, {"entities": entities}, item.cut))
-        return results
+                tags[word] = self.labels[int(logits[place].argmax())]
+        return {"tags": tags}
 
 
 def word_windows(layout: Layout) -> Layout:

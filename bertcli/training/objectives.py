@@ -35,7 +35,7 @@ from bertcli.inference.runner import Tokens
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
 from bertcli.records.examples import AnswerSpan, Example
-from bertcli.tasks.answer import Choosing
+from bertcli.tasks.answer import best_answers
 from bertcli.tasks.classify import LIKELY
 from bertcli.tasks.tag import own_words
 from bertcli.tokenizing.columns import Encoded, span
@@ -228,8 +228,8 @@ class SpanObjective(Objective):
             item = self.items[self.held[at]]
             questions.setdefault(item.sample, []).append((item, logits[at].numpy()))
         truth = [self.examples[question].target.text for question in questions]
-        choosing = Choosing(no_answer="" in truth)  # as `evaluate` asks too
-        answers = [choosing.answers(windows) for windows in questions.values()]
+        none = "" in truth  # as `evaluate` asks too
+        answers = [best_answers(windows, no_answer=none) for windows in questions.values()]
         predicted = [best[0]["answer"] if best else "" for best in answers]
         metrics = answer_predictions(truth, predicted).metrics()
         return {"eval_loss": loss, **metrics, "rows": len(truth)}

@@ -19,7 +19,7 @@ from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:
-    from bertcli.evaluation.predictions import Judged
+    from bertcli.evaluation.report import Judged
 
 
 class JudgedOptions(OptionGroup, panel=INPUT):
@@ -70,7 +70,7 @@ def evaluate(
     files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
     readers = [Reader(examples.source(path), console.warn) for path in files]
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.evaluation.predictions import Judge
+    from bertcli.evaluation.report import Judge
     from bertcli.tasks.head import Settings
 
     settings = record(Settings, length, compute)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import bertcli
 from bertcli.cli.display.console import Console, empty, special_tokens, truncated
 from bertcli.cli.options.common import (
     PARSE_SPECIAL,
@@ -36,7 +37,6 @@ from bertcli.hub import MODEL_FILES
 from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:
-    from bertcli.tasks.from_python import TaskModel
     from bertcli.tasks.head import Stream
 
 MAX_LENGTH = number(
@@ -140,23 +140,22 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
         return reader_of(source, console, self.texts or ())
 
 
-def open_model(
+def open_head(
     task: str, model: ModelOptions, length: OptionGroup, compute: ComputeOptions, console: Console
-) -> "TaskModel":
-    """Return the model for a task, as Python names it; its backend is imported here."""
+) -> tuple[Any, Any]:
+    """Return the task, as Python names it, and the model for it; its backend is imported here."""
     folder = model.folder(MODEL_FILES)
-    from bertcli.tasks import from_python
     from bertcli.tasks.head import Settings
 
-    kind: type[TaskModel] = getattr(from_python, task)
-    opened = kind.open(folder, record(Settings, length, compute), console)
-    runtime = opened.head.runtime
+    kind = getattr(bertcli, task)
+    head = kind.open_head(folder, record(Settings, length, compute), console)
+    runtime = head.runtime
     backend = runtime.facts()["backend"]
     console.detail(
         f"model: {folder.path} ({folder.source}); {kind.kind}, {backend}, device "
-        f"{runtime.devices[0]}, threads {runtime.threads}, max_length {opened.head.max_length}"
+        f"{runtime.devices[0]}, threads {runtime.threads}, max_length {head.max_length}"
     )
-    return opened
+    return kind, head
 
 
 def run_task(
@@ -176,14 +175,14 @@ def run_task(
     """
     console = messages.console(output)
     form, reader = output.form(), read(console)
-    opened = open_model(task, model, length, compute, console)
-    judge = opened.task_of(options)
+    kind, head = open_head(task, model, length, compute, console)
+    judge = kind(head, **options)
     stream = judge.stream(reader)
     from bertcli.tasks.results import fields_written, lined, tabular
 
     if task in ("Classifier", "Tagger"):
         function = f"; function: {judge.function}" if task == "Classifier" else ""
-        console.detail(f"labels: {', '.join(opened.head.labels)}{function}")
+        console.detail(f"labels: {', '.join(head.labels)}{function}")
     if form != "table":
         reader.reserve(fields_written(stream.blank, flat=form != "jsonl") - stream.consumed)
     batches = console.track(
@@ -349,10 +348,10 @@ def rerank(
     console = messages.console()
     form = output.form()
     reader = asked.reader(files, console)
-    head = open_model("Reranker", model, length, compute, console).head
-    from bertcli.tasks.classify import BLANK_HIT, RerankTask, ranked, ranked_row
+    kind, head = open_head("Reranker", model, length, compute, console)
+    from bertcli.tasks.classify import BLANK_HIT, ranked, ranked_row
 
-    stream = RerankTask(head, asked.query).stream(reader)
+    stream = kind(head, query=asked.query).stream(reader)
     reader.reserve(frozenset((*BLANK_HIT, "truncated")))
     inputs = reader.source.inputs
     with output.open(form, inputs, model, view="tables.ranking_view") as write:
