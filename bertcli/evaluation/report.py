@@ -38,7 +38,7 @@ from bertcli.tasks.head import (
     CLASSIFIER,
     Head,
     Settings,
-    Task,
+    HeadTask,
     is_pooled_head,
     open_classifier,
 )
@@ -178,7 +178,10 @@ class Judge:
         return Head.open(self.folder, kind, self.settings, self.tell)
 
     def _predicted(
-        self, task: Task, predict: Callable[[list[Encoded]], list[Any]], examples: Sequence[Example]
+        self,
+        task: HeadTask,
+        predict: Callable[[list[Encoded]], list[Any]],
+        examples: Sequence[Example],
     ) -> list[Any]:
         """Return the prediction for each example, computed window by window."""
         self.max_length = task.layout.max_length

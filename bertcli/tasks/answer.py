@@ -17,7 +17,7 @@ import numpy as np
 from bertcli.errors import InputError
 from bertcli.inference.runner import Finish
 from bertcli.records.records import Record
-from bertcli.tasks.head import Task, token_logits
+from bertcli.tasks.head import HeadTask, token_logits
 from bertcli.tokenizing.columns import Encoded, Layout, span
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
@@ -100,7 +100,7 @@ def in_context(item: Encoded, best: Span) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, repr=False)
-class Answerer(Task):
+class Answerer(HeadTask):
     """A reader of contexts that is ready to run. Records are questions, their pairs contexts.
 
     A ``question`` that is given is asked of every record, which is a context then; with a

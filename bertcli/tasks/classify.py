@@ -30,7 +30,7 @@ from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record, carried
 from bertcli.records.source import Source
 from bertcli.records.windows import windows
-from bertcli.tasks.head import CLASSIFIER, FIRST, TASKS, Task
+from bertcli.tasks.head import CLASSIFIER, FIRST, TASKS, HeadTask
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.run import TokenCounts
@@ -41,7 +41,7 @@ BLANK_HIT = {"row": 0, "id": 0, "score": 0.0, "text": ""}
 
 
 @dataclass(frozen=True, repr=False)
-class Classifier(Task):
+class Classifier(HeadTask):
     """A classifier that is ready to run.
 
     It gives the best label, the best ``top_k``, or those from ``threshold`` on.
@@ -197,7 +197,7 @@ CHOICES = "choices"  # the extra field of a record that holds them
 
 
 @dataclass(frozen=True, repr=False)
-class NextSentencePredictor(Task):
+class NextSentencePredictor(HeadTask):
     """A next sentence predictor that is ready to run. Source: BERT, section 3.1, Task #2."""
 
     kind: ClassVar[str] = "BertForNextSentencePrediction"
@@ -222,7 +222,7 @@ class NextSentencePredictor(Task):
 
 
 @dataclass(frozen=True, repr=False)
-class Chooser(Task):
+class Chooser(HeadTask):
     """A chooser that is ready to run. Records are prompts. Source: BERT, section 4.4.
 
     The ``choices`` are given, or stand in an extra field of each record.

@@ -16,7 +16,7 @@ from bertcli.embedding.pooling import library_of, split
 from bertcli.errors import InputError, UsageError
 from bertcli.inference.progress import Tell
 from bertcli.inference.runner import Finish
-from bertcli.tasks.head import Task
+from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ BLANK = {"mask": 0, "score": 0.0, "token": 0, "token_str": "", "sequence": ""}
 
 
 @dataclass(frozen=True, repr=False)
-class MaskFiller(Task):
+class MaskFiller(HeadTask):
     """A masked language model that is ready to run. ``targets`` are the only words to score."""
 
     kind: ClassVar[str] = "BertForMaskedLM"

@@ -2,7 +2,7 @@
 
 A task is a few small functions: how texts become tokens (`layout`, `prepare`), what is kept of the
 model's states (`finish`, on packed states, batch by batch, so that it is small), and what is said
-of a text (`fields`). `Task` runs them.
+of a text (`fields`). `HeadTask` runs them.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class Stream:
 
 
 @dataclass(frozen=True, repr=False)
-class Task(ABC):
+class HeadTask(ABC):
     """A head with the options of a task, ready to run.
 
     From Python, a call gives what the command of the task writes of each text: a list of rows, or

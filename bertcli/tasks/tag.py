@@ -23,7 +23,7 @@ import numpy as np
 from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import UsageError
 from bertcli.inference.runner import Finish
-from bertcli.tasks.head import Task, token_logits
+from bertcli.tasks.head import HeadTask, token_logits
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -118,7 +118,7 @@ def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, repr=False)
-class Tagger(Task):
+class Tagger(HeadTask):
     """A tagger that is ready to run. With a stride long texts are tagged in windows.
 
     Labels in ``ignored`` are left out.
