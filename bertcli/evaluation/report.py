@@ -37,8 +37,8 @@ from bertcli.tasks.classify import LIKELY, Classifier
 from bertcli.tasks.head import (
     CLASSIFIER,
     Head,
-    Settings,
     HeadTask,
+    Settings,
     is_pooled_head,
     open_classifier,
 )
