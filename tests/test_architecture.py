@@ -252,10 +252,10 @@ def test_the_package_itself_imports_nothing():
 
 # Tokens of code, not comments or docstrings, that a package may have: to need more is a decision.
 ROOM = {
-    "cli": 28_600, "embedding": 13_700, "evaluation": 4_150, "families": 5_700, "files": 18_300,
+    "cli": 28_600, "embedding": 13_400, "evaluation": 4_150, "families": 5_700, "files": 18_300,
     "hub": 3_200, "inference": 16_400, "inspection": 9_100, "checkpoints": 8_300, "models": 11_600,
-    "ray": 5_400, "records": 12_000, "tasks": 10_350, "tokenizing": 22_800, "training": 20_750,
-    "vectors": 23_700,
+    "ray": 4_700, "records": 12_000, "tasks": 10_350, "tokenizing": 22_800, "training": 20_750,
+    "vectors": 22_500,
 }  # fmt: skip
 LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}
 

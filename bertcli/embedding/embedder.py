@@ -64,7 +64,6 @@ from bertcli.records.windows import CHARACTERS
 from bertcli.tokenizing.columns import PLACE, Encoded, Layout, RaggedBatch
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import Batch, TokenCounts, TokenizeRun, each_of
-from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -124,7 +123,11 @@ class Embedder:
         place = folder.path if sentence.static else folder.path / sentence.transformer
         spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
         tokenizer = open_tokenizer(spec, tell)
-        late = None if sentence.static else late_of(folder.path, options, tokenizer)
+        late = None
+        if options.per_token and options.words is None and not sentence.static:
+            from bertcli.embedding.late_interaction import read_late
+
+            late = read_late(folder.path, tokenizer, options.prompt_name)
         if late:
             if options.on_truncate == "window":
                 raise UsageError(
@@ -137,7 +140,16 @@ class Embedder:
             sentence = replace(sentence, prompts=prompts, default_prompt="document")
         asked, options = options.dim, settled(options, sentence)
         terms = maker(tokenizer) if maker else None
-        refuse_changed_words(spec, options, late)
+        if extra and not sentence.static:  # texts that have ids for their words keep these words
+            config, needs = read_config(place), "the model needs an id for each word, and this"
+            if late:
+                refuse_extra(place, config)
+            if config.extra_embeddings and options.on_truncate == "chunk":
+                hint = "use --on-truncate window"
+                raise UsageError(f"--on-truncate chunk: {needs} changes the words", hint)
+            if config.extra_embeddings and options.prompt:
+                hint = "write it into the texts, with ids"
+                raise UsageError(f"--prompt: {needs} changes the words", hint)
         reading = Reading(
             *_layers(place, options, of_tokens),
             reads_first(options, sentence),
@@ -523,22 +535,6 @@ class Embedder:
         return Pooling(self.options.modes, skip, self.of_tokens)
 
 
-def refuse_changed_words(
-    spec: ModelSpec, options: EmbedOptions, late: LateInteraction | None
-) -> None:
-    """Raise UsageError or ModelError where texts that have ids for their words get other words."""
-    if not spec.extra or spec.kind == STATIC:
-        return
-    config = read_config(spec.folder)
-    if late:
-        refuse_extra(spec.folder, config)
-    needs = "the model needs an id for each word, and this changes the words"
-    if config.extra_embeddings and options.on_truncate == "chunk":
-        raise UsageError(f"--on-truncate chunk: {needs}", "use --on-truncate window")
-    if config.extra_embeddings and options.prompt:
-        raise UsageError(f"--prompt: {needs}", "write it into the texts, with ids")
-
-
 def refuse_infinite(records: Sequence[Record], vectors: np.ndarray | list[np.ndarray]) -> None:
     """Raise ModelError for a record whose vector, or any of whose vectors, has NaN or infinity."""
     if isinstance(vectors, np.ndarray):
@@ -551,15 +547,6 @@ def refuse_infinite(records: Sequence[Record], vectors: np.ndarray | list[np.nda
             f"{record.where}: its vector contains NaN or infinity",
             "bertcli inspect --verify checks the weights; float16 overflows, float32 does not",
         )
-
-
-def late_of(folder: Path, options: EmbedOptions, tokenizer: Tokenizer) -> LateInteraction | None:
-    """Return how tokens are matched one by one, where that is asked for and the model is for it."""
-    if not options.per_token or options.words is not None:
-        return None
-    from bertcli.embedding.late_interaction import DOCUMENT, QUERY, read_late
-
-    return read_late(folder, tokenizer, QUERY if options.prompt_name == QUERY else DOCUMENT)
 
 
 def _layers(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,8 @@ from bertcli.checkpoints.scan import (
     read_modules,
     transformer_path,
 )
-from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.sentence_config import COLBERT, CONFIG
-from bertcli.embedding.sentence_modules import Dense, VectorModule, linear_of, read_chain
+from bertcli.embedding.sentence_modules import Dense, VectorModule, linear_in, read_chain
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import JsonObject, is_regular, is_text, read_object
 from bertcli.tokenizing.columns import Column, Encoded, padded
@@ -37,7 +36,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 METADATA, BGE = "artifact.metadata", "colbert_linear.pt"
 LENGTH = 32  # tokens of a query, where a model does not say it
-QUERY, DOCUMENT = "query", "document"
+QUERY, DOCUMENT = ROLES = "query", "document"
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,15 @@ class LateInteraction:
 
     def extended(self, item: Encoded, *, special: bool) -> Encoded:
         """Return a text with the token of its role, filled up."""
-        if self.prefix is not None:
-            item = _inserted(item, 1 if special else 0, *self.prefix)
+        if self.prefix is not None:  # which belongs to no sentence
+            at, (token, index) = int(special), self.prefix
+            values = {"input_ids": index, "tokens": token}
+            values |= {"offset_mapping": (0, 0), "sequence_ids": None}
+            columns: dict[str, Column] = {
+                name: [*column[:at], values.get(name, 0), *column[at:]]
+                for name, column in item.columns.items()
+            }
+            item = item._replace(columns=columns)
         if self.filler is not None and item.length < self.filled:
             item = padded(item, self.filled, "right", *self.filler)
         return item
@@ -89,16 +95,6 @@ class LateInteraction:
         """What decides the vectors, for manifests."""
         names = ("role", "prefix", "filled", "attended", "first")
         return {name: getattr(self, name) for name in names} | {"skipped": sorted(self.skipped)}
-
-
-def _inserted(item: Encoded, at: int, token: str, index: int) -> Encoded:
-    """Return the item with a token at a place, which belongs to no sentence."""
-    values = {"input_ids": index, "tokens": token, "offset_mapping": (0, 0), "sequence_ids": None}
-    columns: dict[str, Column] = {
-        name: [*column[:at], values.get(name, 0), *column[at:]]
-        for name, column in item.columns.items()
-    }
-    return item._replace(columns=columns)
 
 
 # --- reading ---
@@ -122,12 +118,13 @@ class LateFiles:
     first: bool = True
 
 
-def read_late(folder: Path, tokenizer: Tokenizer, role: str) -> LateInteraction | None:
+def read_late(folder: Path, tokenizer: Tokenizer, role: str | None) -> LateInteraction | None:
     """Return how a model's tokens are matched; None for a model of another kind.
 
-    Raises ModelError when its files are broken, or ask for what bertcli does not have.
+    The role is that of queries, or else of documents. Raises ModelError when its files are broken,
+    or ask for what bertcli does not have.
     """
-    files = _files(folder)
+    files, role = _files(folder), QUERY if role == QUERY else DOCUMENT
     if files is None:
         return None
     id_of = tokenizer.core.token_to_id
@@ -136,7 +133,7 @@ def read_late(folder: Path, tokenizer: Tokenizer, role: str) -> LateInteraction 
     if files.filled and index is None:
         raise ModelError(f"{folder}: the vocabulary has no token {name!r} to fill queries up with")
     prompts, prefixes = {}, {}
-    for kind in (QUERY, DOCUMENT):
+    for kind in ROLES:
         prefix = files.prefixes.get(kind) or ""
         prompt = (files.prompts.get(kind) or "").removeprefix(prefix)
         for token in (prefix, *prefix.split(None, 1)[:1]):  # PyLate adds "[Q] ", with its blank
@@ -167,25 +164,26 @@ def read_late(folder: Path, tokenizer: Tokenizer, role: str) -> LateInteraction 
 def _files(folder: Path) -> LateFiles | None:
     """Return what the files say; None where the model is of another kind."""
     modules, settings = read_modules(folder), read_object(folder / CONFIG)
-    kinds = [module.kind.rpartition(".")[2] for module in modules]
-    if "MultiVectorMask" in kinds:
-        return _of_multi_vector(folder)
-    if settings.text("model_type") == "ColBERT" and "Pooling" not in kinds:
-        return _of_pylate(folder, settings)
+    places = {module.kind.rpartition(".")[2]: module.path for module in modules}
+    if "MultiVectorMask" in places:
+        return _of_multi_vector(folder, settings, places)
+    if settings.text("model_type") == "ColBERT" and "Pooling" not in places:
+        return replace(
+            _of_modules(folder, settings, settings),
+            prefixes={role: settings.text(f"{role}_prefix") or "" for role in ROLES},
+            filled=0
+            if settings.switch("do_query_expansion") is False
+            else settings.whole("query_length", 1) or LENGTH,
+            attended=bool(settings.switch("attend_to_expansion_tokens")),
+            skipped=_words(settings, "skiplist_words", string.punctuation),
+        )
     if is_regular(folder / BGE):
         return LateFiles((linear(folder / BGE),), first=False)
-    if modules:
+    if modules or COLBERT not in read_config(folder).architectures:
         return None
-    if COLBERT in read_config(folder).architectures:
-        return _of_colbert(folder)
-    return None
-
-
-def _of_colbert(folder: Path) -> LateFiles:
     raw = read_object(folder / METADATA)
-    masks = raw.switch("mask_punctuation")
     return LateFiles(
-        (linear_of(read_tensors(find_weights(folder)), folder, "linear."),),
+        (linear_in(find_weights(folder), folder, "linear."),),
         {
             QUERY: raw.text("query_token_id") or "[unused0]",
             DOCUMENT: raw.text("doc_token_id") or "[unused1]",
@@ -193,61 +191,31 @@ def _of_colbert(folder: Path) -> LateFiles:
         lengths={DOCUMENT: raw.whole("doc_maxlen", 1)},
         filled=raw.whole("query_maxlen", 1) or LENGTH,
         attended=bool(raw.switch("attend_to_mask_tokens")),
-        skipped=() if masks is False else string.punctuation,
+        skipped=() if raw.switch("mask_punctuation") is False else string.punctuation,
     )
 
 
-def _of_pylate(folder: Path, raw: JsonObject) -> LateFiles:
-    expands = raw.switch("do_query_expansion") is not False
-    words = _words(raw, "skiplist_words")
-    return LateFiles(
-        _projections(folder),
-        {role: raw.text(f"{role}_prefix") or "" for role in (QUERY, DOCUMENT)},
-        {role: raw.object("prompts").text(role) or "" for role in (QUERY, DOCUMENT)},
-        {role: raw.whole(f"{role}_length", 1) for role in (QUERY, DOCUMENT)},
-        filled=(raw.whole("query_length", 1) or LENGTH) if expands else 0,
-        attended=bool(raw.switch("attend_to_expansion_tokens")),
-        skipped=string.punctuation if words is None else words,
-    )
-
-
-def _of_multi_vector(folder: Path) -> LateFiles:
-    modules = read_modules(folder)
-    inner = sentence_settings(folder / transformer_path(modules))
-    expansion, kinds = inner.object("query_expansion"), [module.kind for module in modules]
-    place = next(module.path for module in modules if module.kind == "MultiVectorMask")
-    mask = read_object(folder / place / "config.json")
+def _of_multi_vector(folder: Path, settings: JsonObject, places: Mapping[str, str]) -> LateFiles:
+    inner = sentence_settings(folder / transformer_path(read_modules(folder)))
+    expansion = inner.object("query_expansion")
+    mask = read_object(folder / places["MultiVectorMask"] / "config.json")
     if mask.get("keep_only_token_ids"):
         raise ModelError(f"{mask.source}: unsupported keep_only_token_ids")
-    tasks = _words(mask, "skiplist_tasks")
-    prompts = read_object(folder / CONFIG).object("prompts")
-    return LateFiles(
-        _projections(folder),
-        prompts={role: prompts.text(role) or "" for role in (QUERY, DOCUMENT)},
-        lengths={role: inner.whole(f"{role}_length", 1) for role in (QUERY, DOCUMENT)},
+    return replace(
+        _of_modules(folder, settings, inner),
         filled=(expansion.whole("length", 1) or LENGTH) if expansion else 0,
         fixed=expansion.text("strategy") != "min",
         filler=expansion.text("token"),
         attended=bool(expansion.switch("attend")),
-        skipped=_words(mask, "skiplist_words") or (),
-        skipping=(DOCUMENT,) if tasks is None else tasks,
-        normalize="Normalize" in kinds,
+        skipped=_words(mask, "skiplist_words", ()),
+        skipping=_words(mask, "skiplist_tasks", (DOCUMENT,)),
+        normalize="Normalize" in places,
     )
 
 
-def _words(raw: JsonObject, name: str) -> list[str] | None:
-    """Return a list of words, or one alone."""
-
-    def holds(value: Any) -> bool:
-        return is_text(value) or (isinstance(value, list) and all(map(is_text, value)))
-
-    words = raw.checked(name, holds, "a list of words")
-    return [words] if isinstance(words, str) else words
-
-
-def _projections(folder: Path) -> tuple[VectorModule, ...]:
-    """Return the Dense layers of a folder, all of tokens."""
-    layers = []
+def _of_modules(folder: Path, settings: JsonObject, limits: JsonObject) -> LateFiles:
+    """Return what folders with modules.json have in common: their Dense layers, all of tokens."""
+    layers, prompts = [], settings.object("prompts")
     others = ("Transformer", "MLMTransformer", "MultiVectorMask", "Normalize", "Dropout")
     for module in read_modules(folder):
         kind = module.kind.rpartition(".")[2]
@@ -255,9 +223,23 @@ def _projections(folder: Path) -> tuple[VectorModule, ...]:
             layers.append(module._replace(kind=kind))
         elif kind not in others:
             raise ModelError(f"{folder / 'modules.json'}: unsupported module {module.kind}")
-    return read_chain(folder, layers)
+    return LateFiles(
+        read_chain(folder, layers),
+        prompts={role: prompts.text(role) or "" for role in ROLES},
+        lengths={role: limits.whole(f"{role}_length", 1) for role in ROLES},
+    )
+
+
+def _words(raw: JsonObject, name: str, default: Sequence[str]) -> Sequence[str]:
+    """Return a list of words, or one alone."""
+
+    def holds(value: Any) -> bool:
+        return is_text(value) or (isinstance(value, list) and all(map(is_text, value)))
+
+    words = raw.checked(name, holds, "a list of words")
+    return default if words is None else [words] if isinstance(words, str) else words
 
 
 def linear(path: Path) -> Dense:
     """Read the layer in a file that torch has pickled; nothing in it is run."""
-    return linear_of(read_tensors(WeightFiles("pytorch", (path,))), path)
+    return linear_in(WeightFiles("pytorch", (path,)), path)

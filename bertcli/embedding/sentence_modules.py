@@ -17,20 +17,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from bertcli.checkpoints.scan import SentenceModule, find_weights, require_weights
+from bertcli.checkpoints.scan import SentenceModule, WeightFiles, find_weights, require_weights
 from bertcli.embedding.pooling import finish
 from bertcli.embedding.sentence_config import CONFIG, OURS, Sentence
 from bertcli.errors import ModelError
 from bertcli.files.safetensors import write_arrays
 from bertcli.files.typed_json import AGAIN, read_object
-
-if TYPE_CHECKING:
-    from bertcli.checkpoints.stored_tensor import StoredTensor
-
 
 MODULE = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
@@ -241,7 +237,7 @@ def _dense(folder: Path) -> Dense:
     config = read_object(folder / MODULE)
     # sentence-transformers takes Tanh where none is named.
     named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
-    name, tensors = named.rpartition(".")[2], _numbers(folder)
+    name, tensors = named.rpartition(".")[2], _arrays(require_weights(folder))
     by_token = name == "Softmax" and config.text("module_input_name") == "token_embeddings"
     if name not in (*ACTIVATIONS, PRELU) or not named.startswith("torch.nn.") or by_token:
         supported = ", ".join((*ACTIVATIONS, PRELU))
@@ -266,11 +262,6 @@ def _linear(tensors: Mapping[str, np.ndarray], where: Path, before: str) -> Dens
     return Dense(weight, bias)
 
 
-def linear_of(tensors: Iterable[StoredTensor], where: Path, before: str = "") -> Dense:
-    """Return the linear layer of this name among tensors. ModelError where there is none."""
-    return _linear(_arrays(tensors, before), where, before)
-
-
 def _shaped(
     tensors: Mapping[str, np.ndarray], name: str, folder: Path, shape: int | tuple[int, ...]
 ) -> np.ndarray:
@@ -284,29 +275,29 @@ def _shaped(
 
 
 def _vector_norm(folder: Path) -> VectorNorm:
-    tensors = _numbers(folder)
+    tensors = _arrays(require_weights(folder))
     weight = _shaped(tensors, "norm.weight", folder, 1)
     return VectorNorm(weight, _shaped(tensors, "norm.bias", folder, weight.shape))
 
 
 def _weighted_layers(folder: Path) -> WeightedLayers:
     start = read_object(folder / MODULE).whole("layer_start")
-    weights = _shaped(_numbers(folder), "layer_weights", folder, 1)
+    weights = _shaped(_arrays(require_weights(folder)), "layer_weights", folder, 1)
     return WeightedLayers(4 if start is None else start, weights)
 
 
-def _numbers(folder: Path) -> dict[str, np.ndarray]:
-    """Return the tensors of a module's folder as float32."""
+def linear_in(files: WeightFiles, where: Path, before: str = "") -> Dense:
+    """Return the linear layer of this name in files. ModelError where there is none."""
+    return _linear(_arrays(files, before), where, before)
+
+
+def _arrays(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
+    """Return the tensors in files whose names begin in this way, as float32."""
+    from bertcli.checkpoints.stored_tensor import mapped  # most models have no such module
     from bertcli.checkpoints.tensors import read_tensors
 
-    return _arrays(read_tensors(require_weights(folder)))
-
-
-def _arrays(tensors: Iterable[StoredTensor], before: str = "") -> dict[str, np.ndarray]:
-    from bertcli.checkpoints.stored_tensor import mapped  # most models have no such module
-
-    named = ((tensor.name, tensor) for tensor in tensors if tensor.name.startswith(before))
-    return {name: np.array(mapped(tensor), np.float32) for name, tensor in named}
+    named = ((tensor.name, tensor) for tensor in read_tensors(files))
+    return {n: np.array(mapped(tensor), np.float32) for n, tensor in named if n.startswith(before)}
 
 
 READERS: Mapping[str, Callable[[Path], VectorModule]] = {

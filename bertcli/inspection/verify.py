@@ -77,10 +77,10 @@ def _loads(report: FolderReport) -> VerifyCheck:
 
 def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
     """Check what stands beside the encoder: modules, and the layers of ColBERT and BGE-M3."""
-    from bertcli.checkpoints.scan import TERM_TABLE, read_modules, read_routes
+    from bertcli.checkpoints.scan import TERM_TABLE, find_weights, read_modules, read_routes
     from bertcli.embedding.late_interaction import BGE, linear
     from bertcli.embedding.sentence_config import COLBERT
-    from bertcli.embedding.sentence_modules import READERS, linear_of
+    from bertcli.embedding.sentence_modules import READERS, linear_in
     from bertcli.embedding.sparse import BGE as SPARSE_BGE
 
     folder = report.folder.path
@@ -95,7 +95,7 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
         if (folder / name).exists():
             readers[name] = partial(linear, folder / name)
     if isinstance(report, FolderReport) and COLBERT in report.config.architectures:
-        layer = partial(linear_of, report.tensors, report.bert, "linear.")
+        layer = partial(linear_in, find_weights(report.bert), report.bert, "linear.")
         readers["the linear layer of ColBERT"] = layer
     for name, read in readers.items():
         yield _finite(f"{name}: every number is finite", _numbers(read))

@@ -1,18 +1,16 @@
-"""Ray Data: a pool of workers over shards, one each, replaced when they die."""
+"""A cluster, and a pool of workers over shards, one each, replaced when they die."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from bertcli.errors import BertcliError, UsageError, counted
@@ -21,151 +19,75 @@ from bertcli.files.versions import __version__, install_command
 from bertcli.ray import locations
 from bertcli.ray.shards import Shard
 from bertcli.ray.worker import Done, ShardJob, ShardWorker
-from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.run_folder import json_text, put_json
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Batch = dict[str, np.ndarray]
-
-
 PAUSE = 0.5  # seconds between looks at how far the workers are
+RETRIES = 3  # of a shard whose worker has died
 
 
 @dataclass
 class RayProgress:
-    """Progress of a run: the shards that are done, and what is known of those in progress."""
+    """How far a run is: the shards that are done, and whether a worker has started."""
 
     shards: int
     done: list[Done] = field(default_factory=list)
-    under_way: dict[str, TokenCounts] = field(default_factory=dict)  # by the shard's output
+    begun: bool = False
 
     @property
     def new(self) -> list[Done]:
         """The shards that this run made."""
         return [done for done in self.done if not done.passed_over]
 
-    @property
-    def begun(self) -> bool:
-        """Whether a worker has started."""
-        return bool(self.done or self.under_way)
-
-    def count(self, name: str) -> int:
-        """Return the records or tokens so far, of this run."""
-        finished = {done.shard.output for done in self.done}
-        tallies = [tally for out, tally in self.under_way.items() if out not in finished]
-        completed = sum(done.counts[name] for done in self.new)
-        return completed + sum(int(getattr(tally, name)) for tally in tallies)
-
-
-Watch = Callable[[RayProgress], None]
-
-
-class Meter:
-    """Progress of the workers: an actor of its own, so that workers never wait."""
-
-    def __init__(self) -> None:
-        self.shards: dict[str, TokenCounts] = {}
-
-    def seen(self, output: str, tally: TokenCounts) -> None:
-        """Store the progress of a shard."""
-        self.shards[output] = tally
-
-    def all(self) -> dict[str, TokenCounts]:
-        """Return the progress of every shard that was started."""
-        return self.shards
-
 
 class RayWorker:
-    """A Worker as Ray Data calls it: a batch is one shard; errors travel as rows."""
+    """A worker as an actor: errors of ours travel as results."""
 
-    def __init__(self, job: ShardJob, meter: Any) -> None:
-        import os
-
+    def __init__(self, job: ShardJob) -> None:
         import ray
 
         node = ray.get_runtime_context().get_node_id()[:8]
         name = f"{os.getpid()} on {ray.util.get_node_ip_address()} ({node})"
+        self.worker = ShardWorker(job, name)
 
-        self.worker = ShardWorker(job, name, lambda *seen: meter.seen.remote(*seen))
-
-    def __call__(self, batch: Batch) -> dict[str, list[bytes]]:
-        """Make the one shard of a batch."""
-        shard = Shard(str(batch["source"][0]), str(batch["output"][0]))
-        self.worker.seen(shard.output, TokenCounts())
+    def make(self, shard: Shard) -> Done | BertcliError:
+        """Make a shard."""
         try:
-            result: Done | BertcliError = self.worker.make(shard)
+            return self.worker.make(shard)
         except BertcliError as error:
-            result = error
-        return {"result": [pickle.dumps(result)]}
+            return error
 
 
-def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Watch) -> list[Done]:
-    """Make the shards on the cluster that is joined; ``watch`` gets the progress, in one thread.
+def run(
+    job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Callable[[RayProgress], None]
+) -> list[Done]:
+    """Make the shards on the cluster that is joined; ``watch`` gets the progress.
 
-    Raises BertcliError as soon as a worker does: what is done stays, and the next run goes on.
+    A worker has one shard at a time, and is replaced when it dies. Raises BertcliError as soon as a
+    worker does: what is done stays, and the next run goes on.
     """
     import ray
 
-    meter = ray.remote(num_cpus=0)(Meter).remote()
-    progress = RayProgress(len(shards))
-    with _looking(meter, progress, watch):
-        try:
-            for result in _results(job, shards, pool, meter):
+    resources: dict[str, Any] = {"num_cpus": pool.cpus, "num_gpus": pool.gpus}
+    actor: Any = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **resources)(RayWorker)
+    workers = [actor.remote(job) for _ in range(min(pool.workers or 1, len(shards)))]
+    busy = {worker.__ray_ready__.remote(): worker for worker in workers}
+    waiting, progress = list(reversed(shards)), RayProgress(len(shards))
+    try:
+        while busy:
+            ready, _ = ray.wait([*busy], timeout=PAUSE)
+            for task in ready:
+                worker, result = busy.pop(task), ray.get(task)
+                progress.begun = True
                 if isinstance(result, BertcliError):
                     raise result
-                progress.done.append(result)
-        except ray.exceptions.RayError as failed:
-            raise _explained(failed) from None
-    return progress.done
-
-
-def _results(
-    job: ShardJob, shards: Sequence[Shard], pool: Pool, meter: Any
-) -> Iterator[Done | BertcliError]:
-    """Yield the result of every shard, as soon as it is done."""
-    import logging
-
-    import ray.data
-
-    logging.getLogger("ray.data").setLevel(logging.ERROR)  # its progress is shown as ours
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    rows = ray.data.from_items(
-        [shard._asdict() for shard in shards], override_num_blocks=len(shards)
-    )
-    results = rows.map_batches(
-        RayWorker,
-        fn_constructor_args=(job, meter),
-        batch_size=1,
-        # A second shard would wait at a busy worker while another has nothing to do.
-        compute=ray.data.ActorPoolStrategy(size=pool.workers, max_tasks_in_flight_per_actor=1),
-        num_cpus=pool.cpus,
-        num_gpus=pool.gpus,
-    )
-    for row in results.iter_rows():
-        yield pickle.loads(row["result"])
-
-
-@contextmanager
-def _looking(meter: Any, progress: RayProgress, watch: Watch) -> Iterator[None]:
-    """Poll the progress of the shards."""
-    import ray
-
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(PAUSE):
-            progress.under_way = ray.get(meter.all.remote())
+                if isinstance(result, Done):
+                    progress.done.append(result)
+                if waiting:
+                    busy[worker.make.remote(waiting.pop())] = worker
             watch(progress)
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    except ray.exceptions.RayError as failed:
+        raise _explained(failed) from None
+    return progress.done
 
 
 def _explained(failed: Exception) -> Exception:

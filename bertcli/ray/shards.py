@@ -52,19 +52,13 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     shards = [
         Shard(file, f"{folder}/{name}.{form}") for file, name in zip(files, names, strict=True)
     ]
-    _refuse_own(shards, folder)
+    if is_local(folder):
+        place, own = local_path(folder), []
+        for out in (local_path(shard.output) for shard in shards):
+            own += [out, *RunFiles(out).own, beside(out, DEAD)]
+        sources = [local_path(shard.source) for shard in shards if is_local(shard.source)]
+        refuse_inputs(sources, [place, place / "manifest.json", *own])
     return shards
-
-
-def _refuse_own(shards: Sequence[Shard], folder: str) -> None:
-    """Raise OutputError when a source is a file that the run writes or removes."""
-    if not is_local(folder):
-        return
-    sources = [local_path(shard.source) for shard in shards if is_local(shard.source)]
-    outputs = [local_path(shard.output) for shard in shards]
-    own = [path for out in outputs for path in (out, *RunFiles(out).own, beside(out, DEAD))]
-    place = local_path(folder)
-    refuse_inputs(sources, [place, place / "manifest.json", *own])
 
 
 def refuse_unwritable(folder: str) -> None:
@@ -101,16 +95,13 @@ def _alike(files: Sequence[str], source: Source) -> None:
         raise InputError(
             f"the files have several formats: {examples}", "select one format with a glob"
         )
-    if "parquet" in formats:
-        _same_fields([file for file in files if is_local(file)][:SCHEMAS], source)
-
-
-def _same_fields(files: Sequence[str], source: Source) -> None:
+    if "parquet" not in formats:
+        return
     from bertcli.files.parquet import opened
 
     name = source.text_field or "text"
     kinds: dict[str, tuple[str, str]] = {}  # of the text field -> (file, fields)
-    for file in files:
+    for file in list(filter(is_local, files))[:SCHEMAS]:
         with opened(str(local_path(file)), file) as table:
             kind = table.kinds.get(name, "no field")
             kinds.setdefault(kind, (file, ", ".join(table.names)))

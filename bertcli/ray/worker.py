@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from bertcli.ray import locations
 from bertcli.ray.shards import DEAD, Shard
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
-from bertcli.tokenizing.columns import Layout, RaggedBatch
+from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import WINDOW, TokenCounts
 from bertcli.tokenizing.token_output import Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -71,11 +71,10 @@ class DeadLetters:
 
 @dataclass
 class ShardWorker:
-    """Makes shards by a job. ``seen`` gets the counts so far, and the output they are of."""
+    """Makes shards by a job."""
 
     job: ShardJob
     name: str
-    seen: Callable[[str, TokenCounts], None]
 
     @cached_property
     def loaded(self) -> Any:
@@ -133,7 +132,7 @@ class ShardWorker:
         letters = DeadLetters(beside(output, DEAD), (path, public(shard.source)))
         reader = Reader(replace(job.source, paths=(path,)), letters)
         try:
-            job.make(self.loaded, reader, output, about, partial(self.seen, shard.output))
+            job.make(self.loaded, reader, output, about)
         except BertcliError as error:
             message = str(error).replace(path, public(shard.source))
             raise type(error)(message, error.hint) from None
@@ -177,7 +176,6 @@ def _manifest(shard: Shard) -> dict[str, Any]:
 
 About = Mapping[str, Any]
 Signed = tuple[Tokenizer, dict[str, str]]  # a tokenizer, and the sha256 of its files
-Seen = Callable[[TokenCounts], None]  # gets the counts of a shard so far
 
 
 @dataclass(frozen=True)
@@ -230,11 +228,8 @@ class EmbedJob(_Job):
         """Return the length that truncation keeps."""
         return loaded.max_length
 
-    def make(
-        self, loaded: Embedder, reader: Reader, output: Path, about: About, seen: Seen
-    ) -> None:
+    def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
         """Write vectors, and their manifest."""
-        from bertcli.inference.progress import Ran
         from bertcli.vectors.output import Target
         from bertcli.vectors.run import EmbedRun
 
@@ -244,14 +239,13 @@ class EmbedJob(_Job):
             self.precision,
             resume=not self.overwrite,
             overwrite=self.overwrite,
-            many=self.options.per_token,
+            many=self.options.several,
             ids=True,
-            every_id=True,
+            places=loaded.places(reader),
+            terms=loaded.term_names,
         )
-        writing = EmbedRun(loaded, reader, target, about)
-        for step in writing:
-            if isinstance(step, Ran):
-                seen(writing.tally)
+        for _ in EmbedRun(loaded, reader, target, about):
+            pass
 
 
 @dataclass(frozen=True)
@@ -286,7 +280,7 @@ class TokenizeJob(_Job):
         """Return the length that truncation keeps; None without truncation."""
         return loaded[0].cut_at(self.layout)
 
-    def make(self, loaded: Signed, reader: Reader, output: Path, about: About, seen: Seen) -> None:
+    def make(self, loaded: Signed, reader: Reader, output: Path, about: About) -> None:
         """Write token ids, and their manifest."""
         task = Task(self.layout, self.extra, self.form)
         run = task.run(reader, loaded[0], self.window)
@@ -295,7 +289,7 @@ class TokenizeJob(_Job):
         put_json(manifest, about)  # what is killed behind this line may be replaced
         try:
             with open_writer(output, tokens.form, overwrite=True) as put:
-                tokens.write(_watched(tokens, seen), put)
+                tokens.write(tokens, put)
         except BertcliError:
             if not output.exists():
                 manifest.unlink()
@@ -312,12 +306,6 @@ class TokenizeJob(_Job):
                 "sha256": sha256(output),
             },
         )
-
-
-def _watched(tokens: TokenOutput, seen: Seen) -> Iterator[RaggedBatch]:
-    for window in tokens:
-        yield window
-        seen(tokens.run.tally)
 
 
 ShardJob = EmbedJob | TokenizeJob

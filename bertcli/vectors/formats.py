@@ -58,7 +58,8 @@ MOST = 8192  # rows read at a time
 
 VECTOR, VECTORS = "embedding", "vectors"  # of a record with one, and with several
 TERMS, INDICES, VALUES = "terms", "indices", "values"
-TERM_COLUMNS = ((0, np.int32), (1, np.float32))  # of the rows of a text in a spool
+TERM_COLUMNS = ((0, np.int32), (1, np.float32))  # of the rows of a text
+TERM_TYPES = {INDICES: "list<int32>", VALUES: "list<float32>"}  # of them in Arrow
 AT_ONCE = 256  # records that are made text together
 FIRST = ("id", "n_tokens", "truncated")
 PIECES = {  # what several vectors belong to; Arrow types that empty lists do not show
@@ -330,59 +331,46 @@ def portions(rows: Rows) -> Iterator[tuple[list[Row], Vectors]]:
 
 
 def parquet(file: IO[bytes], rows: Rows) -> Iterator[int]:
-    """Write all records as Parquet, a row group a chunk."""
+    """Write all records as Parquet, a row group a chunk; columns have the types of all values."""
+    from bertcli.files import arrow
     from bertcli.files.parquet import columns_writer
 
-    vector_types = _made_types(rows)
-    columns = {key: kind for key, kind in column_types(rows).items() if key not in vector_types}
-    with columns_writer(file, columns | vector_types, [*columns]) as write:
-        for metas, vectors in rows.records():
-            values: dict[str, Any] = {key: [cell(meta, key) for meta in metas] for key in columns}
-            parts: Sequence[Vectors] = [vectors]
-            if rows.terms:
-                parts = [
-                    [terms[:, at].astype(kind) for terms in vectors] for at, kind in TERM_COLUMNS
-                ]
-            write(values | dict(zip(vector_types, parts, strict=True)))
-            yield _count(vectors, rows)
-
-
-def _made_types(rows: Rows) -> dict[str, Any]:
-    """Return the columns of what is made of a record, and their types."""
-    from bertcli.files.arrow import pyarrow, type_of, type_of_array
-
-    if rows.terms:
-        return {INDICES: type_of("list<int32>"), VALUES: type_of("list<float32>")}
-    shape, dtype = rows.kind()
-    vector = type_of_array(shape[1:], dtype)
-    return {VECTORS: pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
-
-
-def _count(vectors: Vectors, rows: Rows) -> int:
-    """Return the number of rows that these vectors of records are."""
-    return sum(map(len, vectors)) if rows.many else len(vectors)
-
-
-def column_types(rows: Rows) -> dict[str, Any]:
-    """Return the type of every column of Parquet, from all its values."""
-    from bertcli.files import arrow
-
-    whole = dict.fromkeys(("n_tokens", "truncated"), arrow.type_of("int64"))
-    kinds: dict[str, Any] = dict.fromkeys(columns_of([])) | whole
+    text, kinds = arrow.type_of("string"), dict[str, Any].fromkeys(FIRST)
+    kinds |= dict.fromkeys(FIRST[1:], arrow.type_of("int64"))
     for metas in rows.metas():
         metas = [without_place(meta) for meta in metas] if rows.many else metas
         for name in columns_of(metas):
             if rows.many and name in PIECES:
                 kinds[name] = arrow.type_of(PIECES[name])
             else:
-                kinds[name] = arrow.common_type(
-                    kinds.get(name), [cell(meta, name) for meta in metas]
-                )
-    text = arrow.type_of("string")
-    return {
+                cells_in = [cell(meta, name) for meta in metas]
+                kinds[name] = arrow.common_type(kinds.get(name), cells_in)
+    if rows.terms:
+        vectors_as = {name: arrow.type_of(kind) for name, kind in TERM_TYPES.items()}
+    else:
+        shape, dtype = rows.kind()
+        vector = arrow.type_of_array(shape[1:], dtype)
+        vectors_as = {VECTORS: arrow.pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
+    columns = {
         name: text if kind is None or "struct" in str(kind) else kind
         for name, kind in kinds.items()
+        if name not in vectors_as
     }
+    with columns_writer(file, columns | vectors_as, [*columns]) as write:
+        for metas, vectors in rows.records():
+            parts: Sequence[Vectors] = [vectors]
+            if rows.terms:
+                parts = [
+                    [terms[:, at].astype(kind) for terms in vectors] for at, kind in TERM_COLUMNS
+                ]
+            values: dict[str, Any] = {key: [cell(meta, key) for meta in metas] for key in columns}
+            write(values | dict(zip(vectors_as, parts, strict=True)))
+            yield _count(vectors, rows)
+
+
+def _count(vectors: Vectors, rows: Rows) -> int:
+    """Return the number of rows that these vectors of records are."""
+    return sum(map(len, vectors)) if rows.many else len(vectors)
 
 
 # Each yields how many rows it has written since.

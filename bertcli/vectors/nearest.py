@@ -129,7 +129,11 @@ class Nearest(BestRows):
         hidden = self.excluded - self.rows
         hidden = hidden[(hidden >= 0) & (hidden < len(vectors))]
         for at in range(0, len(self._best), AT_ONCE):
-            near = _products(self._narrow[at : at + AT_ONCE], narrow)
+            queries = self._narrow[at : at + AT_ONCE]
+            if len(queries) > FEW:
+                near = queries @ narrow.T
+            else:  # as fast as memory, without the threads of BLAS, which wait for each other
+                near = np.stack([np.einsum("d,nd->n", query, narrow) for query in queries])
             near = near if self.dot else near / lengths
             near[:, hidden] = -np.inf
             for number, row in enumerate(near, at):
@@ -159,15 +163,6 @@ def refuse_infinite(vectors: Array, before: int) -> None:
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         raise InputError(f"row {before + int(finite.argmin())} contains NaN or infinity")
-
-
-def _products(queries: Array, vectors: Array) -> Array:
-    """Return the products of queries [q, D] and vectors [n, D], [q, n]."""
-    if len(queries) > FEW:
-        products: Array = queries @ vectors.T
-        return products
-    # As fast as memory, without the threads of BLAS, which wait for each other on a busy machine.
-    return np.stack([np.einsum("d,nd->n", query, vectors) for query in queries])
 
 
 def unit(vectors: Array) -> Array:

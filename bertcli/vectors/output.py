@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
 
 
+OWN = ("rows", "shape", "named")  # of a sink, in the state of its run
+
+
 @dataclass(frozen=True)
 class Target:
     """An output file and how it is to be made."""
@@ -72,8 +75,7 @@ class Target:
     overwrite: bool = False
     manifest: bool = True
     many: bool = False  # whether a record may have several rows
-    ids: bool = False  # whether vectors alone have the ids of their records beside them,
-    every_id: bool = False  # also where no record has one: then it is its number
+    ids: bool = False  # whether vectors alone have the ids of their records beside them
     places: tuple[str, ...] = ()  # carried fields that the index has beside the ids
     terms: TermNames | None = None  # whether the rows of a record are weights of these
 
@@ -85,7 +87,7 @@ class Target:
     @property
     def only_ids(self) -> bool:
         """Whether of all fields of a record its id alone is written, where it has one."""
-        one_row = self.ids and not self.many and not self.every_id
+        one_row = self.ids and not self.many
         return not self.with_fields and (one_row or self.terms is not None)
 
     @property
@@ -109,10 +111,10 @@ class Target:
         """
         with explained(self.path):
             self.check()
-        folder = RunFiles(self.path, keeps_manifest=self.manifest)
+        sink = Sink(self)
         how: dict[str, Any] = {"format": self.form, "precision": self.precision}
         how |= {"update": True} if self.update else {}
-        with folder.opened(
+        with sink.opened(
             {**fingerprint, **how},
             inputs,
             self.parts,
@@ -120,17 +122,28 @@ class Target:
             update=self.update,
             overwrite=self.overwrite,
         ):
+            if sink.state:
+                sink.rows, sink.shape, sink.named = (sink.state[name] for name in OWN)
             try:
-                yield Sink(self, folder)
+                yield sink
             except PrecisionError:  # these rows can never be written so: nothing is resumed
-                (folder.folder / JOURNAL).unlink(missing_ok=True)
+                (sink.folder / JOURNAL).unlink(missing_ok=True)
                 raise
 
     def check(self) -> None:
         """Raise OutputError or UsageError for what can never be written."""
         if self.resume and self.overwrite:
             raise UsageError("--resume cannot be combined with --overwrite")
-        self._check_update()
+        if self.update and (self.overwrite or not self.manifest):
+            other = "--overwrite" if self.overwrite else "--no-manifest"
+            raise UsageError(f"--update cannot be combined with {other}")
+        if self.update and (self.many or PLACE[0] in self.places):
+            raise UsageError("--update needs one vector per text")
+        if self.update and self.precision in RANGED:
+            raise UsageError(
+                f"--update cannot be combined with --precision {self.precision}",
+                "its ranges are those of all texts together; use float32, float16 or binary",
+            )
         if self.form not in WRITERS:
             raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
         if self.terms:
@@ -156,35 +169,15 @@ class Target:
         if self.form == "parquet":
             from bertcli.files import parquet  # noqa: F401 - is pyarrow installed?
 
-    def _check_update(self) -> None:
-        if not self.update:
-            return
-        if self.overwrite or not self.manifest:
-            other = "--overwrite" if self.overwrite else "--no-manifest"
-            raise UsageError(f"--update cannot be combined with {other}")
-        if self.many or PLACE[0] in self.places:
-            raise UsageError("--update needs one vector per text")
-        if self.precision in RANGED:
-            raise UsageError(
-                f"--update cannot be combined with --precision {self.precision}",
-                "its ranges are those of all texts together; use float32, float16 or binary",
-            )
 
+class Sink(RunFiles):
+    """Where the rows of one output go."""
 
-class Sink:
-    """Where the rows of one output go.
-
-    ``state`` is what the last commit was given, None on a fresh run; ``complete`` tells that the
-    output is there.
-    """
-
-    def __init__(self, target: Target, folder: RunFiles) -> None:
-        self.target, self.folder, self.complete = target, folder, folder.complete is not None
-        self.state: dict[str, Any] | None = folder.state
-        committed = self.state or {"rows": 0, "shape": (0,), "named": False}
-        self.rows: int = committed["rows"]
-        self.shape = tuple(committed["shape"])  # of a row; known from the first one on
-        self.named: bool = committed["named"]  # whether a record has an id, or a place
+    def __init__(self, target: Target) -> None:
+        super().__init__(target.path, keeps_manifest=target.manifest)
+        self.target, self.rows = target, 0
+        self.shape: Sequence[int] = (0,)  # of a row; known from the first one on
+        self.named = False  # whether a record has an id, or a place
 
     def write(
         self,
@@ -221,8 +214,8 @@ class Sink:
             self.rows += len(vectors)
             for name, lines in ((FIELDS, metas), (INDEX, index)):
                 if name in target.parts:
-                    self.folder.append(name, self._text(lines, first))
-            self.folder.append(RAW, vectors.astype("<f4", copy=False).tobytes())
+                    self.append(name, self._text(lines, first))
+            self.append(RAW, vectors.astype("<f4", copy=False).tobytes())
 
     def _text(self, lines: Sequence[Row], first: int) -> bytes:
         """Return the fields as JSON lines: what cannot be written is found here, not at the end."""
@@ -237,9 +230,8 @@ class Sink:
 
     def commit(self, state: Mapping[str, Any]) -> None:
         """Make all rows durable, with values for whoever resumes after them."""
-        with explained(self.target.path):
-            ours = {"rows": self.rows, "shape": self.shape, "named": self.named}
-            self.folder.commit({**state, **ours})
+        with explained(self.path):
+            super().commit({**state, **{name: getattr(self, name) for name in OWN}})
 
     def finishing(self, about: Mapping[str, Any]) -> Iterator[Advance]:
         """Make the output and its manifest, which holds ``about``, and remove the partial files.
@@ -247,35 +239,36 @@ class Sink:
         Yields how far that is. After a kill on the way the run is resumed from its last commit:
         commit before.
         """
-        target, folder, done = self.target, self.folder, 0
+        target, done = self.target, 0
         with explained(target.path):
             ids = target.ids and self.named and bool(target.terms or not target.many)
-            rows = Rows(folder.folder, self.rows, self.shape, target.many, ids, terms=target.terms)
+            rows = Rows(
+                self.folder, self.rows, tuple(self.shape), target.many, ids, terms=target.terms
+            )
             rows, ranges = at_precision(rows, target.precision)
-            for written in make(rows, target.form, folder.folder / WHOLE, folder.output):
+            for written in make(rows, target.form, self.folder / WHOLE, self.output):
                 done += written
-                yield Advance(done, "rows", done / max(done, rows.count))
-            folder.finish({**about, **self._manifest(rows, ranges)})
+                yield Advance(done, "rows", done / max(1, rows.count))
+            self.finish({**about, **self._manifest(rows, ranges)})
 
     def _manifest(self, rows: Rows, ranges: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return what the manifest says of the output itself."""
         shape, dtype = rows.kind()
-        journal, folder = self.folder.journal, self.folder
         manifest = {
             "bertcli": __version__,
-            "fingerprint": journal["fingerprint"],
-            "inputs": journal["inputs"],
-            "output": folder.output.name,
+            "fingerprint": self.journal["fingerprint"],
+            "inputs": self.journal["inputs"],
+            "output": self.output.name,
             "format": self.target.form,
             "precision": self.target.precision,
             "rows": shape[0],
             **({"terms": rows.count} if rows.terms else {}),
             "shape": shape,
             "dtype": dtype.name,
-            "sha256": sha256(folder.folder / WHOLE),
+            "sha256": sha256(self.folder / WHOLE),
             **({"ranges": ranges} if ranges else {}),
         }
         if self.target.indexed(named=self.named):
-            manifest["index"] = folder.index.name
-            manifest["index_sha256"] = sha256(folder.folder / INDEX)
+            manifest["index"] = self.index.name
+            manifest["index_sha256"] = sha256(self.folder / INDEX)
         return manifest

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +36,6 @@ from bertcli.vectors.run_folder import RunFiles
 
 NOT_OF_RECORDS = ("asked", "flags", "taken", "max_record_bytes")  # no record is another by these
 LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # that the numbers depend on
-
-
-def own_ids(block: EmbeddedBlock, places: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the ids of those records that have one, and the fields that place them in a text."""
-    rows: list[dict[str, Any]] = [
-        {} if key is None else {"id": key} for key in block.records.ids or [None] * len(block)
-    ]
-    if places:
-        for row, extra in zip(rows, block.records.extras or (), strict=True):
-            row |= {name: (extra or {})[name] for name in places}
-    return rows
 
 
 def stacked(block: EmbeddedBlock) -> np.ndarray:
@@ -96,26 +85,34 @@ class EmbedRun:
                     self.target(part)
 
     def _to_file(self, target: Target) -> Iterator[Step]:
-        inputs, known, digest = self._inputs(), None, InputDigest()
+        embedder, source, digest = self.embedder, self.reader.source, InputDigest()
+        texts = source.texts if source.pair is None else (*source.texts, source.pair)
+        needed = map(Path, filter(None, [source.list_file]))
+        inputs = Inputs(source.paths, texts, [*needed, *model_files(embedder.folder.path)])
+        maker, known = made_by(embedder), None
+        read = asdict(source) | {"texts": len(source.texts)}
+        read = {name: value for name, value in read.items() if name not in NOT_OF_RECORDS}
         with ExitStack() as stack:
-            sink = stack.enter_context(target.opened(self._fingerprint(), inputs))
+            sink = stack.enter_context(target.opened({**maker, "input": read}, inputs))
             self.unchecked = inputs.streams if sink.complete or sink.state else ()
-            self.complete = sink.complete
-            if sink.complete:
+            self.complete = sink.complete is not None
+            if self.complete:
                 return
             state = sink.state or {}
-            self.committed = state.get("records", 0)
+            self.committed, self.reused = state.get("records", 0), state.get("reused", 0)
             self.tally = TokenCounts(**state.get("tally", {}))
-            if target.update:
-                digests = TextDigests(self._made_by(target), tuple(self.embedder.extra.limits))
-                known = KnownVectors(sink.folder, digests, self.embedder.nothing)
-                stack.enter_context(closing(known))
-                known.reused = state.get("reused", 0)
-                self.without_digests = known.without_digests
             yield Ran(before=self.tally.records)
             blocks = self._after(state, digest, target.path)
-            run = self.embedder.run(self.reader, full=True, blocks=blocks, start=digest.records)
-            windows = known.windows(self.embedder, run) if known else self.embedder.windows(run)
+            run = embedder.run(self.reader, full=True, blocks=blocks, start=digest.records)
+            windows = embedder.windows(run)
+            if target.update:  # a text has the same vector wherever the model lies
+                decides = {**maker, **self.about, "precision": target.precision}
+                del decides["model"]
+                digests = TextDigests(decides, tuple(embedder.extra.limits))
+                known = KnownVectors(sink, digests, embedder.nothing)
+                stack.enter_context(closing(known))
+                known.reused, self.without_digests = self.reused, known.without_digests
+                windows = known.windows(embedder, run)
             for window in windows:
                 self.tally.merge(window.counts)
                 for part in window.parts:
@@ -127,9 +124,17 @@ class EmbedRun:
                 self.reused = known.reused if known else 0
                 self._commit(sink, inputs, digest)
             if not sink.rows:
-                sink.write([], self.embedder.nothing, [] if target.many else None)
+                sink.write([], embedder.nothing, [] if target.many else None)
             self._commit(sink, inputs, digest)
-            yield from sink.finishing(self._manifest(digest))
+            yield from sink.finishing(
+                {
+                    **self.about,
+                    "same_bits": embedder.runtime.same_bits,
+                    "counts": asdict(self.tally) | {"skipped": self.reader.skipped},
+                    "input_sha256": digest.sha.hexdigest(),
+                    "texts_sha256": digest.texts.hexdigest(),
+                }
+            )
 
     def _after(
         self, state: Mapping[str, Any], digest: InputDigest, path: Path
@@ -145,31 +150,31 @@ class EmbedRun:
             left, uncommitted = left - len(block[:left]), block[left:]
         if state and digest.sha.hexdigest() != state["input"]:
             raise OutputError(
-                f"{path}: the first {state['records']} records are not those of the "
-                "run that is resumed",
+                f"{path}: the first {state['records']} records are not those of the run that is "
+                "resumed",
                 "give the same input, or start over with --overwrite",
             )
         return chain([uncommitted], blocks) if uncommitted else blocks
 
-    def _inputs(self) -> Inputs:
-        source = self.reader.source
-        pair = () if source.pair is None else (source.pair,)
-        texts = (*source.texts, *pair)
-        needed = [Path(source.list_file)] if source.list_file else []
-        return Inputs(source.paths, texts, [*needed, *model_files(self.embedder.folder.path)])
-
     def _write(self, sink: Sink, block: EmbeddedBlock, known: KnownVectors | None) -> None:
-        ids, places = sink.target.only_ids, sink.target.places
-        rows = own_ids(block, places) if ids else metas(block, self.consumed)
-        counts = None
+        counts, places = None, sink.target.places
+        if not sink.target.only_ids:
+            rows = metas(block, self.consumed)
+        else:  # of those records that have one, and the fields that place them in a text
+            ids = block.records.ids or [None] * len(block)
+            extras = block.records.extras if places else None
+            rows = [
+                ({} if key is None else {"id": key})
+                | {name: (extra or {})[name] for name in places}
+                for key, extra in zip(ids, extras or repeat(None), strict=False)
+            ]
         if sink.target.many:
             several = isinstance(block.vectors, list)
             counts = [len(vectors) if several else 1 for vectors in block.vectors]
-        digests = known.digests.of(block.records) if known else ()
-        sink.write(rows, stacked(block), counts, digests)
+        sink.write(rows, stacked(block), counts, known.digests.of(block.records) if known else ())
 
     def _commit(self, sink: Sink, inputs: Inputs, digest: InputDigest) -> None:
-        inputs.refuse_changing(str(sink.target.path), sink.folder.journal["inputs"])
+        inputs.refuse_changing(str(sink.target.path), sink.journal["inputs"])
         sink.commit(
             {
                 "records": digest.records,
@@ -179,27 +184,6 @@ class EmbedRun:
             }
         )
         self.committed = digest.records
-
-    def _made_by(self, target: Target) -> dict[str, Any]:
-        """Return all that decides the vector of a text, wherever the model lies."""
-        maker = {name: value for name, value in made_by(self.embedder).items() if name != "model"}
-        return {**maker, **self.about, "precision": target.precision}
-
-    def _fingerprint(self) -> dict[str, Any]:
-        source = asdict(self.reader.source)
-        texts = source.pop("texts")
-        read = {name: value for name, value in source.items() if name not in NOT_OF_RECORDS}
-        return {**made_by(self.embedder), "input": read | {"texts": len(texts)}}
-
-    def _manifest(self, digest: InputDigest) -> dict[str, Any]:
-        tally = asdict(self.tally) | {"skipped": self.reader.skipped}
-        return {
-            **self.about,
-            "same_bits": self.embedder.runtime.same_bits,
-            "counts": tally,
-            "input_sha256": digest.sha.hexdigest(),
-            "texts_sha256": digest.texts.hexdigest(),
-        }
 
 
 class KnownVectors:
@@ -212,7 +196,12 @@ class KnownVectors:
         """Read them; ``nothing`` is of the shape of no vector, [0, D...]."""
         self.digests, self.aside, self.reused = digests, Aside(), 0
         exists, index = folder.output.exists(), folder.index
-        rows = _rows_of(index) if exists and index.exists() else {}
+        rows: dict[bytes, int] = {}
+        for _, row in chain.from_iterable(objects_of(str(index)) if index.exists() else ()):
+            if not (exists and isinstance(row.get(DIGEST), str)):
+                rows = {}
+                break
+            rows.setdefault(bytes.fromhex(row[DIGEST]), row[ROW])
         for block in floats(str(folder.output), nothing.shape[-1]) if rows else ():
             if block.shape[1:] == nothing.shape[1:]:  # else of another width
                 self.aside.add(block)
@@ -252,13 +241,3 @@ class KnownVectors:
         self.reused += len(old) - len(fresh)
         firsts = batch if isinstance(batch, RaggedBatch) else [windows[0] for windows in items]
         yield EmbeddedBlock(firsts, vectors)
-
-
-def _rows_of(index: Path) -> dict[bytes, int]:
-    """Return the rows of an index by their digests; none where it has none."""
-    rows: dict[bytes, int] = {}
-    for _, row in chain.from_iterable(objects_of(str(index))):
-        if not isinstance(row.get(DIGEST), str):
-            return {}
-        rows.setdefault(bytes.fromhex(row[DIGEST]), row[ROW])
-    return rows

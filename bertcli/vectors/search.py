@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -25,7 +25,7 @@ import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, is_static, read_config
 from bertcli.embedding.embedded import EmbeddedBlock
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.embedder import Embedder, RecordVectors
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_modules import described, read_chain
@@ -42,13 +42,14 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, Text, carried, is_empty
 from bertcli.records.source import Source
 from bertcli.records.windows import windows
-from bertcli.tokenizing.columns import RaggedBatch
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.fingerprint import InputDigest, numbers_of, tokenizer_of, weights_of
 from bertcli.vectors.formats import (
     DIGEST,
+    IDS,
     INDICES,
     PIECES,
+    ROW,
     START,
     STOP,
     TERMS,
@@ -106,8 +107,7 @@ def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
         return replace(embedder, options=options)
     from bertcli.embedding.late_interaction import read_late
 
-    role = "query" if names is QUERY else "document"
-    late = read_late(embedder.folder.path, embedder.runtime.tokenizer, role)
+    late = read_late(embedder.folder.path, embedder.runtime.tokenizer, names[0])
     length = None if names is QUERY else options.max_length  # queries have one of their own
     return replace(embedder, options=replace(options, max_length=length), late=late)
 
@@ -270,7 +270,17 @@ class Search:
         if function not in (None, "cosine", "dot") and not options.similarity:
             tell.warn(f"{function} similarity, the model's, is not available; scores are cosines")
         if not maker_known and not compute.several:
-            refuse_other_width(path, embedder.nothing.shape[1:])
+            ours, theirs = (
+                embedder.nothing.shape[1:],
+                next(stored(path), embedder.nothing).shape[1:],
+            )
+            if ours != theirs:
+                there, here = (" x ".join(map(str, size)) for size in (theirs, ours))
+                raise InputError(
+                    f"{path}: has {there} dimensions, but the model has {here}, and no manifest "
+                    "says which model made it",
+                    "give --model the one that made it",
+                )
         if not maker_known:
             tell.warn(f"{path}: no manifest says which model made it; searched as of {folder.name}")
         asker = None
@@ -295,9 +305,7 @@ class Search:
 
     @property
     def path(self) -> str:
-        """The file of the vectors of the corpus. ValueError where there is no place for them."""
-        if self.options.vectors is None:
-            raise ValueError("no place for vectors")
+        """The file of the vectors of the corpus, where there is a place for them."""
         return str(self.options.vectors)
 
     @property
@@ -348,9 +356,10 @@ class Search:
     ) -> tuple[list[Record], Collector]:
         """Return the queries that have a vector, and what collects the rows nearest to them."""
         asking = prompted(self.asker or self.embedder, QUERY, self.options.query_prompt)
-        blocks = list(asking.embed(asking.run(Reader(Source()), blocks=[queries])))
-        items = [item.encoded for block in blocks for item in block]
-        self.asked.add(RaggedBatch.of(items, ("input_ids",)), None)
+        run, blocks = asking.run(Reader(Source()), blocks=[queries]), list[EmbeddedBlock]()
+        for window in asking.windows(run):
+            self.asked.merge(window.counts)
+            blocks += [part for part in window.parts if isinstance(part, EmbeddedBlock)]
         records = [record for block in blocks for record in block.records]
         limits = top_k or self.options.top_k, self.options.threshold
         if asking.options.several:
@@ -421,6 +430,7 @@ Texts = dict[int, Record]  # by the number of their row
 # Fields of what is written beside vectors, or of a hit, that are not shown as fields of a text.
 OF_HITS = frozenset({"query", "rank", "score", "row", "id", "text"})
 OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
+OWN = ("id", "text")  # of what is written beside vectors
 KEPT = 32 << 20  # bytes of files whose texts are kept between queries
 
 
@@ -475,19 +485,6 @@ def empty_rows(records: Iterable[Record], first: int) -> list[int]:
     return [row for row, record in enumerate(records, first) if is_empty(record)]
 
 
-def refuse_other_width(path: str, shape: tuple[int, ...]) -> None:
-    """Raise InputError when the vectors in a file are not of this shape, which the model gives."""
-    for block in stored(path):
-        if block.shape[1:] != shape:
-            theirs, ours = (" x ".join(map(str, size)) for size in (block.shape[1:], shape))
-            raise InputError(
-                f"{path}: has {theirs} dimensions, but the model has {ours}, and no manifest says "
-                "which model made it",
-                "give --model the one that made it",
-            )
-        return
-
-
 def records_at(path: str, rows: Iterable[int], keep: str | None = None) -> Texts:
     """Return what was kept with the vectors of these rows: ids, texts and other fields.
 
@@ -495,72 +492,57 @@ def records_at(path: str, rows: Iterable[int], keep: str | None = None) -> Texts
     index; a text that is not there is None. ``keep`` names the other fields; None: all.
     Raises InputError when they cannot be read.
     """
-    chosen, form = set(rows), form_of(path)
-    if form in TENSORS:
-        index = RunFiles(Path(path)).index
-        if is_regular(index, InputError, MAKE_AGAIN, math.inf):
-            fields = _of_lines(str(index), chosen, indexed=True)
-        else:
-            fields = _of_npz(path) if form == "npz" else iter(())
-    else:
-        of_table = _of_csv if form == "csv" else _of_parquet
-        fields = _of_lines(path, chosen) if form == "jsonl" else of_table(path)
+    chosen, records = set(rows), Texts()
     names = None if keep in (None, "*") else [name.strip() for name in str(keep).split(",")]
-    return {row: _record(value, names, path) for row, value in enumerate(fields) if row in chosen}
+    for row, fields in enumerate(_fields_in(path, chosen)):
+        if row not in chosen:
+            continue
+        hidden = OF_VECTORS | ({START} if STOP in fields else set())  # of tokens, not of a chunk
+        extra = {name: value for name, value in fields.items() if name not in hidden}
+        for name in names or ():
+            if name not in extra:
+                available = f"available: {', '.join(extra) or 'none'}"
+                raise InputError(f"{path}: field {name!r} not found", available)
+        text: Any = fields.get("text")
+        shown = extra if names is None else {name: extra[name] for name in names}
+        records[row] = Record(text, id=fields.get("id"), extra=shown)
+    return records
 
 
-def _record(fields: Mapping[str, Any], names: Sequence[str] | None, path: str) -> Record:
-    hidden = OF_VECTORS | ({START} if STOP in fields else set())  # of tokens, not of a chunk
-    extra = {name: value for name, value in fields.items() if name not in hidden}
-    for name in names or ():
-        if name not in extra:
-            available = f"available: {', '.join(extra) or 'none'}"
-            raise InputError(f"{path}: field {name!r} not found", available)
-    text: Any = fields.get("text")
-    shown = extra if names is None else {name: extra[name] for name in names}
-    return Record(text, id=fields.get("id"), extra=shown)
+def _fields_in(path: str, chosen: set[int]) -> Iterator[dict[str, Any]]:
+    """Yield the fields of each row; lines of JSON of other rows than the ``chosen`` are not read.
 
-
-def _of_lines(path: str, chosen: set[int], *, indexed: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the fields in lines of JSON, of which those of an index name their row.
-
-    Those of other rows than the ``chosen`` are not read.
+    Those of an index name their row.
     """
-    with open_bytes(path) as stream:
-        for row, (number, line) in enumerate(chain.from_iterable(lines_of(stream, path))):
-            if row not in chosen:
-                yield {}
-                continue
-            where = f"{path}:{number}"
-            value = value_of(line, where)
-            fields = {} if isinstance(value, list) else object_in(value, where)
-            if indexed and fields.get("row", row) != row:
-                raise InputError(f"{where}: not the index of row {row}", "make the vectors again")
-            yield fields
+    form, lines = form_of(path), path
+    if form in TENSORS:
+        lines = str(RunFiles(Path(path)).index)
+        form = "jsonl" if is_regular(Path(lines), InputError, MAKE_AGAIN, math.inf) else form
+    match form:
+        case "jsonl":
+            with open_bytes(lines) as stream:
+                for row, (number, line) in enumerate(chain.from_iterable(lines_of(stream, lines))):
+                    where = f"{lines}:{number}"
+                    value = value_of(line, where) if row in chosen else []
+                    fields = {} if isinstance(value, list) else object_in(value, where)
+                    if lines != path and fields.get(ROW, row) != row:
+                        raise InputError(f"{where}: not the index of row {row}", MAKE_AGAIN)
+                    yield fields
+        case "npz":
+            with open_arrays(path, path, form) as arrays:
+                for block in arrays[IDS]().blocks(ROWS) if IDS in arrays else ():
+                    yield from ({"id": key or None} for key in block.reshape(-1).tolist())
+        case "csv":
+            reader = Reader(Source(paths=(path,), text_field=FIELD, single=True, keep="*"))
+            yield from ({"id": record.id, **(record.extra or {})} for record in reader)
+        case "parquet":
+            from bertcli.files.parquet import opened
 
-
-def _of_npz(path: str) -> Iterator[dict[str, Any]]:
-    with open_arrays(path, path, "npz") as arrays:
-        if "ids" in arrays:
-            for block in arrays["ids"]().blocks(ROWS):
-                yield from ({"id": key or None} for key in block.reshape(-1).tolist())
-
-
-def _of_csv(path: str) -> Iterator[dict[str, Any]]:
-    reader = Reader(Source(paths=(path,), text_field=FIELD, single=True, keep="*"))
-    return ({"id": record.id, **(record.extra or {})} for record in reader)
-
-
-def _of_parquet(path: str) -> Iterator[dict[str, Any]]:
-    from bertcli.files.parquet import opened
-
-    with opened(path, path) as table:
-        names = [name for name in table.names if name in ("id", "text") or name not in OF_VECTORS]
-        for _, columns in table.columns(names, LARGEST_RECORD, lambda row: None):
-            yield from (
-                dict(zip(names, row, strict=True))
-                for row in zip(*(columns[name] for name in names), strict=True)
-            )
+            with opened(path, path) as table:
+                own = [name for name in table.names if name in OWN or name not in OF_VECTORS]
+                for _, columns in table.columns(own, LARGEST_RECORD, lambda row: None):
+                    for values in zip(*(columns[name] for name in own), strict=True):
+                        yield dict(zip(own, values, strict=True))
 
 
 @dataclass
@@ -580,11 +562,17 @@ class Mining:
         """
         texts = CorpusTexts(self.search.path, self.search.texts)
         excluded = self._excluded(texts)
-        pairs = [_checked(record) for record in self.reader]
-        self.pairs = len(pairs)
+        pairs: list[tuple[Text, Text]] = []
         not_negative: dict[Text, set[Text]] = defaultdict(set)  # of an anchor
-        for anchor, positive in pairs:
-            not_negative[anchor] |= {anchor, positive}
+        for record in self.reader:
+            if record.pair is None:
+                raise InputError(
+                    f"{record.where}: has no positive",
+                    'a record is an object like {"anchor": "...", "positive": "..."}',
+                )
+            pairs.append((record.text, record.pair))
+            not_negative[record.text] |= {record.text, record.pair}
+        self.pairs = len(pairs)
         for start in range(0, len(pairs), AT_ONCE):
             batch = pairs[start : start + AT_ONCE]
             top_k = self.search.options.top_k
@@ -592,7 +580,10 @@ class Mining:
             _, nearest = self.search.asking([Record(anchor) for anchor, _ in batch], most)
             if not isinstance(nearest, Nearest):
                 raise UsageError("--mine needs one vector per text")
-            positives = nearest.scaled(self._vectors([positive for _, positive in batch]))
+            run = RecordVectors(self.search.embedder, [Record(positive) for _, positive in batch])
+            for _ in run:
+                pass
+            positives = nearest.scaled(run.vectors)
             scores = np.einsum("nd,nd->n", nearest.queries, positives)
             nearest.excluded, nearest.ceilings = excluded, scores - self.margin
             add_stored(nearest, self.search.path)
@@ -621,18 +612,3 @@ class Mining:
                 rows.append(row)
             seen.add(key)
         return np.array(rows, int)
-
-    def _vectors(self, texts: Sequence[Text]) -> Array:
-        """Return the vectors of texts of the corpus, [n, D]."""
-        embedder = self.search.embedder
-        run = embedder.run(Reader(Source()), blocks=[[Record(text) for text in texts]])
-        return np.concatenate([embedder.nothing, *map(stacked, embedder.embed(run))])
-
-
-def _checked(record: Record) -> tuple[Text, Text]:
-    if record.pair is None:
-        raise InputError(
-            f"{record.where}: has no positive",
-            'a record is an object like {"anchor": "...", "positive": "..."}',
-        )
-    return record.text, record.pair

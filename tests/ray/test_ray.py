@@ -32,7 +32,7 @@ from bertcli.ray.shards import Shard, plan
 from bertcli.ray.worker import EmbedJob, Model, ShardWorker, TokenizeJob
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
-from bertcli.vectors.run_folder import put_json
+from bertcli.vectors.run_folder import move, put_json
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "samples" / "tiny-bert")
@@ -139,43 +139,40 @@ def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards,
 
 
 def worker(pooling, texts):
-    """One worker, in this process, and what it says on the way."""
-    said = []
+    """One worker, in this process."""
     source = Source(paths=(str(texts),), on_error="skip")
-    job = EmbedJob(Model(TINY), source, on_torch(pooling=pooling), "npy")
-    return ShardWorker(job, "me", lambda output, tally: said.append(tally.records)), said
+    return ShardWorker(EmbedJob(Model(TINY), source, on_torch(pooling=pooling), "npy"), "me")
 
 
 def test_a_shard_is_made_once_and_never_by_other_options(tmp_path):
     source = tmp_path / "a.jsonl"
     source.write_text('{"id": "x", "text": "one"}\n{"text": 2}\n{"id": "y", "text": "three"}\n')
     shard = Shard(str(source), str(tmp_path / "out" / "a.npy"))
-    first, said = worker("mean", source)
-    done = first.make(shard)
-    assert (done.passed_over, said, done.counts["skipped"]) == (False, [2], 1)
+    done = worker("mean", source).make(shard)
+    assert (done.passed_over, done.counts["skipped"]) == (False, 1)
     assert len(np.load(shard.output)) == 2
     index = rows(Path(f"{shard.output}.index.jsonl"))
     assert [row["id"] for row in index] == ["x", "y"]
     assert "a.jsonl:2" in rows(Path(f"{shard.output}.errors.jsonl"))[0]["error"]
-    assert worker("mean", source)[0].make(shard).passed_over
+    assert worker("mean", source).make(shard).passed_over
     with pytest.raises(OutputError, match='pooling was "mean", now "max"'):
-        worker("max", source)[0].make(shard)
+        worker("max", source).make(shard)
     with source.open("a") as file:
         file.write('{"text": "four"}\n')
     with pytest.raises(OutputError, match=r"source\.bytes was \d+, now \d+"):
-        worker("mean", source)[0].make(shard)
+        worker("mean", source).make(shard)
 
 
 def test_a_source_of_the_same_size_and_time_is_not_the_same(tmp_path):
     source = tmp_path / "a.txt"
     source.write_text("one\ntwo\n")
     shard = Shard(str(source), str(tmp_path / "out" / "a.npy"))
-    worker("mean", source)[0].make(shard)
+    worker("mean", source).make(shard)
     time = source.stat().st_mtime_ns
     source.write_text("one\nten\n")
     os.utime(source, ns=(time, time))
     with pytest.raises(OutputError, match=r'source\.sha256 was "\w+'):
-        worker("mean", source)[0].make(shard)
+        worker("mean", source).make(shard)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "npy", "parquet", "csv"])
@@ -184,10 +181,10 @@ def test_an_empty_shard_is_made_once(tmp_path, form):
     source.touch()
     shard = Shard(str(source), str(tmp_path / "out" / f"a.{form}"))
     job = EmbedJob(Model(TINY), Source(paths=(str(source),)), on_torch(), form)
-    done = ShardWorker(job, "me", lambda *seen: None).make(shard)
+    done = ShardWorker(job, "me").make(shard)
     assert Path(shard.output).exists() and done.sha256
     assert done.counts["records"] == 0
-    assert ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
+    assert ShardWorker(job, "me").make(shard).passed_over
 
 
 def jobs(source):
@@ -210,12 +207,12 @@ def test_an_output_that_nothing_says_who_made_is_refused(tmp_path, at, where):
     job = jobs(Source(paths=(str(source),)))[at]
     fs.pipe(place, b"precious\n") if where == "memory" else _written(Path(place), "precious\n")
     with pytest.raises(OutputError, match="already exists, but has no manifest to resume from"):
-        ShardWorker(job, "me", lambda *seen: None).make(shard)
+        ShardWorker(job, "me").make(shard)
     assert fs.cat_file(place) == b"precious\n"
     assert len(fs.ls(place.rpartition("/")[0])) == 1
-    done = ShardWorker(replace(job, overwrite=True), "me", lambda *seen: None).make(shard)
+    done = ShardWorker(replace(job, overwrite=True), "me").make(shard)
     assert hashlib.sha256(fs.cat_file(place)).hexdigest() == done.sha256
-    assert ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
+    assert ShardWorker(job, "me").make(shard).passed_over
 
 
 def _written(path, text):
@@ -228,12 +225,15 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
     shard, job = Shard(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
-    where = ("bertcli.vectors.run_folder.put_json", "bertcli.ray.worker.put_json")[at]
-    with mock.patch(where, side_effect=killed(at)), pytest.raises(KeyboardInterrupt):
-        ShardWorker(job, "me", lambda *seen: None).make(shard)
+    where = ("bertcli.vectors.run_folder.move", "bertcli.ray.worker.put_json")[at]
+    with (
+        mock.patch(where, side_effect=killed((move, put_json)[at])),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        ShardWorker(job, "me").make(shard)
     assert out.exists()
-    assert not ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
-    assert ShardWorker(job, "me", lambda *seen: None).make(shard).passed_over
+    assert not ShardWorker(job, "me").make(shard).passed_over
+    assert ShardWorker(job, "me").make(shard).passed_over
 
 
 def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
@@ -241,15 +241,15 @@ def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
     source, shard = tmp_path / "a.jsonl", Shard(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
     source.write_text('{"text": "one"}\n{"text": 2}\n')
     letters = Path(f"{shard.output}.errors.jsonl")
-    struck = mock.patch("bertcli.vectors.run_folder.put_json", side_effect=killed(0))
+    struck = mock.patch("bertcli.vectors.run_folder.move", side_effect=killed(move))
     with struck, pytest.raises(KeyboardInterrupt):
-        worker("mean", source)[0].make(shard)
+        worker("mean", source).make(shard)
     whole = letters.read_bytes()
-    done = worker("mean", source)[0].make(shard)
+    done = worker("mean", source).make(shard)
     assert (done.passed_over, done.counts["skipped"]) == (False, 1)
     assert letters.read_bytes() == whole and whole.count(b"\n") == 1
     source.write_text('{"text": "one"}\n')
-    again = worker("mean", source)[0]
+    again = worker("mean", source)
     again.job = replace(again.job, overwrite=True)
     assert again.make(shard).counts["skipped"] == 0 and not letters.exists()
 
@@ -259,7 +259,7 @@ def test_what_a_killed_worker_left_beside_a_whole_output(tmp_path, ends):
     """Behind its manifest, or before it had committed anything that was to replace it."""
     source, shard = tmp_path / "a.jsonl", Shard(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
     source.write_text('{"text": "one"}\n{"text": 2}\n')
-    worker("mean", source)[0].make(shard)
+    worker("mean", source).make(shard)
     out = tmp_path / "out"
     whole = {path.name: path.read_bytes() for path in out.iterdir()}
     for end in ends:
@@ -267,20 +267,20 @@ def test_what_a_killed_worker_left_beside_a_whole_output(tmp_path, ends):
         (out / f"a.npy{end}").write_bytes(b"half")
     if len(ends) > 1:
         (out / "a.npy.errors.jsonl").write_bytes(b"half")
-    assert not worker("mean", source)[0].make(shard).passed_over
+    assert not worker("mean", source).make(shard).passed_over
     assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
 
 
-def killed(after):
-    """What puts a manifest so many times and is then killed."""
-    left = [put_json] * after
+def killed(work):
+    """What works once and is then killed."""
+    left = [work]
 
-    def put(*what):
+    def once(*what):
         if not left:
             raise KeyboardInterrupt
         left.pop()(*what)
 
-    return put
+    return once
 
 
 def test_a_shard_that_cannot_be_read_leaves_nothing(tmp_path):
@@ -288,7 +288,7 @@ def test_a_shard_that_cannot_be_read_leaves_nothing(tmp_path):
     source.write_text("{")
     for job in jobs(Source(paths=(str(source),))):
         with pytest.raises(InputError):
-            ShardWorker(job, "me", lambda *seen: None).make(Shard(str(source), str(out)))
+            ShardWorker(job, "me").make(Shard(str(source), str(out)))
         assert not [*out.parent.iterdir()]
 
 
@@ -314,11 +314,10 @@ def test_shards_come_and_go_through_file_systems_that_are_elsewhere(tmp_path):
     memory = fsspec.filesystem("memory")
     memory.pipe("/in/a.txt", b"one\ntwo\n")
     (shard,) = plan(Source(paths=("memory://in/*.txt",)), "memory://out", "npy")
-    maker, _ = worker("mean", "ignored")
+    maker = worker("mean", "ignored")
     assert maker.make(shard).counts["records"] == 2
     assert sorted(name.rsplit("/", 1)[1] for name in memory.find("/out")) == [
         "a.npy",
-        "a.npy.index.jsonl",
         "a.npy.manifest.json",
     ]
     assert maker.make(shard).passed_over
@@ -347,7 +346,7 @@ def test_what_opens_a_store_stays_with_its_files_and_is_shown_nowhere(tmp_path, 
         source = Source(paths=(pattern,), on_error="skip")
         (shard,) = plan(source, str(tmp_path / "out"), "jsonl")
         for job in jobs(replace(source, paths=("ignored",)))[1:]:
-            done = ShardWorker(job, "me", lambda *seen: None).make(shard)
+            done = ShardWorker(job, "me").make(shard)
     assert done.counts["records"] == 1
     assert all("KEY:SE%2FCRET@bucket" in place and "=TOKEN" in place for place in opened)
     made = sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file())
@@ -363,7 +362,7 @@ def worker_of(cluster):
     """Return the process of a worker, once there is one."""
     for _ in range(600):
         found = subprocess.run(["ps", "ax", "-o", "pid=,args="], capture_output=True, text=True)
-        workers = [line for line in found.stdout.splitlines() if "ray::MapWorker" in line]
+        workers = [line for line in found.stdout.splitlines() if "ray::RayWorker" in line]
         busy = [line for line in workers if "submit" in line or "." in line.split("::")[1]]
         if busy:
             return int(busy[0].split()[0])

@@ -122,7 +122,7 @@ def empty(path, width):
     target = Target(path, path.suffix[1:])
     with open_vectors(target, {}) as sink:
         sink.write([], np.zeros((0, width), np.float32))
-        sink.commit(None)
+        sink.commit({})
         list(sink.finishing({}))
 
 

@@ -203,7 +203,7 @@ def test_a_full_disk_hints_at_what_the_command_has(command, tmp_path, monkeypatc
     def full(*given, **values):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bertcli.vectors.output.Sink._note", full)
+    monkeypatch.setattr("bertcli.vectors.run_folder.put_json", full)
     given = (texts,) if command == "duplicates" else ("a", "--corpus", texts)
     done = bad(command, *given, "-q", "-m", TINY, "--vectors", tmp_path / "v.npy")
     assert "No space left on device" in done.error

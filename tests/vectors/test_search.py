@@ -59,7 +59,7 @@ def found(out):
     return [hit for line in out.splitlines() for hit in json.loads(line)["hits"]]
 
 
-@pytest.mark.parametrize("struck", ["put_json", "move"])
+@pytest.mark.parametrize("struck", ["RunFiles.publish", "move"])
 def test_vectors_of_a_search_that_was_killed_while_it_kept_them(run, tmp_path, struck):
     argv = ["similar", "-m", TINY, "kitten", "--vectors", "v.npy", "-q", "--corpus", "c.txt"]
     whole = run(*argv)
@@ -129,7 +129,7 @@ def test_vectors_are_written_and_reused(run, monkeypatch):
     code, first, _ = run(*argv)
     assert (code, len(found(first))) == (0, len(TEXTS) - 1)
     assert np.load("v.npy").shape == (len(TEXTS), 32)
-    monkeypatch.setattr("bertcli.vectors.search.EmbedRun", None)  # would be a TypeError
+    monkeypatch.setattr("bertcli.vectors.search.Search.writing", None)  # would be a TypeError
     code, again, err = run(*argv)
     assert (code, again, err) == (0, first, "")
     assert run(*argv[:-2])[1] == first

@@ -70,6 +70,7 @@ class TokenizeEngineOptions(EngineOptions):
 # Makes a job from the model, the source, the output format and the resources of a worker.
 MakeJob = Callable[["Model", "Source", str, "Pool"], "ShardJob"]
 
+COUNTED = ("records", "tokens")
 LATE = 60.0  # seconds without a worker before a warning
 FORMATS = ("parquet", "jsonl", "csv", "npy", "npz", "safetensors")
 
@@ -125,7 +126,7 @@ def _shown(console: Console) -> "Iterator[Callable[[RayProgress], None]]":
                     "ray status)"
                 )
             return
-        records, tokens = now.count("records"), now.count("tokens")
+        records, tokens = (sum(done.counts[name] for done in now.new) for name in COUNTED)
         rates = f"{records / seconds:,.0f} texts/s  {tokens / seconds:,.0f} tokens/s"
         counts = f"{len(now.done)} of {now.shards} shards  {records:,} texts  {rates}"
         bar.update(counts, len(now.done) / now.shards, seconds)
