@@ -89,7 +89,12 @@ class ShardWorker:
     def make(self, shard: Shard) -> Done:
         """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
         start = monotonic()
-        now = {"by": self.made_by, "source": source_of(shard)}
+        source: dict[str, Any] = {"place": public(locations.named(shard.source))}
+        source["bytes"] = locations.size(shard.source)
+        if locations.is_local(shard.source):  # elsewhere it would have to be fetched
+            with locations.explained(shard.source):
+                source["sha256"] = sha256(locations.local_path(shard.source))
+        now = {"by": self.made_by, "source": source}
         recorded = {} if self.job.overwrite else _manifest(shard)
         exists = locations.exists(shard.output)
         if made_before := exists and "counts" in recorded:
@@ -145,18 +150,6 @@ class ShardWorker:
                 if file.exists():
                     locations.put(file, shard.output.rsplit("/", 1)[0] + "/" + file.name)
         return reader.skipped
-
-
-def source_of(shard: Shard) -> dict[str, Any]:
-    """Return what identifies the contents of a shard's source."""
-    identity: dict[str, Any] = {
-        "place": public(locations.named(shard.source)),
-        "bytes": locations.size(shard.source),
-    }
-    if locations.is_local(shard.source):  # elsewhere it would have to be fetched
-        with locations.explained(shard.source):
-            identity["sha256"] = sha256(locations.local_path(shard.source))
-    return identity
 
 
 def _manifest(shard: Shard) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertcli.errors import BertcliError, InputError, counted
 from bertcli.vectors.reading import ROWS, Array, Aside, floats, precision_of, stored
@@ -136,7 +135,12 @@ def _compare(agreement: Agreement, x: Array, y: Array, worst: int) -> None:
         agreement.identical = agreement.identical and bool(same.all())
         finite = np.isfinite(p).all(axis=1) & np.isfinite(q).all(axis=1)
         agreement.not_finite += int((~finite).sum())
-        apart, cosines = np.abs(p[finite] - q[finite]), _cosines(p[finite], q[finite])
+        p, q = p[finite], q[finite]
+        dots, pp, qq = ((left * right).sum(axis=1) for left, right in ((p, q), (p, p), (q, q)))
+        scale, alike = np.sqrt(pp) * np.sqrt(qq), ((pp == 0) & (qq == 0)).astype(np.float64)
+        # Two vectors of zeros are alike, one is not.
+        cosines = np.clip(np.divide(dots, scale, out=alike, where=scale > 0), -1, 1)
+        apart = np.abs(p - q)
         total += apart.mean(axis=1).sum(), cosines.sum()
         measured.append((start + np.flatnonzero(finite), apart.max(axis=1), cosines))
     if not any(len(rows) for rows, _, _ in measured):
@@ -147,15 +151,6 @@ def _compare(agreement: Agreement, x: Array, y: Array, worst: int) -> None:
     top = np.lexsort((rows, -largest))[:worst]
     columns = rows[top].tolist(), largest[top].tolist(), cosines[top].tolist()
     agreement.worst = [*map(Row, *columns)]
-
-
-def _cosines(x: Array, y: Array) -> Array:
-    """Return the cosine of each pair of rows; two vectors of zeros are alike, one is not."""
-    dots, xx, yy = ((p * q).sum(axis=1) for p, q in ((x, y), (x, x), (y, y)))
-    scale = np.sqrt(xx) * np.sqrt(yy)
-    alike = ((xx == 0) & (yy == 0)).astype(np.float64)
-    cosines: Array = np.divide(dots, scale, out=alike, where=scale > 0)
-    return np.clip(cosines, -1, 1)
 
 
 SAMPLE = 4096  # rows, at most
@@ -205,19 +200,16 @@ def _compare_widths(agreement: Agreement, a: Array, b: Array, worst: int) -> Non
         )
         p, q = (cosines[np.isfinite(cosines)].astype(np.float64) for cosines in both)
         sums += p.sum(), q.sum(), p @ p, q @ q, p @ q
+    # The correlation from sums over all pairs of different rows; none for a constant.
+    mean_p, mean_q, pp, qq, pq = (sums / (rows * (rows - 1))).tolist()
+    variances, correlation = (pp - mean_p * mean_p, qq - mean_q * mean_q), None
+    if min(variances) >= 1e-12:
+        covariance = pq - mean_p * mean_q
+        correlation = max(-1.0, min(1.0, covariance / prod(variances) ** 0.5))
     overlap = shared / (rows * nearest)
-    agreement.similarity = SimilarityAgreement(_pearson(sums, rows), overlap, nearest, rows, seed)
+    agreement.similarity = SimilarityAgreement(correlation, overlap, nearest, rows, seed)
 
 
 def _unit(vectors: Array) -> Array:
     unit: Array = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return unit
-
-
-def _pearson(sums: NDArray[np.float64], rows: int) -> float | None:
-    """Return the correlation from sums over all pairs of different rows; None for a constant."""
-    x, y, xx, yy, xy = (sums / (rows * (rows - 1))).tolist()
-    spread = (xx - x * x) * (yy - y * y)
-    if xx - x * x < 1e-12 or yy - y * y < 1e-12:
-        return None
-    return float(max(-1.0, min(1.0, (xy - x * y) / spread**0.5)))

@@ -261,22 +261,19 @@ class MaxSim(BestRows):
         longest = max((len(vectors) for vectors in texts), default=1)
         left, most = iter(texts), max(1, TOKENS // max(1, longest))
         while part := list(islice(left, most)):
-            self._add(part)
-
-    def _add(self, texts: Sequence[np.ndarray]) -> None:
-        full = [at for at, vectors in enumerate(texts) if len(vectors)]
-        ends = list(accumulate(len(texts[at]) for at in full))
-        rows, scores = self.rows + np.arange(len(texts)), np.zeros(len(texts))
-        tokens = np.concatenate([texts[at] for at in full]).astype(np.float64) if full else None
-        for number, query in enumerate(self.queries):
-            if tokens is not None and len(query):
-                if tokens.shape[1:] != query.shape[1:]:
-                    raise InputError(
-                        f"the vectors have {tokens.shape[-1]} dimensions, and those of the query "
-                        f"have {query.shape[-1]}",
-                        "both must come from one model, with the same options",
-                    )
-                nearest = np.maximum.reduceat(query @ tokens.T, [0, *ends[:-1]], axis=1)
-                scores[full] = nearest.sum(0)
-            self.keep(number, rows, scores.round(DIGITS))
-        self.rows += len(texts)
+            full = [at for at, vectors in enumerate(part) if len(vectors)]
+            starts = [0, *accumulate(len(part[at]) for at in full)][:-1]
+            rows, scores = self.rows + np.arange(len(part)), np.zeros(len(part))
+            tokens = np.concatenate([part[at] for at in full]).astype(np.float64) if full else None
+            for number, query in enumerate(self.queries):
+                if tokens is not None and len(query):
+                    if tokens.shape[1:] != query.shape[1:]:
+                        raise InputError(
+                            f"the vectors have {tokens.shape[-1]} dimensions, and those of the "
+                            f"query have {query.shape[-1]}",
+                            "both must come from one model, with the same options",
+                        )
+                    nearest = np.maximum.reduceat(query @ tokens.T, starts, axis=1)
+                    scores[full] = nearest.sum(0)
+                self.keep(number, rows, scores.round(DIGITS))
+            self.rows += len(part)
