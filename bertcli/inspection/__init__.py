@@ -5,9 +5,9 @@
 
 A missing part of a folder is a warning in the report, a broken one is an error. `folder` reports a
 folder, one without an encoder too, or any in one line; `vector_file` a file. Two things load the
-model: `verify`, which checks that all is sound, and `attention`, which looks at texts:
-`attention_picture` has their maps as numbers, as a page and as figures. `drawing` readies
-matplotlib, also for the curves of a training, and has the colours of weights. Begin with `folder`.
+model: `verify`, which checks that all is sound, and `attention`, which looks at texts and has their
+maps as numbers, as a page and as figures. `drawing` readies matplotlib, also for the curves of a
+training, and has the colours of weights. Begin with `folder`.
 """
 
 from bertcli.inspection.folder import FolderReport, inspect_folder, tokenizer_details

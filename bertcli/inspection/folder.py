@@ -10,7 +10,6 @@ BERT, or whose config or weights are broken, is a ModelError.
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -103,7 +102,7 @@ def read_tokenizer(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelReport(ABC):
+class ModelReport:
     """What `bertcli inspect` reports about any model."""
 
     folder: ModelFolder
@@ -118,9 +117,9 @@ class ModelReport(ABC):
         """What looks wrong."""
         return [*self.tokenizer_warnings, *self._concerns()]
 
-    @abstractmethod
     def _concerns(self) -> Iterator[str]:
         """Yield what looks wrong beside the tokenizer."""
+        raise NotImplementedError
 
     @property
     def tensor_rows(self) -> list[dict[str, Any]]:

@@ -209,30 +209,6 @@ SUFFIXES = {suffix: suffix for suffix in SOURCES} | {  # at the end of a name ->
 FILE_SUFFIXES = tuple(SUFFIXES)
 
 
-@dataclass
-class Range:
-    """The extremes and the mean of numbers that come in parts."""
-
-    count: int = 0
-    total: float = 0.0
-    low: float = inf
-    high: float = -inf
-
-    def add(self, numbers: Any) -> None:
-        """Add a numpy array."""
-        if numbers.size:
-            self.count += numbers.size
-            self.total += float(numbers.sum())
-            self.low = min(self.low, float(numbers.min()))
-            self.high = max(self.high, float(numbers.max()))
-
-    def to_json(self) -> dict[str, float | None]:
-        """Return None where there was nothing; also for the mean of numbers too large for a sum."""
-        mean = self.total / self.count if self.count and isfinite(self.total) else None
-        measures = {"min": self.low, "mean": mean, "max": self.high}
-        return measures if self.count else dict.fromkeys(measures)
-
-
 class ArrayStatistics:
     """The numbers of an array, and the norms of its rows.
 
@@ -241,7 +217,8 @@ class ArrayStatistics:
 
     def __init__(self, part: ArrayPart) -> None:
         self.part = part
-        self.numbers, self.norms = Range(), Range()  # of what is finite
+        self.numbers: list[Extent] = []  # of what is finite, a block each
+        self.norms: list[Extent] = []
         self.count = self.nan = self.vectors = 0
         self.widths: set[int] = set()
 
@@ -256,27 +233,48 @@ class ArrayStatistics:
             values = block.astype(numpy.float64)
             finite = numpy.isfinite(values)
             self.nan += int(numpy.isnan(values).sum())
-            self.numbers.add(values[finite])
+            self.numbers += _extent(values[finite])
             if self.part.rows and block.size:
-                self.norms.add(numpy.linalg.norm(values[finite.all(axis=1)], axis=1))
+                self.norms += _extent(numpy.linalg.norm(values[finite.all(axis=1)], axis=1))
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as JSON values; rows of different lengths have "min..max"."""
         part, widths = self.part, sorted(self.widths)
         width = widths[0] if len(widths) == 1 else f"{widths[0]}..{widths[-1]}" if widths else 0
-        norm = self.norms.to_json()
+        finite, numbers = _range(self.numbers)
+        measured, norm = _range(self.norms)
         return {
             "name": part.name,
             "dtype": part.dtype,
             "shape": [self.vectors, width] if part.shape is None else part.shape,
             "numbers": self.count,
             "nan": self.nan,
-            "inf": self.count - self.nan - self.numbers.count,
-            **self.numbers.to_json(),
+            "inf": self.count - self.nan - finite,
+            **numbers,
             "vectors": self.vectors if part.rows else None,
-            "not_finite": self.vectors - self.norms.count if part.rows else None,
+            "not_finite": self.vectors - measured if part.rows else None,
             "norm": None if norm["mean"] is None else norm,
         }
+
+
+Extent = tuple[int, float, float, float]  # of numbers: how many, their sum, least and largest
+
+
+def _extent(numbers: Any) -> list[Extent]:
+    """Return the extent of a numpy array, if there is any number."""
+    if not numbers.size:
+        return []
+    return [(numbers.size, float(numbers.sum()), float(numbers.min()), float(numbers.max()))]
+
+
+def _range(extents: Sequence[Extent]) -> tuple[int, dict[str, float | None]]:
+    """Return the count of all numbers, and measures; a sum that is too large has no mean."""
+    if not extents:
+        return 0, {"min": None, "mean": None, "max": None}
+    counts, sums, lows, highs = zip(*extents, strict=True)
+    count, total = sum(counts), sum(sums)
+    mean = total / count if isfinite(total) else None
+    return count, {"min": min(lows), "mean": mean, "max": max(highs)}
 
 
 def inspect_file(path: Path) -> FileReport:

@@ -29,8 +29,8 @@ from bertcli import inspection
 from bertcli.files.versions import install_command
 from bertcli.hub import find_model
 from bertcli.inspection import drawing as colours
-from bertcli.inspection.attention_picture import AttentionMaps
-from bertcli.inspection.attention_picture import picture as contents
+from bertcli.inspection.attention import AttentionMaps
+from bertcli.inspection.attention import picture as contents
 from bertcli.records.records import Record
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -479,7 +479,7 @@ def test_page_holds_the_numbers_and_asks_for_nothing(reference, picture):
 
 
 def test_page_that_no_browser_would_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertcli.inspection.attention_picture.LARGEST", 100)
+    monkeypatch.setattr("bertcli.inspection.attention.LARGEST", 100)
     argv = ("--attention", "hello world", "-o", tmp_path / "x.html")
     code, _, err = inspected(TINY, *argv)
     assert code == 2 and "--layers" in err and not (tmp_path / "x.html").exists()

@@ -199,8 +199,6 @@ def embed(
         on_ray(make, source, model, output, engine, console)
         return
     _check(source, output, form, file, vector.precision, options)
-    if length.overlap and options.on_truncate != "chunk":
-        console.warn("--overlap has no effect without --on-truncate chunk")
     reader = source.reader(console)
     if form != "table":
         reader.reserve(_taken(options))

@@ -23,7 +23,7 @@ from bertcli.cli.options.groups import OptionGroup, argument, flag, option, reco
 from bertcli.errors import ModelError, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
-from bertcli.inspection.attention_picture import DRAWN, PICTURES
+from bertcli.inspection.attention import DRAWN, PICTURES
 from bertcli.inspection.folder import StaticReport, inspect_static
 from bertcli.inspection.verify import VerifyCheck, verify_file, verify_model
 
@@ -107,31 +107,25 @@ class AttentionOptions(OptionGroup, panel="Attention"):
 
     def check(self, file: Path | None) -> None:
         """Refuse contradicting options, before anything is read."""
-        dependent = (self.pair, self.extra, self.layers, self.heads, self.output)
-        if self.attention and len(self.attention) > 1:
-            self._check_several()
-        if self.attention is None and any(value is not None for value in dependent):
-            raise UsageError(
-                "--pair, --extra, --layers, --heads and --output require --attention TEXT"
-            )
-        if self.output is not None and self.form() not in PICTURES:
+        if self.attention is None:
+            return
+        if len(self.attention) > 1:
+            for name, value in (("pair", self.pair), ("extra", self.extra)):
+                if value is not None:
+                    raise UsageError(f"--{name} needs exactly one --attention TEXT")
+            if self.form in DRAWN:
+                raise UsageError(
+                    f"{self.output}: a figure shows one text (--attention)",
+                    "-o FILE.html, .json and .npz hold several",
+                )
+        if self.output is not None and self.form not in PICTURES:
             suffixes = ", ".join(f".{name}" for name in PICTURES)
             raise UsageError(
                 f"{self.output}: unknown format for --attention", f"-o can end in {suffixes}"
             )
-        if self.attention is not None and file:
+        if file:
             raise UsageError(
                 f"{file} is a file, and has no attention (--attention)", "name a model"
-            )
-
-    def _check_several(self) -> None:
-        for name, value in (("pair", self.pair), ("extra", self.extra)):
-            if value is not None:
-                raise UsageError(f"--{name} needs exactly one --attention TEXT")
-        if self.form() in DRAWN:
-            raise UsageError(
-                f"{self.output}: a figure shows one text (--attention)",
-                "-o FILE.html, .json and .npz hold several",
             )
 
     def extra_ids(self, fields: Mapping[str, str]) -> dict[str, str]:
@@ -148,13 +142,10 @@ class AttentionOptions(OptionGroup, panel="Attention"):
             ids_of_fields[fields[name]] = ids
         return ids_of_fields
 
+    @property
     def form(self) -> str:
-        """Return the format that the name of the output asks for."""
+        """The format that the name of the output asks for."""
         return self.output.suffix.lower()[1:] if self.output else ""
-
-    def last_layer_only(self, json: bool) -> bool:
-        """Whether only the last layer is shown: in figures and on the terminal, unless chosen."""
-        return self.layers is None and (self.form() in DRAWN or not (self.form() or json))
 
 
 def inspect(
@@ -230,17 +221,17 @@ def _attention(
     report: FolderReport, asked: AttentionOptions, views: ViewOptions, console: Console
 ) -> None:
     from bertcli.inspection.attention import (
+        MEAN,
         AttentionChoice,
         check_output,
         look,
         numbers,
         write_maps,
     )
-    from bertcli.inspection.attention_picture import MEAN
     from bertcli.records.records import Record
 
     layers = asked.layers
-    if asked.last_layer_only(views.json):
+    if layers is None and (asked.form in DRAWN or not (asked.form or views.json)):
         layers = "-1"
         console.detail("the last layer: --layers chooses others")
     mean = asked.heads == MEAN

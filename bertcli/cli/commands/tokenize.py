@@ -179,45 +179,33 @@ def tokenize(
         shape = Layout(columns, special_tokens=layout.special_tokens)
     else:
         shape = layout.layout(fields, columns)
-    _check(shape, tokenizer, console, ragged=fields.ragged)
+    tokenizer.cut_at(shape)  # what cannot work fails before anything is read
+    if shape.padding == "max_length":
+        tokenizer.padded_to(shape)
+    elif shape.max_length and "do_not" in shape.truncation:
+        console.detail(
+            f"--max-length has no effect with --padding {shape.padding} and without --truncation"
+        )
+    if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
+        console.warn("--offset-unit has no effect without --offsets")
     task = Task(shape, fields.extra(), form, mode.count, fields.ragged)
     taken = frozenset() if mode.stats or form == "table" else task.fields
     reader = source.reader(console, taken=taken, placed=False if form == "txt" else None)
     run = task.run(reader, tokenizer, layout.window)
     encoded = TokenOutput(run, task)
-    windows: Any = console.track(
-        encoded,
-        reader,
-        truncated=lambda: run.tally.truncated,
-    )
+    windows: Any = console.track(encoded, reader, truncated=lambda: run.tally.truncated)
     if mode.is_summary:
         _summary(run, windows, mode, output, model, form, layout.max_length)
     else:
-        drawn: dict[str, Any] = {"view": "tables.token_views", "about": (tokenizer,)}
-        with output.open(encoded.form, reader.source.inputs, model, **drawn) as put:
+        view, about = "tables.token_views", (tokenizer,)
+        inputs = reader.source.inputs
+        with output.open(encoded.form, inputs, model, view=view, about=about) as put:
             if form == "table":
                 for window in windows:
                     put(window.encoded(columns))
             else:
                 encoded.write(windows, put)
     _report(run, console)
-
-
-def _check(shape: Layout, tokenizer: Tokenizer, console: Console, *, ragged: bool) -> None:
-    """Fail for options that cannot work before anything is read; warn of those without effect."""
-    if ragged and shape.padding != "do_not_pad":
-        raise UsageError("--ragged cannot be combined with --padding")
-    tokenizer.cut_at(shape)
-    if shape.padding == "max_length":
-        tokenizer.padded_to(shape)
-    if shape.stride and not shape.overflowing:
-        console.warn("--stride has no effect without --overflowing")
-    if shape.max_length and "do_not" in shape.truncation and shape.padding != "max_length":
-        console.detail(
-            f"--max-length has no effect with --padding {shape.padding} and without --truncation"
-        )
-    if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
-        console.warn("--offset-unit has no effect without --offsets")
 
 
 def _job(

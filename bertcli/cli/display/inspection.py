@@ -19,7 +19,7 @@ from bertcli.errors import counted
 from bertcli.families.bert import BERT
 from bertcli.files.printable import printable
 from bertcli.inspection import FileReport, FolderReport, tokenizer_details
-from bertcli.inspection.attention_picture import AttentionMaps
+from bertcli.inspection.attention import AttentionMaps
 from bertcli.inspection.drawing import hexadecimal, readable_on, shades
 from bertcli.inspection.folder import StaticReport
 from bertcli.inspection.verify import VerifyCheck
@@ -90,7 +90,8 @@ def _facts(report: FolderReport) -> Iterator[tuple[str, Any]]:
     labels = ", ".join(config.id2label.values()) if command in LABELLED else ""
     yield "use", shortened(f"{USES[command]}: {labels}" if labels else USES[command], SHORT)
     yield "", f"bertcli {command or 'embed'} -m {report.folder.name}"
-    heads = config.num_attention_heads
+    heads, sets = config.num_attention_heads, config.distinct_layers
+    shared = f" with {sets} sets of weights" if sets < config.depth else ""
     kind = "decoder" if config.is_decoder else "encoder"
     name = config.family.their_class(report.architecture)
     family = "" if config.family is BERT else f"{config.family.title} "
@@ -98,16 +99,15 @@ def _facts(report: FolderReport) -> Iterator[tuple[str, Any]]:
     yield (
         "",
         (
-            f"{_layers(config)}, {counted(heads, 'head')} of {config.head_size}, "
+            f"{counted(config.depth, 'layer')}{shared}, {counted(heads, 'head')} of "
+            f"{config.head_size}, "
             f"hidden {config.hidden_size}, feed-forward {config.intermediate_size} "
             f"({config.hidden_act})"
         ),
     )
     yield "", f"{config.most_tokens} positions ({_positions(config)}), {_types(report)}"
-    if fit.heads:
-        yield "heads", ", ".join(fit.heads)
-    elif report.tensors:
-        yield "heads", "none"
+    if fit.heads or report.tensors:
+        yield "heads", ", ".join(fit.heads) or "none"
     counts = report.parameters
     without = f"  BERT without pooler: {counts['without_pooler']:,}"
     yield "parameters", Text.assemble((f"{counts['total']:,}", "bold"), without)
@@ -118,20 +118,15 @@ def _facts(report: FolderReport) -> Iterator[tuple[str, Any]]:
     yield from sentence_facts(report.sentence, report.option)
 
 
-def _layers(config: BertConfig) -> str:
-    shared = config.distinct_layers < config.depth
-    return (
-        counted(config.depth, "layer") + f" with {config.distinct_layers} sets of weights" * shared
-    )
-
-
 def _positions(config: BertConfig) -> str:
     structure = config.structure
-    named = {"rotary": structure.rotary, "disentangled": structure.disentangled}
-    kinds = [name for name, is_used in named.items() if is_used]
-    if structure.absolute_positions:
-        kinds.insert(0, config.position_embedding_type)
-    return " and ".join([*kinds, *["bucketed"] * bool(structure.buckets)]) or "none"
+    kinds = {
+        config.position_embedding_type: structure.absolute_positions,
+        "rotary": structure.rotary,
+        "disentangled": structure.disentangled,
+        "bucketed": structure.buckets,
+    }
+    return " and ".join(filter(kinds.get, kinds)) or "none"
 
 
 def _types(report: FolderReport) -> str:
@@ -193,9 +188,8 @@ def sentence_facts(sentence: Sentence, option: str = "") -> Iterator[tuple[str, 
 
 def config(screen: Console, report: FolderReport | StaticReport) -> None:
     """Show the config as JSON."""
-    text = (
-        json.dumps(report.config) if isinstance(report, StaticReport) else report.config.to_json()
-    )
+    values = report.config
+    text = json.dumps(values) if isinstance(values, dict) else values.to_json()
     if len(text) > COLOURED:
         screen.file.write(text)  # all of it is ASCII
     else:
@@ -204,13 +198,15 @@ def config(screen: Console, report: FolderReport | StaticReport) -> None:
 
 def tokenizer(screen: Console, details: Mapping[str, Any]) -> None:
     """Show a tokenizer, fact by fact."""
+    words = {True: "yes", False: "no", None: "not specified"}
     rows = []
     for name, value in details.items():
         if isinstance(value, dict):
-            value = "  ".join(f"{key} {item}" for key, item in value.items()) or "none"
-        elif isinstance(value, bool) or value is None:
-            value = {True: "yes", False: "no", None: "not specified"}[value]
-        shown = f"{value:,}" if isinstance(value, int) else str(value)
+            shown = "  ".join(f"{key} {item}" for key, item in value.items()) or "none"
+        elif value is None or isinstance(value, bool):
+            shown = words[value]
+        else:
+            shown = f"{value:,}" if isinstance(value, int) else value
         rows.append((name.replace("_", " "), shown))
     screen.print(facts(rows, width=NAMES))
 
@@ -290,44 +286,38 @@ MADE_WITH = ("model", "pooling", "max_length", "normalize", "weights")
 def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: bool) -> None:
     """Show a file of vectors and its check; `whole`: all of its arrays, however many."""
     with drawing() as screen:
-        vectors(screen, report, whole=whole)
+        screen.print(plain(str(report.path), "bold"), soft_wrap=True)
+        records = [] if report.records is None else [counted(report.records, "record")]
+        screen.print(Text(", ".join([report.format, size(report.nbytes), *records]), "dim"))
+        if report.fields:
+            kinds = ", ".join(f"{name} ({kind})" for name, kind in report.fields.items())
+            screen.print(plain(f"fields: {kinds}"))
+        screen.print()
+        if len(report.arrays) == 1:
+            screen.print(facts(_array(report.arrays[0]), width=NAMES))
+        elif report.arrays:
+            screen.print(_arrays(report.arrays[: None if whole else ROWS]))
+        if not whole and len(report.arrays) > ROWS:
+            screen.print(Text(f"and {len(report.arrays) - ROWS} more: --tensors shows all", "dim"))
+        if report.manifest is not None:
+            screen.print(Text("\nmanifest", "bold"))
+            screen.print(facts(_manifest_facts(report.manifest), width=NAMES))
+        warnings(screen, report.warnings)
         checks(screen, filter(None, [verified]))
 
 
-def vectors(screen: Console, report: FileReport, *, whole: bool) -> None:
-    """Show a file of vectors; `whole`: all of its arrays, however many."""
-    screen.print(plain(str(report.path), "bold"), soft_wrap=True)
-    records = report.records
-    summary = [report.format, size(report.nbytes)]
-    summary += [counted(records, "record")] if records is not None else []
-    screen.print(Text(", ".join(summary), "dim"))
-    if report.fields:
-        kinds = ", ".join(f"{name} ({kind})" for name, kind in report.fields.items())
-        screen.print(plain(f"fields: {kinds}"))
-    screen.print()
-    shown = report.arrays if whole else report.arrays[:ROWS]
-    if len(report.arrays) == 1:
-        screen.print(facts(_array(report.arrays[0]), width=NAMES))
-    elif shown:
-        screen.print(_arrays(shown))
-    if left := len(report.arrays) - len(shown):
-        screen.print(Text(f"and {left} more: --tensors shows all", "dim"))
-    if report.manifest is not None:
-        screen.print(Text("\nmanifest", "bold"))
-        screen.print(facts(_manifest_facts(report.manifest), width=NAMES))
-    warnings(screen, report.warnings)
-
-
 def _array(array: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    def measures(of: Mapping[str, Any]) -> str:
+        names = ("min", "mean", "max")
+        return "  ".join(f"{name} {of[name]:.6g}" for name in names if of[name] is not None)
+
     if array["name"]:
         yield "name", array["name"]
     yield "shape", f"{by(array['shape'])}  {array['dtype']}"
-    if norm := array["norm"]:
-        norms = (f"{name} {norm[name]:.6g}" for name in ("min", "mean", "max"))
-        yield "norms", f"{'  '.join(norms)}  of {counted(array['vectors'], 'vector')}"
+    if array["norm"]:
+        yield "norms", f"{measures(array['norm'])}  of {counted(array['vectors'], 'vector')}"
     if array["min"] is not None:
-        values = {name: array[name] for name in ("min", "mean", "max") if array[name] is not None}
-        yield "values", "  ".join(f"{name} {value:.6g}" for name, value in values.items())
+        yield "values", measures(array)
     yield "not finite", f"{array['nan']:,} NaN, {array['inf']:,} infinite"
 
 
@@ -337,20 +327,19 @@ def _arrays(arrays: Iterable[Mapping[str, Any]]) -> Table:
         norm = array["norm"]
         norms = f"{norm['min']:.4g} .. {norm['max']:.4g}" if norm else ""
         row = {"name": array["name"], "type": array["dtype"], "shape": by(array["shape"])}
-        rows.append(row | {"norms": norms, "NaN": array["nan"], "inf": array["inf"]})
+        rows.append({**row, "norms": norms, "NaN": array["nan"], "inf": array["inf"]})
     return rows_table(rows)
 
 
 def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is shown of a manifest: what its vectors were made with, then all else."""
-    fingerprint = manifest.get("fingerprint")
-    if isinstance(fingerprint, dict):
-        options = fingerprint.get("options")
-        made = {**fingerprint, **(options if isinstance(options, dict) else {})}
-        manifest = {name: made[name] for name in MADE_WITH if name in made} | {
-            name: value for name, value in manifest.items() if name != "fingerprint"
-        }
-    for name, value in manifest.items():
+    rest, made = {**manifest}, manifest.get("fingerprint")
+    if isinstance(made, dict):
+        del rest["fingerprint"]
+        options = made.get("options")
+        made = made | options if isinstance(options, dict) else made
+        rest = {name: made[name] for name in MADE_WITH if name in made} | rest
+    for name, value in rest.items():
         if name == "weights" and isinstance(value, dict):
             value = ", ".join(f"{file} {str(digest)[:12]}" for file, digest in value.items())
         if name == "inputs" and isinstance(value, list):
@@ -367,32 +356,30 @@ LABEL, CELL = 14, 3  # characters of a token beside its row, and of a weight in 
 
 def attention_view(screen: Console, maps: AttentionMaps) -> None:
     """Print a map for each layer: that of the only head, or the mean of all that were chosen."""
-    tokens = [printable(token) for token in maps.tokens]
-    tones = [
-        "dim" if special else SENTENCES[sentence % 2]
-        for special, sentence in zip(maps.special, maps.sentences, strict=True)
+    labels = [
+        plain(token, "dim" if special else SENTENCES[sentence % 2])
+        for token, special, sentence in zip(maps.tokens, maps.special, maps.sentences, strict=True)
     ]
-    fits = max(1, min(len(tokens), (screen.width - LABEL - 2) // CELL))
+    labels = labels[: max(1, (screen.width - LABEL - 2) // CELL)]
     for layer, heads in maps.maps.items():
         count = maps.averaged.get(layer, len(heads))
         which = f"mean of {count} heads" if count > 1 else f"head {next(iter(heads))}"
         title = Text.assemble((f"layer {layer}", "bold"), f" (of 0 to {maps.layers - 1}), {which}")
         screen.print(title.append(": each row looks at the columns", "dim"))
-        drawn = Table.grid(padding=0)
-        drawn.show_header = True
+        drawn = Table(box=None, padding=0)
         drawn.add_column(justify="right", max_width=LABEL, no_wrap=True)
         drawn.add_column()
-        for token, tone in zip(tokens[:fits], tones, strict=False):
-            header = Text("\n".join(token), tone)
-            drawn.add_column(header, justify="right", vertical="bottom", width=CELL)
-        for token, tone, weights in zip(tokens[:fits], tones, maps.mean[layer], strict=False):
+        for label in labels:
+            letters = Text("\n".join(label.plain), label.style)
+            drawn.add_column(letters, justify="right", vertical="bottom", width=CELL)
+        for label, weights in zip(labels, maps.mean[layer].tolist(), strict=False):
             cells = []
-            for weight in weights[:fits].tolist():
+            for weight in weights[: len(labels)]:
                 back = shades(weight)
                 style = Style(color=readable_on(back), bgcolor=hexadecimal(back))
                 cells.append(Text(f"{round(100 * weight) or ''}".rjust(CELL), style))
-            drawn.add_row(Text(token, tone), Text(" ▏", tone), *cells)
+            drawn.add_row(label, Text(" ▏", label.style), *cells)
         screen.print(drawn)
-        if fits < len(tokens):
-            note = f"the first {fits} of {len(tokens)} tokens: -o attention.html shows all"
-            screen.print(Text(note, "dim"))
+        if len(labels) < len(maps.tokens):
+            note = f"the first {len(labels)} of {len(maps.tokens)} tokens"
+            screen.print(Text(f"{note}: -o attention.html shows all", "dim"))

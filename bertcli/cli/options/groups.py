@@ -12,6 +12,7 @@ of them. Annotations of groups stay real objects, since Typer reads them at each
 
 import gc
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import MISSING, fields
@@ -32,6 +33,7 @@ from typing import (
 import typer
 from typer.models import OptionInfo
 
+from bertcli.cli.display.console import say
 from bertcli.cli.display.help import HELP
 from bertcli.errors import UsageError
 
@@ -81,6 +83,14 @@ RULES = {
     "--on-truncate chunk cannot be combined with --engine ray": (
         "use bertcli chunk, and embed the chunks"
     ),
+    "--ragged cannot be combined with --padding": "",
+    "--pair requires --attention": "",
+    "--extra requires --attention": "",
+    "--layers requires --attention": "",
+    "--heads requires --attention": "",
+    "--output requires --attention": "",
+    "--stride has no effect without --overflowing": "",
+    "--overlap has no effect without --on-truncate chunk": "",
     "--dtype int8 cannot be combined with --to onnx": (
         "OpenVINO runs 8-bit graphs: use --to openvino"
     ),
@@ -88,29 +98,42 @@ RULES = {
     "--on-truncate chunk cannot be combined with --pairs": CHUNKS,
     "--on-truncate chunk cannot be combined with --pre-split": CHUNKS,
 }
-EXCLUDES, REQUIRES = " cannot be combined with ", " requires "
+RELATION = re.compile("( cannot be combined with | requires | has no effect without )")
 ARGUMENTS = {"TEXT": "texts", "QUERY": "queries"}
 
 
 def obey(rules: Mapping[str, str], values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Raise UsageError for the first of the rules that the values of options break."""
+    """Raise UsageError for the first of the rules that the values of options break, or warn of it.
+
+    What an option requires must be one that the command has.
+    """
+
+    def name_of(option: str) -> str:
+        flag = option.partition(" ")[0]
+        return ARGUMENTS.get(flag, re.sub("^--(no-)?", "", flag).replace("-", "_"))
 
     def is_given(option: str) -> bool:
-        flag, _, choice = option.partition(" ")
-        name = ARGUMENTS.get(flag, flag[2:].replace("-", "_"))
-        if flag.startswith("--no-"):
-            return values.get(name[3:]) is False
+        name, choice = name_of(option), option.partition(" ")[2]
         value = values.get(name)
+        if option.startswith("--no-"):
+            return value is False
         if choice:
             return bool(value == choice)
         return value is not False and value != defaults.get(name)
 
     for rule, hint in rules.items():
-        relation = EXCLUDES if EXCLUDES in rule else REQUIRES
-        option, _, others = rule.partition(relation)
+        option, relation, others = RELATION.split(rule)
         if is_given(option):
-            any_other = any(map(is_given, others.replace(" or ", ", ").split(", ")))
-            if any_other is (relation == EXCLUDES):
+            names = others.replace(" or ", ", ").split(", ")
+            if "with " in relation:
+                broken = any(map(is_given, names))
+            else:
+                broken = any(name_of(name) in values for name in names) and not any(
+                    map(is_given, names)
+                )
+            if broken and "effect" in relation and not values.get("quiet"):
+                say("warning", rule)
+            elif broken:
                 raise UsageError(rule, hint)
 
 
