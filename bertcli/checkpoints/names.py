@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from bertcli.families.family import Family
-from bertcli.families.structure import TextHead
+from bertcli.families.structure import HEAD_PARTS
 from bertcli.models.config import BertConfig
 
 # What code around a model puts in front of its names, in any order and number.
@@ -79,27 +79,6 @@ HEADS: Mapping[str, str] = {
     "replaced tokens": "discriminator_predictions.",  # of ELECTRA
 }
 
-# A class -> the heads that it cannot do without, as BERT has them.
-CLASSES: Mapping[str, tuple[str, ...]] = {
-    "BertModel": (),
-    "BertForMaskedLM": ("masked language model",),
-    "BertLMHeadModel": ("masked language model",),
-    "BertForPreTraining": ("pooler", "masked language model", "next sentence"),
-    "BertForNextSentencePrediction": ("pooler", "next sentence"),
-    "BertForSequenceClassification": ("pooler", "classifier"),
-    "BertForMultipleChoice": ("pooler", "classifier"),
-    "BertForTokenClassification": ("classifier",),
-    "BertForQuestionAnswering": ("question answering",),
-    "BertForReplacedTokens": ("replaced tokens",),
-}
-# A class -> the field of the structure that says whether its head has a layer of its own.
-OWN_LAYER: Mapping[str, str] = {
-    "BertForSequenceClassification": "text_head",
-    "BertForMultipleChoice": "choice_head",
-    "BertForTokenClassification": "token_head",
-    "BertForQuestionAnswering": "token_head",
-}
-
 
 def canonical(name: str, family: Family, kind: str) -> tuple[str, ...]:
     """Return the canonical names of a tensor in a checkpoint; what is unknown stays as it is.
@@ -133,15 +112,12 @@ def heads_in(names: Iterable[str]) -> list[str]:
     return [head for head, start in HEADS.items() if any(name.startswith(start) for name in names)]
 
 
-def own_layer(config: BertConfig, name: str) -> TextHead | None:
-    """Return how the head of this class has a layer in place of the pooler; None if it has none."""
-    head: TextHead | None = getattr(config.structure, OWN_LAYER.get(name, ""), None)
-    return None if head is None or head.pooler else head
-
-
-def heads_needed(config: BertConfig, name: str) -> set[str]:
+def heads_needed(config: BertConfig, name: str) -> list[str]:
     """Return the heads that a class cannot do without in a model like this."""
-    return {*CLASSES[name]} - ({"pooler"} if own_layer(config, name) else set())
+    parts, own = HEAD_PARTS[name], config.structure.own_layer(name)
+    pooler = ["bert.pooler."] if parts.pooler and not own else []
+    words = ["cls.predictions."] if parts.words else []
+    return heads_in([*pooler, *words, f"{parts.scores}."])
 
 
 def classes_in(names: Iterable[str], config: BertConfig) -> list[str]:
@@ -150,4 +126,5 @@ def classes_in(names: Iterable[str], config: BertConfig) -> list[str]:
     A `classifier` fits several classes: its shape and the config's `architectures` tell more.
     """
     heads, classes = set(heads_in(names)), config.family.classes.values()
-    return [name for name in CLASSES if name in classes and heads >= heads_needed(config, name)]
+    needed = {name: heads_needed(config, name) for name in HEAD_PARTS if name in classes}
+    return [name for name in needed if heads.issuperset(needed[name])]

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from math import prod
 from typing import TypeAlias
 
-from bertcli.checkpoints.names import CLASSES, TIED, heads_needed, own_layer
+from bertcli.checkpoints.names import TIED, heads_needed
 from bertcli.errors import ModelError
 from bertcli.families.family import BASE
+from bertcli.families.structure import HEAD_PARTS
 from bertcli.models.config import BertConfig
 
 Shape: TypeAlias = tuple[int, ...]
@@ -26,8 +27,8 @@ def expected(config: BertConfig, name: str = "BertModel", pooler: bool = True) -
     Without ``pooler`` that of BERT is left out. ModelError for a class or position scheme that is
     not BERT's.
     """
-    if name not in CLASSES:
-        raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(CLASSES)}")
+    if name not in HEAD_PARTS:
+        raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(HEAD_PARTS)}")
     pooled = name == "BertModel" or "pooler" in heads_needed(config, name)
     body = dict(_bert(config, pooler and pooled and config.structure.pooler))
     if name == "BertModel":
@@ -143,7 +144,8 @@ def _attention(config: BertConfig, name: str, heads: int) -> Named:
 
 def _head(config: BertConfig, name: str) -> Named:
     width, words, structure = config.hidden_size, config.vocab_size, config.structure
-    if name in ("BertForMaskedLM", "BertLMHeadModel", "BertForPreTraining"):
+    parts = HEAD_PARTS[name]
+    if parts.words:
         tables = config.table_size
         lm, head = "cls.predictions", structure.word_head
         if head.bias_twice:
@@ -151,18 +153,11 @@ def _head(config: BertConfig, name: str) -> Named:
         yield from _part(f"{lm}.transform.dense", tables, width, bias=head.dense_bias)
         yield from _part(f"{lm}.transform.LayerNorm", tables, bias=structure.norm_bias)
         yield from _part(f"{lm}.decoder", words, tables, bias=head.bias)
-    if own := own_layer(config, name):
+    if own := structure.own_layer(name):
         yield from _part("classifier_head.dense", width, width, bias=own.bias)
         if own.norm:
             yield from _part("classifier_head.LayerNorm", width, bias=structure.norm_bias)
-    if name in ("BertForPreTraining", "BertForNextSentencePrediction"):
-        yield from _part("cls.seq_relationship", 2, width)
-    if name in ("BertForSequenceClassification", "BertForTokenClassification"):
-        yield from _part("classifier", config.num_labels, width)
-    if name == "BertForMultipleChoice":
-        yield from _part("classifier", 1, width)
-    if name == "BertForQuestionAnswering":
-        yield from _part("qa_outputs", 2, width)
     if name == "BertForReplacedTokens":
         yield from _part("discriminator_predictions.dense", width, width)
-        yield from _part("discriminator_predictions.dense_prediction", 1, width)
+    if parts.scores:
+        yield from _part(parts.scores, parts.count or config.num_labels, width)

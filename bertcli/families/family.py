@@ -21,7 +21,10 @@ from bertcli.files.typed_json import JsonObject
 BASE = "bert."
 PARTS = ("embeddings.", "encoder.", "pooler.")  # what BASE is the prefix of, and is left out for
 
-Names: TypeAlias = tuple[tuple[str, str], ...]  # (template of the family, ours)
+Ours: TypeAlias = (
+    str | tuple[str, ...]
+)  # a template, or several: stacked
+Names: TypeAlias = tuple[tuple[str, Ours], ...]  # (template of the family, ours)
 
 # --- what pages have in common ---
 
@@ -81,9 +84,7 @@ class Family(NamedTuple):
     structure: Callable[[JsonObject], Structure] = like_bert  # of config.json, defaults filled in
     tensors: Names = ()
     heads: Mapping[str, Names] = {}  # our class -> of its head alone
-    fused: Mapping[str, tuple[str, ...]] = {}  # one here -> ours, stacked
     older: Names = ()  # of tensors, in older files alone
-    once_fused: Mapping[str, tuple[str, ...]] = {}  # in older files alone
     renewed: Callable[[JsonObject], Mapping[str, Any]] = dict  # an older config.json, as of today
 
     def key(self, name: str) -> str:
@@ -122,26 +123,27 @@ class Family(NamedTuple):
         ``kind`` is our class that is read: names of its head count before those of others.
         """
         body = name.removeprefix(f"{self.base}.").removeprefix(BASE)
-        for theirs, parts in (*self.fused.items(), *self.once_fused.items()):
-            names = tuple(_replaced(theirs, part, body) for part in parts)
-            if names[0] is not None:
-                return tuple(_with_base(part) for part in names if part is not None)
-        our_name = _with_base(_first(self._pairs(kind), body))
+        for theirs, parts in self._pairs(kind):
+            if (match := _pattern(theirs).match(body)) is not None:
+                return tuple(_with_base(_filled(part, match)) for part in _each(parts))
+        our_name = _with_base(body)
         return (BASE + body if our_name == body != name else our_name,)
 
     def theirs(self, name: str, kind: str = "") -> str:
         """Return the name under which transformers saves our tensor, in the file of this class.
 
-        The parts of a fused tensor have one name.
+        The parts of a stacked tensor have one name.
         """
         body = name.removeprefix(BASE)
-        fused = ((ours, theirs) for theirs, parts in self.fused.items() for ours in parts)
-        turned = ((ours, theirs) for theirs, ours in self._pairs(kind, others=False))
-        body_of_theirs = _first((*fused, *turned), body)
+        for theirs, parts in self._pairs(kind, others=False):
+            matches = (_pattern(part).match(body) for part in _each(parts))
+            if match := next(filter(None, matches), None):
+                body = _filled(theirs, match)
+                break
         headed = name.startswith(BASE) and kind != "BertModel"
-        return f"{self.base}.{body_of_theirs}" if headed else body_of_theirs
+        return f"{self.base}.{body}" if headed else body
 
-    def _pairs(self, kind: str, *, others: bool = True) -> Iterator[tuple[str, str]]:
+    def _pairs(self, kind: str, *, others: bool = True) -> Iterator[tuple[str, Ours]]:
         yield from self.heads.get(kind, ())
         yield from self.tensors
         if others:
@@ -154,20 +156,14 @@ def _with_base(name: str) -> str:
     return BASE + name if name.startswith(PARTS) else name
 
 
-def _first(pairs: Iterator[tuple[str, str]] | Names, name: str) -> str:
-    for old, new in pairs:
-        if (replaced := _replaced(old, new, name)) is not None:
-            return replaced
-    return name
+def _each(parts: Ours) -> tuple[str, ...]:
+    return (parts,) if isinstance(parts, str) else parts
 
 
-def _replaced(old: str, new: str, name: str) -> str | None:
-    """Return a name that a template fits, under the other template; None where it does not."""
-    match = _pattern(old).match(name)
-    if match is None:
-        return None
+def _filled(template: str, match: re.Match[str]) -> str:
+    """Return the name that fits a template as the matched one fits the other template."""
     numbers = iter(match.groups())
-    return re.sub("#", lambda _: next(numbers), new) + name[match.end() :]
+    return re.sub("#", lambda _: next(numbers), template) + match.string[match.end() :]
 
 
 @cache

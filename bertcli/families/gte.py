@@ -74,10 +74,10 @@ BEFORE = (
     ("encoder.layer.#.mlp_ln", "encoder.layer.#.output.LayerNorm"),
     ("lm_head.norm", "cls.predictions.transform.LayerNorm"),
 )
-STACKED = {
-    "encoder.layer.#.attention.qkv_proj": QKV,
-    "encoder.layer.#.mlp.up_gate_proj": (UP, GATE),
-}
+STACKED = (
+    ("encoder.layer.#.attention.qkv_proj", QKV),
+    ("encoder.layer.#.mlp.up_gate_proj", (UP, GATE)),
+)
 
 GTE = Family(
     model_type="gte",
@@ -94,8 +94,7 @@ GTE = Family(
         ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),
         *HEAD,
     ),
-    older=BEFORE,
-    once_fused=STACKED,
+    older=(*BEFORE, *STACKED),
 )
 NEW = GTE._replace(
     model_type="new",
@@ -104,8 +103,6 @@ NEW = GTE._replace(
     base="new",
     defaults={**DEFAULTS, "vocab_size": 30528, "pad_token_id": 0, "rope_theta": 10_000.0},
     structure=new_structure,
-    tensors=(*BEFORE, *HEAD),
+    tensors=(*BEFORE, *STACKED, *HEAD),
     older=(),
-    fused=STACKED,
-    once_fused={},
 )

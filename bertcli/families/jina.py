@@ -51,7 +51,7 @@ JINA_V3 = Family(
         ("encoder.layers.#.mixer.out_proj", "encoder.layer.#.attention.output.dense"),
         ("encoder.layers.#.mlp.fc1", "encoder.layer.#.intermediate.dense"),
         ("encoder.layers.#.mlp.fc2", "encoder.layer.#.output.dense"),
+        ("encoder.layers.#.mixer.Wqkv", QKV),
     ),
     heads=TEXT_HEAD,
-    once_fused={"encoder.layers.#.mixer.Wqkv": QKV},
 )

@@ -115,6 +115,11 @@ MODERNBERT = Family(
         ("layers.#.mlp_norm", "encoder.layer.#.LayerNorm"),
         ("layers.#.mlp.Wo", "encoder.layer.#.output.dense"),
         ("final_norm", "encoder.LayerNorm"),
+        ("layers.#.attn.Wqkv", QKV),
+        (
+            "layers.#.mlp.Wi",
+            ("encoder.layer.#.intermediate.gate", "encoder.layer.#.intermediate.dense"),
+        ),
     ),
     heads={
         "BertForMaskedLM": (
@@ -126,12 +131,5 @@ MODERNBERT = Family(
         "BertForMultipleChoice": JUDGE,
         "BertForTokenClassification": JUDGE,
         "BertForQuestionAnswering": (*HEAD, ("classifier", "qa_outputs")),
-    },
-    fused={
-        "layers.#.attn.Wqkv": QKV,
-        "layers.#.mlp.Wi": (
-            "encoder.layer.#.intermediate.gate",
-            "encoder.layer.#.intermediate.dense",
-        ),
     },
 )

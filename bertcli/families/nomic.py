@@ -100,6 +100,6 @@ NOMIC_BERT = Family(
         ("encoder.layers.#.mlp.fc12", "encoder.layer.#.intermediate.gate"),
         ("encoder.layers.#.mlp.fc11", "encoder.layer.#.intermediate.dense"),
         ("encoder.layers.#.mlp.fc2", "encoder.layer.#.output.dense"),
+        ("encoder.layers.#.attn.Wqkv", QKV),
     ),
-    once_fused={"encoder.layers.#.attn.Wqkv": QKV},
 )

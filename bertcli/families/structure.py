@@ -8,6 +8,7 @@ Every command defines these, and named tuples are defined in a fourth of a datac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -76,6 +77,32 @@ class WordHead(NamedTuple):
     bias_twice: bool = True  # `bias` and `decoder.bias` are one; without it only the latter is
 
 
+class HeadParts(NamedTuple):
+    """What a class has on top of BERT, in the order in which a state passes it."""
+
+    pooler: bool = False  # of a text: BERT's pooler, unless there is a layer of its own
+    own: str = ""  # the field of `Structure` that says of which kind that layer is
+    words: bool = False  # `cls.predictions`, which scores words
+    scores: str = ""  # the name of the last layer
+    count: int = 0  # of what that one scores; 0: of labels
+
+
+HEAD_PARTS: Mapping[str, HeadParts] = {
+    "BertModel": HeadParts(),
+    "BertForMaskedLM": HeadParts(words=True),
+    "BertLMHeadModel": HeadParts(words=True),
+    "BertForPreTraining": HeadParts(True, words=True, scores="cls.seq_relationship", count=2),
+    "BertForNextSentencePrediction": HeadParts(True, scores="cls.seq_relationship", count=2),
+    "BertForSequenceClassification": HeadParts(True, "text_head", scores="classifier"),
+    "BertForMultipleChoice": HeadParts(True, "choice_head", scores="classifier", count=1),
+    "BertForTokenClassification": HeadParts(own="token_head", scores="classifier"),
+    "BertForQuestionAnswering": HeadParts(own="token_head", scores="qa_outputs", count=2),
+    "BertForReplacedTokens": HeadParts(  # behind `discriminator_predictions.dense`
+        scores="discriminator_predictions.dense_prediction", count=1
+    ),
+}
+
+
 class Structure(NamedTuple):
     """The places in which an encoder may differ from BERT. Layers are counted from 0."""
 
@@ -107,6 +134,11 @@ class Structure(NamedTuple):
     choice_head: TextHead = TextHead()  # of multiple choice
     token_head: TextHead | None = None  # before each token, or its part in an answer, is judged
     answer_dropout: float = 0.0  # before the start and the end of an answer are scored
+
+    def own_layer(self, kind: str) -> TextHead | None:
+        """Return the layer that the head of this class has in place of the pooler, if any."""
+        head: TextHead | None = getattr(self, HEAD_PARTS[kind].own, None)
+        return None if head is None or head.pooler else head
 
 
 BERT = Structure()

@@ -24,6 +24,7 @@ import numpy as np
 from bertcli.checkpoints.scan import GRAPHS, find_weights, read_config
 from bertcli.checkpoints.weights import Weights, read_weights
 from bertcli.errors import ModelError, UsageError, out_of_memory
+from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import AGAIN
 from bertcli.inference.compute import Backend, cpu_features
@@ -265,20 +266,13 @@ def output_of_file(net: OpenvinoNetwork, batch: Batch, path: Path) -> Node:
     name = STATES if net.weights.kind == "BertModel" else LOGITS
     if name not in outputs:
         raise _unfit(path, f"it has no output {name} (but {', '.join(sorted(outputs)) or 'none'})")
-    x, config = outputs[name], net.config
-    width = (
-        config.hidden_size
-        if name == STATES
-        else {
-            "BertForMaskedLM": config.vocab_size,
-            "BertForNextSentencePrediction": 2,
-            "BertForQuestionAnswering": 2,
-        }.get(net.weights.kind, config.num_labels)
-    )
+    x, config, parts = outputs[name], net.config, HEAD_PARTS[net.weights.kind]
+    width = config.vocab_size if parts.words else parts.count or config.num_labels
+    width = config.hidden_size if name == STATES else width
     shape = x.get_partial_shape()
     if shape.rank.is_dynamic or not shape[len(shape) - 1].compatible(net.core.Dimension(width)):
         raise _unfit(path, f"config.json says {width} numbers a row, its {name} is {shape}")
-    if len(shape) == 2:
+    if len(shape) < 3:
         return x
     return batch.packed(net("Reshape", x, [-1, width]))
 

@@ -1,6 +1,6 @@
 """A model as one graph that others run, from padded ids: for OpenVINO, as ONNX, and in 8 bits.
 
-    padded = PaddedBatch.of(net)                # input_ids, attention_mask, token_type_ids [B, L]
+    padded = padded_batch(net)                  # input_ids, attention_mask, token_type_ids [B, L]
     (x,) = states(net, padded, [depth])         # [T, hidden], T = B * L
     graph = named_model(net, {STATES: padded.in_rows(x)})
     write_graph(graph, Path("DIR/openvino/openvino_model.xml"))
@@ -25,8 +25,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from importlib import import_module
 from importlib.resources import files
 from io import StringIO
@@ -59,64 +58,30 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 VECTORS = "sentence_embedding"  # an output, beside STATES and LOGITS
 
 
-@dataclass
-class PaddedBatch(Batch):
-    """Texts that are padded already: the rows are there, and every place in them is a token."""
-
-    mask: Node  # [B, L]
-
-    @classmethod
-    def of(cls, net: OpenvinoNetwork) -> PaddedBatch:
-        """Make the inputs of a graph as transformers names them."""
-        names = PADDED if net.structure.token_types else PADDED[:2]
-        inputs = [
-            net("Convert", net.parameter(name, 2, "i64"), destination_type="i32") for name in names
-        ]
-        rows, mask = inputs[:2]
-        ids, types = (net("Reshape", x, [1, -1]) for x in (rows, inputs[-1]))
-        sizes = net("ShapeOf", rows)
-        places = net("ReduceProd", sizes, [0])
-        length = net("Gather", sizes, 1, 0)
-        back = net("Range", 0, places, 1)
-        firsts = net("Range", 0, places, length)
-        lengths = net("ReduceSum", mask, [1])
-        return cls(
-            net, ids, types, back, rows, lengths, firsts, None, net.structure.blank_padding, mask
-        )
-
-    @cached_property
-    def real(self) -> Node:
-        """Whether a token stands in a row there, [B, L]."""
-        return self.net("NotEqual", self.mask, 0)
-
-    @property
-    def filled(self) -> Node:
-        """Where a mask hides a place, no token stands."""
-        return self.real
-
-    def in_rows(self, x: Node) -> Node:
-        """Return what tokens have, [T, D], in their rows, [B, L, D]."""
-        sizes = self.net("ShapeOf", self.rows)
-        width = x.get_partial_shape()[1].get_length()
-        shape = self.net("Concat", sizes, self.net.constant([width]), axis=0)
-        return self.net("Reshape", x, shape)
-
-    def packed(self, x: Node) -> Node:
-        """Return what the places of all rows have: they are the tokens."""
-        return x
+def padded_batch(net: OpenvinoNetwork) -> Batch:
+    """Make the inputs of a graph as transformers names them: every place in the rows is a token."""
+    names = PADDED if net.structure.token_types else PADDED[:2]
+    inputs = [
+        net("Convert", net.parameter(name, 2, "i64"), destination_type="i32") for name in names
+    ]
+    ids, types = (net("Reshape", x, [1, -1]) for x in (inputs[0], inputs[-1]))
+    sizes = net("ShapeOf", inputs[0])
+    places = net("Range", 0, net("ReduceProd", sizes, [0]), 1)
+    rows, lengths = net("Reshape", places, sizes), net("ReduceSum", inputs[1], [1])
+    firsts = net("Gather", rows, 0, 1)
+    batch = Batch(net, ids, types, places, rows, lengths, firsts, extra=None, blanks=False)
+    batch.real = net("NotEqual", inputs[1], 0)  # also where the padding stands in front
+    return batch
 
 
-def padded_scores(net: OpenvinoNetwork, batch: PaddedBatch, reading: Reading) -> Node:
+def padded_scores(net: OpenvinoNetwork, batch: Batch, reading: Reading) -> Node:
     """Return the logits of a head, of each text [B, ...] or of each token [B, L, ...]."""
     (x,) = states(net, batch, [net.config.depth])
     if reading.mean:
         return logits(net, means(net, batch, x, 2))
     if reading.first:
         return logits(net, net("Gather", x, batch.read, 0))
-    scores = logits(net, x)
-    if len(scores.get_partial_shape()) == 1:  # [T]
-        return net("Squeeze", batch.in_rows(net("Unsqueeze", scores, 1)), [2])
-    return batch.in_rows(scores)
+    return batch.in_rows(logits(net, x))
 
 
 def named_model(net: OpenvinoNetwork, outputs: Mapping[str, Node]) -> Any:
@@ -263,10 +228,9 @@ def _added(add: OnnxNodes, node: Any, inputs: list[str]) -> str:
             return add("Cast", add("Shape", x), to=TYPES[attributes["output_type"]])
         case "NotEqual":
             return add("Not", add("Equal", *inputs))
-        case "Concat" | "GatherElements":
-            return add(kind, *inputs, axis=attributes["axis"])
-        case "Einsum":
-            return add(kind, *inputs, equation=attributes["equation"])
+        case "Concat" | "GatherElements" | "Einsum":
+            named = {name: attributes[name] for name in ("axis", "equation") if name in attributes}
+            return add(kind, *inputs, **named)
         case "Gather":
             return add(kind, *inputs[:2], axis=_constant(node, 2))
         case "Transpose":

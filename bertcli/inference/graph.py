@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.safetensors import float32_of
 from bertcli.inference.openvino import OpenvinoError, openvino_core
 from bertcli.models.distance_tables import (
@@ -30,7 +31,7 @@ from bertcli.models.distance_tables import (
 
 if TYPE_CHECKING:
     from bertcli.checkpoints.weights import Weights
-    from bertcli.families.structure import Convolution, Disentangled, TextHead
+    from bertcli.families.structure import Convolution, Disentangled
     from bertcli.inference.runner import ModelSpec, Terms
 
 Node: TypeAlias = Any  # an output of an operation of OpenVINO
@@ -618,12 +619,6 @@ def pooler(net: OpenvinoNetwork, x: Node) -> Node:
     return net("Tanh", linear(net, x, "bert.pooler.dense"))
 
 
-def own_head(net: OpenvinoNetwork, head: TextHead, x: Node) -> Node:
-    """Apply the layer that a head has in place of the pooler, [n, hidden]."""
-    x = activated(net, linear(net, x, "classifier_head.dense"), head.activation)
-    return layer_norm(net, x, "classifier_head.LayerNorm") if head.norm else x
-
-
 def word_scores(net: OpenvinoNetwork, x: Node) -> Node:
     """Score every word of the vocabulary, [..., vocabulary]."""
     name, words = "cls.predictions", net.structure.word_head
@@ -639,43 +634,20 @@ def word_scores(net: OpenvinoNetwork, x: Node) -> Node:
 
 def logits(net: OpenvinoNetwork, x: Node) -> Node:
     """Turn the states [n, hidden] of what is judged into what the class scores, [n, ...]."""
-    structure, kind = net.structure, net.weights.kind
-    match kind:
-        case "BertModel":
-            return x
-        case "BertForMaskedLM" | "BertLMHeadModel":
-            return word_scores(net, x)
-        case "BertForNextSentencePrediction":
-            return linear(net, pooler(net, x), "cls.seq_relationship")
-        case "BertForSequenceClassification" | "BertForMultipleChoice":
-            chosen = kind == "BertForMultipleChoice"
-            head = structure.choice_head if chosen else structure.text_head
-            scores = linear(
-                net, pooler(net, x) if head.pooler else own_head(net, head, x), "classifier"
-            )
-            return net("Squeeze", scores, [1]) if chosen else scores
-        case "BertForTokenClassification" | "BertForQuestionAnswering":
-            if structure.token_head is not None:
-                x = own_head(net, structure.token_head, x)
-            return linear(net, x, "classifier" if "Token" in kind else "qa_outputs")
-        case "BertForReplacedTokens":
-            x = activated(
-                net, linear(net, x, "discriminator_predictions.dense"), net.config.hidden_act
-            )
-            return net("Squeeze", linear(net, x, "discriminator_predictions.dense_prediction"), [1])
-        case unknown:
-            raise OpenvinoError(f"the CPU engine has no {unknown}")
-
-
-def log1p(net: OpenvinoNetwork, x: Node) -> Node:
-    """Return log(1 + x) of numbers from 0, small ones included.
-
-    Source: What Every Computer Scientist Should Know About Floating-Point Arithmetic, theorem 4.
-    """
-    more = net("Add", x, 1.0)
-    added = net("Subtract", more, 1.0)
-    exact = net("Divide", net("Multiply", net("Log", more), x), added)
-    return net("Select", net("Equal", added, 0.0), x, exact)
+    kind = net.weights.kind
+    parts, own = HEAD_PARTS[kind], net.structure.own_layer(kind)
+    if parts.words:
+        return word_scores(net, x)
+    if own:
+        x = activated(net, linear(net, x, "classifier_head.dense"), own.activation)
+        x = layer_norm(net, x, "classifier_head.LayerNorm") if own.norm else x
+    elif parts.pooler:
+        x = pooler(net, x)
+    if kind == "BertForReplacedTokens":
+        x = linear(net, x, "discriminator_predictions.dense")
+        x = activated(net, x, net.config.hidden_act)
+    x = linear(net, x, parts.scores) if parts.scores else x
+    return net("Squeeze", x, [1]) if parts.count == 1 else x
 
 
 def term_scores(net: OpenvinoNetwork, batch: Batch, x: Node, terms: Terms) -> Node:
@@ -688,7 +660,7 @@ def term_scores(net: OpenvinoNetwork, batch: Batch, x: Node, terms: Terms) -> No
         return net("ReduceMax", scores, [1])  # behind a text stands its first token
     scores = net("Relu", scores)
     for _ in range(terms.logarithms):
-        scores = log1p(net, scores)
+        scores = net("Log", net("Add", scores, 1.0))
     real = net("Unsqueeze", batch.real, [2])
     return net("ReduceSum", net("Select", real, scores, 0.0), [1])
 

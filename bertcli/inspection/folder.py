@@ -20,7 +20,6 @@ from typing import Any
 
 from bertcli.checkpoints import shapes
 from bertcli.checkpoints.comparison import Fit, fit, grouped, parts
-from bertcli.checkpoints.names import CLASSES
 from bertcli.checkpoints.scan import (
     STATIC,
     WeightFiles,
@@ -37,6 +36,7 @@ from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.sentence_config import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
 from bertcli.families.config_checks import HIDDEN_ACTS
+from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_object
 from bertcli.hub import ModelFolder
@@ -229,7 +229,7 @@ class FolderReport(ModelReport):
 
     def _concerns(self) -> Iterator[str]:
         config, fit, title = self.config, self.fit, self.config.family.title
-        if config.architectures and config.architectures[0] not in (*CLASSES, COLBERT):
+        if config.architectures and config.architectures[0] not in (*HEAD_PARTS, COLBERT):
             name = config.architectures[0]
             yield f"the architecture {name} is unknown: only its {title} can be used"
         if config.hidden_act not in HIDDEN_ACTS:
@@ -299,7 +299,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         raise ModelError(f"{place}: no config.json in this folder", f"in this folder: {names}")
     config = BertConfig.from_file(config_path)
     architecture = config.architectures[0] if config.architectures else "BertModel"
-    if architecture not in CLASSES:
+    if architecture not in HEAD_PARTS:
         architecture = "BertModel"
     weights = find_weights(place)
     listed = weights.format not in NAMELESS

@@ -7,15 +7,15 @@ classes of the same names in transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bertcli.families.structure import TextHead
+from bertcli.families.structure import HEAD_PARTS, HeadParts, TextHead
 from bertcli.models.activations import activation
-from bertcli.models.bert import BertModel, Kernels, as_it_is, layer_norm
+from bertcli.models.bert import BertModel, Kernels, layer_norm
 from bertcli.models.config import BertConfig
 from bertcli.models.network import Network
 
@@ -27,6 +27,7 @@ class BertWithHead(Network):
         super().__init__()
         self.bert = BertModel(config, pooler)
 
+    parts: HeadParts
     means = False  # whether the mean of a text's tokens is judged, not the first of them
 
     @property
@@ -53,16 +54,8 @@ class BertWithHead(Network):
 
     def packed_logits(self, states: Tensor) -> Tensor:
         """Turn packed states [n, hidden], of the tokens that are judged, into logits [n, ...]."""
-        logits = self.logits(states)
+        logits = self.logits(states.unsqueeze(-2) if self.parts.pooler else states)
         return logits if isinstance(logits, Tensor) else torch.stack(logits, -1)
-
-
-class BertWithTextHead(BertWithHead):
-    """The base of heads that judge the whole text, by its first token."""
-
-    def packed_logits(self, states: Tensor) -> Tensor:
-        """Turn the states of first tokens [n, hidden] into logits [n, ...]."""
-        return super().packed_logits(states.unsqueeze(-2))
 
 
 def _dropout(config: BertConfig, head: TextHead | None = None) -> nn.Dropout:
@@ -116,8 +109,8 @@ class Predictions(nn.Module):
 class BertWithWords(BertWithHead):
     """The base of heads that score words."""
 
-    def __init__(self, config: BertConfig, pooler: bool) -> None:
-        super().__init__(config, pooler)
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, self.parts.pooler)
         self.cls: Any = Predictions(config)
         self.tie()
 
@@ -133,8 +126,7 @@ class BertWithWords(BertWithHead):
 class BertForMaskedLM(BertWithWords):
     """Which words the masked tokens were."""
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, pooler=False)
+    parts = HEAD_PARTS["BertForMaskedLM"]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every word at every token, [..., L, vocabulary]."""
@@ -148,8 +140,10 @@ class BertLMHeadModel(BertForMaskedLM):
 class BertForPreTraining(BertWithWords):
     """Which words were masked, and whether the second sentence follows the first."""
 
+    parts = HEAD_PARTS["BertForPreTraining"]
+
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, pooler=True)
+        super().__init__(config)
         self.cls.seq_relationship = nn.Linear(config.hidden_size, 2)
 
     def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,8 +155,10 @@ class BertForPreTraining(BertWithWords):
 # --- judging the whole text ---
 
 
-class BertForNextSentencePrediction(BertWithTextHead):
+class BertForNextSentencePrediction(BertWithHead):
     """Whether the second sentence follows the first. Section 3.1, Task #2."""
+
+    parts = HEAD_PARTS["BertForNextSentencePrediction"]
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, pooler=True)
@@ -203,60 +199,65 @@ class OwnLayer(nn.Module):
         return transformed
 
 
-class BertWithClassifier(BertWithTextHead):
-    """The base of heads that score one vector of a text, of the pooler or of their own layer."""
+class BertWithScores(BertWithHead):
+    """The base of heads that score one vector of a text, or each token."""
 
-    def __init__(self, config: BertConfig, head: TextHead, scores: int) -> None:
-        super().__init__(config, head.pooler)
-        self.means = head.mean
-        self.classifier_head = None if head.pooler else OwnLayer(config, head)
-        self.dropout = _dropout(config, head)
-        self.classifier = nn.Linear(config.hidden_size, scores)
+    def __init__(self, config: BertConfig) -> None:
+        own: TextHead | None = getattr(config.structure, self.parts.own)
+        head = None if own is None or own.pooler else own
+        super().__init__(config, pooler=self.parts.pooler and head is None)
+        self.means = head is not None and head.mean
+        self.classifier_head = None if head is None else OwnLayer(config, head)
+        self.dropout = _dropout(config, own)
+        last = nn.Linear(config.hidden_size, self.parts.count or config.num_labels)
+        self.add_module(self.parts.scores, last)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Turn hidden states [..., L, hidden] into scores, [..., scores]."""
-        layer = self.classifier_head or self.bert.pooler
-        return self.classifier(self.dropout(layer(hidden[..., 0, :])))
+    def logits(self, hidden: Tensor) -> Any:
+        """Turn hidden states [..., L, hidden] into scores, [..., n] of a text, or [..., L, n]."""
+        x, layer = hidden, self.classifier_head
+        if self.parts.pooler:
+            x, layer = hidden[..., 0, :], layer or self.bert.pooler
+        scores = self.get_submodule(self.parts.scores)
+        return scores(self.dropout(layer(x) if layer else x))
 
 
-class BertForSequenceClassification(BertWithClassifier):
+class BertForSequenceClassification(BertWithScores):
     """Which class a text or a pair belongs to, or one score. Section 4.1."""
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, config.structure.text_head, config.num_labels)
+    parts = HEAD_PARTS["BertForSequenceClassification"]
 
 
-class BertForMultipleChoice(BertWithClassifier):
+class BertForMultipleChoice(BertWithScores):
     """Which of several continuations fits: ids are [B, choices, L]. Section 4.4."""
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, config.structure.choice_head, 1)
+    parts = HEAD_PARTS["BertForMultipleChoice"]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every choice, [..., choices]."""
-        return super().logits(hidden).squeeze(-1)
+        scores: Tensor = super().logits(hidden)
+        return scores.squeeze(-1)
 
 
-# --- judging each token ---
-
-
-def _token_layer(config: BertConfig) -> Callable[[Tensor], Tensor]:
-    head = config.structure.token_head
-    return as_it_is if head is None else OwnLayer(config, head)
-
-
-class BertForTokenClassification(BertWithHead):
+class BertForTokenClassification(BertWithScores):
     """Which class each token belongs to. Section 5.3."""
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, pooler=False)
-        self.classifier_head = _token_layer(config)
-        self.dropout = _dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+    parts = HEAD_PARTS["BertForTokenClassification"]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Score every label at every token, [..., L, labels]."""
-        return self.classifier(self.dropout(self.classifier_head(hidden)))
+
+class BertForQuestionAnswering(BertWithScores):
+    """Where in the second sentence the answer to the first starts and ends. Section 4.2."""
+
+    parts = HEAD_PARTS["BertForQuestionAnswering"]
+
+    def __init__(self, config: BertConfig) -> None:
+        config.refuse_unbuildable("BertForQuestionAnswering")
+        super().__init__(config)
+        self.dropout = nn.Dropout(config.structure.answer_dropout)
+
+    def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Score every token as the start and as the end, each [..., L]."""
+        start, end = super().logits(hidden).unbind(-1)
+        return start, end
 
 
 class ReplacedTokens(nn.Module):
@@ -277,6 +278,8 @@ class ReplacedTokens(nn.Module):
 class BertForReplacedTokens(BertWithHead):
     """Which tokens a generator has put in place of those of the text. Source: ELECTRA."""
 
+    parts = HEAD_PARTS["BertForReplacedTokens"]
+
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, pooler=False)
         self.discriminator_predictions = ReplacedTokens(config)
@@ -286,34 +289,6 @@ class BertForReplacedTokens(BertWithHead):
         return self.discriminator_predictions(hidden)
 
 
-class BertForQuestionAnswering(BertWithHead):
-    """Where in the second sentence the answer to the first starts and ends. Section 4.2."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, pooler=False)
-        config.refuse_unbuildable("BertForQuestionAnswering")
-        self.classifier_head = _token_layer(config)
-        self.dropout = nn.Dropout(config.structure.answer_dropout)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
-
-    def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Score every token as the start and as the end, each [..., L]."""
-        start, end = self.qa_outputs(self.dropout(self.classifier_head(hidden))).unbind(-1)
-        return start, end
-
-
 ARCHITECTURES: Mapping[str, type[BertModel] | type[BertWithHead]] = {
-    architecture.__name__: architecture
-    for architecture in (
-        BertModel,
-        BertForMaskedLM,
-        BertLMHeadModel,
-        BertForPreTraining,
-        BertForNextSentencePrediction,
-        BertForSequenceClassification,
-        BertForMultipleChoice,
-        BertForTokenClassification,
-        BertForQuestionAnswering,
-        BertForReplacedTokens,
-    )
+    name: globals()[name] for name in HEAD_PARTS
 }

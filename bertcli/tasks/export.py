@@ -39,16 +39,16 @@ from bertcli.hub import ModelFolder
 from bertcli.inference.cpu_engine import RowLayout
 from bertcli.inference.exported_graph import (
     VECTORS,
-    PaddedBatch,
     calibration_texts,
     loud_units,
     named_model,
+    padded_batch,
     padded_scores,
     quantized,
     write_graph,
     write_onnx,
 )
-from bertcli.inference.graph import LOGITS, STATES, Node, OpenvinoNetwork, activated, states
+from bertcli.inference.graph import LOGITS, STATES, Batch, Node, OpenvinoNetwork, activated, states
 from bertcli.inference.openvino import nncf, openvino, settings
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Reading, Tokens, result_of
@@ -71,7 +71,7 @@ ACTIVATIONS = {
 # --- what a sentence model makes of states, as embedding/pooling.py and sentence_modules.py do ---
 
 
-def pooled(net: OpenvinoNetwork, batch: PaddedBatch, x: Node, mode: str) -> Node:
+def pooled(net: OpenvinoNetwork, batch: Batch, x: Node, mode: str) -> Node:
     """Pool the states of texts, [B, L, D]: [B, D]."""
     real = net("Unsqueeze", batch.real, [2])
 
@@ -121,9 +121,7 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
     raise ModelError(f"the module {module.kind} ({what}) cannot be exported")
 
 
-def sentence_outputs(
-    net: OpenvinoNetwork, batch: PaddedBatch, embedder: Embedder
-) -> dict[str, Node]:
+def sentence_outputs(net: OpenvinoNetwork, batch: Batch, embedder: Embedder) -> dict[str, Node]:
     """Return the last states [B, L, hidden], and the vectors of texts [B, D]."""
     options, depth = embedder.options, net.config.depth
     layers = next((m for m in embedder.of_tokens if isinstance(m, WeightedLayers)), None)
@@ -196,7 +194,7 @@ def export(
         layout = RowLayout(Reading(), config.most_tokens)
         loud = loud_units(weights, spec, [layout.of(text) for text in texts])
     net = OpenvinoNetwork(rounded(weights) if options.dtype == "bfloat16" else weights, loud)
-    batch = PaddedBatch.of(net)
+    batch = padded_batch(net)
     if isinstance(model, Embedder):
         outputs = sentence_outputs(net, batch, model)
     else:

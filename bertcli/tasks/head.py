@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertcli.checkpoints.names import own_layer
 from bertcli.checkpoints.scan import bert_folder, read_config, read_modules
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, prepared
@@ -256,7 +255,7 @@ def open_classifier(
 def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
     """Return which tokens a head judges. ModelError for a vocabulary without the one it needs."""
     if spec.kind != "BertForMaskedLM":
-        own = own_layer(read_config(spec.folder), spec.kind)
+        own = read_config(spec.folder).structure.own_layer(spec.kind)
         mean = own is not None and own.mean
         return Reading(first=TASKS[spec.kind].whole and not mean, mean=mean)
     token = tokenizer.roles["mask_token"]
