@@ -117,21 +117,15 @@ def _layer(config: BertConfig, layer: int) -> Named:
     for part in ("dense", "gate") if structure.gated else ("dense",):
         yield from _part(f"{name}.intermediate.{part}", inner, width, bias=wide)
     yield from _part(f"{name}.output.dense", width, inner, bias=narrow)
-    for norm in _norms(config, layer):
+    norms = ["attention.output.LayerNorm", "output.LayerNorm"]
+    if structure.norm_first:
+        norms = ["attention.LayerNorm", "LayerNorm"][layer == 0 :]
+    for norm in norms:
         yield from _part(f"{name}.{norm}", width, bias=structure.norm_bias)
     if disentangled := structure.disentangled:
         parts = {"key": disentangled.word_to_distance, "query": disentangled.distance_to_word}
         for part in (part for part, used in parts.items() if used and not disentangled.shared):
             yield from _part(f"{name}.attention.self.distance_embedding.{part}", width, width)
-
-
-def _norms(config: BertConfig, layer: int) -> Iterator[str]:
-    if not config.structure.norm_first:
-        yield from ("attention.output.LayerNorm", "output.LayerNorm")
-        return
-    if layer:
-        yield "attention.LayerNorm"
-    yield "LayerNorm"
 
 
 def _attention(config: BertConfig, name: str, heads: int) -> Named:

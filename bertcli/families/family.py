@@ -21,9 +21,7 @@ from bertcli.files.typed_json import JsonObject
 BASE = "bert."
 PARTS = ("embeddings.", "encoder.", "pooler.")  # what BASE is the prefix of, and is left out for
 
-Ours: TypeAlias = (
-    str | tuple[str, ...]
-)  # a template, or several: stacked
+Ours: TypeAlias = str | tuple[str, ...]  # a template, or several: stacked
 Names: TypeAlias = tuple[tuple[str, Ours], ...]  # (template of the family, ours)
 
 # --- what pages have in common ---

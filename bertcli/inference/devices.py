@@ -7,12 +7,6 @@ import torch
 from bertcli.errors import UsageError
 from bertcli.inference.compute import cpu_flags, several
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-
 
 def available() -> list[str]:
     """Return the names of the devices that are here, the fastest kind first."""
@@ -50,7 +44,8 @@ def devices(names: str) -> list[torch.device]:
 
 def dtype_of(name: str) -> torch.dtype:
     """Return the number format of the computation; auto is float32."""
-    return DTYPES["float32" if name == "auto" else name]
+    dtype: torch.dtype = getattr(torch, "float32" if name == "auto" else name)
+    return dtype
 
 
 def slow(dtype: torch.dtype, device: torch.device) -> str:

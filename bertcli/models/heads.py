@@ -98,20 +98,12 @@ class BertLMPredictionHead(nn.Module):
         return self.decoder(self.transform(x))
 
 
-class Predictions(nn.Module):
-    """The parent of the masked language model head: `cls.predictions` in checkpoints."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.predictions = BertLMPredictionHead(config)
-
-
 class BertWithWords(BertWithHead):
     """The base of heads that score words."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, self.parts.pooler)
-        self.cls: Any = Predictions(config)
+        self.cls: Any = nn.ModuleDict({"predictions": BertLMPredictionHead(config)})
         self.tie()
 
     def tie(self) -> None:
@@ -260,21 +252,6 @@ class BertForQuestionAnswering(BertWithScores):
         return start, end
 
 
-class ReplacedTokens(nn.Module):
-    """The parent of ELECTRA's head: `discriminator_predictions` in checkpoints."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = activation(config.hidden_act)
-        self.dense_prediction = nn.Linear(config.hidden_size, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., hidden] to [...]."""
-        scores: Tensor = self.dense_prediction(self.activation(self.dense(x)))
-        return scores.squeeze(-1)
-
-
 class BertForReplacedTokens(BertWithHead):
     """Which tokens a generator has put in place of those of the text. Source: ELECTRA."""
 
@@ -282,11 +259,16 @@ class BertForReplacedTokens(BertWithHead):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, pooler=False)
-        self.discriminator_predictions = ReplacedTokens(config)
+        width = config.hidden_size
+        layers = {"dense": nn.Linear(width, width), "dense_prediction": nn.Linear(width, 1)}
+        self.discriminator_predictions: Any = nn.ModuleDict(layers)
+        self.activation = activation(config.hidden_act)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every token, [..., L]; above 0 it is taken for a replaced one."""
-        return self.discriminator_predictions(hidden)
+        layers = self.discriminator_predictions
+        scores: Tensor = layers.dense_prediction(self.activation(layers.dense(hidden)))
+        return scores.squeeze(-1)
 
 
 ARCHITECTURES: Mapping[str, type[BertModel] | type[BertWithHead]] = {

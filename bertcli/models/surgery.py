@@ -22,12 +22,6 @@ def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return layer
 
 
-def some_units(layer: nn.Linear, units: Tensor) -> nn.Linear:
-    """Return a layer without the others of its outputs; `units` are numbers or a mask."""
-    bias: Tensor | None = layer.bias  # torch's type says that there is one
-    return linear(layer.weight.detach()[units], None if bias is None else bias.detach()[units])
-
-
 def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
     """Prune heads: layer -> heads, both counted as in the model before any pruning.
 
@@ -65,10 +59,11 @@ def _keep_heads(attention: BertAttention, keep: list[int]) -> None:
     rows = torch.cat([torch.arange(inner.head_size) + place * inner.head_size for place in keep])
     rows = rows.to(inner.query.weight.device)
     for name in ("query", "key", "value"):
-        setattr(inner, name, some_units(getattr(inner, name), rows))
+        layer = getattr(inner, name)
+        bias = None if layer.bias is None else layer.bias.detach()[rows]
+        setattr(inner, name, linear(layer.weight.detach()[rows], bias))
     out = attention.output.dense
-    bias: Tensor | None = out.bias  # torch's type says that there is one
-    attention.output.dense = linear(out.weight.detach()[:, rows], bias)
+    attention.output.dense = linear(out.weight.detach()[:, rows], out.bias)
 
 
 def add_extra_embeddings(
