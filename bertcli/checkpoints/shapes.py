@@ -154,4 +154,4 @@ def _head(config: BertConfig, name: str) -> Named:
     if name == "BertForReplacedTokens":
         yield from _part("discriminator_predictions.dense", width, width)
     if parts.scores:
-        yield from _part(parts.scores, parts.count or config.num_labels, width)
+        yield from _part(parts.scores, parts.outputs or config.num_labels, width)

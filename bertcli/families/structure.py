@@ -84,21 +84,21 @@ class HeadParts(NamedTuple):
     own: str = ""  # the field of `Structure` that says of which kind that layer is
     words: bool = False  # `cls.predictions`, which scores words
     scores: str = ""  # the name of the last layer
-    count: int = 0  # of what that one scores; 0: of labels
+    outputs: int = 0  # of that one; 0: as many as there are labels
 
 
 HEAD_PARTS: Mapping[str, HeadParts] = {
     "BertModel": HeadParts(),
     "BertForMaskedLM": HeadParts(words=True),
     "BertLMHeadModel": HeadParts(words=True),
-    "BertForPreTraining": HeadParts(True, words=True, scores="cls.seq_relationship", count=2),
-    "BertForNextSentencePrediction": HeadParts(True, scores="cls.seq_relationship", count=2),
+    "BertForPreTraining": HeadParts(True, words=True, scores="cls.seq_relationship", outputs=2),
+    "BertForNextSentencePrediction": HeadParts(True, scores="cls.seq_relationship", outputs=2),
     "BertForSequenceClassification": HeadParts(True, "text_head", scores="classifier"),
-    "BertForMultipleChoice": HeadParts(True, "choice_head", scores="classifier", count=1),
+    "BertForMultipleChoice": HeadParts(True, "choice_head", scores="classifier", outputs=1),
     "BertForTokenClassification": HeadParts(own="token_head", scores="classifier"),
-    "BertForQuestionAnswering": HeadParts(own="token_head", scores="qa_outputs", count=2),
+    "BertForQuestionAnswering": HeadParts(own="token_head", scores="qa_outputs", outputs=2),
     "BertForReplacedTokens": HeadParts(  # behind `discriminator_predictions.dense`
-        scores="discriminator_predictions.dense_prediction", count=1
+        scores="discriminator_predictions.dense_prediction", outputs=1
     ),
 }
 

@@ -267,7 +267,7 @@ def output_of_file(net: OpenvinoNetwork, batch: Batch, path: Path) -> Node:
     if name not in outputs:
         raise _unfit(path, f"it has no output {name} (but {', '.join(sorted(outputs)) or 'none'})")
     x, config, parts = outputs[name], net.config, HEAD_PARTS[net.weights.kind]
-    width = config.vocab_size if parts.words else parts.count or config.num_labels
+    width = config.vocab_size if parts.words else parts.outputs or config.num_labels
     width = config.hidden_size if name == STATES else width
     shape = x.get_partial_shape()
     if shape.rank.is_dynamic or not shape[len(shape) - 1].compatible(net.core.Dimension(width)):

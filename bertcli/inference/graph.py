@@ -647,7 +647,7 @@ def logits(net: OpenvinoNetwork, x: Node) -> Node:
         x = linear(net, x, "discriminator_predictions.dense")
         x = activated(net, x, net.config.hidden_act)
     x = linear(net, x, parts.scores) if parts.scores else x
-    return net("Squeeze", x, [1]) if parts.count == 1 else x
+    return net("Squeeze", x, [1]) if parts.outputs == 1 else x
 
 
 def term_scores(net: OpenvinoNetwork, batch: Batch, x: Node, terms: Terms) -> Node:

@@ -199,18 +199,20 @@ class BertWithScores(BertWithHead):
         head = None if own is None or own.pooler else own
         super().__init__(config, pooler=self.parts.pooler and head is None)
         self.means = head is not None and head.mean
-        self.classifier_head = None if head is None else OwnLayer(config, head)
+        self.classifier_head: nn.Module | None = None if head is None else OwnLayer(config, head)
         self.dropout = _dropout(config, own)
-        last = nn.Linear(config.hidden_size, self.parts.count or config.num_labels)
+        last = nn.Linear(config.hidden_size, self.parts.outputs or config.num_labels)
         self.add_module(self.parts.scores, last)
 
-    def logits(self, hidden: Tensor) -> Any:
+    def logits(self, hidden: Tensor) -> Tensor:
         """Turn hidden states [..., L, hidden] into scores, [..., n] of a text, or [..., L, n]."""
         x, layer = hidden, self.classifier_head
         if self.parts.pooler:
             x, layer = hidden[..., 0, :], layer or self.bert.pooler
-        scores = self.get_submodule(self.parts.scores)
-        return scores(self.dropout(layer(x) if layer else x))
+        scores: Tensor = self.get_submodule(self.parts.scores)(
+            self.dropout(layer(x) if layer else x)
+        )
+        return scores
 
 
 class BertForSequenceClassification(BertWithScores):
@@ -226,8 +228,7 @@ class BertForMultipleChoice(BertWithScores):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every choice, [..., choices]."""
-        scores: Tensor = super().logits(hidden)
-        return scores.squeeze(-1)
+        return super().logits(hidden).squeeze(-1)
 
 
 class BertForTokenClassification(BertWithScores):
@@ -246,7 +247,9 @@ class BertForQuestionAnswering(BertWithScores):
         super().__init__(config)
         self.dropout = nn.Dropout(config.structure.answer_dropout)
 
-    def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def logits(  # type: ignore[override]  # two of each token
+        self, hidden: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Score every token as the start and as the end, each [..., L]."""
         start, end = super().logits(hidden).unbind(-1)
         return start, end
