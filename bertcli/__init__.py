@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertcli.checkpoints.load import save
-    from bertcli.cli.calls import evaluate, train
+    from bertcli.cli.app import evaluate, train
     from bertcli.errors import BertcliError
     from bertcli.files.versions import __version__
     from bertcli.hub import find_model
@@ -72,8 +72,8 @@ _PLACES = {
     "find_model": "bertcli.hub",
     "load": "bertcli.inference.torch_engine",
     "save": "bertcli.checkpoints.load",
-    "evaluate": "bertcli.cli.calls",
-    "train": "bertcli.cli.calls",
+    "evaluate": "bertcli.cli.app",
+    "train": "bertcli.cli.app",
     **dict.fromkeys(_HEADS.split(), "bertcli.models.heads"),
 }
 __all__ = [

@@ -1,7 +1,7 @@
 """The command line: `app` is the entry, and the one place where errors are shown.
 
 `commands` has the commands, one or several of a kind in a module, and the options that they alone
-have; `options` the groups that commands share, `display` what people see; `calls` are commands that
-Python calls. What a command does is in the library. Nothing imports from here. Begin with `app`,
+have; `options` the groups that commands share, `display` what people see. What a command does is in
+the library. Nothing imports from here but the two commands that Python calls. Begin with `app`,
 then read one command and the groups in its signature.
 """

@@ -353,8 +353,8 @@ class StaticReport(ModelReport):
     width: int
     config: dict[str, Any]
 
-    def to_json(self, *, with_tensors: bool = False) -> dict[str, Any]:
-        """Return the report as JSON values."""
+    def to_json(self, *, with_tree: bool = False, with_tensors: bool = False) -> dict[str, Any]:
+        """Return the report as JSON values; it has no tree."""
         dtypes: Counter[str] = Counter()
         for tensor in self.tensors:
             dtypes[tensor.dtype] += tensor.numbers

@@ -2,9 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +24,7 @@ from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
 from bertcli.inspection.folder import StaticReport, inspect_static
-from bertcli.inspection.verify import VerifyCheck, verify_file, verify_model
+from bertcli.inspection.verify import verify_file, verify_model
 
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
 FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
@@ -166,40 +165,33 @@ def inspect(
     attention.check(path)
     if path:
         sound = _file(inspect_file(path), views)
-    elif is_static((folder := target.folder(model)).path):
-        if attention.attention is not None or views.tree:
-            read_config(folder.path)  # says that there is no encoder
-        table = inspect_static(folder)
-        content = partial(table.to_json, with_tensors=views.tensors)
-        sound = _model(table, content, verify_model(table), views)
     else:
-        report = inspect_folder(folder)
-        if attention.attention is not None:
+        folder = target.folder(model)
+        static = is_static(folder.path)
+        if static and (attention.attention is not None or views.tree):
+            read_config(folder.path)  # says that there is no encoder
+        report = inspect_static(folder) if static else inspect_folder(folder)
+        if isinstance(report, FolderReport) and attention.attention is not None:
             _attention(report, attention, views, console)
             return
-        content = partial(report.to_json, with_tree=views.tree, with_tensors=views.tensors)
-        sound = _model(report, content, verify_model(report), views)
+        sound = _model(report, views)
     if not sound:
         raise typer.Exit(1)
 
 
-def _model(
-    report: FolderReport | StaticReport,
-    content: Callable[[], dict[str, Any]],
-    checks: Iterable[VerifyCheck],
-    views: ViewOptions,
-) -> bool:
+def _model(report: FolderReport | StaticReport, views: ViewOptions) -> bool:
     """Show a model, and return whether it is sound as far as that was to be verified.
 
     Nothing is checked otherwise.
     """
+    checks = verify_model(report)
     if not views.json:
         from bertcli.cli.display.inspection import show_model
 
         return show_model(report, views.chosen, checks)
     done = [*checks] if views.verify else []
     verified = {"verify": [asdict(check) for check in done]} if views.verify else {}
-    _print_json(content() | verified)
+    _print_json(report.to_json(with_tree=views.tree, with_tensors=views.tensors) | verified)
     return all(check.ok is not False for check in done)
 
 
