@@ -41,7 +41,6 @@ from bertcli.files.typed_json import parse, parse_lines
 from bertcli.files.writers import open_output, writer_of
 from bertcli.records.records import carried
 from bertcli.vectors.precision import RANGED, quantize, ranges_of, refuse_stream
-from bertcli.vectors.run_folder import FIELDS, INDEX, RAW
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedded import EmbeddedBlock
@@ -51,6 +50,7 @@ Convert = Callable[[np.ndarray], np.ndarray]
 Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several
 Row = dict[str, Any]
 
+RAW, FIELDS, INDEX = "vectors", "fields", "index"  # files that rows are kept in until then
 START, STOP = "start", "stop"
 ROW, ID, DIGEST = "row", "id", "digest"  # of the index of an output whose records have one row each
 CHUNK = 8 << 20  # bytes of vectors read at a time

@@ -41,7 +41,10 @@ from bertcli.tokenizing.columns import PLACE
 from bertcli.vectors.fingerprint import Inputs
 from bertcli.vectors.formats import (
     DIGEST,
+    FIELDS,
     ID,
+    INDEX,
+    RAW,
     ROW,
     START,
     STOP,
@@ -54,7 +57,7 @@ from bertcli.vectors.formats import (
     refuse_long_ids,
 )
 from bertcli.vectors.precision import RANGED, check_values, refuse_dense
-from bertcli.vectors.run_folder import FIELDS, INDEX, JOURNAL, RAW, WHOLE, RunFiles
+from bertcli.vectors.run_folder import JOURNAL, WHOLE, RunFiles
 
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames

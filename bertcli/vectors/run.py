@@ -1,9 +1,6 @@
 """A whole run of `bertcli embed`: from a reader to a file that can be resumed, or to a stream.
 
-An output may follow its input (``update``): texts that it holds keep their vectors, others get
-theirs. Beside the output an index has a digest of each row: of its text, and of all else that
-decides its vector. A vector is taken over where the digest is the same, so the new output has the
-bytes of a run from nothing, as far as a vector depends on its text alone.
+A stream keeps nothing, so what files need is imported with the first file.
 """
 
 from __future__ import annotations
@@ -13,26 +10,24 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertcli.checkpoints.scan import model_files
-from bertcli.embedding.embedded import COLUMNS, EmbeddedBlock, EmbedWindow, windows_of
+from bertcli.embedding.embedded import EmbeddedBlock
 from bertcli.embedding.embedder import Embedder
 from bertcli.errors import OutputError
-from bertcli.files.jsonl import objects_of
-from bertcli.files.versions import versions
 from bertcli.inference.progress import Ran, Step
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import RaggedBatch
-from bertcli.tokenizing.run import Batch, TokenCounts, TokenizeRun, each_of
+from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.fingerprint import InputDigest, Inputs, TextDigests, made_by
-from bertcli.vectors.formats import DIGEST, ROW, metas
-from bertcli.vectors.output import Sink, Target
-from bertcli.vectors.reading import Aside, floats
-from bertcli.vectors.run_folder import RunFiles
+from bertcli.vectors.formats import metas
+
+if TYPE_CHECKING:
+    from bertcli.vectors.output import Sink, Target
+    from bertcli.vectors.update import KnownVectors
 
 NOT_OF_RECORDS = ("asked", "flags", "taken", "max_record_bytes")  # no record is another by these
 LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # that the numbers depend on
@@ -54,7 +49,7 @@ class EmbedRun:
     embedder: Embedder
     reader: Reader
     target: Target | Callable[[EmbeddedBlock], None]
-    about: Mapping[str, Any] = field(default_factory=lambda: {"versions": versions(*LIBRARIES)})
+    about: Mapping[str, Any] | None = None  # for the manifest; None: the versions of libraries
     tally: TokenCounts = field(default_factory=TokenCounts)
     complete: bool = False  # whether the file was there already
     committed: int = 0  # records that a run which is resumed need not compute again
@@ -72,7 +67,7 @@ class EmbedRun:
 
         Raises OutputError when a run that is resumed saw another input.
         """
-        if isinstance(self.target, Target):
+        if not callable(self.target):
             yield from self._to_file(self.target)
             return
         for window in self.embedder.windows(self.embedder.run(self.reader)):
@@ -85,6 +80,10 @@ class EmbedRun:
                     self.target(part)
 
     def _to_file(self, target: Target) -> Iterator[Step]:
+        from bertcli.files.versions import versions
+        from bertcli.vectors.update import KnownVectors
+
+        about = self.about or {"versions": versions(*LIBRARIES)}
         embedder, source, digest = self.embedder, self.reader.source, InputDigest()
         texts = source.texts if source.pair is None else (*source.texts, source.pair)
         needed = map(Path, filter(None, [source.list_file]))
@@ -106,7 +105,7 @@ class EmbedRun:
             run = embedder.run(self.reader, full=True, blocks=blocks, start=digest.records)
             windows = embedder.windows(run)
             if target.update:  # a text has the same vector wherever the model lies
-                decides = {**maker, **self.about, "precision": target.precision}
+                decides = {**maker, **about, "precision": target.precision}
                 del decides["model"]
                 digests = TextDigests(decides, tuple(embedder.extra.limits))
                 known = KnownVectors(sink, digests, embedder.nothing)
@@ -128,7 +127,7 @@ class EmbedRun:
             self._commit(sink, inputs, digest)
             yield from sink.finishing(
                 {
-                    **self.about,
+                    **about,
                     "same_bits": embedder.runtime.same_bits,
                     "counts": asdict(self.tally) | {"skipped": self.reader.skipped},
                     "input_sha256": digest.sha.hexdigest(),
@@ -184,60 +183,3 @@ class EmbedRun:
             }
         )
         self.committed = digest.records
-
-
-class KnownVectors:
-    """The vectors of an output, if there is one, by the digests of their texts: to be closed.
-
-    ``reused`` counts texts.
-    """
-
-    def __init__(self, folder: RunFiles, digests: TextDigests, nothing: np.ndarray) -> None:
-        """Read them; ``nothing`` is of the shape of no vector, [0, D...]."""
-        self.digests, self.aside, self.reused = digests, Aside(), 0
-        exists, index = folder.output.exists(), folder.index
-        rows: dict[bytes, int] = {}
-        for _, row in chain.from_iterable(objects_of(str(index)) if index.exists() else ()):
-            if not (exists and isinstance(row.get(DIGEST), str)):
-                rows = {}
-                break
-            rows.setdefault(bytes.fromhex(row[DIGEST]), row[ROW])
-        for block in floats(str(folder.output), nothing.shape[-1]) if rows else ():
-            if block.shape[1:] == nothing.shape[1:]:  # else of another width
-                self.aside.add(block)
-        self.rows = {digest: row for digest, row in rows.items() if row < self.aside.count}
-        self.vectors = self.aside.vectors()
-        empty = index.exists() and not index.stat().st_size  # of an output without a row
-        self.without_digests = exists and not rows and not empty
-
-    def close(self) -> None:
-        """Remove them."""
-        del self.vectors
-        self.aside.close()
-
-    def windows(self, embedder: Embedder, run: TokenizeRun) -> Iterator[EmbedWindow]:
-        """Yield the windows of a run, as those of the embedder."""
-        for counts, batch in run.counted():
-            yield EmbedWindow(counts, self._parts(embedder, batch))
-
-    def _parts(self, embedder: Embedder, batch: Batch) -> Iterator[Ran | EmbeddedBlock]:
-        if not len(batch):
-            return
-        items = windows_of(each_of(batch, COLUMNS))
-        digests = self.digests.of([windows[0].record for windows in items])
-        old = np.array([self.rows.get(digest, -1) for digest in digests])
-        fresh = np.flatnonzero(old < 0)
-        if len(fresh) == len(old):
-            yield from embedder.embedded(batch)
-            return
-        vectors = self.vectors[np.maximum(old, 0)]
-        embedder.refuse(batch)
-        new = [item for at in fresh for item in items[at]]
-        for part in embedder.embedded(new):
-            if isinstance(part, Ran):
-                yield part
-            else:
-                vectors[fresh] = part.vectors
-        self.reused += len(old) - len(fresh)
-        firsts = batch if isinstance(batch, RaggedBatch) else [windows[0] for windows in items]
-        yield EmbeddedBlock(firsts, vectors)

@@ -42,6 +42,7 @@ from bertcli.files.paths import beside, sha256
 from bertcli.files.system_calls import opener, sync, sync_folder, write_all
 from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes
 from bertcli.vectors.fingerprint import Inputs, refuse_changed
+from bertcli.vectors.formats import FIELDS, INDEX, RAW
 
 VERSION = 5  # of the journal and the files beside it
 SHOWN = 60  # characters of a value in a message
@@ -50,8 +51,8 @@ CHUNK = 8 << 20  # bytes that are checked at a time
 ANOTHER = "give --overwrite, or another name"
 BEGIN_AGAIN = "--overwrite starts over"
 ENDS = (".manifest.json", ".index.jsonl", ".lock", ".run")
-PARTS = ("journal", "vectors", "fields", "index", "whole", "manifest", "making")
-JOURNAL, RAW, FIELDS, INDEX, WHOLE, MADE, MAKING = PARTS
+JOURNAL, WHOLE, MADE, MAKING = "journal", "whole", "manifest", "making"
+PARTS = (JOURNAL, RAW, FIELDS, INDEX, WHOLE, MADE, MAKING)
 
 
 class RunFiles:

@@ -16,7 +16,7 @@ from front import (
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.vectors.duplicates import Duplicates
-from bertcli.vectors.run import KnownVectors
+from bertcli.vectors.update import KnownVectors
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
 
