@@ -54,14 +54,6 @@ class TensorInfo(NamedTuple):
     strides: tuple[int, ...] | None = None  # in numbers; None where each row follows the last
 
 
-class BrokenHeader(ValueError):
-    """What is wrong with a header, and what to do about it."""
-
-    def __init__(self, why: str, hint: str = AGAIN) -> None:
-        super().__init__(why)
-        self.hint = hint
-
-
 def read_header(path: Path) -> list[TensorInfo]:
     """Return the tensors of a safetensors file in the order of their bytes.
 
@@ -69,22 +61,22 @@ def read_header(path: Path) -> list[TensorInfo]:
     """
     try:
         return tensors_in(path)
-    except BrokenHeader as broken:
-        raise ModelError(f"{path}: {broken}", broken.hint) from None
+    except ValueError as broken:
+        raise ModelError(f"{path}: {broken}", AGAIN) from None
     except OSError as failed:
         raise ModelError(f"{path}: {failed.strerror or failed}") from None
 
 
 def tensors_in(path: str | Path) -> list[TensorInfo]:
-    """Return the same as `read_header`. Raises BrokenHeader, or OSError."""
+    """Return the same as `read_header`. Raises ValueError, or OSError."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(8)
         length = int.from_bytes(head, "little")
         if length > LARGEST:
-            raise BrokenHeader(f"a header of {length:,} bytes: this is not a safetensors file")
+            raise ValueError(f"a header of {length:,} bytes: this is not a safetensors file")
         if not 2 <= length <= size - 8:
-            raise BrokenHeader(f"the header has {length:,} bytes, and the file {size:,}")
+            raise ValueError(f"the header has {length:,} bytes, and the file {size:,}")
         raw = file.read(length)
     tensors = [_tensor(name, entry, 8 + length) for name, entry in _parse(raw).items()]
     tensors.sort(key=lambda tensor: (tensor.start, tensor.nbytes))
@@ -97,12 +89,12 @@ def _parse(raw: bytes) -> dict[str, Any]:
     try:
         entries = parse(raw)
     except BadJsonError as bad:
-        raise BrokenHeader(f"the header is not valid JSON: {bad}") from None
+        raise ValueError(f"the header is not valid JSON: {bad}") from None
     if not isinstance(entries, dict):
-        raise BrokenHeader(f"the header: expected a JSON object, found {kind_of(entries)}")
+        raise ValueError(f"the header: expected a JSON object, found {kind_of(entries)}")
     for name in entries:
         if not is_text(name):
-            raise BrokenHeader(f"the header: expected tensor names, found {shown(name)}")
+            raise ValueError(f"the header: expected tensor names, found {shown(name)}")
     return {name: entry for name, entry in entries.items() if name != "__metadata__"}
 
 
@@ -113,14 +105,14 @@ def _tensor(name: str, entry: Any, data: int) -> TensorInfo:
         numbers = (*shape, start, end)
         whole = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
     except (KeyError, TypeError, ValueError):
-        raise BrokenHeader(f"{name}: dtype, shape and two data_offsets are expected") from None
+        raise ValueError(f"{name}: dtype, shape and two data_offsets are expected") from None
     if not whole or len(shape) > DIMENSIONS:
-        raise BrokenHeader(f"{name}: shape and offsets are not whole numbers from 0")
+        raise ValueError(f"{name}: shape and offsets are not whole numbers from 0")
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise BrokenHeader(f"{name}: unknown dtype {dtype!r}", f"known: {', '.join(BITS)}")
+        raise ValueError(f"{name}: unknown dtype {dtype!r}; known: {', '.join(BITS)}")
     needed = prod(shape) * BITS[dtype] // 8
     if end - start != needed:
-        raise BrokenHeader(
+        raise ValueError(
             f"{name}: {dtype} {list(shape)} needs {needed:,} bytes, not {end - start:,}"
         )
     return TensorInfo(name, dtype, tuple(shape), needed, data + start)
@@ -131,11 +123,11 @@ def _refuse_gaps(tensors: Sequence[TensorInfo], data: int, size: int) -> None:
     for tensor in tensors:
         if tensor.start != at:
             what = "overlaps the one before" if tensor.start < at else "leaves a gap before it"
-            raise BrokenHeader(f"{tensor.name} {what}")
+            raise ValueError(f"{tensor.name} {what}")
         at += tensor.nbytes
     if at != size:
         both = f"the header describes {at:,} bytes, and the file has {size:,}"
-        raise BrokenHeader(f"{both}: it is truncated" if size < at else both)
+        raise ValueError(f"{both}: it is truncated" if size < at else both)
 
 
 def float32_of(bits: np.ndarray) -> np.ndarray:

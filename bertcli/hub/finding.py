@@ -85,7 +85,7 @@ def _given(name: str, folder: Path, files: Sequence[str], revision: str | None) 
             f"model {name!r} is a folder, which has no revision {revision!r}",
             "leave out --revision, or give a hub id",
         )
-    gap = lacking(folder, files, strict=True)
+    gap = lacking(folder, files)
     if gap is None:
         return ModelFolder(name, folder, "folder")
     hint = "give a folder as save_pretrained writes it"

@@ -30,7 +30,6 @@ from bertcli.checkpoints.scan import (
     TENSORFLOW_DATA,
     TOKENIZERS,
     WEIGHTS,
-    UnsupportedModel,
     bert_folder,
     best_weights,
     find_weights,
@@ -201,32 +200,22 @@ def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = 
     return " or ".join(name for name in missing if not name.endswith(NOT_NAMED)) or None
 
 
-def lacking(folder: Path, files: Iterable[str], *, strict: bool = False) -> str | None:
+def lacking(folder: Path, files: Sequence[str]) -> str | None:
     """Name the first file that `files` needs and `folder` lacks.
 
-    A broken list of what else is needed counts as missing; with ``strict`` it is a ModelError.
+    Raises ModelError where a list of what else is needed is broken.
     """
-    files, listing = tuple(files), MODULES
-    try:
-        bert = bert_folder(folder)
-        static = [module.kind for module in read_modules(folder)[:1]] == [STATIC]
-        if missing := none_of(files, partial(_has, bert), config=not static):
-            return missing if bert == folder else f"{missing} in {bert.relative_to(folder)}"
-        if set(files).isdisjoint(WEIGHTS):
-            return None
-        listing = best_weights(lambda name: isfile(bert / name)) or TENSORFLOW
-        gaps = [path for path in find_weights(bert).files if not isfile(path)]
-        listing = MODULES
-        modules = (module.path for module in read_modules(folder) if module.kind == "Pooling")
-        configs = (folder / path / "config.json" for path in modules)  # else silently wrong vectors
-        gaps += [path for path in configs if not isfile(path)]
-    except UnsupportedModel:
-        raise
-    except ModelError:
-        if strict:
-            raise
-        return f"readable {listing}"
-    return gaps[0].relative_to(folder).as_posix() if gaps else None
+    bert, modules = bert_folder(folder), read_modules(folder)
+    static = [module.kind for module in modules[:1]] == [STATIC]
+    if missing := none_of(files, partial(_has, bert), config=not static):
+        return missing if bert == folder else f"{missing} in {bert.relative_to(folder)}"
+    if set(files).isdisjoint(WEIGHTS):
+        return None
+    configs = (  # without them, vectors are silently wrong
+        folder / module.path / "config.json" for module in modules if module.kind == "Pooling"
+    )
+    gaps = (path for path in (*find_weights(bert).files, *configs) if not isfile(path))
+    return next((gap.relative_to(folder).as_posix() for gap in gaps), None)
 
 
 def _has(folder: Path, name: str) -> bool:
