@@ -107,7 +107,7 @@ def rows_at_once(width: int, most: int) -> int:
     """
     if width > WIDEST:
         raise ValueError(f"a row has {width:,} numbers, and {WIDEST:,} is the limit")
-    return max(1, min(most, WIDEST // max(1, width)))
+    return max(1, min(most, BLOCK // max(1, width)))
 
 
 def read_blocks(file: IO[bytes], dtype: Any, rows: int, width: int, most: int) -> Iterator[Array]:
@@ -192,24 +192,14 @@ class StoredArray:
     label: str  # what its file calls the type: float32, F32
     behind: int = 0  # bytes in the file after the array
 
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self.shape[0] if len(self.shape) > 1 else 1
-
-    @property
-    def width(self) -> int:
-        """The numbers in a row."""
-        return math.prod(self.shape[1:] if len(self.shape) > 1 else self.shape)
-
     def blocks(self, most: int) -> Iterator[Array]:
         """Yield the rows in blocks of so many: [<= most, D...], or [1, width] for a list."""
-        if self.by_columns and len(self.shape) > 1:  # all of it belongs to every row
-            for whole in self.read(1, self.rows * self.width, 1):
-                yield whole.reshape(self.shape, order="F")
+        rows, *inner = self.shape if len(self.shape) > 1 else (1, *self.shape)
+        if self.by_columns:  # all of it belongs to every row
+            for whole in self.read(1, math.prod(self.shape), 1):
+                yield whole.reshape((rows, *inner), order="F")
             return
-        inner = self.shape[1:] if len(self.shape) > 1 else self.shape
-        for block in self.read(self.rows, self.width, most):
+        for block in self.read(rows, math.prod(inner), most):
             yield block.reshape(len(block), *inner)
 
 

@@ -189,7 +189,7 @@ def read_ids(place: str, path: str, form: str) -> Iterator[Numbered]:
                 f"{path}: holds {array.dtype} of shape {array.shape}, not lists of ids",
                 "ids are whole numbers of shape [records, length]",
             )
-        for rows in array.blocks(max(1, min(ROWS, BLOCK // max(1, array.width)))):
+        for rows in array.blocks(ROWS):
             yield start, rows.tolist()
             start += len(rows)
 

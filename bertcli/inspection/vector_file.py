@@ -81,7 +81,7 @@ def arrays(path: Path, report: FileReport) -> Iterator[ArrayPart]:
             width = array.shape[-1] if len(array.shape) > 1 else 1
             rows = prod(array.shape) // width if width and numeric else 0
             vectors = len(array.shape) > 1 and not array.by_columns
-            for block in chain([None], array.read(rows, width, max(1, BLOCK // max(1, width)))):
+            for block in chain([None], array.read(rows, width, BLOCK)):
                 yield ArrayPart(name, array.label, list(array.shape), block, vectors)
             if array.behind and report.format == "npy":
                 report.warnings.append("extra bytes after the end of the array")

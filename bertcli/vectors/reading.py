@@ -166,7 +166,7 @@ def _array(path: str, rows: int) -> Iterator[Array]:
                 f"{path}: holds {array.dtype} of shape {array.shape}{order}, not vectors",
                 "vectors are numbers of shape [rows, dimensions], row by row",
             )
-        if not array.rows:
+        if not array.shape[0]:
             yield np.zeros(array.shape, array.dtype)  # its width tells something
         for block in array.blocks(rows):
             yield block if block.size else block[:0]
