@@ -33,6 +33,11 @@ class Disentangled(NamedTuple):
     shared: bool  # a layer's own keys and queries are made of the vectors; or others
     norm: bool  # vectors are normalised before
 
+    @property
+    def parts(self) -> int:
+        """The scores that are added up, those of words with words among them."""
+        return 1 + self.word_to_distance + self.distance_to_word
+
 
 class Convolution(NamedTuple):
     """What neighbours say of a token is added to what the first layer makes of it (DeBERTa v2)."""

@@ -388,11 +388,8 @@ def placed(
     name = f"bert.encoder.layer.{layer}.attention.self.distance_embedding"
     if structure.disentangled:
         scores = disentangled_scores(net, batch, structure.disentangled, name, q, k)
-        parts = (
-            1 + structure.disentangled.word_to_distance + structure.disentangled.distance_to_word
-        )
         near = None if scores is None else (layer, scores)
-        return net("Multiply", q, 1 / math.sqrt(parts)), k, near
+        return net("Multiply", q, 1 / math.sqrt(structure.disentangled.parts)), k, near
     if structure.buckets:
         return q, k, ("buckets", bucket_scores(net, batch))
     if structure.rotary and (rotary := structure.rotary[layer]):
@@ -457,8 +454,7 @@ def disentangled_scores(
     k: Node,
 ) -> Node | None:
     """Return the scores of queries and keys with the distances between them, [B, H, L, L]."""
-    parts = 1 + disentangled.word_to_distance + disentangled.distance_to_word
-    if parts == 1:
+    if disentangled.parts == 1:
         return None
 
     def rows() -> Node:
@@ -488,7 +484,7 @@ def disentangled_scores(
         if part == "query":
             scores = net("Transpose", scores, [0, 1, 3, 2])
         total = scores if total is None else net("Add", total, scores)
-    return net("Multiply", total, 1 / math.sqrt(net.config.head_size * parts))
+    return net("Multiply", total, 1 / math.sqrt(net.config.head_size * disentangled.parts))
 
 
 def distance_vectors(
@@ -604,10 +600,10 @@ def combined(net: OpenvinoNetwork, layers: Sequence[Node], how: str) -> Node:
     return net({"mean": "ReduceMean", "sum": "ReduceSum"}[how], stacked, [1])
 
 
-def means(net: OpenvinoNetwork, batch: Batch, x: Node, axes: int) -> Node:
-    """Return the mean of each text's tokens, [B, ...], of [T, ...] with so many axes."""
+def means(net: OpenvinoNetwork, batch: Batch, x: Node) -> Node:
+    """Return the mean of each text's tokens, [B, ...], of [T, ...]."""
     lengths = net("Convert", batch.lengths, destination_type="f32")
-    more = list(range(2, axes + 1))
+    more = list(range(2, len(x.get_partial_shape()) + 1))
     real = net("Unsqueeze", batch.real, more)
     rows = net("Select", real, batch.in_rows(x), 0.0)
     total = net("ReduceSum", rows, [1])
@@ -692,7 +688,7 @@ def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Stored | None = None) -
     if reading.terms:
         x = term_scores(net, batch, x, reading.terms)
     elif reading.mean:
-        x = means(net, batch, x, 3 if reading.combine == "stack" else 2)
+        x = means(net, batch, x)
     else:
         x = net("Gather", x, batch.read, 0)
     if spec.pooler:

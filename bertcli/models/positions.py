@@ -166,7 +166,7 @@ class DisentangledDistance(NoDistance):
     def __init__(self, config: BertConfig, terms: Disentangled, vectors: nn.Module) -> None:
         super().__init__()
         self.terms, self.shared, self.head_size = terms, (vectors,), config.head_size
-        self.parts = 1 + terms.word_to_distance + terms.distance_to_word
+        self.parts = terms.parts
         sizes = config.hidden_size, config.num_attention_heads * config.head_size
         if terms.word_to_distance and not terms.shared:
             self.key = nn.Linear(*sizes)
