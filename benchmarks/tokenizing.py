@@ -70,8 +70,8 @@ from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 reader = Reader(Source(paths=(sys.argv[1],)))
-for batch in TokenizeRun(reader, Tokenizer.load({str(FOLDER)!r}), Layout()).batches():
-    found = batch.tokens.ids, batch.tokens.offsets
+for batch in TokenizeRun(reader, Tokenizer.load({str(FOLDER)!r}), Layout()):
+    found = batch.ids, batch.offsets
 """
 ALL_TRANSFORMERS = f"""
 import json, sys

@@ -7,17 +7,15 @@ text that came split, the words it was split into. Windows of long texts are mer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertcli.inference.progress import Ran
-from bertcli.records.records import TextBlock
-from bertcli.tokenizing.columns import Column, Encoded, RaggedBatch
-from bertcli.tokenizing.run import Batch, TokenCounts, each_of
+from bertcli.tokenizing.columns import Column, Encoded, TokenBlock
+from bertcli.tokenizing.run import TokenCounts
 
 COLUMNS = ("input_ids", "token_type_ids")  # that a model needs of each text
 TOKEN_COLUMNS = ("tokens", "offset_mapping", "sequence_ids")
@@ -85,11 +83,6 @@ def pool_words(vectors: Any, words: Sequence[slice], how: str) -> Any:
     return np.stack([WORD_POOLINGS[how](vectors[tokens]) for tokens in words])
 
 
-def windows_of(batch: Iterable[Encoded]) -> list[list[Encoded]]:
-    """Return the items record by record: most have one, those cut into windows several."""
-    return [list(same) for _, same in groupby(batch, key=lambda item: item.sample)]
-
-
 def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded, np.ndarray]:
     """Put the windows of one record together: each token once, with its vector [L, D...].
 
@@ -138,31 +131,19 @@ class EmbeddedBlock:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: TokenBlock,
         vectors: np.ndarray | list[np.ndarray],
         pieces: list[TokenVectors] | None = None,
     ) -> None:
         self.batch, self.vectors, self.pieces = batch, vectors, pieces
-        if isinstance(batch, RaggedBatch):
-            self.records, self.samples = batch.records, batch.samples
-            self.lengths, self.cuts = batch.lengths, batch.cut
-        else:
-            self.records = TextBlock.of([item.record for item in batch])
-            self.samples = [item.sample for item in batch]
-            self.lengths = [item.length for item in batch]
-            self.cuts = [item.cut for item in batch]
-
-    @cached_property
-    def items(self) -> list[Embedded]:
-        """The records one by one."""
-        pieces: Iterable[TokenVectors | None] = self.pieces or repeat(None)
-        return list(map(Embedded, each_of(self.batch, COLUMNS), self.vectors, pieces))
+        self.records, self.samples = batch.records, batch.samples
+        self.lengths, self.cuts = batch.lengths, batch.cut
 
     def __len__(self) -> int:
         return len(self.records)
 
     def __iter__(self) -> Iterator[Embedded]:
-        return iter(self.items)
+        return map(Embedded, self.batch, self.vectors, self.pieces or repeat(None))
 
 
 class EmbedWindow(NamedTuple):

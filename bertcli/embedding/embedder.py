@@ -31,7 +31,6 @@ from bertcli.embedding.embedded import (
     TokenVectors,
     joined,
     pool_words,
-    windows_of,
     words_of,
 )
 from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
@@ -61,9 +60,9 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import ORIGIN, Source
 from bertcli.records.windows import CHARACTERS
-from bertcli.tokenizing.columns import PLACE, Encoded, Layout, RaggedBatch
+from bertcli.tokenizing.columns import PLACE, Encoded, Layout, TokenBlock
 from bertcli.tokenizing.extra_columns import ExtraColumns
-from bertcli.tokenizing.run import Batch, TokenCounts, TokenizeRun, each_of
+from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -249,12 +248,12 @@ class Embedder:
         )
 
     def divided(self, reader: Reader) -> Reader:
-        """Return a reader of the pieces of long texts where those are divided, else this one."""
-        if not self.chunks:
-            return reader
-        from bertcli.tokenizing.chunks import ChunkReader
+        """Return the reader, which divides long texts where those have several vectors."""
+        if self.chunks:
+            from bertcli.tokenizing.chunks import pieces
 
-        return ChunkReader(reader, self.chunker())
+            reader.divide = partial(pieces, self.chunker())
+        return reader
 
     def places(self, reader: Reader) -> tuple[str, ...]:
         """Return the fields of records that say where they come from, beside their ids."""
@@ -333,7 +332,9 @@ class Embedder:
                 yield begun.popleft()
         yield from begun
 
-    def embedded(self, batch: Batch, work: Work | None = None) -> Iterator[Ran | EmbeddedBlock]:
+    def embedded(
+        self, batch: TokenBlock, work: Work | None = None
+    ) -> Iterator[Ran | EmbeddedBlock]:
         """Yield the records of one window with their vectors, and the batches on the way.
 
         How they are divided depends on the window alone. ``work`` is that of ``_begun``.
@@ -341,16 +342,16 @@ class Embedder:
         if not len(batch):
             return
         self.refuse(batch)
-        if not self.options.per_token or isinstance(batch, RaggedBatch):
+        if not self.options.per_token:
             yield from self._texts(batch, work or self._run(self._tokens(batch)))
             return
-        records = windows_of(batch)
+        records = split([*batch], batch.windows)
         ends = accumulate(sum(item.length for item in windows) for windows in records)
         portions = groupby(zip(ends, records, strict=True), lambda portion: portion[0] // HELD)
         for _, portion in portions:
             yield from self._pieces([windows for _, windows in portion])
 
-    def _begun(self, batch: Batch) -> Work | None:
+    def _begun(self, batch: TokenBlock) -> Work | None:
         """Hand a window out before its turn; one that is refused is refused when its turn comes."""
         try:
             self.refuse(batch)
@@ -358,23 +359,20 @@ class Embedder:
         except BertcliError:
             return None
 
-    def _tokens(self, batch: Batch) -> Tokens:
+    def _tokens(self, batch: TokenBlock) -> Tokens:
         """Return texts as the model takes them; InputError for one without the ids it needs."""
-        if isinstance(batch, RaggedBatch) or not self.extra.fields:
-            return Tokens.of(batch)
-        read = self.prepare([item.record for item in batch])  # the words that were tokenized
-        items = [item._replace(record=record) for item, record in zip(batch, read, strict=True)]
-        return Tokens.of(self.extra.added(items, self.runtime.tokenizer))
+        if self.extra.fields:
+            read = TextBlock.of(self.prepare(batch.records))  # the words that were tokenized
+            batch = self.extra.added(replace(batch, records=read), self.runtime.tokenizer)
+        return Tokens.of(batch)
 
-    def refuse(self, batch: Batch) -> None:
+    def refuse(self, batch: TokenBlock) -> None:
         """Raise InputError or ModelError for a record that can have no vector."""
         may_be_empty = self.options.per_token or self.runtime.spec.kind in (STATIC, TERM_TABLE)
-        if isinstance(batch, RaggedBatch):
-            refused = self.options.on_truncate == "error" and any(batch.cut)
-            whole = may_be_empty or all(batch.lengths)
-            if batch.records.pairs is None and whole and not refused:
-                return
-            batch = each_of(batch, COLUMNS)
+        refused = self.options.on_truncate == "error" and any(batch.cut)
+        whole = may_be_empty or all(batch.lengths)
+        if batch.records.pairs is None and whole and not refused:
+            return
         refuse_pairs(batch, self.runtime.config)
         for item in batch:
             if item.cut and self.options.on_truncate == "error":
@@ -389,12 +387,11 @@ class Embedder:
                     "leave out --no-special-tokens, or drop the text",
                 )
 
-    def _texts(self, batch: Batch, work: Work) -> Iterator[Ran | EmbeddedBlock]:
+    def _texts(self, batch: TokenBlock, work: Work) -> Iterator[Ran | EmbeddedBlock]:
         """Yield the records with a vector each, or the weights of terms, of all its windows."""
         outputs: Any = yield from work
-        windowed = [] if isinstance(batch, RaggedBatch) else batch
-        several = windows_of(windowed)
-        counts = [len(windows) for windows in several]
+        counts = batch.windows
+        several = len(counts) < len(batch)
         if self.terms:
             from bertcli.embedding.sparse import largest, merged
 
@@ -409,10 +406,11 @@ class Embedder:
             if several:
                 special = self.runtime.tokenizer.core.num_special_tokens_to_add(False)
                 special = 0 if self.sentence.static else special
-                weights = [max(1.0, float(item.length - special)) for item in windowed]
+                weights = [max(1.0, float(length - special)) for length in batch.lengths]
                 outputs = pool_windows(outputs, counts, weights)
             vectors = outputs = self._finished(outputs)
-        block = EmbeddedBlock([windows[0] for windows in several] if several else batch, vectors)
+        firsts = batch.take(accumulate(counts[:-1], initial=0)) if several else batch
+        block = EmbeddedBlock(firsts, vectors)
         refuse_infinite(block.records, outputs)
         yield block
 
@@ -422,7 +420,7 @@ class Embedder:
             add = partial(self.late.extended, special=self.options.special_tokens)
             records = [[*map(add, windows)] for windows in records]
         filled = [item for windows in records for item in windows if item.length]
-        states = iter((yield from self._run(self._tokens(filled))))
+        states = iter((yield from self._run(self._tokens(TokenBlock.of(filled, COLUMNS)))))
         nothing = np.zeros((0, *self._shape), np.float32)
         items, vectors, owners = [], [], []
         for windows in records:
@@ -439,7 +437,7 @@ class Embedder:
             items.append(item)
             vectors.append(vector)
             owners.append(pieces)
-        yield EmbeddedBlock(items, vectors, owners)
+        yield EmbeddedBlock(TokenBlock.of(items), vectors, owners)
 
     def _run(self, texts: Tokens) -> Work:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
@@ -503,20 +501,20 @@ class Embedder:
         tokens = self.runtime.tokenizer.core.get_vocab()
         return self.max_length * int(np.median([*map(len, tokens)]))
 
-    def _with_rest_counted(self, batch: Batch, counts: TokenCounts) -> Batch:
+    def _with_rest_counted(self, batch: TokenBlock, counts: TokenCounts) -> TokenBlock:
         """Return a window in which the tokens of characters that are not read count as dropped."""
-        items = list(each_of(batch, COLUMNS))
+        cut = [*batch.cut]
         prompt, lower = self.options.prompt or "", self.sentence.lower_case
-        whole = prepared([item.record for item in items], prompt, lower=lower)
+        whole = prepared(batch.records, prompt, lower=lower)
         for at, record in enumerate(whole):
             texts = [text for text in (record.text, record.pair) if isinstance(text, str)]
             rest = "".join(text[self._most_characters :] for text in texts)
             if rest:
                 tokens = self.runtime.tokenizer.core.encode(rest, add_special_tokens=False)
-                counts.truncated += not items[at].cut
+                counts.truncated += not cut[at]
                 counts.cut += len(tokens)
-                items[at] = items[at]._replace(cut=items[at].cut + len(tokens))
-        return items
+                cut[at] += len(tokens)
+        return replace(batch, cut=cut)
 
     @cached_property
     def _pooling(self) -> Finish:

@@ -202,4 +202,4 @@ def prepared(
     block, words = TextBlock.of(records), prompt.split()
     texts = [[*words, *text] if isinstance(text, list) else prompt + text for text in block.texts]
     pairs = block.pairs and [None if pair is None else change(pair) for pair in block.pairs]
-    return block.with_texts(list(map(change, texts)), pairs)
+    return replace(block, texts=list(map(change, texts)), pairs=pairs)

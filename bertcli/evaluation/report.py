@@ -180,7 +180,7 @@ class Judge:
     def _predicted(
         self,
         task: HeadTask,
-        predict: Callable[[list[Encoded]], list[Any]],
+        predict: Callable[[Sequence[Encoded]], list[Any]],
         examples: Sequence[Example],
     ) -> list[Any]:
         """Return the prediction for each example, computed window by window."""

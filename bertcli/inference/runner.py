@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
@@ -22,9 +22,8 @@ from bertcli.errors import BertcliError, UsageError, out_of_memory
 from bertcli.inference.compute import Backend, Compute
 from bertcli.inference.progress import Ran
 from bertcli.models.config import BertConfig
-from bertcli.tokenizing.columns import EXTRA, RaggedBatch
+from bertcli.tokenizing.columns import EXTRA, Encoded, TokenBlock
 from bertcli.tokenizing.ragged import offsets_of, spans
-from bertcli.tokenizing.run import Batch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,24 +41,20 @@ class Tokens:
     extra: Mapping[str, Places] = field(default_factory=dict)  # an extra embedding -> ids [T]
 
     @classmethod
-    def of(cls, batch: Batch) -> Tokens:
+    def of(cls, rows: Sequence[Encoded]) -> Tokens:
         """Return encoded texts without what the model does not need."""
-        if isinstance(batch, RaggedBatch):
-            return cls(
-                np.asarray(batch.ids, np.uint32),
-                np.asarray(batch.columns["token_type_ids"], np.uint8),
-                np.asarray(batch.offsets, np.int64),
-            )
-        columns = [item.columns for item in batch]
-        tokens = cls.listed(
-            [row["input_ids"] for row in columns], [row["token_type_ids"] for row in columns]
+        tokens = TokenBlock.of(rows, ("input_ids", "token_type_ids"))
+        columns = tokens.columns
+        return cls(
+            np.asarray(tokens.ids, np.uint32),
+            np.asarray(columns["token_type_ids"], np.uint8),
+            np.asarray(tokens.offsets, np.int64),
+            {
+                name.removeprefix(EXTRA): np.asarray(columns[name], np.int64)
+                for name in columns
+                if name.startswith(EXTRA)
+            },
         )
-        names = [name for name in columns[0] if name.startswith(EXTRA)] if columns else []
-        extra = {
-            name.removeprefix(EXTRA): np.array([n for row in columns for n in row[name]], np.int64)
-            for name in names
-        }
-        return replace(tokens, extra=extra)
 
     @classmethod
     def listed(

@@ -23,8 +23,7 @@ from bertcli.ray.shards import DEAD, Shard
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.run import WINDOW, TokenCounts
-from bertcli.tokenizing.token_output import Task, TokenOutput
+from bertcli.tokenizing.run import WINDOW, Task, TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.vectors.run_folder import RunFiles, not_resumable, object_in, put_json, refuse_changes
 
@@ -277,12 +276,11 @@ class TokenizeJob(_Job):
         """Write token ids, and their manifest."""
         task = Task(self.layout, self.extra, self.form)
         run = task.run(reader, loaded[0], self.window)
-        tokens = TokenOutput(run, task)
         manifest = manifest_beside(output)
         put_json(manifest, about)  # what is killed behind this line may be replaced
         try:
-            with open_writer(output, tokens.form, overwrite=True) as put:
-                tokens.write(tokens, put)
+            with open_writer(output, task.writer, overwrite=True) as put:
+                task.write(run, run, put)
         except BertcliError:
             if not output.exists():
                 manifest.unlink()

@@ -9,7 +9,7 @@ fields that are named instead. What a model may say is not checked here: a label
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -209,7 +209,21 @@ def read_examples(
 def _example(
     form: Form, names: FieldNames, extra: Collection[str], number: int, record: Record
 ) -> Example:
-    example, fields = _EXAMPLES[form](record, names.of(form)), record.extra or {}
+    named, fields = names.of(form), record.extra or {}
+    if form == TAG:
+        example = _tags(record, named)
+    else:
+        texts = _texts(record, named)
+        target: Any
+        if form == CLASSIFY:
+            target = _label(record, named.target)
+        elif form == MULTILABEL:
+            target = _labels(record, named.target)
+        elif form == ANSWER:
+            target = _answer(record, named.target, str(texts.pair))
+        else:
+            target = _negative(record) if form == CONTRAST else _number(record, named.target)
+        example = Example(texts, target)
     if not extra:
         return example
     record = example.record._replace(extra={name: fields.get(name) for name in extra})
@@ -225,26 +239,19 @@ def _field(record: Record, name: str) -> Any:
     return value
 
 
-def _texts(record: Record, form: Form, pair: Any) -> Record:
+def _other_kind(record: Record, name: str, value: Any, needed: str) -> InputError:
+    return InputError(f"{record.where}: field {name!r} is {kind_of(value)}, not {needed}", SKIP)
+
+
+def _texts(record: Record, form: Form) -> Record:
     """Return the record with its texts alone."""
-    for name, value in ((form.text, record.text), (form.pair, pair)):
+    pair = (record.extra or {}).get(form.pair or "")
+    for name, value in ((form.text, record.text), (form.pair or "", pair)):
         if not isinstance(value, str) and not (value is None and name == form.pair):
-            raise InputError(
-                f"{record.where}: field {name!r} is {kind_of(value)}, not a string", SKIP
-            )
+            raise _other_kind(record, name, value, "a string")
     if form.needs_pair and not pair:
         raise InputError(f"{record.where}: field {form.pair!r} is missing or empty", SKIP)
     return checked(record._replace(pair=pair or None, extra=None), Source())
-
-
-def _of_text(target: Callable[[Record, Any], Any]) -> Callable[[Record, Form], Example]:
-    """Return what reads examples of a text, maybe a pair, and one field of this kind."""
-
-    def read(record: Record, form: Form) -> Example:
-        texts = _texts(record, form, (record.extra or {}).get(form.pair or ""))
-        return Example(texts, target(record, form.target))
-
-    return read
 
 
 def _label(record: Record, name: str) -> str:
@@ -255,31 +262,25 @@ def _word(value: Any, record: Record, name: str) -> str:
     if isinstance(value, bool | int):
         return str(value).lower()
     if not isinstance(value, str):
-        raise InputError(f"{record.where}: field {name!r} is {kind_of(value)}, not a word", SKIP)
+        raise _other_kind(record, name, value, "a word")
     return value
 
 
 def _labels(record: Record, name: str) -> list[str]:
     value = (record.extra or {}).get(name)
     if isinstance(value, str):  # of CSV
-        listed = _listed(value, record) if value.startswith("[") else value.split(",")
+        try:
+            listed = parse(value) if value.startswith("[") else value.split(",")
+        except BadJsonError as bad:
+            raise InputError(f"{record.where}: {bad}", SKIP) from None
         value = [
             label.strip() if isinstance(label, str) else label for label in listed if label != ""
         ]
     if not isinstance(value, list):
-        raise InputError(f"{record.where}: field {name!r} is {kind_of(value)}, not a list", SKIP)
-    return [_word(label, record, name) for label in dict.fromkeys(map(_hashable, value))]
-
-
-def _hashable(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | None) else str(value)
-
-
-def _listed(text: str, record: Record) -> Any:
-    try:
-        return parse(text)
-    except BadJsonError as bad:
-        raise InputError(f"{record.where}: {bad}", SKIP) from None
+        raise _other_kind(record, name, value, "a list")
+    known = str, int, float, type(None)
+    labels = dict.fromkeys(label if isinstance(label, known) else str(label) for label in value)
+    return [_word(label, record, name) for label in labels]
 
 
 def _number(record: Record, name: str) -> float:
@@ -293,7 +294,7 @@ def _number(record: Record, name: str) -> float:
     return number
 
 
-def _tagged(record: Record, form: Form) -> Example:
+def _tags(record: Record, form: Form) -> Example:
     tags = _field(record, form.target)
     text = record.text
     lists = [words(entries) if isinstance(entries, str) else entries for entries in (text, tags)]
@@ -307,36 +308,21 @@ def _tagged(record: Record, form: Form) -> Example:
     return Example(record._replace(text=lists[0], extra=None), lists[1])
 
 
-def _answered(record: Record, form: Form) -> Example:
+def _answer(record: Record, name: str, context: str) -> AnswerSpan:
     extra = record.extra or {}
-    texts = _texts(record, form, extra.get(form.pair or ""))
-    answer, start = extra.get(form.target), extra.get("start")
+    answer, start = extra.get(name), extra.get("start")
     if not answer:
-        return Example(texts, AnswerSpan("", None))
+        return AnswerSpan("", None)
     if not isinstance(answer, str):
-        what = f"field {form.target!r} is {kind_of(answer)}, not a string"
-        raise InputError(f"{record.where}: {what}", SKIP)
-    at = str(texts.pair).find(answer) if start in (None, "") else int(_number(record, "start"))
-    if at < 0 or str(texts.pair)[at : at + len(answer)] != answer:
+        raise _other_kind(record, name, answer, "a string")
+    at = context.find(answer) if start in (None, "") else int(_number(record, "start"))
+    if at < 0 or context[at : at + len(answer)] != answer:
         raise InputError(f"{record.where}: the answer does not stand at {at} of the context", SKIP)
-    return Example(texts, AnswerSpan(answer, at))
+    return AnswerSpan(answer, at)
 
 
-def _contrasted(record: Record, form: Form) -> Example:
-    extra = record.extra or {}
-    negative = extra.get("negative") or None
+def _negative(record: Record) -> str | None:
+    negative = (record.extra or {}).get("negative") or None
     if negative is not None and not isinstance(negative, str):
-        kind = kind_of(negative)
-        raise InputError(f"{record.where}: field 'negative' is {kind}, not a string", SKIP)
-    return Example(_texts(record, form, extra.get(form.target)), negative)
-
-
-_EXAMPLES: Mapping[Form, Callable[[Record, Form], Example]] = {
-    CLASSIFY: _of_text(_label),
-    MULTILABEL: _of_text(_labels),
-    REGRESS: _of_text(_number),
-    TAG: _tagged,
-    ANSWER: _answered,
-    CONTRAST: _contrasted,
-    SIMILARITY: _of_text(_number),
-}
+        raise _other_kind(record, "negative", negative, "a string")
+    return negative

@@ -31,7 +31,7 @@ from bertcli.files.streams import (
 )
 from bertcli.files.typed_json import BadJsonError, parse, parse_lines
 from bertcli.files.writers import TENSORS
-from bertcli.records.read_progress import ReadProgress
+from bertcli.records.reader import Reader
 from bertcli.records.records import (
     Record,
     RecordFields,
@@ -58,7 +58,7 @@ READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format 
 SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked up anew
 
 
-def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
+def read(path: str, reader: Reader) -> Iterator[Sequence[Record]]:
     """Yield the records of one file, in the source's format or that of the suffix."""
     form = reader.source.format_of(path)
     name = "stdin" if path == "-" else path
@@ -104,7 +104,7 @@ def _not_text(head: bytes, path: str, source: Source) -> InputError | None:
     return InputError(f"{path}: is {kind}, not text", "save it as txt, csv or jsonl first")
 
 
-def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
+def arrays(place: str, form: str, path: str, reader: Reader) -> Iterator[list[Record]]:
     """NPY, NPZ and safetensors: a row is a record of token ids."""
     from bertcli.files.id_arrays import read_ids
 
@@ -119,9 +119,7 @@ def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[l
         yield reader.collect(enumerate(rows, number), parse)
 
 
-def lines(
-    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
-) -> Iterator[Sequence[Record]]:
+def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Sequence[Record]]:
     """One text per line (or up to a NUL); an empty line is an empty text."""
     source, name = reader.source, decode.name
     plain = not (source.pre_split or source.ids)
@@ -142,9 +140,7 @@ def lines(
             yield TextBlock.of_lines(texts, name, block.number)
 
 
-def whole(
-    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
-) -> Iterator[Sequence[Record]]:
+def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Sequence[Record]]:
     """One text, the whole file; its id is the name of the file."""
     source, name = reader.source, decode.name
     raw = _all_of(stream, reader, name)
@@ -159,7 +155,7 @@ def whole(
     yield reader.collect([(1, 0)], parse)
 
 
-def _all_of(stream: IO[bytes], reader: ReadProgress, name: str) -> bytes | None:
+def _all_of(stream: IO[bytes], reader: Reader, name: str) -> bytes | None:
     """Return what is left of a file; one that is larger than a record may be is skipped."""
     limit = reader.source.max_record_bytes
     parts, size = [], 0
@@ -173,7 +169,7 @@ def _all_of(stream: IO[bytes], reader: ReadProgress, name: str) -> bytes | None:
 
 
 def json_values(
-    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
+    stream: IO[bytes], decode: LineDecoder, reader: Reader
 ) -> Iterator[Sequence[Record]]:
     """One JSON array of objects or strings, each a record; what begins otherwise is JSONL."""
     name = decode.name
@@ -192,9 +188,7 @@ def json_values(
     yield reader.collect(enumerate(value_of(text, name), 1), partial(objects.record, escapes))
 
 
-def jsonl(
-    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
-) -> Iterator[Sequence[Record]]:
+def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Sequence[Record]]:
     """One JSON object per line; blank lines are skipped."""
     objects = _Objects(reader, decode.name)
 
@@ -209,7 +203,7 @@ def jsonl(
 
 
 def delimited(
-    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress, *, tabs: bool
+    stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: bool
 ) -> Iterator[Sequence[Record]]:
     """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
     source = reader.source
@@ -227,45 +221,23 @@ def delimited(
     if header is None:
         return
     rows.skip = reader.skip
-    fields = reader.table_fields(header[1], decode.name)
-    parse = partial(_row, fields, reader, decode.name, header[1])
+    names = header[1]
+    fields = reader.table_fields(names, decode.name)
+
+    def fitting(number: int, row: list[str]) -> tuple[int, list[str]]:
+        refuse_other_columns(f"{decode.name}:{number}", row, names)
+        return number, row
+
     for batch in handfuls(rows):
-        together = _rows(fields, reader, decode.name, header[1], batch)
-        yield together or reader.collect(batch, parse)
-
-
-def _rows(
-    fields: RecordFields,
-    reader: ReadProgress,
-    name: str,
-    header: list[str],
-    rows: Sequence[tuple[int, list[str]]],
-) -> TextBlock | None:
-    """Return the records of rows; None where one of them needs a closer look: see `_row`."""
-    if any(len(row) != len(header) for _, row in rows):
-        return None
-    cells = map(list, zip(*(row for _, row in rows), strict=True))
-    columns: dict[str, list[Any]] = dict(zip(header, cells, strict=True))
-    for field in (fields.pair, fields.id):
-        if field is not None:
-            columns[field] = [cell or None for cell in columns[field]]
-    return reader.block(fields, columns, name, [number for number, _ in rows])
-
-
-def _row(
-    fields: RecordFields,
-    reader: ReadProgress,
-    name: str,
-    header: list[str],
-    number: int,
-    row: list[str],
-) -> Record:
-    refuse_other_columns(f"{name}:{number}", row, header)
-    cells: dict[str, Any] = dict(zip(header, row, strict=True))
-    for field in (fields.pair, fields.id):
-        if field is not None and not cells[field]:  # an empty cell is all that CSV has for "none"
-            cells[field] = None
-    return reader.record(fields, cells, name, number)
+        if any(len(row) != len(names) for _, row in batch):
+            batch = reader.collect(iter(batch), fitting)
+        cells = zip(*(row for _, row in batch), strict=True) if batch else [()] * len(names)
+        columns: dict[str, list[Any]] = {
+            name: [*column] for name, column in zip(names, cells, strict=True)
+        }
+        for field in filter(None, (fields.pair, fields.id)):
+            columns[field] = [cell or None for cell in columns[field]]  # all that CSV has for none
+        yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
 
 
 def _pair_names(source: Source) -> list[str]:
@@ -283,7 +255,7 @@ def _pair_row(source: Source, name: str, number: int, row: list[str]) -> Record:
     return checked(Record(row[0], row[1], file=name, line=number), source)
 
 
-def parquet(place: str, path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
+def parquet(place: str, path: str, reader: Reader) -> Iterator[Sequence[Record]]:
     """Parquet, read in batches of rows and only the columns needed."""
     from bertcli.files.parquet import opened
 
@@ -295,29 +267,16 @@ def parquet(place: str, path: str, reader: ReadProgress) -> Iterator[Sequence[Re
         for name in filter(None, fields[:2]):
             table.check_text(name)
 
-        def parse(line: int, row: dict[str, Any]) -> Record:
-            for name, value in row.items():
-                if isinstance(value, bytes):
-                    raise InputError(
-                        f"{path}:{line}: field {name!r} is not valid UTF-8",
-                        "use --encoding-errors replace",
-                    )
-            return reader.record(fields, row, path, line)
-
         def large(line: int) -> None:
             reader.skip(too_large(f"{path}:{line}", source.max_record_bytes))
 
         errors = source.encoding_errors
         for first, columns in table.columns(fields.needed, source.max_record_bytes, large, errors):
             lines = range(first, first + len(columns[fields.text]))
-            together = reader.block(fields, columns, path, lines)
-            rows = (
-                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-            )
-            yield together or reader.collect(zip(lines, rows, strict=True), parse)
+            yield reader.rows(fields, columns, path, lines)
 
 
-def conll(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[list[Record]]:
+def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[list[Record]]:
     """Sentences as in CoNLL 2003: a word a line, its tag last, and a blank line after each."""
     lines: list[list[str]] = []
     start = 1
@@ -342,7 +301,7 @@ def conll(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Itera
     yield sentence()
 
 
-def _blocks(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[Block]:
+def _blocks(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Block]:
     limit = reader.source.max_record_bytes
     return blocks(stream, decode.name, decode.separator, limit, reader.skip)
 
@@ -354,7 +313,7 @@ def _numbered(block: Block) -> Iterator[tuple[int, int]]:
 class _Objects:
     """Records from lines of JSON; the fields may change from line to line."""
 
-    def __init__(self, reader: ReadProgress, name: str, *, strings: bool = False) -> None:
+    def __init__(self, reader: Reader, name: str, *, strings: bool = False) -> None:
         source = self.source = reader.source
         self.values = (list,) if source.ids else (str,) if strings else ()  # records of their own
         self.reader, self.name = reader, name
@@ -470,7 +429,7 @@ def field_names(path: str, source: Source) -> Sequence[str]:
     return ()
 
 
-FORMS: dict[str, Callable[[IO[bytes], LineDecoder, ReadProgress], Iterator[Sequence[Record]]]] = {
+FORMS: dict[str, Callable[[IO[bytes], LineDecoder, Reader], Iterator[Sequence[Record]]]] = {
     "txt": lines,
     "whole": whole,
     "jsonl": jsonl,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, repeat
 from typing import Any, NamedTuple, overload
@@ -256,61 +257,55 @@ def too_many_columns(where: str, count: int) -> InputError:
     )
 
 
+@dataclass(frozen=True, eq=False)
 class TextBlock(Sequence[Record]):
-    """Records as columns; a record is made where somebody asks for one.
+    """Records as columns, in the order of their fields; one is made where somebody asks for it.
 
-    ``pairs``, ``ids`` and ``extras`` are None where no record has any.
+    ``pairs``, ``ids``, ``extras`` and ``tokens`` are None where no record has any.
     """
 
-    def __init__(
-        self,
-        texts: list[Text],
-        files: list[str],
-        lines: Sequence[int],
-        pairs: list[Text | None] | None = None,
-        ids: list[Any] | None = None,
-        extras: list[dict[str, Any] | None] | None = None,
-    ) -> None:
-        self.texts, self.files, self.lines = texts, files, lines
-        self.pairs, self.ids, self.extras = pairs, ids, extras
+    texts: Sequence[Text]
+    pairs: Sequence[Text | None] | None
+    ids: Sequence[Any] | None
+    extras: Sequence[dict[str, Any] | None] | None
+    files: Sequence[str]
+    lines: Sequence[int]
+    tokens: Sequence[list[int] | None] | None = None
 
     @classmethod
     def of_lines(cls, texts: Sequence[Text], file: str, number: int) -> TextBlock:
         """Return texts that stand on successive lines of a file, the first on line ``number``."""
-        return cls(list(texts), [file] * len(texts), range(number, number + len(texts)))
+        lines = range(number, number + len(texts))
+        return cls(texts, None, None, None, [file] * len(texts), lines)
 
     @classmethod
-    def of(cls, records: Sequence[Record]) -> TextBlock:
+    def of(cls, records: Iterable[Record]) -> TextBlock:
         """Return records as columns."""
         if isinstance(records, TextBlock):
             return records
-        if not records:
-            return cls([], [], [])
-        texts, pairs, ids, extras, files, lines, _ = map(list, zip(*records, strict=True))
-        optional = (
-            None if column.count(None) == len(column) else column for column in (pairs, ids, extras)
+        columns: Any = [*map(list, zip(*records, strict=True))] or [[] for _ in Record._fields]
+        for at in (1, 2, 3, 6):
+            if columns[at].count(None) == len(columns[at]):
+                columns[at] = None
+        return cls(*columns)
+
+    @property
+    def columns(self) -> tuple[Sequence[Any] | None, ...]:
+        """The fields of the records, in the order of those of one."""
+        return (
+            self.texts,
+            self.pairs,
+            self.ids,
+            self.extras,
+            self.files,
+            self.lines,
+            self.tokens,
         )
-        return cls(texts, files, lines, *optional)
-
-    @classmethod
-    def joined(cls, blocks: Sequence[TextBlock]) -> TextBlock:
-        """Return the records of several blocks."""
-
-        def column(name: str) -> Any:
-            columns = [getattr(block, name) for block in blocks]
-            if all(values is None for values in columns):
-                return None
-            filled = zip(columns, blocks, strict=True)
-            return list(
-                chain(*(repeat(None, len(b)) if values is None else values for values, b in filled))
-            )
-
-        return cls(*map(column, ("texts", "files", "lines", "pairs", "ids", "extras")))
 
     @property
     def is_plain(self) -> bool:
         """Whether the records are nothing but single texts."""
-        return self._rest == (None, None, None)
+        return self.columns[1:4] == (None, None, None)
 
     @cached_property
     def is_split(self) -> bool:
@@ -329,49 +324,27 @@ class TextBlock(Sequence[Record]):
     def __len__(self) -> int:
         return len(self.texts)
 
+    def __iter__(self) -> Iterator[Record]:
+        return map(Record, *(repeat(None) if c is None else c for c in self.columns))
+
     @overload
     def __getitem__(self, at: int) -> Record: ...
     @overload
     def __getitem__(self, at: slice) -> TextBlock: ...
     def __getitem__(self, at: int | slice) -> Record | TextBlock:
-        if isinstance(at, slice):
-            return self._mapped(lambda column: column[at])
-        pair, key, extra = (None if column is None else column[at] for column in self._rest)
-        return Record(self.texts[at], pair, key, extra, self.files[at], self.lines[at])
-
-    @property
-    def _rest(self) -> tuple[list[Any] | None, ...]:
-        return self.pairs, self.ids, self.extras
-
-    def __iter__(self) -> Iterator[Record]:
-        optional = (column or repeat(None) for column in self._rest)
-        return map(Record, self.texts, *optional, self.files, self.lines)
+        fields: Any = (None if column is None else column[at] for column in self.columns)
+        return TextBlock(*fields) if isinstance(at, slice) else Record(*fields)
 
     def take(self, rows: Sequence[int]) -> TextBlock:
         """Return some of the records."""
-        return self._mapped(lambda column: [column[at] for at in rows])
-
-    def with_texts(self, texts: list[Text], pairs: list[Text | None] | None) -> TextBlock:
-        """Return the records with other texts."""
-        return TextBlock(texts, self.files, self.lines, pairs, self.ids, self.extras)
+        return TextBlock(*(c and [c[at] for at in rows] for c in self.columns))  # type: ignore[arg-type]
 
     def without(self, names: Collection[str]) -> TextBlock:
         """Return the records without these of the fields that they carry."""
         if not (names and self.extras):
             return self
-        others = [
-            {k: v for k, v in (extra or {}).items() if k not in names} for extra in self.extras
+        extras = [
+            {k: v for k, v in (extra or {}).items() if k not in names} or None
+            for extra in self.extras
         ]
-        extras: list[dict[str, Any] | None] = [extra or None for extra in others]
-        return TextBlock(
-            self.texts,
-            self.files,
-            self.lines,
-            self.pairs,
-            self.ids,
-            extras if any(others) else None,
-        )
-
-    def _mapped(self, change: Callable[[Any], Any]) -> TextBlock:
-        optional = (column and change(column) for column in self._rest)
-        return TextBlock(*map(change, (self.texts, self.files, self.lines)), *optional)
+        return replace(self, extras=extras if any(extras) else None)

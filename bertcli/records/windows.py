@@ -57,7 +57,7 @@ def _characters(value: Any) -> int:
         case None:
             return 0
         case TextBlock():
-            return _characters([value.texts, value.pairs, value.ids, value.extras])
+            return _characters(value.columns[:4])
         case Record():
             return _characters([value.text, value.pair, value.id, value.extra, value.ids])
         case dict():
@@ -71,9 +71,8 @@ def _characters(value: Any) -> int:
 def _joined(parts: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
-    if all(isinstance(part, TextBlock) for part in parts):
-        return TextBlock.joined(parts)
-    return list(chain.from_iterable(parts))
+    joined = [*chain.from_iterable(parts)]
+    return TextBlock.of(joined) if isinstance(parts[0], TextBlock) else joined
 
 
 def ahead(

@@ -245,7 +245,7 @@ class Chooser(HeadTask):
 
     def encoded(
         self, reader: Reader, tally: TokenCounts, blocks: Iterable[Sequence[Record]] | None = None
-    ) -> Iterator[list[Encoded]]:
+    ) -> Iterator[Sequence[Encoded]]:
         """Yield prompts, each with each of its choices, as tokens."""
         layout, tokenizer, first = self.layout, self.head.tokenizer, 0
         for records in windows(reader.blocks(), min(FIRST, self.head.settings.window)):
@@ -255,11 +255,10 @@ class Chooser(HeadTask):
             pairs = [pair for _, several in asked for pair in several]
             numbers = [number for number, several in asked for _ in several]
             tally.literals += tokenizer.count_literals(pairs)
-            batch = tokenizer.encode_batch(pairs, layout)
+            batch = tokenizer.encode_records(pairs, layout)
             tally.add(batch, tokenizer.limit)
             tally.records += len(asked) - len(pairs)  # a prompt is one record
-            items = zip(batch.encoded(layout.columns), numbers, strict=True)
-            yield [item._replace(sample=number) for item, number in items]
+            yield replace(batch, samples=numbers)
 
     def _asked(self, record: Record) -> list[Record]:
         """Return a prompt with each of its choices. InputError for one without a list of them."""

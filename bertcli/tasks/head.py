@@ -12,7 +12,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -39,7 +39,7 @@ from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tasks.results import Result, row
-from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.columns import Encoded, Layout, TokenBlock
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -235,7 +235,7 @@ class PooledHead(OpenModel):
     def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:
         """Return the logits of each text. ModelError for a result that is not finite."""
         logits: list[np.ndarray] = []
-        for part in self.embedder.embedded(list(batch)):
+        for part in self.embedder.embedded(TokenBlock.of(batch)):
             if not isinstance(part, Ran):
                 logits += list(part.vectors)
             elif part.warning:
@@ -377,7 +377,7 @@ class HeadTask(ABC):
 
     def encoded(
         self, reader: Reader, tally: TokenCounts, blocks: Iterable[Sequence[Record]] | None = None
-    ) -> Iterator[list[Encoded]]:
+    ) -> Iterator[Sequence[Encoded]]:
         """Yield the records of a reader, or of ``blocks``, as tokens to judge, in windows."""
         head = self.head
         run = TokenizeRun(
@@ -415,17 +415,16 @@ def without(names: Collection[str], result: Result) -> Result:
     return result._replace(record=result.record._replace(extra=others or None))
 
 
-def growing(windows: Iterable[list[Encoded]]) -> Iterator[list[Encoded]]:
-    """Cut windows into parts that become larger; the items of one record stay together."""
+def growing(windows: Iterable[TokenBlock]) -> Iterator[Sequence[Encoded]]:
+    """Cut windows into parts that become larger; the rows of one record stay together."""
     size = FIRST
     for window in windows:
-        part: list[Encoded] = []
-        for _, same in groupby(window, key=lambda item: item.sample):
-            if len(part) >= size:
-                yield part
-                size, part = 2 * size, []
-            part += same
-        yield part
+        start = 0
+        for stop in accumulate(window.windows[:-1]):
+            if stop - start >= size:
+                yield window[start:stop]
+                start, size = stop, 2 * size
+        yield window[start:]
 
 
 def command_of(folder: ModelFolder) -> str:

@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from unicodedata import category
 
 LEVELS = ("paragraph", "sentence", "word")  # the coarsest first
-WINDOW = 128  # characters in which the last boundary is looked for first
 ABBREVIATIONS = frozenset(
     """
     mr mrs ms dr prof st sr jr rev hon gen col capt lt sgt no nos vol vols fig figs ch sec art pp
@@ -59,27 +58,17 @@ _MARKS = ("Mn", "Mc", "Me")
 _LINKERS = {*"\u094d\u09cd\u0acd\u0b4d\u0c4d\u0d4d\u1039\u17d2"}  # what joins two consonants
 
 
-def boundaries(text: str, low: int, high: int, level: str) -> Iterator[int]:
-    """Yield the boundaries of a level in (low, high], in their order."""
-    for match in _PATTERNS[level].finditer(text, low, min(high + 1, len(text))):
+def boundaries(
+    text: str, low: int, high: int, level: str, *, last_first: bool = False
+) -> Iterator[int]:
+    """Yield the boundaries of a level in (low, high], in their order, or from the last one on."""
+    matches = _PATTERNS[level].finditer(text, low, min(high + 1, len(text)))
+    for match in reversed([*matches]) if last_first else matches:
         end = match.end()
         if not low < end <= high or (level == "sentence" and not _ends_sentence(text, match)):
             continue
         if is_whole(text, end, low):
             yield end
-
-
-def last_boundary(text: str, low: int, high: int, level: str) -> int | None:
-    """Return the last boundary of a level in (low, high]; None where there is none."""
-    size = WINDOW
-    while True:
-        start = max(low, high - size)
-        last = None
-        for last in boundaries(text, start, high, level):  # noqa: B007 - the last one is wanted
-            pass
-        if last is not None or start == low:
-            return last
-        size *= 4
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:

@@ -137,7 +137,7 @@ class Call:
         self,
         items: Sequence[Encoded],
         columns: Iterable[str],
-        details: Callable[[], list[Encoded]] | None = None,
+        details: Callable[[], Sequence[Encoded]] | None = None,
         *,
         batched: bool,
     ) -> BatchEncoding:
@@ -169,7 +169,7 @@ class BatchEncoding(dict[str, Any]):
     """The columns of texts, by name or as attributes, with the methods of transformers'."""
 
     def __init__(
-        self, columns: Mapping[str, Any], details: Callable[[], list[Encoded]] | None = None
+        self, columns: Mapping[str, Any], details: Callable[[], Sequence[Encoded]] | None = None
     ) -> None:
         super().__init__(columns)
         self._details = details
@@ -196,7 +196,7 @@ class BatchEncoding(dict[str, Any]):
         return self
 
     @cached_property
-    def _encoded(self) -> list[Encoded]:
+    def _encoded(self) -> Sequence[Encoded]:
         if self._details is None:
             raise UsageError("only what calling a tokenizer returns has tokens", "call it again")
         return self._details()

@@ -32,7 +32,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertcli.errors import InputError, OutputError, UsageError
-from bertcli.files.tables import TableHeader
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, row_of
 from bertcli.records.source import Source
@@ -41,7 +40,6 @@ from bertcli.tokenizing.boundaries import (
     boundaries,
     grapheme_end,
     is_whole,
-    last_boundary,
 )
 from bertcli.tokenizing.columns import PLACE, Layout
 from bertcli.tokenizing.run import TokenCounts
@@ -133,8 +131,8 @@ class TokenStarts:
     def add(self, piece: str, encoding: Encoding) -> None:
         """Take in where the tokens of the next slice begin."""
         for start, stop in encoding.offsets:
-            while start < stop and piece[start].isspace():  # it belongs to the piece before
-                start += 1
+            if piece[start : start + 1].isspace():  # it belongs to the piece before
+                start = stop - len(piece[start:stop].lstrip())
             self.starts.append(self.read + start)
         self.read += len(piece)
 
@@ -145,7 +143,6 @@ class Chunker:
     def __init__(
         self, tokenizer: Tokenizer, settings: ChunkSettings, prepare: Prepare | None = None
     ) -> None:
-        tokenizer.notice_changes()
         layout = Layout(special_tokens=settings.special_tokens, max_length=settings.max_length)
         self.tokenizer, self.settings, self.prepare = tokenizer, settings, prepare
         self.seen = 0  # characters that were counted
@@ -267,8 +264,7 @@ class Chunker:
         """Return the best place to end in (low, reach]."""
         if reach < len(text):
             for level in self.settings.levels:
-                end = last_boundary(text, low, reach, level)
-                if end is not None:
+                if end := next(boundaries(text, low, reach, level, last_first=True), None):
                     return end
         return reach
 
@@ -354,11 +350,6 @@ class ChunkRun:
                 self.chunks += len(chunks)
                 yield chunks
 
-    def header(self) -> TableHeader:
-        """Return the row that begins a table without any."""
-        carried = dict.fromkeys(self.reader.fields.carried) if self.reader.fields else {}
-        return TableHeader(dict.fromkeys(WRITTEN) | carried)
-
     def write(
         self, form: str, put: Callable[[Sequence[Any]], None], *, null: bool = False
     ) -> Iterator[int]:
@@ -373,29 +364,18 @@ class ChunkRun:
                 put([chunk_row(chunk, self.reader.source) for chunk in chunks])
             yield self.chunks
         if not self.chunks and form not in ("txt", "jsonl"):
-            put([self.header()])
+            put([self.reader.header(dict.fromkeys(WRITTEN))])
 
 
-class ChunkReader(Reader):
-    """Reads the pieces of texts as records of their own, which carry their places in the texts.
+def pieces(
+    chunker: Chunker, reader: Reader, records: Sequence[Record], first: int
+) -> Iterator[TextBlock]:
+    """Yield the pieces of texts as records of their own, which carry their places in the texts.
 
-    A text without an id has its number.
+    A text without an id has its number; ``first`` is that of the first record.
     """
-
-    def __init__(self, reader: Reader, chunker: Chunker) -> None:
-        super().__init__(reader.source, reader.warn, reader.note)
-        self.chunker = chunker
-
-    def again(self) -> Reader:
-        """Return a reader of the same pieces, from the first."""
-        return ChunkReader(super().again(), self.chunker)
-
-    def blocks(self) -> Iterator[Sequence[Record]]:
-        """Yield pieces as they become available, in lists of no fixed length."""
-        for records in super().blocks():
-            first = self.records - len(records)
-            for chunks in self.chunker.chunks(records, self.skip, first):
-                yield TextBlock.of([_record_of(chunk, self.source) for chunk in chunks])
+    for chunks in chunker.chunks(records, reader.skip, first):
+        yield TextBlock.of(_record_of(chunk, reader.source) for chunk in chunks)
 
 
 def _record_of(chunk: Chunk, source: Source) -> Record:

@@ -1,17 +1,17 @@
 """Encoded records as columns, in the names of transformers, and the layout asked of them.
 
-Records are a `RaggedBatch`, each of them is `Encoded`. A column has one entry a token.
+Records are a `TokenBlock`, each row of it is `Encoded`. A column has one entry a token.
 Truncation, windows and padding treat all columns alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from operator import sub
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from bertcli.errors import UsageError, counted
 from bertcli.files.tables import NUMERIC
@@ -180,11 +180,11 @@ class Encoded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RaggedBatch:
+class TokenBlock(Sequence[Encoded]):
     """Records and their tokens, one after another: `B` rows, `T` tokens of them together.
 
     A record has a row, or one for each of its windows. Columns and offsets are arrays, or lists
-    where few records are not worth the import of numpy.
+    where few records are not worth the import of numpy. A row is made where somebody asks for it.
     """
 
     records: TextBlock  # of the rows
@@ -194,18 +194,47 @@ class RaggedBatch:
     cut: list[int]  # [B], tokens that truncation dropped
 
     @classmethod
-    def of(cls, items: Sequence[Encoded], columns: Iterable[str]) -> RaggedBatch:
-        """Return items as lists, one after another."""
+    def of(cls, rows: Sequence[Encoded], columns: Iterable[str] = ("input_ids",)) -> TokenBlock:
+        """Return rows as lists, one after another; ``columns`` are those of no row."""
+        if isinstance(rows, TokenBlock):
+            return rows
+        names = rows[0].columns if rows else columns
         return cls(
-            TextBlock.of([item.record for item in items]),
-            [item.sample for item in items],
-            {name: list(chain.from_iterable(i.columns[name] for i in items)) for name in columns},
-            [0, *accumulate(item.length for item in items)],
-            [item.cut for item in items],
+            TextBlock.of([row.record for row in rows]),
+            [row.sample for row in rows],
+            {name: list(chain.from_iterable(row.columns[name] for row in rows)) for name in names},
+            [0, *accumulate(row.length for row in rows)],
+            [row.cut for row in rows],
         )
 
     def __len__(self) -> int:
         return len(self.records)
+
+    @overload
+    def __getitem__(self, at: int) -> Encoded: ...
+    @overload
+    def __getitem__(self, at: slice) -> TokenBlock: ...
+    def __getitem__(self, at: int | slice) -> Encoded | TokenBlock:
+        if isinstance(at, int):
+            at = range(len(self))[at]
+            return next(iter(self[at : at + 1]))
+        start, stop, _ = at.indices(len(self))
+        offsets = self.offsets[start : stop + 1]
+        begin, end = offsets[0], offsets[-1]
+        listed = isinstance(offsets, list)
+        return TokenBlock(
+            self.records[start:stop],
+            self.samples[start:stop],
+            {name: flat[begin:end] for name, flat in self.columns.items()},
+            [place - begin for place in offsets] if listed else offsets - begin,
+            self.cut[start:stop],
+        )
+
+    def __iter__(self) -> Iterator[Encoded]:
+        columns = zip(*map(self.lists, self.columns), strict=True)
+        rows = zip(self.records, columns, self.cut, self.samples, strict=True)
+        for record, values, cut, sample in rows:
+            yield Encoded(record, dict(zip(self.columns, values, strict=True)), cut, sample)
 
     @property
     def ids(self) -> Any:
@@ -218,28 +247,19 @@ class RaggedBatch:
         offsets = as_lists(self.offsets)
         return list(map(sub, offsets[1:], offsets))
 
-    def rows(self, start: int, stop: int) -> RaggedBatch:
-        """Return the rows from ``start`` to before ``stop``."""
-        offsets = self.offsets[start : stop + 1]
-        begin, end = offsets[0], offsets[-1]
-        is_list = isinstance(offsets, list)
-        return RaggedBatch(
-            self.records[start:stop],
-            self.samples[start:stop],
-            {name: flat[begin:end] for name, flat in self.columns.items()},
-            [at - begin for at in offsets] if is_list else offsets - begin,
-            self.cut[start:stop],
-        )
+    @cached_property
+    def windows(self) -> list[int]:
+        """The number of rows of each record, which are those of its windows."""
+        return [len(list(rows)) for _, rows in groupby(self.samples)]
 
-    def encoded(self, columns: Sequence[str]) -> list[Encoded]:
-        """Return the rows one by one."""
-        flat = {name: as_lists(self.columns[name]) for name in ("input_ids", *columns)}
-        bounds = pairwise(as_lists(self.offsets))
-        rows = zip(self.records, self.cut, self.samples, bounds, strict=True)
-        return [
-            Encoded(record, {name: flat[name][start:stop] for name in flat}, cut, sample)
-            for record, cut, sample, (start, stop) in rows
-        ]
+    def lists(self, name: str) -> list[Any]:
+        """Return a column as a list for each row."""
+        flat = as_lists(self.columns[name])
+        return [flat[start:stop] for start, stop in pairwise(as_lists(self.offsets))]
+
+    def take(self, rows: Iterable[int]) -> TokenBlock:
+        """Return some of the rows."""
+        return TokenBlock.of([self[row] for row in rows], self.columns)
 
 
 def as_lists(values: Any) -> Any:

@@ -14,7 +14,7 @@ from bertcli.models.config import BertConfig
 from bertcli.records.extra_ids import extra_ids, unfit_ids, word_count, word_starts
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import EXTRA, Encoded, Layout
+from bertcli.tokenizing.columns import EXTRA, Encoded, Layout, TokenBlock
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 NEEDED = ("offset_mapping", "word_ids", "sequence_ids")  # columns that tell the words of tokens
@@ -51,16 +51,16 @@ class ExtraColumns:
         asked = (reader.source.keep or "").split(",")
         return frozenset() if asked == ["*"] else frozenset(self.limits) - {*map(str.strip, asked)}
 
-    def added(self, items: Sequence[Encoded], tokenizer: Tokenizer) -> Sequence[Encoded]:
+    def added(self, rows: Sequence[Encoded], tokenizer: Tokenizer) -> TokenBlock:
         """Return encoded records with a column for each embedding.
 
         Raises InputError for a record without ids that fit its words or its tokens.
         """
-        if not self.fields:
-            return items
-        return [
-            item._replace(columns=item.columns | self._columns(item, tokenizer)) for item in items
-        ]
+        if self.fields:
+            rows = [
+                row._replace(columns=row.columns | self._columns(row, tokenizer)) for row in rows
+            ]
+        return TokenBlock.of(rows, ("input_ids", "token_type_ids"))
 
     def _columns(self, item: Encoded, tokenizer: Tokenizer) -> dict[str, list[int]]:
         words, columns = list(_words(item)), {}

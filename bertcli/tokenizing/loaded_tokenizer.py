@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import bert_folder, is_static
-from bertcli.errors import InputError, ModelError, UsageError, counted
+from bertcli.errors import InputError, ModelError, OutputError, UsageError, counted
 from bertcli.files.typed_json import NOTHING, JsonObject
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import (
@@ -51,6 +51,24 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.wordpiece import WordPieceEngine
 
 
+WHOLE = "tokenizer.json"
+KEPT = (  # settings of one class or another
+    "tokenizer_class",
+    "bos_token",
+    "eos_token",
+    "add_prefix_space",
+    "trim_offsets",
+    "do_lower_case",
+    "keep_accents",
+    "split_by_punct",
+    "model_input_names",
+)
+NORMALIZER = {  # settings that BERT's normalizer has -> their names there
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+    "clean_text": "clean_text",
+}
 MOST_PADDED = 1 << 17  # tokens; no encoder reads as many
 # What clean_up_tokenization_spaces replaces in transformers, in this order.
 CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
@@ -65,8 +83,6 @@ class LoadedTokenizer:
         self.limit = limit
         self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
         self.padding_side = settings.choice("padding_side", SIDES) or "right"
-        self.literals = SpecialTextCounter(self.core)
-        self.state = _state(self.core)  # of the core, which others are made from
         self.expected = 0  # characters that are to come, about
         self.reads_types = True  # whether the model that it is loaded for takes token types
         self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
@@ -85,25 +101,26 @@ class LoadedTokenizer:
             raise ModelError(f"{folder}: folder not found")
         if is_static(folder):
             loaded = load_as_it_is(bert_folder(folder))
-            return cls(loaded, NOTHING, None)._parsing(parse_special)
+            loaded.core.encode_special_tokens = not parse_special
+            return cls(loaded, NOTHING, None)
         folder = bert_folder(folder)
         settings = read_settings(folder)
         loaded = load(folder, settings)
-        tokenizer, core = cls(loaded, settings, sequence_limit(folder, settings)), loaded.core
-        special = core.num_special_tokens_to_add(False)
+        loaded.core.encode_special_tokens = not parse_special
+        tokenizer = cls(loaded, settings, sequence_limit(folder, settings))
+        special = loaded.core.num_special_tokens_to_add(False)
         if tokenizer.limit is not None and tokenizer.limit < special:
             raise ModelError(
                 f"{folder}: a limit of {counted(tokenizer.limit, 'token')} leaves no room for the "
                 f"{special} special tokens",
                 "correct model_max_length, max_seq_length or max_position_embeddings",
             )
-        return tokenizer._parsing(parse_special)
+        return tokenizer
 
-    def _parsing(self, special: bool) -> Self:
-        self.core.encode_special_tokens = not special
-        self.state = _state(self.core)
-        self.literals = SpecialTextCounter(self.core)
-        return self
+    @cached_property
+    def literals(self) -> SpecialTextCounter:
+        """What finds special tokens in texts."""
+        return SpecialTextCounter(self.core)
 
     @cached_property
     def engine(self) -> WordPieceEngine:
@@ -131,13 +148,10 @@ class LoadedTokenizer:
 
         return self.engine if self.words_core is self.core else WordPieceEngine(self.words_core)
 
-    def notice_changes(self) -> None:
-        """Forget what was remembered of a core that has changed since, as by ``add_tokens``."""
-        if self.state != (now := _state(self.core)):
-            self.state = now
-            self.literals = SpecialTextCounter(self.core)
-            for name in ("engine", "words_core", "words_engine"):
-                self.__dict__.pop(name, None)
+    def _begin_anew(self) -> None:
+        """Forget what was made of the core, as that changes."""
+        for name in ("literals", "engine", "words_core", "words_engine"):
+            self.__dict__.pop(name, None)
 
     @property
     def engine_used(self) -> str:
@@ -272,6 +286,56 @@ class LoadedTokenizer:
             raise AttributeError(f"a tokenizer has no attribute {name!r}")
         token = self.roles[role]
         return token if role == name else self.core.token_to_id(token)
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, which transformers loads as well.
+
+        Each appears whole. Raises OutputError when the folder cannot be written.
+        """
+        from bertcli.files.atomic import own_folder, put_files
+        from bertcli.files.jsonl import to_json
+
+        folder = Path(folder)
+        files = {
+            WHOLE: self.core.to_str(pretty=True),
+            "tokenizer_config.json": to_json(self._settings()),
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with own_folder(folder / "saving") as temporary:
+                for name, text in files.items():
+                    (temporary / name).write_text(text, encoding="utf-8")
+                put_files(temporary, folder, last=WHOLE)
+        except OSError as failed:
+            reason = failed.strerror or failed
+            raise OutputError(f"{folder}: the tokenizer cannot be written: {reason}") from failed
+
+    save_pretrained = save
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what transformers does not read in tokenizer.json."""
+        ids, normalizer = self.special_ids(), self.core.normalizer
+        roles = {role: token for role, token in self.roles.items() if token in ids}
+        added = self.core.get_added_tokens_decoder().values()
+        more = [token.content for token in added if token.special]
+        settings = {
+            "tokenizer_class": self.kind.name,
+            **{key: self.settings[key] for key in KEPT if key in self.settings},
+            **roles,
+            "extra_special_tokens": [token for token in more if token not in roles.values()],
+            **{
+                name: getattr(normalizer, own)
+                for name, own in NORMALIZER.items()
+                if hasattr(normalizer, own)
+            },
+        }
+        if self.limit is not None:
+            settings["model_max_length"] = self.limit
+        settings["padding_side"] = self.padding_side
+        settings["truncation_side"] = self.truncation_side
+        if self.clean_up is not None:
+            settings["clean_up_tokenization_spaces"] = self.clean_up
+        return settings
 
     @property
     def all_special_ids(self) -> list[int]:
@@ -428,19 +492,24 @@ class LoadedTokenizer:
         """
         several = isinstance(new_tokens, list | tuple)
         tokens: Any = list(new_tokens) if several else [new_tokens]  # type: ignore[arg-type]
+        self._begin_anew()
         add = self.core.add_special_tokens if special_tokens else self.core.add_tokens
         return add(tokens)
 
     @contextmanager
     def parsing(self, split: bool | None) -> Iterator[None]:
         """Read special tokens in texts as such, or split them as texts, while the block runs."""
-        was = self.core.encode_special_tokens
-        if split is not None:
-            self.core.encode_special_tokens = split
+        before = self.core.encode_special_tokens
+        if split is None or split == before:
+            yield
+            return
+        self._begin_anew()
+        self.core.encode_special_tokens = split
         try:
             yield
         finally:
-            self.core.encode_special_tokens = was
+            self._begin_anew()
+            self.core.encode_special_tokens = before
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         for index in set(ids):
@@ -461,24 +530,6 @@ class LoadedTokenizer:
         frame = self._frame(second)
         parts = (frame.before, first, frame.between, second or (), frame.after)
         return list(map(len, parts))
-
-
-def _state(core: Core) -> tuple[object, ...]:
-    """Return what we derive from a core and a caller may change, in a form that is cheap to make.
-
-    The words of the model itself are left out: nothing adds to those but a new model.
-    """
-    added = core.get_added_tokens_decoder()
-    return (
-        core.get_vocab_size(),
-        type(core.model).__name__,
-        core.encode_special_tokens,
-        tuple((index, repr(token)) for index, token in added.items()),
-        *(
-            part and part.__getstate__()
-            for part in (core.normalizer, core.pre_tokenizer, core.post_processor)
-        ),
-    )
 
 
 class SpecialTextCounter:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 UNLIMITED = LARGEST_NUMBER  # transformers writes 1e30 for tokenizers without a limit
 SIDES = ("left", "right")
 USUAL = {  # file -> the class of tokenizers that mostly has it
+    "vocab.txt": "BertTokenizer",
     "vocab.json": "RobertaTokenizer",
     "sentencepiece.bpe.model": "XLMRobertaTokenizer",
     "spiece.model": "AlbertTokenizer",
@@ -127,11 +128,9 @@ def load(folder: Path, settings: JsonObject) -> Loaded:
     config = next(filter(None, (read_object(folder / name) for name in CONFIGS)), NOTHING)
     if os.path.lexists(folder / "tokenizer.json"):
         return _from_json(folder, settings, config)
-    if os.path.lexists(folder / "vocab.txt"):
-        return _from_vocabulary(folder, settings, config)
-    for name in TOKENIZERS[2:]:
+    for name in TOKENIZERS[1:]:
         if os.path.lexists(folder / name):
-            return _from_older(folder / name, settings, config)
+            return _from_words(folder / name, settings, config)
     raise ModelError(
         f"{folder}: no tokenizer found in this folder",
         "a model folder has tokenizer.json or vocab.txt",
@@ -340,18 +339,42 @@ def _length(settings: JsonObject) -> int | None:
     return None if length is None or length >= UNLIMITED else int(length)
 
 
-def _from_vocabulary(folder: Path, settings: JsonObject, config: JsonObject) -> Loaded:
-    """Return the tokenizer of a folder that has a vocab.txt.
+def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
+    """Return the tokenizer of a file of words: vocab.txt, vocab.json, or a SentencePiece model."""
+    folder, warnings = path.parent, list[str]()
+    model = {".txt": "WordPiece", ".json": "BPE"}.get(path.suffix, "Unigram")
+    kind = class_of(settings, config, model)
+    if kind.make is None:
+        kind = CLASSES[USUAL[path.name]]
+    roles = {**(kind.roles or ROLES), **_named(settings)}
+    try:
+        if model == "WordPiece":
+            core, warnings = _word_pieces(path, settings, roles)
+        else:
+            core = byte_pairs(path) if model == "BPE" else pieces(path, kind, roles)
+    except BertcliError:
+        raise
+    except Exception as broken:  # tokenizers raises no narrower class
+        raise ModelError(f"{path}: not a tokenizer: {broken}") from None
+    _add_tokens(core, folder, settings, roles, kind)
+    if model != "WordPiece" and core.token_to_id(mask := roles["mask_token"]) is None:
+        core.add_special_tokens([mask])  # DeBERTa's is behind the pieces
+    _check_roles(core, roles, kind.needs, folder)
+    assert kind.make
+    kind.make(core, settings, roles)
+    return Loaded(core, kind, roles, [*warnings, *_check(core, folder)])
+
+
+def _word_pieces(
+    path: Path, settings: JsonObject, roles: Mapping[str, str]
+) -> tuple[Tokenizer, list[str]]:
+    """Return the WordPiece of a vocab.txt, and warnings.
 
     Without a ``do_lower_case`` the vocabulary decides: one with capital letters is not lower-cased.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    kind = class_of(settings, config, "WordPiece")
-    if kind is AS_IT_IS:
-        kind = CLASSES["BertTokenizer"]
-    roles = {**(kind.roles or ROLES), **_named(settings)}
-    vocabulary, warnings = read_vocabulary(folder / "vocab.txt", roles.values())
+    vocabulary, warnings = read_vocabulary(path, roles.values())
     unk = roles["unk_token"]
     core = Tokenizer(models.WordPiece(vocabulary, unk_token=unk, max_input_chars_per_word=100))
     lower = settings.switch("do_lower_case")
@@ -359,38 +382,12 @@ def _from_vocabulary(folder: Path, settings: JsonObject, config: JsonObject) -> 
         lower = not _has_capitals(vocabulary)
         if not lower:
             warnings.append(
-                f"{folder}: the vocabulary has capital letters and nothing says do_lower_case, "
-                "so text keeps its case"
+                f"{path.parent}: the vocabulary has capital letters and nothing says "
+                "do_lower_case, so text keeps its case"
             )
     core.normalizer = normalizer(settings, lower=lower)
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    _check_roles(core, roles, kind.needs, folder)
-    _add_tokens(core, folder, settings, roles, kind)
-    assert kind.make
-    kind.make(core, settings, roles)
-    return Loaded(core, kind, roles, [*warnings, *_check(core, folder)])
-
-
-def _from_older(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
-    """Return the tokenizer of a vocab.json with its merges.txt, or of a SentencePiece model."""
-    folder, model = path.parent, "BPE" if path.suffix == ".json" else "Unigram"
-    kind = class_of(settings, config, model)
-    if kind.make is None:
-        kind = CLASSES[USUAL[path.name]]
-    roles = {**(kind.roles or ROLES), **_named(settings)}
-    try:
-        core = byte_pairs(path) if model == "BPE" else pieces(path, kind, roles)
-    except BertcliError:
-        raise
-    except Exception as broken:  # tokenizers raises no narrower class
-        raise ModelError(f"{path}: not a tokenizer: {broken}") from None
-    _add_tokens(core, folder, settings, roles, kind)
-    if core.token_to_id(mask := roles["mask_token"]) is None:  # DeBERTa's is behind the pieces
-        core.add_special_tokens([mask])
-    _check_roles(core, roles, kind.needs, folder)
-    assert kind.make
-    kind.make(core, settings, roles)
-    return Loaded(core, kind, roles, _check(core, folder))
+    return core, warnings
 
 
 def _check(core: Tokenizer, folder: Path) -> list[str]:

@@ -4,7 +4,7 @@
     batch.ids       # uint32 [T]: 101 1045 2293 17953 2361 999 102 101 7632 102
     batch.offsets   # int64 [B + 1]: 0 7 10
     batch.columns["token_type_ids"]   # uint8 [T]
-    ragged_lines(batch, Layout())     # [b'{"input_ids":[101,1045,2293,17953,2361,999,102],...
+    ragged_lines(batch, ["input_ids"], [{}, {}])   # [b"...", one a text]
 
 Special tokens, truncation and padding are array operations with the rules of `columns`. orjson
 writes the ids of many texts at once, with a number between texts that is no id, and what it wrote
@@ -23,7 +23,7 @@ import orjson
 from bertcli.errors import InputError
 from bertcli.files.jsonl import to_lines
 from bertcli.records.records import Record, Text, TextBlock
-from bertcli.tokenizing.columns import Frame, Layout, RaggedBatch
+from bertcli.tokenizing.columns import Frame, Layout, TokenBlock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +64,7 @@ def encode_ragged(
     frames: Sequence[Frame],
     skip: Callable[[InputError], None],
     first: int = 0,
-) -> RaggedBatch:
+) -> TokenBlock:
     """Return the tokens of records, of which the first is so much in the run.
 
     ``frames`` are the special tokens of a single text and of a pair. A record that cannot be
@@ -134,7 +134,7 @@ def encode_ragged(
     for name in set(layout.columns) - {"input_ids"}:
         columns[name] = np.repeat(of_parts(kinds[name], np.uint8), sizes)
     cut = (lengths - left).sum(axis=0).tolist()
-    return RaggedBatch(block, samples, columns, offsets_of(whole), cut)
+    return TokenBlock(block, samples, columns, offsets_of(whole), cut)
 
 
 def _ids(tokenizer: LoadedTokenizer, texts: Sequence[Text]) -> tuple[Ids, Counts]:
@@ -161,31 +161,46 @@ def _left(lengths: Counts, room: Counts, strategy: str) -> tuple[Counts, NDArray
     return left, over & (left[int(strategy == "only_second")] <= 0)
 
 
-def ragged_lines(batch: RaggedBatch, layout: Layout, extra: Sequence[str] = ()) -> list[bytes]:
+def ragged_lines(
+    batch: TokenBlock, names: Sequence[str], rows: Sequence[dict[str, Any]]
+) -> list[bytes]:
     """Return the lines of a batch of arrays, many in each of these.
 
-    They have the bytes of `files.jsonl.to_json`. ``extra`` are fields that are no columns, as in
-    `run.row`.
+    They have the bytes of `files.jsonl.to_json`. ``names`` are the columns, ``rows`` what stands
+    around them: the ids before, all else behind.
     """
     written, start = [], 0
     while start < len(batch):
         end = batch.offsets[start] + TOGETHER  # more where one record alone has more
         stop = max(start + 1, int(batch.offsets.searchsorted(end, "right")) - 1)
-        rows, start = batch.rows(start, stop), stop
-        heads, ends = _around(rows, extra)
-        columns = [heads, _numbers(rows), *_flags(rows, layout.columns[1:])]
-        if "length" in extra:
-            columns.append([b'],"length":%d' % length for length in rows.lengths])
-            ends = [end[1:] for end in ends]
-        columns.append(ends)
-        parts = [b""] * (len(columns) * len(rows))
+        part = batch[start:stop]
+        heads, ends = _around(rows[start:stop])
+        columns = [heads, _numbers(part), *_flags(part, names[1:]), ends]
+        parts = [b""] * (len(columns) * len(part))
         for at, column in enumerate(columns):
             parts[at :: len(columns)] = column
         written.append(b"".join(parts))
+        start = stop
     return written
 
 
-def _flags(batch: RaggedBatch, names: Sequence[str]) -> list[list[bytes]]:
+def _around(rows: Sequence[dict[str, Any]]) -> tuple[list[bytes], list[bytes]]:
+    """Return what comes before the ids of every text, and what ends its line."""
+    first, last = b'"input_ids":[', b"]}\n"
+    if not any(rows):
+        return [b"{" + first] * len(rows), [last] * len(rows)
+    ids = [{"id": row.pop("id")} if "id" in row else {} for row in rows]
+    heads = [line[:-1] + b"," + first if line else b"{" + first for line in _objects(ids)]
+    return heads, [b"]," + line[1:] + b"\n" if line else last for line in _objects(rows)]
+
+
+def _objects(rows: Sequence[dict[str, Any]]) -> list[bytes]:
+    """Return rows as JSON, those without a field as nothing."""
+    lines = iter(to_lines([row for row in rows if row]).encode().split(b"\n"))
+    return [next(lines) if row else b"" for row in rows]
+
+
+def _flags(batch: TokenBlock, names: Sequence[str]) -> list[list[bytes]]:
     """Return columns of digits for every row, commas between them, and what begins each."""
     columns = [(b'],"%s":[' % name.encode(), batch.columns[name]) for name in names]
     if all((column == column[:1]).all() for _, column in columns):  # so are rows of a length
@@ -204,33 +219,7 @@ def _flags(batch: RaggedBatch, names: Sequence[str]) -> list[list[bytes]]:
     return written
 
 
-def _around(batch: RaggedBatch, extra: Sequence[str]) -> tuple[list[bytes], list[bytes]]:
-    """Return what comes before the ids of every text, and what ends its line."""
-    records, first = batch.records, b'"input_ids":['
-    heads = [b"{" + first] * len(batch)
-    if records.ids is not None:
-        keys = [{} if key is None else {"id": key} for key in records.ids]
-        objects = zip(keys, _objects(keys), strict=True)
-        heads = [line[:-1] + (b"," if key else b"") + first for key, line in objects]
-    if "text" not in extra and records.extras is None:
-        if not any(batch.cut):
-            return heads, [b"]}\n"] * len(batch)
-        return heads, [b'],"truncated":%d}\n' % cut if cut else b"]}\n" for cut in batch.cut]
-    endings = []
-    for record, cut in zip(records, batch.cut, strict=True):
-        ending: dict[str, Any] = {}
-        if "text" in extra:
-            ending["text"] = record.text
-            if record.pair is not None:
-                ending["pair"] = record.pair
-        if cut:
-            ending["truncated"] = cut
-        endings.append(ending | (record.extra or {}))
-    objects = zip(endings, _objects(endings), strict=True)
-    return heads, [b"]" + (b"," if ending else b"") + line[1:] + b"\n" for ending, line in objects]
-
-
-def _numbers(batch: RaggedBatch) -> list[bytes]:
+def _numbers(batch: TokenBlock) -> list[bytes]:
     """Return the ids of every text, commas between them."""
     offsets, ids, between = batch.offsets, batch.ids, 2**32 - 1
     filled = np.diff(offsets) > 0
@@ -243,7 +232,3 @@ def _numbers(batch: RaggedBatch) -> list[bytes]:
         return numbers
     texts = iter(numbers)
     return [next(texts) if is_filled else b"" for is_filled in filled.tolist()]
-
-
-def _objects(rows: Sequence[dict[str, Any]]) -> list[bytes]:
-    return to_lines(rows).encode().split(b"\n")[:-1]

@@ -1,19 +1,31 @@
-"""Records to encoded records, a window at a time, with a tally of what happened to them."""
+"""Runs over records: tokens a window at a time, what `tokenize` writes of them, and the way back.
+
+    task = Task(Layout())
+    run = task.run(reader, tokenizer, window)
+    with open_writer(path, task.writer) as put:
+        task.write(run, run, put)
+
+Many records go as arrays from the tokenizer to the file (`ragged` makes lines of them), few
+as rows. The bytes are the same either way.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import repeat
 from typing import Any
 
 from bertcli.errors import InputError
+from bertcli.files.jsonl import to_lines
 from bertcli.files.streams import size_on_disk
 from bertcli.files.system_calls import cores
-from bertcli.files.tables import NUMERIC, Made, Numbers, TableHeader
+from bertcli.files.tables import NUMERIC, ColumnTable, FlatLists, Made, Numbers, TableHeader
+from bertcli.files.writers import TENSORS, to_text
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, row_of
 from bertcli.records.windows import CHARACTERS, ahead, windows
-from bertcli.tokenizing.columns import Encoded, Layout, RaggedBatch
+from bertcli.tokenizing.columns import Layout, TokenBlock
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 Prepare = Callable[[Sequence[Record]], Sequence[Record]]
@@ -22,13 +34,8 @@ BLOCKS = 8  # of a file that are tokenized before their turn to be written, a MB
 THREADS = 8  # that make arrays: Python, which has one lock, feeds no more
 
 
-Batch = Sequence[Encoded] | RaggedBatch
 _Group = tuple[Sequence[Record], int]
-
-
-def each_of(batch: Batch, columns: Sequence[str]) -> Sequence[Encoded]:
-    """Return the records of a batch one by one."""
-    return batch.encoded(columns) if isinstance(batch, RaggedBatch) else batch
+LINES, TABULAR = ("jsonl", "txt"), ("csv", "tsv", "parquet")
 
 
 @dataclass
@@ -44,7 +51,7 @@ class TokenCounts:
     literals: int = 0  # special tokens that stood in the text
     empty: int = 0  # texts without a character
 
-    def add(self, batch: RaggedBatch, limit: int | None) -> None:
+    def add(self, batch: TokenBlock, limit: int | None) -> None:
         """Count the records of one window."""
         self.records += len({*batch.samples})
         self.tokens += len(batch.ids)
@@ -73,7 +80,7 @@ class TokenizeRun:
     reader: Reader
     tokenizer: Tokenizer
     layout: Layout
-    window: int = WINDOW
+    window: int | None = None  # records tokenized together; None: WINDOW, or as they were read
     full: bool = False  # whether every window has that many records, however slowly they come
     characters: int = CHARACTERS  # with which a window ends early
     prepare: Prepare | None = None  # what is done to records before
@@ -81,64 +88,49 @@ class TokenizeRun:
     start: int = 0  # the number of the first record in them
     tally: TokenCounts = field(default_factory=TokenCounts)
 
-    def __iter__(self) -> Iterator[list[Encoded]]:
-        """Yield windows of encoded records in input order."""
-        for counts, batch in self.counted():
+    def __iter__(self) -> Iterator[TokenBlock]:
+        """Yield the tokens of the records in input order, a window at a time."""
+        for counts, tokens in self.counted():
             self.tally.merge(counts)
-            if len(batch):
-                yield list(each_of(batch, self.layout.columns))
+            if len(tokens):
+                yield tokens
 
-    def counted(self) -> Iterator[tuple[TokenCounts, Batch]]:
-        """Yield the windows with their counts, for whoever keeps the tally; some may be empty."""
-        for counts, batch in self._counted(self._windows()):
-            yield counts, batch if self.layout.is_flat else batch.encoded(self.layout.columns)
+    def counted(self) -> Iterator[tuple[TokenCounts, TokenBlock]]:
+        """Yield the windows with their counts, for whoever keeps the tally; some may be empty.
 
-    def batches(self) -> Iterator[RaggedBatch]:
-        """Yield the records, where arrays can say all of them a block at a time as it was read.
-
-        A window of a certain size is kept where it has to be ``full``.
+        Where arrays can say all, those of several are made by threads at a time: what they do is
+        mostly done without Python's lock.
         """
-        by_block = self.layout.is_flat and not self.full
-        blocks = self.reader.blocks() if by_block else self._windows()
-        for counts, batch in self._counted(blocks, BLOCKS if by_block else 1):
-            self.tally.merge(counts)
-            if len(batch):
-                yield batch
-
-    def _windows(self) -> Iterator[Sequence[Record]]:
-        blocks = self.blocks or self.reader.blocks()
-        return windows(blocks, self.window, full=self.full, characters=self.characters)
-
-    def _counted(
-        self, groups: Iterator[Sequence[Record]], most: int = 1
-    ) -> Iterator[tuple[TokenCounts, RaggedBatch]]:
-        """Yield groups of records with their counts; ``most`` wait for the caller.
-
-        Arrays are made by several threads: what they do is mostly done without Python's lock.
-        """
+        groups: Iterable[Sequence[Record]] = self.blocks or self.reader.blocks()
+        most = BLOCKS if self.window is None and self.layout.is_flat else 1
+        if most == 1:
+            size = self.window or WINDOW
+            groups = windows(groups, size, full=self.full, characters=self.characters)
         self.tokenizer.expected = size_on_disk(self.reader.source.paths) or 0
-        threads = min(most, THREADS, cores())
-        for counts, batch, failures in ahead(
-            self._numbered(groups), self._tokenized, threads=threads, most=most
+        for counts, tokens, failures in ahead(
+            self._numbered(groups),
+            self._tokenized,
+            threads=min(most, THREADS, cores()),
+            most=most,
         ):
             for failure in failures:
                 self.reader.skip(failure)
-            yield counts, batch
+            yield counts, tokens
 
-    def _numbered(self, groups: Iterator[Sequence[Record]]) -> Iterator[_Group]:
+    def _numbered(self, groups: Iterable[Sequence[Record]]) -> Iterator[_Group]:
         """Yield groups of records, and the number of the first."""
         first = self.start
         for records in groups:
             yield records, first
             first += len(records)
 
-    def _tokenized(self, group: _Group) -> tuple[TokenCounts, RaggedBatch, list[InputError]]:
+    def _tokenized(self, group: _Group) -> tuple[TokenCounts, TokenBlock, list[InputError]]:
         """Return the counts of a group, its tokens, and why records are left out."""
         records, first = group
         failures: list[InputError] = []
         texts = self.prepare(records) if self.prepare else records
         counts = TokenCounts(literals=self.tokenizer.count_literals(texts))
-        batch = self.tokenizer.encode_batch(texts, self.layout, skip=failures.append, first=first)
+        batch = self.tokenizer.encode_records(texts, self.layout, skip=failures.append, first=first)
         if self.prepare:  # what was read is what is spoken of from here on
             rows = [sample - first for sample in batch.samples]
             batch = replace(batch, records=TextBlock.of(records).take(rows))
@@ -146,59 +138,169 @@ class TokenizeRun:
         return counts, batch, failures
 
 
-def row(
-    encoded: Encoded, layout: Layout, *, extra: Sequence[str] = (), sparse: bool = True
-) -> dict[str, Any]:
-    """Return what is written for a record: its id, columns, and the ``extra`` fields by name.
+@dataclass(frozen=True)
+class Task:
+    """What is to be written of records, and in which form.
 
-    Extra fields are ``length``, ``text`` and ``overflow_to_sample_mapping``. Unless ``sparse``,
-    columns are lists, and a field that only some records have (``truncated``) is there for all.
-    Raises InputError when a field that the record carries has the name of one of these.
+    The ``extra`` fields are ``length``, ``text`` and ``overflow_to_sample_mapping``.
     """
-    record = encoded.record
-    columns: dict[str, Any] = {}
-    for name in layout.columns:
-        column = encoded.columns[name]
-        if sparse and name in NUMERIC:
-            column = Numbers(column)
-        columns[name] = column if sparse else Made(column)
-    if "length" in extra:
-        columns["length"] = encoded.length
-    if "text" in extra:
-        columns["text"] = record.text
-        if record.pair is not None or not sparse:
-            columns["pair"] = record.pair
-    if "overflow_to_sample_mapping" in extra:
-        columns["overflow_to_sample_mapping"] = encoded.sample
-    if encoded.cut or not (sparse or layout.truncation == "do_not_truncate"):
-        columns["truncated"] = encoded.cut
-    return row_of(record, columns)
+
+    layout: Layout
+    extra: tuple[str, ...] = ()
+    form: str = "jsonl"
+    only_count: bool = False
+    ragged: bool = False  # arrays of the forms npz and safetensors are flat
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The names that are written, which no carried field may have."""
+        if self.only_count:
+            return frozenset({"id", "length"})
+        pair = ("pair",) if "text" in self.extra else ()
+        cut = () if self.layout.truncation == "do_not_truncate" else ("truncated",)
+        return frozenset({"id", *self.layout.columns, *self.extra, *pair, *cut})
+
+    def run(self, reader: Reader, tokenizer: Tokenizer, window: int) -> TokenizeRun:
+        """Return the run over these records; ``window`` of them are padded together."""
+        together = self.layout.padding == "longest"
+        size = window if together else None
+        return TokenizeRun(reader, tokenizer, self.layout, size, full=together)
+
+    def rows(self, tokens: TokenBlock, *, lists: bool = True) -> list[dict[str, Any]]:
+        """Return what is written of records; without ``lists`` not the columns of their tokens.
+
+        Raises InputError when a field that a record carries has the name of one of these.
+        """
+        columns: dict[str, Any] = {}
+        for name in self.layout.columns if lists and not self.only_count else ():
+            columns[name] = map(Numbers if name in NUMERIC else Made, tokens.lists(name))
+        columns |= self._beside(tokens)
+        records, rows, table = tokens.records, [], self.form in TABULAR
+        if not columns and records.ids is None and records.extras is None:
+            return [{}] * len(tokens)
+        values = zip(*columns.values(), strict=True) if columns else repeat(())
+        for record, cells in zip(records, values, strict=False):
+            row = dict(zip(columns, cells, strict=True))
+            if not table and "pair" in row and row["pair"] is None:
+                del row["pair"]
+            if not table and "truncated" in row and not row["truncated"]:
+                del row["truncated"]
+            rows.append(row_of(record, row))
+        return rows
+
+    def table(self, tokens: TokenBlock) -> ColumnTable:
+        """Return what is written of records that are arrays, as columns."""
+        import numpy as np  # pyarrow would import pandas to look at lists
+
+        records = tokens.records
+        columns: dict[str, Any] = {
+            name: FlatLists(tokens.columns[name], tokens.offsets) for name in self.layout.columns
+        }
+        for name, values in self._beside(tokens).items():
+            columns[name] = np.array(values) if name in ("length", "truncated") else values
+        if records.extras is None:
+            ids = {} if records.ids is None else {"id": records.ids}
+            led = records.ids is not None and records.ids[0] is not None
+            return ColumnTable(ids | columns if led else columns | ids, len(tokens))
+        rows = [row_of(record, dict.fromkeys(columns)) for record in records]
+        names = dict.fromkeys(name for row in rows for name in row)
+        for name in names.keys() - columns.keys():
+            columns[name] = [row.get(name) for row in rows]
+        return ColumnTable({name: columns[name] for name in names}, len(tokens))
+
+    def _beside(self, tokens: TokenBlock) -> dict[str, Any]:
+        """Return the columns that are written behind those of tokens.
+
+        Of those that only some records have, others have None or 0.
+        """
+        columns: dict[str, Any] = {}
+        if self.only_count or "length" in self.extra:
+            columns["length"] = tokens.lengths
+        if self.only_count:
+            return columns
+        records, table = tokens.records, self.form in TABULAR
+        if "text" in self.extra:
+            columns["text"] = records.texts
+            if records.pairs or table:
+                columns["pair"] = records.pairs or [None] * len(tokens)
+        if "overflow_to_sample_mapping" in self.extra:
+            columns["overflow_to_sample_mapping"] = tokens.samples
+        if "truncated" in self.fields and (table or any(tokens.cut)):
+            columns["truncated"] = tokens.cut
+        return columns
+
+    def header(self, run: TokenizeRun) -> TableHeader:
+        """Return the row that begins a table of a run without any: every column, of its type.
+
+        Lists are as long as padding makes those of every text.
+        """
+        (row,) = self.rows(run.tokenizer.encode_records([Record("")], self.layout))
+        padded = self.layout.padding == "max_length"
+        empty = {name: Made() for name, value in row.items() if isinstance(value, Made)}
+        return run.reader.header(row if padded else row | empty)
+
+    @property
+    def writer(self) -> str:
+        """The format of the writer."""
+        if self.form in LINES:
+            return "finished"
+        return f"ragged {self.form}" if self.ragged else self.form
+
+    def write(
+        self, run: TokenizeRun, batches: Iterable[TokenBlock], put: Callable[..., None]
+    ) -> None:
+        """Write the batches of a run, and what begins a table that has no rows."""
+        for batch in batches:
+            put(self._written(batch))
+        if self.form not in LINES and not run.tally.records:
+            put([self.header(run)])
+
+    def _written(self, tokens: TokenBlock) -> Any:
+        """Return what the writer of the format takes: bytes, rows or a table of columns."""
+        form = self.form
+        if form == "table":
+            return tokens
+        if self.only_count and form in LINES and tokens.records.is_plain:
+            line = b"%d\n" if form == "txt" else b'{"length":%d}\n'
+            return [b"".join([line % length for length in tokens.lengths])]
+        if not (self.only_count or isinstance(tokens.ids, list)):
+            if form in (*TENSORS, "parquet"):
+                return self.table(tokens)
+            if form == "jsonl":
+                from bertcli.tokenizing.ragged import ragged_lines
+
+                return ragged_lines(tokens, self.layout.columns, self.rows(tokens, lists=False))
+        rows = self.rows(tokens)
+        if form in LINES:
+            return [(to_lines(rows) if form == "jsonl" else "".join(map(to_text, rows))).encode()]
+        return rows
 
 
-def count_row(encoded: Encoded) -> dict[str, Any]:
-    """Return what is written for a record of which only the length is wanted."""
-    return row_of(encoded.record, {"length": encoded.length})
+def decoded(
+    reader: Reader,
+    tokenizer: Tokenizer,
+    field: str = "text",
+    *,
+    skip_special: bool = False,
+    clean_up: bool | None = None,
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield rows with ``text`` or ``tokens``, after the record's id and before its other fields.
 
-
-def header(run: TokenizeRun, extra: Sequence[str] = (), *, only_count: bool = False) -> TableHeader:
-    """Return the row that begins a table of a run without any: every column, of its type.
-
-    Lists are as long as padding makes those of every text.
+    An id outside the vocabulary is an InputError with the record's place, or the record is skipped.
     """
-    source_fields = run.reader.fields
-    carried = dict.fromkeys(source_fields.carried) if source_fields else None
-    (item,) = run.tokenizer.encode_records([Record("", extra=carried)], run.layout)
-    if run.layout.padding != "max_length":
-        item = item._replace(columns={name: [] for name in item.columns})
-    columns = count_row(item) if only_count else row(item, run.layout, extra=extra, sparse=False)
-    return TableHeader(
-        ({"id": None} if source_fields and source_fields.id is not None else {}) | columns
-    )
 
+    def row(_: int, record: Record) -> dict[str, Any]:
+        value: Any
+        try:
+            if field == "tokens":
+                value = Made(tokenizer.tokens_of(record.ids or [], skip_special=skip_special))
+            else:
+                value = tokenizer.text_of(
+                    record.ids or [], skip_special=skip_special, clean_up=clean_up
+                )
+        except InputError as unknown:
+            raise InputError(f"{record.where}: {unknown}", unknown.hint) from None
+        return row_of(record, {field: value})
 
-def fields_written(layout: Layout, extra: Sequence[str], *, only_count: bool = False) -> set[str]:
-    """Return the names that no carried field may have."""
-    if only_count:
-        return {"id", "length"}
-    names = {"id", *layout.columns, *extra} | ({"pair"} if "text" in extra else set())
-    return names if layout.truncation == "do_not_truncate" else names | {"truncated"}
+    for records in windows(reader.blocks(), WINDOW):
+        yield reader.collect(enumerate(records), row)

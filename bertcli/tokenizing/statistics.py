@@ -10,7 +10,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import RaggedBatch, as_lists
+from bertcli.tokenizing.columns import TokenBlock, as_lists
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import goes_on
 
@@ -25,7 +25,7 @@ class TokenTotals:
         """Return another one that has counted nothing."""
         return TokenTotals()
 
-    def add(self, batch: RaggedBatch) -> None:
+    def add(self, batch: TokenBlock) -> None:
         """Count the records of a batch."""
         self.texts += len(batch)
         self.tokens += len(batch.ids)
@@ -36,7 +36,7 @@ class TokenTotals:
 
 
 def file_rows(
-    total: TokenTotals | CorpusStats, paths: Sequence[str], batches: Iterable[RaggedBatch]
+    total: TokenTotals | CorpusStats, paths: Sequence[str], batches: Iterable[TokenBlock]
 ) -> list[Any]:
     """Return a row for each file, in the order of the paths, and the total, whose file is None.
 
@@ -51,12 +51,12 @@ def file_rows(
     return [*rows, {"file": None} | total.summary()]
 
 
-def _by_file(batch: RaggedBatch) -> Iterator[tuple[str, RaggedBatch]]:
+def _by_file(batch: TokenBlock) -> Iterator[tuple[str, TokenBlock]]:
     """Yield the parts of a batch that are of one file."""
     start = 0
     for file, rows in groupby(batch.records.files):
         stop = start + len(list(rows))
-        yield file, batch.rows(start, stop)
+        yield file, batch[start:stop]
         start = stop
 
 
@@ -97,7 +97,7 @@ class CorpusStats:
         other._begin()
         return other
 
-    def add(self, batch: RaggedBatch) -> None:
+    def add(self, batch: TokenBlock) -> None:
         """Count the records of a batch."""
         if isinstance(batch.ids, list):
             kinds = bytes(map(self.kinds.__getitem__, batch.ids))

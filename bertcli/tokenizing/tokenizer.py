@@ -26,7 +26,7 @@ from bertcli.tokenizing.columns import (
     Column,
     Encoded,
     Layout,
-    RaggedBatch,
+    TokenBlock,
     Window,
     frame_of,
     offsets_in,
@@ -90,7 +90,7 @@ class Tokenizer(LoadedTokenizer):
         records, batched = call.records(text, text_pair)
         layout = call.layout(self.limit, self.model_inputs)
 
-        def encoded(columns: tuple[str, ...]) -> list[Encoded]:
+        def encoded(columns: tuple[str, ...]) -> TokenBlock:
             with self.parsing(call.split_special_tokens):
                 return self.encode_records(records, replace(layout, columns=columns))
 
@@ -125,22 +125,10 @@ class Tokenizer(LoadedTokenizer):
         """The number of tokens that a text is truncated to, or 10^30."""
         return int(1e30) if self.limit is None else self.limit
 
-    def save(self, folder: str | Path) -> None:
-        """Write the files of this tokenizer, which transformers loads as well.
-
-        Raises OutputError when the folder cannot be written.
-        """
-        from bertcli.tokenizing.saving import write_tokenizer
-
-        write_tokenizer(self, Path(folder))
-
-    save_pretrained = save
-
     def count_literals(self, records: Sequence[Record]) -> int:
         """Return how many special tokens are written out in the texts, and parsed as such."""
         if self.core.encode_special_tokens:
             return 0
-        self.notice_changes()
         return self.literals.count(TextBlock.of(records).strings)
 
     def encode_records(
@@ -150,24 +138,12 @@ class Tokenizer(LoadedTokenizer):
         *,
         skip: Callable[[InputError], None] = _stop,
         first: int = 0,
-    ) -> list[Encoded]:
-        """Return the records as columns; with ``layout.overflowing`` one item a window.
+    ) -> TokenBlock:
+        """Return the records as columns; with ``layout.overflowing`` one row a window.
 
         ``first`` is the number of the first record in the run. A record that cannot be truncated
         as asked goes to ``skip`` (default: raise).
         """
-        return self.encode_batch(records, layout, skip=skip, first=first).encoded(layout.columns)
-
-    def encode_batch(
-        self,
-        records: Sequence[Record],
-        layout: Layout,
-        *,
-        skip: Callable[[InputError], None] = _stop,
-        first: int = 0,
-    ) -> RaggedBatch:
-        """Do what `encode_records` does, with the columns of all records one after another."""
-        self.notice_changes()
         if first + len(records) >= FEW and layout.is_flat:
             special = layout.special_tokens
             frames = [frame_of(self.core, pair=pair, special=special) for pair in (False, True)]
@@ -188,8 +164,7 @@ class Tokenizer(LoadedTokenizer):
                 items.extend(self._windows(encoded, encoding, layout, limit))
             except InputError as error:
                 skip(error)
-        names = dict.fromkeys(("input_ids", *layout.columns))
-        return RaggedBatch.of(self.padded(items, layout), names)
+        return TokenBlock.of(self.padded(items, layout), {"input_ids", *layout.columns})
 
     def padded(self, batch: list[Encoded], layout: Layout) -> list[Encoded]:
         """Return the items with their columns made equally long, where the layout asks for it."""

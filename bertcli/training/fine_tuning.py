@@ -354,12 +354,12 @@ def tokenized(
         layout = in_windows(layout, limit)
     elif task == "tag":
         layout = word_windows(layout)
-    batch = tokenizer.encode_batch(records, layout)
-    items = list(extra.added(batch.encoded(columns), tokenizer))
-    refuse_pairs(items, config)
+    batch = tokenizer.encode_records(records, layout)
+    batch = extra.added(batch, tokenizer)
+    refuse_pairs(batch, config)
     tally = TokenCounts()
     tally.add(batch, limit)
-    return items, limit, tally
+    return [*batch], limit, tally
 
 
 # --- a head alone, over vectors that are computed once ---

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,7 +102,7 @@ class Duplicates:
             start, stop = self.members.searchsorted([first, first + len(block)])
             parts.append(TextBlock.of(block).take((self.members[start:stop] - first).tolist()))
             first += len(block)
-        self.texts = TextBlock.joined(parts)
+        self.texts = TextBlock.of(chain.from_iterable(parts))
         if first != self.records:
             raise InputError(f"{reader.source.paths[0]}: has changed since it was embedded")
 

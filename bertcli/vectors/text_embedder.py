@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from bertcli.files.atomic import whole_folder
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import options_from
 from bertcli.inference.progress import InLog, Ran
-from bertcli.records.reader import GivenTexts, Reader
+from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
@@ -151,16 +150,17 @@ class TextEmbedder(Embedder):
         return asked if has_prompt else prompted(asked, names)
 
     def _encoded(self, reader: GivenTexts) -> Any:
-        tally, blocks, sizes = TokenCounts(), reader.blocks(), Counter[int]()
-        if self.chunks:
-            blocks = self._pieces_of(blocks, reader, sizes)
-        run = self.run(reader, full=True, blocks=blocks)
+        tally, run = TokenCounts(), self.run(self.divided(reader), full=True)
         vectors: list[np.ndarray] = []
+        starts: list[bool] = []  # whether a piece is the first of its text
         for window in self.windows(run):
             tally.merge(window.counts)
             for part in window.parts:
                 if not isinstance(part, Ran):
                     vectors += list(part.vectors)
+                    starts += [
+                        not (extra or {}).get("chunk") for extra in part.records.extras or ()
+                    ]
                 elif part.warning:
                     LOG.warning(part.warning)
         if tally.truncated and self.options.on_truncate == "warn":
@@ -180,19 +180,8 @@ class TextEmbedder(Embedder):
         stacked = quantize(stacked, precision, ranges_of([flat]) if precision in RANGED else None)
         if not (self.options.per_token or self.chunks):
             return stacked
-        counts = list(sizes.values()) if self.chunks else list(map(len, vectors))
-        return np.split(stacked, np.cumsum(counts)[:-1]) if counts else []
-
-    def _pieces_of(
-        self, blocks: Iterable[Sequence[Record]], reader: Reader, sizes: Counter[int]
-    ) -> Iterator[Sequence[Record]]:
-        """Yield the chunks of texts as records, and count those of each."""
-        chunker, first = self.chunker(), 0
-        for records in blocks:
-            for chunks in chunker.chunks(records, reader.skip, first):
-                sizes.update(chunk.sample for chunk in chunks)
-                yield [chunk.record._replace(text=chunk.text) for chunk in chunks]
-            first += len(records)
+        ends = np.flatnonzero(starts) if self.chunks else np.cumsum([0, *map(len, vectors)])[:-1]
+        return np.split(stacked, ends[1:]) if len(ends) else []
 
     def _with(self, options: Mapping[str, Any]) -> Self:
         """Return an embedder with other options, of the same open model where that can be."""

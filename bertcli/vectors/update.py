@@ -8,16 +8,17 @@ run from nothing, as far as a vector depends on its text alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import accumulate, chain
 
 import numpy as np
 
-from bertcli.embedding.embedded import COLUMNS, EmbeddedBlock, EmbedWindow, windows_of
+from bertcli.embedding.embedded import EmbeddedBlock, EmbedWindow
 from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.pooling import split
 from bertcli.files.jsonl import objects_of
 from bertcli.inference.progress import Ran
-from bertcli.tokenizing.columns import RaggedBatch
-from bertcli.tokenizing.run import Batch, TokenizeRun, each_of
+from bertcli.tokenizing.columns import TokenBlock
+from bertcli.tokenizing.run import TokenizeRun
 from bertcli.vectors.fingerprint import TextDigests
 from bertcli.vectors.formats import DIGEST, ROW
 from bertcli.vectors.reading import Aside, floats
@@ -58,11 +59,11 @@ class KnownVectors:
         for counts, batch in run.counted():
             yield EmbedWindow(counts, self._parts(embedder, batch))
 
-    def _parts(self, embedder: Embedder, batch: Batch) -> Iterator[Ran | EmbeddedBlock]:
+    def _parts(self, embedder: Embedder, batch: TokenBlock) -> Iterator[Ran | EmbeddedBlock]:
         if not len(batch):
             return
-        items = windows_of(each_of(batch, COLUMNS))
-        digests = self.digests.of([windows[0].record for windows in items])
+        starts = [*accumulate(batch.windows[:-1], initial=0)]
+        digests = self.digests.of([batch.records[start] for start in starts])
         old = np.array([self.rows.get(digest, -1) for digest in digests])
         fresh = np.flatnonzero(old < 0)
         if len(fresh) == len(old):
@@ -70,12 +71,11 @@ class KnownVectors:
             return
         vectors = self.vectors[np.maximum(old, 0)]
         embedder.refuse(batch)
-        new = [item for at in fresh for item in items[at]]
-        for part in embedder.embedded(new):
+        rows = split(range(len(batch)), batch.windows)
+        for part in embedder.embedded(batch.take(row for at in fresh for row in rows[at])):
             if isinstance(part, Ran):
                 yield part
             else:
                 vectors[fresh] = part.vectors
         self.reused += len(old) - len(fresh)
-        firsts = batch if isinstance(batch, RaggedBatch) else [windows[0] for windows in items]
-        yield EmbeddedBlock(firsts, vectors)
+        yield EmbeddedBlock(batch.take(starts) if len(starts) < len(batch) else batch, vectors)

@@ -235,7 +235,7 @@ def test_special_tokens_in_the_text_are_not_divided(default_folder):
     for one in checked(parsed, text, 5):
         assert one.text.count("[") == one.text.count("]")
     checked(Tokenizer.load(default_folder, parse_special=False), text, 5)
-    parsed.core.add_tokens(["new york", AddedToken("中国。", single_word=True), "a.b."])
+    parsed.add_tokens(["new york", AddedToken("中国。", single_word=True), "a.b."])
     for length in (4, 5, 9):
         checked(parsed, "in new york, new york 中国。中国。 a.b.a.b. " * 9, length)
 

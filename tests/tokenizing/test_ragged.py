@@ -39,14 +39,13 @@ def fresh(default_folder):
 
 def fast(tokenizer: Tokenizer) -> Tokenizer:
     """Let the engine think that it has seen much text."""
-    tokenizer.notice_changes()
     tokenizer.engine.expected = wordpiece.MANY
     return tokenizer
 
 
 def begin(tokenizer):
     """Have the engine make ids."""
-    fast(tokenizer).encode_batch([Record("a b")] * FEW, Layout())
+    fast(tokenizer).encode_records([Record("a b")] * FEW, Layout())
 
 
 def same_both_ways(tokenizer, records, layout):
@@ -197,7 +196,7 @@ def test_added_tokens(fresh, flags):
     options = dict(zip(names, flags, strict=True))
     tokens = ["[ENT]", "foo bar", "Ünï", "x1", "##ing", "日本", "the", "[sep]", "é", "👍"]
     begin(fresh)  # before the tokens were added
-    fresh.core.add_tokens([AddedToken(token, **options) for token in tokens])
+    fresh.add_tokens([AddedToken(token, **options) for token in tokens])
     texts = [f"{a}{gap}{b}" for a in tokens for b in tokens for gap in ("", " ", "a", " \u0301")]
     same_both_ways(fast(fresh), [*map(Record, texts)], Layout())
     assert fresh.engine.why == "nanotoken"

@@ -39,10 +39,8 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, row_of
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout, strategies
-from bertcli.tokenizing.decode import DecodeSettings, decoded
-from bertcli.tokenizing.run import TokenizeRun
+from bertcli.tokenizing.run import TABULAR, Task, TokenizeRun, decoded
 from bertcli.tokenizing.statistics import CorpusStats, TokenTotals, file_rows
-from bertcli.tokenizing.token_output import TABULAR, Task, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -192,19 +190,14 @@ def tokenize(
     taken = frozenset() if mode.stats or form == "table" else task.fields
     reader = source.reader(console, taken=taken, placed=False if form == "txt" else None)
     run = task.run(reader, tokenizer, layout.window)
-    encoded = TokenOutput(run, task)
-    windows: Any = console.track(encoded, reader, truncated=lambda: run.tally.truncated)
+    windows: Any = console.track(run, reader, truncated=lambda: run.tally.truncated)
     if mode.is_summary:
         _summary(run, windows, mode, output, model, form, layout.max_length)
     else:
         view, about = "tables.token_views", (tokenizer,)
         inputs = reader.source.inputs
-        with output.open(encoded.form, inputs, model, view=view, about=about) as put:
-            if form == "table":
-                for window in windows:
-                    put(window.encoded(columns))
-            else:
-                encoded.write(windows, put)
+        with output.open(task.writer, inputs, model, view=view, about=about) as put:
+            task.write(run, windows, put)
     _report(run, console)
 
 
@@ -340,7 +333,7 @@ def _report(run: TokenizeRun, console: Console) -> None:
         console.warn(too_long(tally, run.tokenizer.limit))
     console.warn(truncated(tally, run.tokenizer.cut_at(run.layout)))
     console.warn(special_tokens(tally))
-    if run.layout.padding == "longest" and tally.records > run.window:
+    if run.window and tally.records > run.window:
         console.note(
             f"--padding longest was applied to {counted(run.window, 'record')} at a time (--window)"
         )
@@ -399,16 +392,16 @@ def decode(
     console = messages.console(output)
     form = output.form(piped="txt", terminal="txt")
     tokenizer = model.tokenizer(console)
-    decoding = DecodeSettings(how.as_ == "tokens", how.skip_special_tokens, how.clean_up)
-    taken, placed = frozenset({"id", decoding.field}), False if form == "txt" else None
+    skip, clean_up = how.skip_special_tokens, how.clean_up
+    taken, placed = frozenset({"id", how.as_}), False if form == "txt" else None
     read = replace(source.source(), taken=taken, placed=placed)
     reader = Reader(read, console.warn, console.note)
     records = 0
     with output.open(form, reader.source.inputs, model) as write:
-        decoded_rows = decoded(reader, tokenizer, decoding)
+        decoded_rows = decoded(reader, tokenizer, how.as_, skip_special=skip, clean_up=clean_up)
         for rows in console.track(decoded_rows, reader):
             write(rows)
             records += len(rows)
         if not records:
-            write([decoding.header(reader)])
+            write([reader.header({how.as_: Made() if how.as_ == "tokens" else ""})])
     console.close(records, reader)
