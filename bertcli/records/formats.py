@@ -31,7 +31,7 @@ from bertcli.files.streams import (
 )
 from bertcli.files.typed_json import BadJsonError, parse, parse_lines
 from bertcli.files.writers import TENSORS
-from bertcli.records.reader import Reader
+from bertcli.records.read_progress import ReadProgress
 from bertcli.records.records import (
     Record,
     RecordFields,
@@ -58,7 +58,7 @@ READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format 
 SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked up anew
 
 
-def read(path: str, reader: Reader) -> Iterator[Sequence[Record]]:
+def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
     """Yield the records of one file, in the source's format or that of the suffix."""
     form = reader.source.format_of(path)
     name = "stdin" if path == "-" else path
@@ -104,7 +104,7 @@ def _not_text(head: bytes, path: str, source: Source) -> InputError | None:
     return InputError(f"{path}: is {kind}, not text", "save it as txt, csv or jsonl first")
 
 
-def arrays(place: str, form: str, path: str, reader: Reader) -> Iterator[list[Record]]:
+def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
     """NPY, NPZ and safetensors: a row is a record of token ids."""
     from bertcli.files.id_arrays import read_ids
 
@@ -119,7 +119,9 @@ def arrays(place: str, form: str, path: str, reader: Reader) -> Iterator[list[Re
         yield reader.collect(enumerate(rows, number), parse)
 
 
-def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Sequence[Record]]:
+def lines(
+    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
+) -> Iterator[Sequence[Record]]:
     """One text per line (or up to a NUL); an empty line is an empty text."""
     source, name = reader.source, decode.name
     plain = not (source.pre_split or source.ids)
@@ -140,7 +142,9 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Se
             yield TextBlock.of_lines(texts, name, block.number)
 
 
-def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Sequence[Record]]:
+def whole(
+    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
+) -> Iterator[Sequence[Record]]:
     """One text, the whole file; its id is the name of the file."""
     source, name = reader.source, decode.name
     raw = _all_of(stream, reader, name)
@@ -155,7 +159,7 @@ def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Se
     yield reader.collect([(1, 0)], parse)
 
 
-def _all_of(stream: IO[bytes], reader: Reader, name: str) -> bytes | None:
+def _all_of(stream: IO[bytes], reader: ReadProgress, name: str) -> bytes | None:
     """Return what is left of a file; one that is larger than a record may be is skipped."""
     limit = reader.source.max_record_bytes
     parts, size = [], 0
@@ -169,7 +173,7 @@ def _all_of(stream: IO[bytes], reader: Reader, name: str) -> bytes | None:
 
 
 def json_values(
-    stream: IO[bytes], decode: LineDecoder, reader: Reader
+    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
 ) -> Iterator[Sequence[Record]]:
     """One JSON array of objects or strings, each a record; what begins otherwise is JSONL."""
     name = decode.name
@@ -188,7 +192,9 @@ def json_values(
     yield reader.collect(enumerate(value_of(text, name), 1), partial(objects.record, escapes))
 
 
-def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Sequence[Record]]:
+def jsonl(
+    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
+) -> Iterator[Sequence[Record]]:
     """One JSON object per line; blank lines are skipped."""
     objects = _Objects(reader, decode.name)
 
@@ -203,7 +209,7 @@ def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Se
 
 
 def delimited(
-    stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: bool
+    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress, *, tabs: bool
 ) -> Iterator[Sequence[Record]]:
     """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
     source = reader.source
@@ -255,7 +261,7 @@ def _pair_row(source: Source, name: str, number: int, row: list[str]) -> Record:
     return checked(Record(row[0], row[1], file=name, line=number), source)
 
 
-def parquet(place: str, path: str, reader: Reader) -> Iterator[Sequence[Record]]:
+def parquet(place: str, path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
     """Parquet, read in batches of rows and only the columns needed."""
     from bertcli.files.parquet import opened
 
@@ -276,7 +282,7 @@ def parquet(place: str, path: str, reader: Reader) -> Iterator[Sequence[Record]]
             yield reader.rows(fields, columns, path, lines)
 
 
-def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[list[Record]]:
+def conll(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[list[Record]]:
     """Sentences as in CoNLL 2003: a word a line, its tag last, and a blank line after each."""
     lines: list[list[str]] = []
     start = 1
@@ -301,7 +307,7 @@ def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[li
     yield sentence()
 
 
-def _blocks(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Block]:
+def _blocks(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[Block]:
     limit = reader.source.max_record_bytes
     return blocks(stream, decode.name, decode.separator, limit, reader.skip)
 
@@ -313,7 +319,7 @@ def _numbered(block: Block) -> Iterator[tuple[int, int]]:
 class _Objects:
     """Records from lines of JSON; the fields may change from line to line."""
 
-    def __init__(self, reader: Reader, name: str, *, strings: bool = False) -> None:
+    def __init__(self, reader: ReadProgress, name: str, *, strings: bool = False) -> None:
         source = self.source = reader.source
         self.values = (list,) if source.ids else (str,) if strings else ()  # records of their own
         self.reader, self.name = reader, name
@@ -429,7 +435,7 @@ def field_names(path: str, source: Source) -> Sequence[str]:
     return ()
 
 
-FORMS: dict[str, Callable[[IO[bytes], LineDecoder, Reader], Iterator[Sequence[Record]]]] = {
+FORMS: dict[str, Callable[[IO[bytes], LineDecoder, ReadProgress], Iterator[Sequence[Record]]]] = {
     "txt": lines,
     "whole": whole,
     "jsonl": jsonl,

@@ -1,0 +1,216 @@
+"""How far a source is read: what its formats count, and the checks of every record."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any, TypeVar
+
+from bertcli.errors import InputError
+from bertcli.files.tables import TableHeader
+from bertcli.files.typed_json import kind_of
+from bertcli.records.extra_ids import extra_ids
+from bertcli.records.records import (
+    Record,
+    RecordFields,
+    TextBlock,
+    checked,
+    fields_of,
+    is_finite,
+    not_finite,
+)
+from bertcli.records.source import Source, input_files
+
+T = TypeVar("T")
+PAIRS, IDS = frozenset({str, type(None)}), frozenset({str, int, type(None)})
+Say = Callable[[str], None]  # shows a message
+
+
+def silent(message: str) -> None:
+    """Show nothing."""
+
+
+class ReadProgress:
+    """A source, whose folders and globs are made files here, and how far it is read.
+
+    Raises InputError for a path where no file is, UsageError for fields of inputs that have none.
+    """
+
+    def __init__(self, source: Source, warn: Say = silent, note: Say = silent) -> None:
+        paths = input_files(source.paths, source, note)
+        if source.placed is None:
+            source = replace(source, placed=len(paths) > 1 or paths != source.paths)
+        self.source = replace(source, paths=paths)
+        self.warn, self.note = warn, note
+        self.stdin_format: str | None = None  # once it is open
+        self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
+        self.skipped = self.replaced = 0
+        self.skipping = Lock()  # who reads and who truncates are two threads
+        self.with_id = self.without_id = 0  # records of files that have fields
+        self.unfit_ids = 0  # values of the field id that are none: lists, objects, true and false
+        self.bytes_read = self.records = 0
+        self.empty = 0  # texts without a character that are left out
+        self.exhausted = False  # whether all records were read
+        if any(source.format_of(path) == "parquet" for path in paths):
+            from bertcli.files import parquet  # noqa: F401 - is pyarrow installed?
+        if "-" not in paths or source.format != "auto":  # else stdin tells
+            source.refuse_fields(map(source.format_of, paths))
+
+    def format_of(self, path: str) -> str:
+        """Return the format of a file; of stdin, the one that was found."""
+        return (self.stdin_format if path == "-" else None) or self.source.format_of(path)
+
+    def read_extra(self, limits: Mapping[str, int]) -> None:
+        """Read fields with ids of words as well, each so many, and refuse records without them."""
+        self.source = replace(self.source, extra_ids=limits)
+
+    def reserve(self, names: frozenset[str]) -> None:
+        """Refuse to keep fields of these names: the output has such fields itself."""
+        self.source = replace(self.source, taken=names)
+
+    def collect(self, units: Iterable[tuple[int, Any]], parse: Callable[[int, Any], T]) -> list[T]:
+        """Parse numbered units; one that cannot be parsed stops the run or is skipped."""
+        parsed = []
+        for number, unit in units:
+            try:
+                parsed.append(parse(number, unit))
+            except InputError as error:
+                self.skip(error)
+        return parsed
+
+    def skip(self, error: InputError) -> None:
+        """Report and count a record that is skipped; raise with ``on_error="fail"``."""
+        if self.source.on_error != "skip":
+            raise error
+        with self.skipping:
+            self.skipped += 1
+            self.warn(f"skipped: {error}")
+
+    def count(self, size: int) -> None:
+        """Count bytes read from disk."""
+        self.bytes_read += size
+
+    def fit_id(self, key: Any, name: str, where: str) -> float | None:
+        """Return a valid id, given one that is neither a string nor an integer: a number or None.
+
+        A list, an object, true or false is no id. It is counted; where the field was asked for
+        with --id-field, InputError is raised, as it is for NaN and infinity.
+        """
+        if isinstance(key, float):
+            if math.isfinite(key):
+                return key
+            raise not_finite(name, where)
+        if self.source.id_field is not None:
+            raise InputError(
+                f"{where}: the id {name!r} is {kind_of(key)}, not a string or a number",
+                "name another field with --id-field, or rename this one",
+            )
+        self.unfit_ids += 1
+        return None
+
+    def record(self, fields: RecordFields, row: Mapping[str, Any], file: str, line: int) -> Record:
+        """Return the record of a row, and count ids.
+
+        Raises InputError for values that cannot be written as JSON, such as NaN and infinity.
+        """
+        record = Record(
+            row[fields.text],
+            row.get(fields.pair) if fields.pair else None,
+            row.get(fields.id) if fields.id else None,
+            {name: row.get(name) for name in fields.carried} if fields.carried else None,
+            file,
+            line,
+        )
+        for name, value in row.items():
+            if isinstance(value, bytes):  # of Parquet
+                raise InputError(
+                    f"{record.where}: field {name!r} is not valid UTF-8",
+                    "use --encoding-errors replace",
+                )
+        if record.id is not None and type(record.id) not in (str, int):
+            record = record._replace(id=self.fit_id(record.id, fields.id or "", record.where))
+        if record.id is None:
+            self.without_id += 1
+        else:
+            self.with_id += 1
+        if record.extra:
+            for name, value in record.extra.items():
+                if not is_finite(value):
+                    raise not_finite(name, record.where)
+        record = checked(record, self.source)
+        for name, size in self.source.extra_ids.items():
+            extra_ids(record, name, size)
+        return record
+
+    def rows(
+        self,
+        fields: RecordFields,
+        columns: Mapping[str, list[Any]],
+        file: str,
+        lines: Sequence[int],
+    ) -> Sequence[Record]:
+        """Return the records of columns, and count ids.
+
+        They are made together, or one by one where any needs a closer look: `record` refuses it, or
+        makes another of it. No text is half a surrogate pair.
+        """
+        if (block := self.block(fields, columns, file, lines)) is not None:
+            return block
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        return self.collect(
+            zip(lines, rows, strict=True), lambda line, row: self.record(fields, row, file, line)
+        )
+
+    def block(
+        self,
+        fields: RecordFields,
+        columns: Mapping[str, list[Any]],
+        file: str,
+        lines: Sequence[int],
+    ) -> TextBlock | None:
+        """Return the records of columns; None where one needs a closer look."""
+        texts, pairs, ids = (columns[name] if name else None for name in fields[:3])
+        carried = [columns[name] for name in fields.carried]
+        plain = not (self.source.ids or self.source.pre_split or self.source.extra_ids)
+        if not (plain and texts and {*map(type, texts)} == {str}):
+            return None
+        for column, kinds in ((pairs, PAIRS), (ids, IDS)):
+            if column is not None and not kinds.issuperset(map(type, column)):
+                return None
+        if any(bytes in map(type, column) or not is_finite(column) for column in carried):
+            return None
+        without = len(texts) if ids is None else ids.count(None)
+        self.without_id += without
+        self.with_id += len(texts) - without
+        extras: Any = [
+            dict(zip(fields.carried, row, strict=True)) for row in zip(*carried, strict=True)
+        ]
+        pairs = None if pairs is None or pairs.count(None) == len(pairs) else pairs
+        ids = None if without == len(texts) else ids
+        return TextBlock(texts, pairs, ids, extras or None, [file] * len(texts), lines)
+
+    def header(self, columns: Mapping[str, Any]) -> TableHeader:
+        """Return the row that begins a table without any: these columns, ids and kept fields."""
+        key = {"id": None} if self.fields and self.fields.id is not None else {}
+        return TableHeader(
+            {**key, **columns, **dict.fromkeys(self.fields.carried if self.fields else ())}
+        )
+
+    def table_fields(self, names: Sequence[str], where: str) -> RecordFields:
+        """Return the fields of a table, and keep them for the header of the output.
+
+        Raises InputError for a field that is missing, or the name of two columns.
+        """
+        fields = fields_of(self.source, names, where)
+        columns = Counter(names)
+        for name in fields.needed:
+            if columns[name] > 1:
+                raise InputError(
+                    f"{where}: {columns[name]} columns are named {name!r}",
+                    "give each a name of its own, or leave it out of --keep-fields",
+                )
+        self.fields = fields
+        return fields
