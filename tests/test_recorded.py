@@ -98,12 +98,17 @@ def commands_of(file):
 
 
 def answer(line, folder):
-    """Run a command line, `COMMAND [< FILE]`; return its exit code, output, and new files."""
-    command, _, stdin = line[2:].strip().partition(" < ")
+    """Run `COMMAND [< FILE]` or `COMMAND <<< TEXT`; return its exit code, output and new files."""
+    command, redirected, source = line[2:].strip().partition(" <")
+    stdin = b""
+    if source.startswith("<< "):
+        stdin = shlex.split(source[3:])[0].encode().decode("unicode_escape").encode("latin-1")
+    elif redirected:
+        stdin = (folder / source.strip()).read_bytes()
     before = set(folder.rglob("*"))
     done = call(
         *shlex.split(command),
-        stdin=(folder / stdin).read_bytes() if stdin else b"",
+        stdin=stdin,
         BERTCLI_MODEL="tiny",
         COLUMNS="80",
     )
@@ -114,7 +119,8 @@ def answer(line, folder):
     for path in sorted(set(folder.rglob("*")) - before):
         if path.is_file():
             text += shown(path.relative_to(folder).as_posix(), path.read_bytes())
-    return "".join(f"{part.replace(str(folder), '.').rstrip()}\n" for part in text) + "\n"
+    text = [part.replace(str(folder), ".").replace("\0", "\\0").rstrip() for part in text]
+    return "\n".join([*text, "", ""])
 
 
 def shown(name, data):

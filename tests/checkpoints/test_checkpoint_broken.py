@@ -397,17 +397,6 @@ def test_a_whole_module_is_refused(folder):
     refused(folder, r"pytorch_model\.bin: asks to run torch\.nn\.modules\.linear\.Linear: refused")
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("share", [0.01, 0.5, 0.999])
-def test_truncated_pickles(folder, zipped, share):
-    weights = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    path = folder / "pytorch_model.bin"
-    torch.save(weights, path, _use_new_zipfile_serialization=zipped)
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    refused(folder, r"pytorch_model\.bin: not a whole file of tensors", "download the file again")
-
-
 @pytest.mark.parametrize(
     ("content", "pattern"),
     [

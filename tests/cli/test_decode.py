@@ -94,18 +94,6 @@ def test_format_and_source(tmp_path, form, source):
     }.get(form, "[CLS] a [SEP]\n")
 
 
-def test_arguments_are_one_list():
-    assert good("decode", "101", "1037", "102").out == "[CLS] a [SEP]\n"
-    assert good("decode", "101,1037", "102").out == "[CLS] a [SEP]\n"
-    assert good("decode", "[101, 1037, 102]").out == "[CLS] a [SEP]\n"
-
-
-def test_tokens():
-    assert good("decode", "--as", "tokens", *LOVE).out == "[CLS] i love nl ##p ! [SEP]\n"
-    done = good("decode", "--as", "tokens", "--skip-special-tokens", "-f", "jsonl", *LOVE)
-    assert done.rows == [{"tokens": ["i", "love", "nl", "##p", "!"]}]
-
-
 def test_clean_up_is_as_the_folder_says_unless_asked(tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(PACKAGE / "samples" / "tiny-bert", folder)
@@ -122,47 +110,6 @@ def test_clean_up_is_as_the_folder_says_unless_asked(tmp_path):
         ):
             found = good("decode", *ids, *option, "--skip-special-tokens", "-m", folder).out
             assert found == f"{shown[wanted]}\n", (said, option)
-
-
-def test_ids_and_fields_are_carried(tmp_path):
-    file = tmp_path / "ids.jsonl"
-    file.write_text('{"id":"r1","input_ids":[1037],"label":"x","rest":[1]}\n')
-    assert good("decode", "-i", file, "-f", "jsonl").rows == [{"id": "r1", "text": "a"}]
-    kept = good("decode", "-i", file, "-f", "jsonl", "--keep-fields", "label").rows
-    assert kept == [{"id": "r1", "text": "a", "label": "x"}]
-    kept = good("decode", "-i", file, "-f", "jsonl", "--keep-fields").rows[0]
-    assert kept["rest"] == [1] and "input_ids" not in kept
-    assert "field 'nope' not found" in bad("decode", "-i", file, "--keep-fields", "nope").error
-
-
-@pytest.mark.parametrize("index", [30522, 99999, 2**32, 2**70])
-def test_an_id_that_is_not_there(tmp_path, index):
-    file = tmp_path / "ids.txt"
-    file.write_text(f"101 102\n101 {index}\n")
-    failed = bad("decode", "-i", file, "-o", tmp_path / "x.txt")
-    assert failed.error == f"{file}:2: id {index} is not in the vocabulary of 30522 tokens"
-    assert "--model" in failed.hint
-    assert not (tmp_path / "x.txt").exists()
-    done = call("decode", "-i", file, "--on-error", "skip")
-    assert (done.code, done.out) == (1, "[CLS] [SEP]\n")
-    assert done.err.splitlines()[-1] == "warning: 1 record was skipped"
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("one two", "'one two' is not a list of token ids"),
-        ("1.5", "'1.5' is not a list of token ids"),
-        ("[1, true]", "expected a list of integers"),
-        ('["1"]', "expected a list of integers"),
-        ('{"ids":[1]}', "field 'input_ids' not found"),
-        ('{"input_ids":7}', "expected a list of integers"),
-        ("{", "not valid JSON"),
-    ],
-)
-def test_what_is_no_list_of_ids(line, message):
-    failed = bad("decode", stdin=f"101\n{line}\n")
-    assert failed.error.startswith("stdin:2: ") and message in failed.error
 
 
 @pytest.mark.parametrize(
@@ -190,18 +137,6 @@ def test_arrays_of_something_else(tmp_path):
     assert "array 'input_ids' not found" in bad("decode", "-i", tmp_path / "torch.npz").error
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["101", "-f", "npy"], "this command cannot write npy"),
-        (["101", "-f", "table"], "this command cannot write table"),
-        (["101", "-i", "f"], "TEXT cannot be combined with --input"),
-    ],
-)
-def test_contradictions(argv, message):
-    assert message in bad("decode", *argv, code=2).error
-
-
 def test_empty_input_and_output_file(tmp_path):
     done = call("decode", stdin="")
     assert (done.code, done.out, done.err) == (0, "", "note: no records: the input is empty\n")
@@ -210,10 +145,6 @@ def test_empty_input_and_output_file(tmp_path):
     assert "already exists" in bad("decode", "101", "-o", tmp_path / "x.txt").error
     good("decode", "102", "-o", tmp_path / "x.txt", "--overwrite", "-q")
     assert (tmp_path / "x.txt").read_text() == "[SEP]\n"
-
-
-def test_an_empty_list_is_an_empty_text():
-    assert good("decode", stdin="[]\n\n").out == "\n\n"
 
 
 def test_a_dash_is_stdout(tmp_path):

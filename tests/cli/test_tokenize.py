@@ -12,13 +12,11 @@ from collections import Counter
 import numpy as np
 import pytest
 from front import (
-    PACKAGE,
     bad,
     call,
     good,
     ids_of,
     jsonl,
-    put_json,
 )
 from pyarrow import parquet, table
 from safetensors.numpy import load as load_tensors
@@ -116,15 +114,6 @@ def test_several_files_keep_their_order(tmp_path):
     assert done.ids == [B, A]
 
 
-def test_table_without_a_terminal():
-    lines = good("tokenize", "I love NLP!", "-f", "table", COLUMNS="80").out.splitlines()
-    cells = [line.split() for line in lines]
-    assert lines[0].strip() == "I love NLP!"
-    assert cells[2] == ["#", "id", "token", "type", "mask", "span", "special"]
-    assert cells[4] == ["0", "101", "[CLS]", "0", "1", "cls"]
-    assert cells[8] == ["4", "2361", "##p", "0", "1", "9-10"]
-
-
 def test_a_narrow_table_loses_no_digit():
     out = good("tokenize", "I love NLP!", "-f", "table", COLUMNS="30").out
     assert "…" not in out
@@ -143,26 +132,6 @@ def test_an_existing_file_is_kept(tmp_path):
 # --- fields -------------------------------------------------------------------------------------
 
 
-def test_every_field_in_its_order():
-    flags = "tokens offsets word-ids sequence-ids special-tokens-mask length text overflowing"
-    options = [f"--{flag}" for flag in flags.split()]
-    (row,) = good("tokenize", "héllo NLP", "--pair", "ok", *options).rows
-    assert row == {
-        "input_ids": [101, 7592, 17953, 2361, 102, 7929, 102],
-        "token_type_ids": [0, 0, 0, 0, 0, 1, 1],
-        "attention_mask": [1, 1, 1, 1, 1, 1, 1],
-        "special_tokens_mask": [1, 0, 0, 0, 1, 0, 1],
-        "tokens": ["[CLS]", "hello", "nl", "##p", "[SEP]", "ok", "[SEP]"],
-        "offset_mapping": [[0, 0], [0, 5], [6, 8], [8, 9], [0, 0], [0, 2], [0, 0]],
-        "word_ids": [None, 0, 1, 1, None, 0, None],
-        "sequence_ids": [None, 0, 0, 0, None, 1, None],
-        "length": 7,
-        "text": "héllo NLP",
-        "pair": "ok",
-        "overflow_to_sample_mapping": 0,
-    }
-
-
 @pytest.mark.parametrize(
     ("unit", "encoded"), [("char", str), ("byte", str.encode), ("utf16", None)]
 )
@@ -179,46 +148,7 @@ def test_offset_units(unit, encoded):
         assert piece and piece in [*text.split(), "n", "é", "a", "b", "ne"]
 
 
-def test_ids_come_first_and_fields_are_carried(tmp_path):
-    file = tmp_path / "in.jsonl"
-    file.write_text('{"x":1,"text":"a","id":"r1","y":[2]}\n')
-    (row,) = good("tokenize", "-i", file).rows
-    assert list(row) == ["id", "input_ids", "token_type_ids", "attention_mask"]
-    (row,) = good("tokenize", "-i", file, "--keep-fields").rows
-    assert list(row)[-2:] == ["x", "y"]
-    (row,) = good("tokenize", "--keep-fields", "y", "-i", file).rows
-    assert list(row)[-1] == "y" and "x" not in row
-    failed = bad("tokenize", "--keep-fields", "x,z", "-i", file)
-    assert "field 'z' not found" in failed.error
-    assert failed.hint == "available: x, text, id, y; choose with --keep-fields"
-
-
-def test_names_of_fields(tmp_path):
-    file = tmp_path / "in.csv"
-    file.write_text("nr,question,answer\n7,a,b\n")
-    names = ("--text-field", "question", "--pair-field", "answer", "--id-field", "nr")
-    (row,) = good("tokenize", "-i", file, *names).rows
-    assert (row["id"], row["input_ids"]) == ("7", [101, 1037, 102, 1038, 102])
-    for option in ("--text-field", "--pair-field", "--id-field"):
-        failed = bad("tokenize", "-i", file, *names, option, "nope")
-        assert failed.error == f"{file}: field 'nope' not found"
-        assert failed.hint == f"available: nr, question, answer; choose with {option}"
-
-
 # --- what is made of the tokens -----------------------------------------------------------------
-
-
-def test_count(tmp_path):
-    assert good("tokenize", "--count", "a", "a b c").out == "3\n5\n"
-    assert good("tokenize", "--count", "a", "-f", "jsonl").out == '{"length":3}\n'
-    (tmp_path / "in.jsonl").write_text('{"id":"x","text":"a b"}\n')
-    assert good("tokenize", "--count", "-i", tmp_path / "in.jsonl").out == "x\t4\n"
-    put_json(tmp_path / "odd.jsonl", {"text": "a", "id": "x\ny\tz"})
-    assert (
-        "a plain line cannot hold" in bad("tokenize", "--count", "-i", tmp_path / "odd.jsonl").error
-    )
-    good("tokenize", "--count", "a", "-o", tmp_path / "n.csv")
-    assert (tmp_path / "n.csv").read_text() == "length\n3\n"
 
 
 def test_stats_against_a_plain_computation():
@@ -305,17 +235,6 @@ def test_stats_for_people():
     assert "█" in out
 
 
-def test_from_tokens():
-    assert good("tokenize", "--from-tokens", "i", "love", "--tokens").rows == [
-        {"input_ids": [1045, 2293], "tokens": ["i", "love"]}
-    ]
-    piped = good("tokenize", "--from-tokens", stdin='i love\n["nl", "##p"]\n')
-    assert piped.ids == [[1045, 2293], [17953, 2361]]
-    assert "love" in good("tokenize", "--from-tokens", "love", "-f", "table").out
-    skipped = call("tokenize", "--from-tokens", "--on-error", "skip", stdin=b"\xff\nlove\n")
-    assert (skipped.code, skipped.ids) == (1, [[2293]])
-
-
 def test_windows_share_and_cover():
     text = "one two three four five six seven " * 9
     options = ("--overflowing", "--max-length", 12, "--stride", 3, "--offsets", "--text")
@@ -330,21 +249,6 @@ def test_windows_share_and_cover():
 
 
 # --- reading ------------------------------------------------------------------------------------
-
-
-def test_pre_split():
-    done = good("tokenize", "--pre-split", '["a b", "c"]', "d  e", "--word-ids", "--text")
-    assert [row["text"] for row in done.rows] == [["a b", "c"], ["d", "e"]]
-    assert done.rows[0]["word_ids"] == [None, 0, 0, 1, None]
-    done = good("tokenize", "--pre-split", "--input-format", "jsonl", stdin='{"text":["a","b"]}\n')
-    assert done.ids == ids_of("a b")
-
-
-def test_nul_delimited(tmp_path):
-    done = good("tokenize", "-0", "--text", stdin=b"one\0two\nlines\0\0last")
-    assert [row["text"] for row in done.rows] == ["one", "two\nlines", "", "last"]
-    (tmp_path / "in.txt").write_bytes(b"a\0b\0")
-    assert good("tokenize", "--null", "-i", tmp_path / "in.txt").ids == [A, B]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
@@ -378,20 +282,6 @@ def test_files_of_pairs(tmp_path, name, content):
     assert done.ids == [[101, 1037, 102, 1038, 102], [101, 1038, 102, 1037, 102]]
 
 
-def test_skipped_records_are_told_and_counted(tmp_path):
-    file = tmp_path / "in.jsonl"
-    file.write_text('{"text":"a"}\nbroken\n{"txt":"a"}\n{"text":5}\n[1]\n{"text":"b"}\n')
-    done = call("tokenize", "-i", file, "--on-error", "skip")
-    assert (done.code, done.ids) == (1, [A, B])
-    lines = done.err.splitlines()
-    assert [line.split(":")[3] for line in lines[:4]] == ["2", "3", "4", "5"]
-    assert lines[4:] == ["warning: 4 records were skipped"]
-    assert bad("tokenize", "-i", file, "-o", tmp_path / "x.jsonl").error.startswith(f"{file}:2: ")
-    assert not (tmp_path / "x.jsonl").exists()
-    quiet = call("tokenize", "-i", file, "--on-error", "skip", "-q")
-    assert (quiet.code, quiet.ids, quiet.err) == (1, [A, B], "")
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -409,20 +299,6 @@ def test_what_cannot_be_read_comes_with_a_hint(name, content, tmp_path):
     assert failed.error.startswith(str(tmp_path / name)) and failed.hint
 
 
-def test_bad_bytes(tmp_path):
-    file = tmp_path / "in.txt"
-    file.write_bytes(b"a\nb \xff\n")
-    failed = bad("tokenize", "-i", file)
-    assert failed.error == f"{file}:2: byte 4 (0xff) is not valid utf-8"
-    assert "--encoding-errors replace" in failed.hint
-    done = call("tokenize", "-i", file, "--encoding-errors", "replace", "--text")
-    assert (done.code, done.rows[1]["text"]) == (0, "b \ufffd")
-    assert done.err.startswith("warning: 1 character")
-    done = good("tokenize", "-i", file, "--encoding", "latin-1", "--text")
-    assert done.rows[1]["text"] == "b ÿ"
-    assert bad("tokenize", "a", "--encoding", "klingon", code=2).error
-
-
 def test_input_format_overrides_the_suffix(tmp_path):
     (tmp_path / "in.txt").write_text('{"text":"a"}\n')
     assert good("tokenize", "-i", tmp_path / "in.txt", "--input-format", "jsonl").ids == [A]
@@ -432,13 +308,6 @@ def test_input_format_overrides_the_suffix(tmp_path):
     parquet.write_table(table({"text": ["a"]}), tmp_path / "in.bin")
     assert good("tokenize", "-i", tmp_path / "in.bin", "--input-format", "parquet").ids == [A]
     assert good("tokenize", "-i", tmp_path / "in.dat", "--input-format", "txt").ids == [A]
-
-
-def test_no_records_is_a_note(tmp_path):
-    done = call("tokenize", "-o", tmp_path / "x.jsonl", stdin=b"")
-    assert (done.code, done.out) == (0, "")
-    assert done.err == "note: no records: the input is empty\n"
-    assert (tmp_path / "x.jsonl").read_bytes() == b""
 
 
 # --- model, messages, environment ---------------------------------------------------------------
@@ -500,34 +369,10 @@ def test_errors_and_encoding_by_environment():
     assert len(good("tokenize", "[SEP]", BERTCLI_PARSE_SPECIAL="0").ids[0]) == 5
 
 
-def test_utf16_without_its_mark():
-    failed = bad("tokenize", "--encoding", "utf-16", "--on-error", "skip", stdin=b"a\n\0")
-    assert failed.error == "stdin: not utf-16: UTF-16 stream does not start with BOM"
-
-
 def test_names_of_any_length_make_no_endless_message():
     argv = ("tokenize", "-i", "-", "--input-format", "csv", "--text-field", "no")
     hint = bad(*argv, stdin=f"{'a' * 9000},{'b' * 9000}\n1,2\n").hint
     assert 1000 < len(hint) < 1500 and hint.endswith("more characters)")
-
-
-@pytest.mark.parametrize(
-    ("argv", "option"),
-    [
-        (["tokenize", "a", "-f", "npy", "--tokens"], "-f"),
-        (["embed", "a", "-q", "--prompt-name", "query"], "--prompt-name"),
-        (["embed", "a", "-q", "--layers", "99"], "--layers"),
-        (["embed", "a", "-q", "--device", "none"], "--device"),
-        (["embed", "a", "--token-vectors", "-o", "o.csv"], "-f"),
-        (["inspect", "--attention", "a", "-o", "a.npy"], "-o"),
-        (["inspect", "--attention", "a", "--heads", "99"], "--heads"),
-        (["choose", "a"], "--input"),
-    ],
-    ids=str,
-)
-def test_a_usage_error_names_an_option(argv, option):
-    done = bad(*argv, "-m", PACKAGE / "samples" / "tiny-bert", code=2)
-    assert re.search(rf"(?<![\w-]){option}\b", done.err)
 
 
 def test_a_long_text_is_told():
@@ -546,62 +391,7 @@ def test_bare_options():
     assert [len(ids) for ids in done.ids] == [4, 4]
 
 
-def test_windows_of_padding():
-    done = call("tokenize", "a", "a b", "a b c", "--padding", "longest", "--window", 2)
-    assert [len(ids) for ids in done.ids] == [4, 4, 5]
-    assert done.err == "note: --padding longest was applied to 2 records at a time (--window)\n"
-
-
 # --- what contradicts itself --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["a", "-i", "f"], "TEXT cannot be combined with --input"),
-        (["a", "--pairs", "f"], "--pairs cannot be combined"),
-        (["-i", "g", "--pairs", "f"], "--pairs cannot be combined"),
-        (["a", "b", "--pair", "c"], "--pair needs exactly one text"),
-        (["a", "--pair", "b", "--pair", "c"], "--pair was given 2 times"),
-        (["-i", "-", "--pair", "c"], "--pair needs exactly one text"),
-        (["a", "--count", "--stats"], "cannot be combined"),
-        (["a", "--count", "--from-tokens"], "cannot be combined"),
-        (["a", "--from-tokens", "--pair", "b"], "--from-tokens cannot be combined"),
-        (["a", "-f", "txt"], "this command cannot write txt"),
-        (["a", "--count", "-f", "npy"], "this command cannot write npy"),
-        (["a", "--stats", "-f", "csv"], "this command cannot write csv"),
-        (["a", "-f", "table", "-o", "x"], "a table cannot be written to a file"),
-        (["a", "-f", "npy", "--tokens"], "npy cannot hold tokens"),
-        (["a", "-f", "npz", "--sequence-ids"], "npz cannot hold tokens"),
-        (["a", "--max-length", "1"], "--max-length 1 leaves no room for"),
-        (["a", "--max-length", "7", "--stride", "5", "--overflowing"], "--stride 5 must be less"),
-        (
-            ["a", "--max-length", "10", "--pad-to-multiple-of", "4", "--padding", "--truncation"],
-            "--max-length 10 is not a multiple of --pad-to-multiple-of 4",
-        ),
-    ],
-)
-def test_contradictions(argv, message):
-    assert message in bad("tokenize", *argv, code=2).error
-
-
-@pytest.mark.parametrize(
-    ("argv", "named"),
-    [
-        (["--nope"], "--nope"),
-        (["a", "--max-length", "0"], "--max-length"),
-        (["a", "--max-length", "ten"], "--max-length"),
-        (["a", "--padding", "sideways"], "sideways"),
-        (["a", "-f", "docx"], "docx"),
-        (["a", "--window", "0"], "--window"),
-        (["a", "--stride", "-1"], "--stride"),
-        (["a", "--on-error", "cry"], "cry"),
-    ],
-)
-def test_wrong_usage(argv, named):
-    done = call("tokenize", *argv)
-    assert (done.code, done.out) == (2, "")
-    assert named in done.err and "Traceback" not in done.err
 
 
 def test_what_a_killed_run_left_behind_is_in_nobodys_way(tmp_path):
@@ -621,28 +411,3 @@ def test_what_a_living_process_writes_is_left_alone(tmp_path):
         assert read("jsonl", out.read_bytes()) == [A]
         assert is_at(making(out), other.fileno())
     assert sorted(tmp_path.iterdir()) == [making(out), out]
-
-
-def test_a_stride_without_windows_is_told():
-    done = call("tokenize", "one two three four", "--stride", "1", "--max-length", "4")
-    assert (done.code, done.ids) == (0, [[101, 2028, 2048, 102]])
-    assert done.err.startswith("warning: --stride has no effect without --overflowing")
-    good("tokenize", "one two three", "--stride", "1", "--max-length", "4", "--overflowing")
-
-
-def test_a_unit_without_offsets_is_told():
-    done = call("tokenize", "one", "--offset-unit", "byte")
-    assert (done.code, done.ids) == (0, [[101, 2028, 102]])
-    assert done.err.startswith("warning: --offset-unit has no effect without --offsets")
-    good("tokenize", "one", "--offset-unit", "byte", "--offsets")
-    good("tokenize", "one", "--offset-unit", "byte", "--format", "table")
-
-
-@pytest.mark.parametrize("argv", [["-i", ""], ["hi", "-o", ""], ["hi", "--output="]])
-def test_a_file_without_a_name_is_wrong_usage(argv):
-    done = bad("tokenize", *argv, code=2)
-    assert (
-        done.error == f"{(argv[-1] or argv[-2]).rstrip('=')} is given an empty name"
-        and "unset" in done.hint
-    )
-    assert good("tokenize", "--count", "--", "-o", "").out == "4\n2\n"

@@ -2,21 +2,17 @@
 
 import json
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from front import (
     TINY,
-    bad,
     call,
     good,
     json_in,
     jsonl,
 )
-
-from bertcli.vectors.run_folder import RunFiles
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
 
@@ -78,39 +74,6 @@ def test_every_format_has_the_place_of_every_row(docs, tmp_path):
     assert (counts["records"], counts["truncated"]) == (len(expected), 0)
 
 
-@pytest.mark.parametrize("form", ["npy", "npz", "jsonl"])
-def test_a_run_that_ends_anywhere_is_resumed(docs, tmp_path, form):
-    whole, out = tmp_path / f"whole.{form}", tmp_path / f"out.{form}"
-    argv = (*CHUNKED, "-i", docs, "--window", 5)
-    good(*argv, "-o", whole)
-    commit, codes = RunFiles.commit, []
-    for _ in range(99):
-        left = [3]  # commits until the next end
-
-        def ending(folder, state, left=left):
-            left[0] -= 1
-            if not left[0]:
-                raise KeyboardInterrupt
-            commit(folder, state)
-
-        with mock.patch.object(RunFiles, "commit", ending):
-            codes.append(call(*argv, "-o", out, "--resume").code)
-        if codes[-1] != 130:
-            break
-    assert codes[-1] == 0 and len(codes) > 2
-    for end in ("", *([] if form == "jsonl" else [".index.jsonl"])):
-        assert Path(f"{out}{end}").read_bytes() == Path(f"{whole}{end}").read_bytes()
-
-
-def test_another_division_is_another_run(docs, tmp_path):
-    out = tmp_path / "out.npy"
-    good(*CHUNKED, "-i", docs, "-o", out)
-    options = json_in(Path(f"{out}.manifest.json"))["fingerprint"]["options"]
-    assert (options["on_truncate"], options["overlap"], options["at"]) == ("chunk", 3, "sentence")
-    failed = bad(*CHUNKED, "-i", docs, "-o", out, "--resume", "--at", "word")
-    assert 'options.at was "sentence", now "word"' in failed.error
-
-
 def test_a_prompt_counts(tmp_path):
     text = "the quick brown fox is a quick fox " * 3
     argv = (*EMBED, text, "-f", "jsonl", "--max-length", 12)
@@ -122,26 +85,6 @@ def test_a_prompt_counts(tmp_path):
     assert [row["embedding"] for row in alone] == [row["embedding"] for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (("a", "--pair", "b"), "--on-truncate chunk cannot be combined with --pair"),
-        (("--pairs", "x.tsv"), "--on-truncate chunk cannot be combined with --pairs"),
-        (("a", "--pre-split"), "--on-truncate chunk cannot be combined with --pre-split"),
-        (("a", "--token-vectors"), "--on-truncate chunk makes one vector per chunk"),
-        (("a", "--word-vectors", "mean"), "--on-truncate chunk makes one vector per chunk"),
-        (("a", "--max-length", 9, "--overlap", 7), "--overlap 7 must be less than the 7 tokens"),
-        (
-            ("a", "--engine", "ray", "-o", "x.npy"),
-            "--on-truncate chunk cannot be combined",
-        ),
-    ],
-)
-def test_what_cannot_be(argv, message):
-    failed = bad("embed", "-m", TINY, "-f", "jsonl", "--on-truncate", "chunk", *argv, code=2)
-    assert failed.error.startswith(message)
-
-
 def test_a_pair_in_the_input_is_refused_or_skipped(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text":"a"}\n{"text":"a","pair":"b"}\n{"text":"c"}\n')
@@ -151,24 +94,3 @@ def test_a_pair_in_the_input_is_refused_or_skipped(tmp_path):
     assert f"error: {path}:2: a pair of texts cannot be divided into chunks\n" in done.err
     done = call(*argv, "--on-error", "skip")
     assert (done.code, [row["id"] for row in done.rows]) == (1, [0, 2])
-
-
-def test_an_overlap_alone_is_told_to_have_no_effect():
-    done = call("embed", "a", "-m", TINY, "-f", "jsonl", "--overlap", 2)
-    assert "warning: --overlap has no effect without --on-truncate chunk\n" in done.err
-
-
-def test_pairs_of_a_sentence_model_get_a_note():
-    told = "note: a pair becomes one vector of both texts"
-    assert told in call("embed", "a", "--pair", "b", "-f", "jsonl").err
-    assert told in call("embed", "--pairs", "-", "-f", "jsonl", stdin="a\tb\n").err
-    assert told not in call("embed", "a", "-f", "jsonl").err
-    assert told not in call("embed", "a", "--pair", "b", "-f", "jsonl", "-m", TINY).err
-
-
-def test_truncation_names_the_ways_to_encode_all():
-    done = call("embed", "a b c d e f", "-m", TINY, "-f", "jsonl", "--max-length", 4)
-    assert "--on-truncate window encodes all of the text, chunk gives each" in done.err
-    done = bad("embed", "a b c d", "-m", TINY, "-q", "-f", "jsonl", "--max-length", 4,
-               "--on-truncate", "error")  # fmt: skip
-    assert done.hint == "--on-truncate warn truncates texts, window and chunk encode all of them"

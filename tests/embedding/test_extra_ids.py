@@ -19,7 +19,6 @@ from bertcli.models.bert import BertModel
 from bertcli.models.surgery import add_extra_embeddings
 from bertcli.records.records import Record
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.vectors.run import EmbedRun
 
 FIELDS = {"emotion": "emotion_ids", "tone": "tones"}
 ROWS = [
@@ -131,28 +130,6 @@ def test_ids_are_not_written_unless_they_are_asked_for(folder, file):
     rows = good(*argv(file, folder, "--keep-fields", "tones")).rows
     assert [row["tones"] for row in rows] == [row["tones"] for row in ROWS]
     assert "emotion_ids" not in rows[0]
-
-
-def test_an_interrupted_run_is_resumed_to_the_same_bytes(folder, file, tmp_path, monkeypatch):
-    more = ["--window", 2, "--resume", "-o"]
-    assert call(*argv(file, folder, *more, tmp_path / "whole.npy")).code == 0
-    commit, seen = EmbedRun._commit, []
-
-    def stopping(self, *given):
-        commit(self, *given)
-        seen.append(1)
-        if len(seen) == 1:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(EmbedRun, "_commit", stopping)
-    assert call(*argv(file, folder, *more, tmp_path / "out.npy")).code == 130
-    monkeypatch.undo()
-    other = written(tmp_path / "a.jsonl", [ROWS[0] | {"tones": 2}, *ROWS[1:]])
-    refused = call(*argv(other, folder, *more, tmp_path / "out.npy"))
-    assert refused.code == 1 and "input" in refused.err
-    written(tmp_path / "a.jsonl", ROWS)
-    assert call(*argv(file, folder, *more, tmp_path / "out.npy")).code == 0
-    assert (tmp_path / "out.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
 
 
 def test_update_computes_texts_with_other_ids_again(folder, file, tmp_path):

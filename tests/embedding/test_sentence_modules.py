@@ -11,7 +11,6 @@ from front import (
     call,
     good,
     json_in,
-    jsonl,
     put_json,
 )
 from safetensors.numpy import load_file, save_file
@@ -188,16 +187,6 @@ def test_python_and_search_use_the_modules(tmp_path):
     assert "other sentence modules" in bad(*given, "fox").error
 
 
-def test_a_run_is_resumed_with_the_same_modules_alone(tmp_path):
-    folder, out = saved(sentence_model(*CHAINS["no bias"]), tmp_path / "m"), tmp_path / "o.npy"
-    assert call("embed", "-q", "-m", folder, *TEXTS, "-o", out).code == 0
-    (said,) = json_in(tmp_path / "o.npy.manifest.json")["fingerprint"]["options"]["modules"]
-    assert said["kind"] == "Dense"
-    layer = folder / "2_Dense" / "model.safetensors"
-    save_file({name: -value for name, value in load_file(layer).items()}, layer)
-    assert "modules" in bad("embed", "-q", "-m", folder, *TEXTS, "-o", out, "--resume").err
-
-
 def test_inspect_shows_the_modules(tmp_path):
     folder = saved(sentence_model(*CHAINS["all"]), tmp_path)
     said = json.loads(good("inspect", folder, "--json").out)["sentence"]
@@ -214,22 +203,6 @@ def test_what_is_said_of_the_modules(tmp_path):
     shutil.rmtree(folder)
     folder = saved(sentence_model(pooling("cls"), shaken(st.LayerNorm(31))), tmp_path / "m")
     assert "LayerNorm takes vectors of 31 dim" in bad("embed", "-m", folder, "a").error
-
-
-def test_a_frozen_head_keeps_the_modules_of_its_base(tmp_path):
-    folder = saved(sentence_model(*CHAINS["all"]), tmp_path / "m")
-    data = tmp_path / "data.jsonl"
-    rows = [{"text": text, "label": label} for text, label in [("good", "a"), ("bad", "b")] * 8]
-    data.write_text(jsonl(rows))
-    out = tmp_path / "out"
-    done = call(
-        "train", data, "-m", folder, "--frozen", "-o", out, "--steps", 3, "--eval-fraction", 0
-    )
-    assert done.code == 0, done
-    found = bertcli.Embedder.load(out, backend="torch").encode(TEXTS)
-    from sentence_transformers import SentenceTransformer
-
-    near(found, SentenceTransformer(str(out), device="cpu").encode(TEXTS, batch_size=1))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from task_models import texts
 from term_models import TINY, sparse
 
 from bertcli import Embedder
-from bertcli.embedding.sparse import TermPooling
 
 pytestmark = pytest.mark.parity
 WORDS = 347  # of its vocabulary
@@ -128,18 +127,6 @@ def test_no_texts_make_an_empty_file(folder, tmp_path, form):
         assert out.read_bytes() == b""
 
 
-class Scores:
-    """A model that scores every word at every token alike."""
-
-    def packed_logits(self, states):
-        return torch.full((len(states), 5), -1.0)
-
-
-def test_a_text_may_have_no_term():
-    terms = TermPooling()(Scores(), torch.zeros(8, 3), [3, 5])
-    assert [len(some) for some in terms] == [0, 0]
-
-
 @pytest.mark.parametrize("how", ["max", "sum"])
 def test_the_same_bits_in_any_batch(folder, how):
     options = {"sparse": True, "pooling": how, "backend": "openvino", "threads": 1}
@@ -233,13 +220,6 @@ def test_what_it_cannot_be_combined_with(folder, more, tmp_path, monkeypatch):
     texts = [] if "-i" in more else ["text"]
     assert bad(*SPARSE, "-m", folder, *texts, *more, code=2).error
     assert [*tmp_path.iterdir()] == []
-
-
-def test_top_terms_alone_are_refused(folder):
-    assert (
-        "--top-terms requires --sparse"
-        in bad("embed", "-m", folder, "a", "--top-terms", 3, code=2).error
-    )
 
 
 def test_a_dense_model_is_refused(default_folder):

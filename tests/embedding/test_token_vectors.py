@@ -1,8 +1,6 @@
 """`bertcli embed --token-vectors` and `--word-vectors`, against the libraries and by hand."""
 
 import hashlib
-import signal
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +8,10 @@ import pytest
 import torch
 from front import (
     PACKAGE,
-    bad,
     call,
     good,
     json_in,
     rows_in,
-    struck,
 )
 from vector_files import vectors_in
 
@@ -196,24 +192,6 @@ def test_arrays_have_an_index(suffix, what, tmp_path):
     }
 
 
-def test_an_index_never_stands_beside_the_vectors_of_another_run(tmp_path):
-    out, index = tmp_path / "out.npy", tmp_path / "out.npy.index.jsonl"
-    argv = ("embed", "-q", "-m", TINY, "one", "two")
-    good(*argv, "--token-vectors", "-o", out)
-    again = call(*argv, "--token-vectors", "-o", out, "--resume")
-    assert again.code == 0
-    good(*argv, "-o", out, "--overwrite")
-    assert not index.exists()
-    index.write_text("mine\n")
-    out.unlink()
-    refused = bad(*argv, "--token-vectors", "-o", out)
-    assert refused.error == f"{index}: already exists"
-    good(*argv, "--token-vectors", "-o", out, "--overwrite")
-    index.write_text("changed\n")
-    refused = bad(*argv, "--token-vectors", "-o", out, "--resume")
-    assert f"{index}: was changed after it was made" in refused.error
-
-
 @pytest.mark.parametrize("precision", ["float32", "float16", "ubinary"])
 def test_parquet_has_lists(precision, tmp_path):
     from pyarrow.parquet import read_table
@@ -237,46 +215,11 @@ def precision_of(name):
     return {"ubinary": "uint8"}.get(name, name)
 
 
-def test_a_file_of_lines_is_the_stream(tmp_path):
-    argv = ("-m", TINY, "--token-vectors", "-i", RECORDS)
-    good("embed", "-q", *argv, "-o", tmp_path / "out.jsonl")
-    assert (tmp_path / "out.jsonl").read_bytes() == call("embed", "-q", *argv).stdout
-
-
 @pytest.mark.parametrize("suffix", ["npy", "jsonl", "parquet"])
 def test_texts_without_words_make_a_file(suffix, tmp_path):
     out = tmp_path / f"out.{suffix}"
     good("embed", "-q", "-m", TINY, "--word-vectors", "mean", "", " ", "-o", out)
     assert json_in(Path(f"{out}.manifest.json"))["shape"] == [0, 32]
-
-
-@pytest.fixture
-def many(tmp_path):
-    chosen = np.random.default_rng(5)
-    words = ["the", "quick", "brown", "fox", "paris", "is", "nlp", "a", "b", "c", "1", "2", "", " "]
-    lines = [" ".join(chosen.choice(words, chosen.integers(0, 12))) for _ in range(300)]
-    (tmp_path / "many.txt").write_text("".join(f"{line}\n" for line in lines))
-    return tmp_path / "many.txt"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows kills in another way")
-@pytest.mark.parametrize(
-    ("suffix", "what"),
-    [("npy", "--token-vectors"), ("jsonl", "--word-vectors=mean")],
-)
-def test_a_killed_run_goes_on_and_gives_the_same_bytes(suffix, what, many, tmp_path):
-    whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
-    argv = ("embed", "-q", "-m", TINY, what, "-i", many, "--window", 20, "--prompt", "q: ")
-    good(*argv, "-o", whole)
-    journal = tmp_path / f"out.{suffix}.run/journal"
-    assert struck("SIGKILL", *argv, "-o", out, "--resume") == -signal.SIGKILL
-    assert not out.exists()
-    assert json_in(journal)["state"]["records"] < 300
-    good(*argv, "-o", out, "--resume")
-    for beside in ("", *([".index.jsonl"] if suffix == "npy" else [])):
-        assert Path(f"{out}{beside}").read_bytes() == Path(f"{whole}{beside}").read_bytes()
-    counts = [json_in(Path(f"{one}.manifest.json"))["counts"] for one in (whole, out)]
-    assert counts[0] == counts[1]
 
 
 @pytest.mark.parity
@@ -301,78 +244,3 @@ def test_a_stream_has_the_precisions_that_need_no_ranges(precision, tmp_path):
         good(*argv, "-o", tmp_path / f"out.{suffix}")
         streamed = call(*argv, "-f", suffix).stdout
         assert streamed == (tmp_path / f"out.{suffix}").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (("--pooling", "mean+foo"), 2, "--pooling mean+foo: unknown 'foo'"),
-        (("--pooling", "mean+pooler"), 2, "--pooling mean+pooler: pooler cannot be joined"),
-        (("--pooling", "pooler", "--layers", "-1,-2"), 2, "--pooling pooler takes one layer"),
-        (("--token-vectors", "--pooling", "cls"), 2, "--token-vectors cannot be combined"),
-        (("--word-vectors", "max", "--pooling", "cls"), 2, "--word-vectors cannot be combined"),
-        (
-            ("--token-vectors", "-f", "csv"),
-            2,
-            "csv holds one vector per row",
-        ),
-        (("--token-vectors", "-f", "npy"), 1, "npy cannot be streamed"),
-        (("--precision", "int8"), 1, "--precision int8 cannot be streamed"),
-        (("-f", "table", "--precision", "float16"), 2, "a table shows float32, not --precision fl"),
-    ],
-)
-def test_what_makes_no_sense_is_one_line(argv, code, message):
-    assert bad("embed", "-q", "-m", TINY, "a", *argv, code=code).error.startswith(message)
-
-
-def test_poolings_are_named_and_a_text_without_tokens_is_refused():
-    assert "mean_sqrt_len" in bad("embed", "--pooling", "average", "a", code=2).hint
-    refused = bad("embed", "-q", "-m", TINY, "--no-special-tokens", "ok", "")
-    assert refused.error == "text 2: has no tokens, so it has no vector"
-
-
-LITERAL = "[SEP] is a special token"
-
-
-def test_messages_count_in_words():
-    done = call("embed", "-m", TINY, "--token-vectors", "", LITERAL, "--max-length", "6")
-    assert done.err.splitlines() == [
-        f"warning: 1 of 2 texts truncated to 6 tokens ({done.rows[1]['truncated']} dropped); "
-        "--on-truncate window encodes all of the text",
-        "warning: special tokens in the input were parsed as special tokens (1); "
-        "--no-parse-special treats them as plain text",
-        "note: 1 text was empty",
-    ]
-    windows = call("embed", "-m", TINY, "a b c d e", "--max-length", "4", "--on-truncate", "window")
-    assert windows.err == "note: pooling: mean (not specified by the model)\n"
-
-
-def test_a_table_shows_tokens():
-    done = good("embed", "-q", "-m", TINY, "--token-vectors", "I love", "-f", "table", COLUMNS="80")
-    assert "[CLS]" in done.out
-    assert "shape 4 x 32, float32" in done.out
-    done = good("embed", "-q", "-m", TINY, "--word-vectors", "max", "a " * 50, "-f", "table")
-    assert "... 10 more words; -f jsonl for all\nshape 50 x 32, float32" in done.out
-
-
-def test_a_search_refuses_changed_texts_and_vectors_of_tokens(tmp_path):
-    corpus, vectors = tmp_path / "corpus.txt", tmp_path / "v.npy"
-    corpus.write_text("one\ntwo\n")
-    argv = ("similar", "one", "--corpus", corpus, "--vectors", vectors, "-m", TINY, "-q")
-    good(*argv)
-    good(*argv)
-    corpus.write_text("one\nthree\n")
-    refused = bad(*argv)
-    assert refused.error.startswith(f"{vectors}: was made from other texts: their sha256 is ")
-    good("embed", "-q", "-m", TINY, "-i", corpus, "--word-vectors", "max", "-o", tmp_path / "w.npy")
-    refused = bad(*argv[:5], tmp_path / "w.npy", *argv[6:])
-    assert refused.error.endswith("holds vectors of words, but a search needs one per text")
-
-
-def test_a_search_shows_texts_without_their_prompt(tmp_path):
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("one\n")
-    (answer,) = good(
-        *("similar", "one", "--corpus", corpus, "--corpus-prompt", "D: ", "-m", TINY, "-q")
-    ).rows
-    assert answer["hits"][0]["text"] == "one"

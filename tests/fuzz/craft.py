@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import random
+import re
 import struct
 import zipfile
 from typing import Any
@@ -180,31 +181,25 @@ def mutated_safetensors(data: bytes, dice: random.Random) -> bytes:
     return struct.pack("<Q", len(header)) + header + body
 
 
+SHAPES = """
+(3,); (); (1, 3; ((1, 3); (0, 4); (-1, 4); (2, 2, 2); (1 << 60, 4); (10000000000000, 384); (1.5, 2)
+(99999999999, 1); ('a',); [3, 4]; None; (True, 4); (3, 4,); (0, 0)
+"""
+KINDS = r"""
+'<f4' '<f8' '<f2' '>f4' '<i8' '|i1' '|b1' '|O' '<U3' '|S4' '<c8' '<M8[s]' [('a','<f4')] [] 'x' 1
+None '|V0' '<U0' '<f4,<f4' (('<f4',(2,2))) '\x1b]0;x' '<f16' '<u8' '<U99999999'
+"""
+
+
 def mutated_npy(data: bytes, dice: random.Random) -> bytes:
     """Return an .npy with another header."""
     if data[:6] != b"\x93NUMPY":
         return data
     size = int.from_bytes(data[8:10], "little")
     body = data[10 + size :]
-    shapes = ["(3,)", "()", "(1, 3", "((1, 3)", "(0, 4)", "(-1, 4)", "(2, 2, 2)", "(1 << 60, 4)"]
-    shapes += ["(10000000000000, 384)", "(99999999999, 1)", "(1.5, 2)", "('a',)", "[3, 4]", "None"]
-    shapes += ["(True, 4)", "(3, 4,)", f"({'1' * 400}, 4)", "(" * 300 + "1" + ")" * 300, "(0, 0)"]
-    kinds = [
-        "'<f4'",
-        "'<f8'",
-        "'<f2'",
-        "'>f4'",
-        "'<i8'",
-        "'|i1'",
-        "'|b1'",
-        "'|O'",
-        "'<U3'",
-        "'|S4'",
-    ]
-    kinds += ["'<c8'", "'<M8[s]'", "[('a', '<f4')]", "[]", "'x'", "1", "None", "'|V0'", "'<U0'"]
-    kinds += ["'<f4,<f4'", "(('<f4', (2, 2)))", "'\\x1b]0;x'", "'<f16'", "'<u8'", "'<U99999999'"]
+    shapes = [*re.split(r"[;\n] *", SHAPES.strip()), f"({'1' * 400}, 4)", "(" * 300 + ")" * 300]
     shape = dice.choice(shapes) if dice.random() < 0.6 else "(3, 4)"
-    kind = dice.choice(kinds) if dice.random() < 0.6 else "'<f4'"
+    kind = dice.choice(KINDS.split()) if dice.random() < 0.6 else "'<f4'"
     order = dice.choice(["False", "True", "False", "0", "'a'"])
     text = f"{{'descr': {kind}, 'fortran_order': {order}, 'shape': {shape}, }}"
     if dice.random() < 0.2:

@@ -26,7 +26,6 @@ from bertcli.hub import (
     find_model,
     known_models,
 )
-from bertcli.hub.local import pick
 
 ONLINE = {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
@@ -262,13 +261,6 @@ def test_without_its_package_the_default_is_looked_for_elsewhere(home, monkeypat
 # --- the cache ----------------------------------------------------------------------------------
 
 
-def test_cached(home):
-    cache(home, "org/bert", TOKENIZER)
-    found = find_model("org/bert")
-    assert (found.source, found.revision) == ("cache", COMMIT)
-    assert (found.path / "tokenizer.json").read_bytes() == TOKENIZER["tokenizer.json"]
-
-
 @pytest.mark.parametrize(
     ("variable", "below"),
     [
@@ -364,40 +356,6 @@ def test_offline_connects_to_nothing():
 
 
 # --- what to fetch ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("names", "picked"),
-    [
-        (["tokenizer.json", "vocab.txt", "README.md"], ["tokenizer.json"]),
-        (["vocab.txt"], ["vocab.txt"]),
-        (["model.safetensors", "pytorch_model.bin"], ["model.safetensors"]),
-        (["pytorch_model.bin", "tf_model.h5", "rust_model.ot"], ["pytorch_model.bin"]),
-        (["onnx/model.safetensors", "1_Pooling/config.json"], ["1_Pooling/config.json"]),
-        (
-            [
-                "model.safetensors.index.json",
-                "model-1-of-1.safetensors",
-                "pytorch_model-1-of-1.bin",
-            ],
-            ["model.safetensors.index.json", "model-1-of-1.safetensors"],
-        ),
-        (["model.safetensors", "model-1-of-1.safetensors"], ["model.safetensors"]),
-        (
-            ["pytorch_model.bin.index.json", "pytorch_model-1-of-1.bin"],
-            ["pytorch_model.bin.index.json", "pytorch_model-1-of-1.bin"],
-        ),
-        (["2_Dense/pytorch_model.bin", "README.md"], ["2_Dense/pytorch_model.bin"]),
-        (
-            ["2_Dense/model.safetensors", "2_Dense/pytorch_model.bin"],
-            ["2_Dense/model.safetensors"],
-        ),
-        ([*GOOGLE, "bert_model.ckpt.meta", "old/x.ckpt.index"], [*GOOGLE]),
-        ([*GOOGLE, "pytorch_model.bin"], ["pytorch_model.bin"]),
-    ],
-)
-def test_pick(names, picked):
-    assert pick(MODEL_FILES, names) == picked
 
 
 # --- the hub ------------------------------------------------------------------------------------

@@ -14,10 +14,3 @@ def likely(count: int, trials: int, chance: float) -> bool:
 
     below = sum(map(probability, range(count + 1)))
     return min(below, 1 - below + probability(count)) > UNLIKELY
-
-
-def test_likely_knows_a_coin():
-    assert likely(500, 1000, 0.5)
-    assert likely(570, 1000, 0.5)
-    assert not likely(580, 1000, 0.5)
-    assert not likely(420, 1000, 0.5)

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -91,6 +92,14 @@ class Forks:
                 runs, seconds = runs + 1, seconds / 2  # the machine became faster
         assert self.run(argv(out)) == 0
         assert result(out) == whole
+
+
+def as_torchrun(count: int) -> list[dict[str, str]]:
+    """The environments that torchrun gives to processes that train as one."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
 @contextmanager

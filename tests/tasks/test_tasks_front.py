@@ -26,7 +26,6 @@ from task_models import ENTITIES, LENGTH, agree, labels, texts
 
 import bertcli
 from bertcli.checkpoints.load import load, save
-from bertcli.cli.app import COMMANDS
 from bertcli.embedding.embedder import Embedder
 from bertcli.errors import ModelError
 from bertcli.hub import MODEL_FILES, find_model
@@ -231,10 +230,6 @@ def test_other_commands_that_need_a_classifier_say_their_own_name(models, comman
     assert f"bertcli {command} needs BertForSequenceClassification" in done.error
     assert f"bertcli {command} takes another --model" in done.hint
     assert "bertcli tag is for this model" in done.hint
-
-
-def test_the_commands_are_there():
-    assert [name for name in CALLS if name not in COMMANDS] == []
 
 
 def test_records_keep_their_ids_fields_and_order(models, tmp_path):

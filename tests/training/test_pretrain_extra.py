@@ -4,7 +4,6 @@ import csv
 import hashlib
 import random
 import re
-import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +14,6 @@ from front import (
     call,
     good,
     json_in,
-    put_json,
 )
 from pretrain_folders import STILL, config_file, lines
 from safetensors.torch import load_file
@@ -138,12 +136,6 @@ def test_the_index_names_them_and_their_sizes(place):
     assert index["extra_fields"] == {"hint": "hint_ids", "noise": "noise"}
 
 
-def test_texts_masks_and_order_are_those_without(place):
-    ours, plain = rows_of(place / "with"), rows_of(place / "without")
-    assert set(ours) - set(plain) == {"extra.hint", "extra.noise"}
-    assert all((ours[name] == plain[name]).all() for name in plain)
-
-
 # Of the instances without extra embeddings, as they were before there were any.
 PLAIN = "0e1ad2e4e86e14a34265bb428490f9987475e177c418925e0ddba92535f7ece0"
 
@@ -153,13 +145,6 @@ def test_instances_without_are_the_bytes_that_they_were(place):
     assert index["version"] == 1 and not [name for name in index if name.startswith("extra")]
     (shard,) = (place / "without").glob("instances-*")
     assert hashlib.sha256(shard.read_bytes()).hexdigest() == PLAIN
-
-
-def test_many_shards_hold_the_same(place, tmp_path):
-    more = ["--shard-size", 50, "-o", tmp_path / "made"]
-    assert prepare(place, place / "corpus.jsonl", *BOTH, *more).code == 0
-    ours, theirs = rows_of(tmp_path / "made"), rows_of(place / "with")
-    assert all((ours[name] == theirs[name]).all() for name in theirs)
 
 
 def test_every_form_of_a_document_gives_the_same_bytes(place, tmp_path):
@@ -263,26 +248,6 @@ def test_only_the_model_with_the_ids_tells_the_masked_words(place, tmp_path):
     assert "field 'hint_ids' is missing" in done.error
 
 
-def left(folder):
-    """What a run leaves, but for the clock."""
-    files = [*sorted(folder.rglob("*.safetensors")), *folder.rglob("config.json")]
-    return lines(folder), {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-def test_a_run_that_is_resumed_ends_in_the_same_bits(place, tmp_path):
-    more = [*FIXED, "--steps", 6, "--batch-size", 8, "--save-every", 2, "--keep", 9]
-    whole, again = tmp_path / "whole", tmp_path / "again"
-    assert run(place, place / "with", whole, *more).code == 0
-    shutil.copytree(whole, again)
-    for name in ("checkpoint-4", "checkpoint-6"):
-        shutil.rmtree(again / name)
-    (again / "model.safetensors").unlink()
-    assert run(place, place / "with", again, *more, "--resume").code == 0
-    assert left(again) == left(whole)
-    done = run(place, place / "with", again, *more, "--resume", "--extra", "hint=hint_ids")
-    assert done.code == 1 and "extra_embeddings" in done.error
-
-
 @pytest.fixture(scope="module")
 def trained(place):
     """A model with both embeddings, and one without."""
@@ -365,17 +330,3 @@ def test_held_out_texts_need_the_same_ids_and_may_have_more(place, tmp_path):
 def test_ids_that_were_not_prepared_are_refused(place, data, extra, code, said, tmp_path):
     done = run(place, place / data, tmp_path / "out", *SHORT, "--extra", extra)
     assert done.code == code and said in done.error and not (tmp_path / "out").exists()
-
-
-def test_an_index_that_was_changed_is_refused(place, tmp_path):
-    folder = shutil.copytree(place / "with", tmp_path / "data")
-    index = json_in(folder / "instances.json")
-    for changes, said in (
-        ({"extra_embeddings": {"hint": 5, "noise": 9}}, "extra.hint contains"),
-        ({"extra_embeddings": {"hint": "5"}}, "extra_embeddings: expected"),
-        ({"extra_embeddings": {"other": 5}}, "expected extra.other as int32"),
-        ({"version": 3}, "version 3 is not supported"),
-    ):
-        put_json(folder / "instances.json", {**index, **changes})
-        done = run(place, folder, tmp_path / "out", *SHORT)
-        assert done.code == 1 and said in done.error

@@ -5,8 +5,10 @@ import shutil
 import sys
 
 import pytest
-from forks import forks
-from pretrain_folders import config_file, lines, prepared
+from forks import as_torchrun
+from model_reference import close
+from pretrain_folders import STILL, config_file, lines, prepared
+from safetensors.torch import load_file
 
 from bertcli.training import checkpoints
 from bertcli.training.checkpoints import Checkpoints, State, read_state
@@ -22,7 +24,7 @@ def result(folder):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
-def test_killed_at_random_instants(tmp_path):
+def test_killed_at_random_instants(forked, tmp_path):
     prepared(tmp_path / "data", rows=40)
     config = config_file(tmp_path / "config.json")
     fixed = ["--threads", 1, "--device", "cpu", "--steps", STEPS, "--batch-size", 4, "--resume"]
@@ -31,8 +33,21 @@ def test_killed_at_random_instants(tmp_path):
     def argv(out):
         return ["pretrain", "run", tmp_path / "data", "--config", config, "-o", out, *fixed]
 
-    with forks() as forked:
-        forked.check(argv, result, tmp_path, kills=8)
+    forked.check(argv, result, tmp_path, kills=8)
+
+
+def test_two_processes_train_as_one(forked, tmp_path):
+    data, config = prepared(tmp_path / "data", rows=80), tmp_path / "config.json"
+    argv = ["pretrain", "run", data, "--config", config_file(config, **STILL), "--threads", 1]
+    argv += ["--steps", 6, "--batch-size", 8, "--log-every", 2, "--eval-fraction", 0.2]
+    argv += ["--learning-rate", 1e-3, "--device", "cpu", "-o"]
+    assert forked.run([*argv, tmp_path / "one"]) == 0
+    assert forked.together([*argv, tmp_path / "two"], as_torchrun(2)) == [0, 0]
+    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("two", "one"))
+    close(ours, theirs)
+    for line, other in zip(lines(tmp_path / "two"), lines(tmp_path / "one"), strict=True):
+        interval = line.pop("next_sentence_interval", ()), other.pop("next_sentence_interval", ())
+        assert interval[0] == interval[1] and line == pytest.approx(other, rel=1e-4)
 
 
 # --- every line of the code that writes checkpoints ---

@@ -390,8 +390,7 @@ def test_a_failed_run_leaves_the_old_folder(place, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on files")
-@pytest.mark.parametrize("size", [10_000, 100_000])
-def test_a_full_disk(place, tmp_path, size):
+def test_a_full_disk(place, tmp_path):
     from resource import RLIM_INFINITY, RLIMIT_FSIZE, setrlimit
 
     argv = ["pretrain", "prepare", place / "corpus.txt", "-m", place / "tokenizer"]
@@ -399,7 +398,7 @@ def test_a_full_disk(place, tmp_path, size):
         *argv,
         *("--max-length", 48, "-o", tmp_path / "a"),
         env=NO_BYTECODE,
-        preexec_fn=lambda: setrlimit(RLIMIT_FSIZE, (size, RLIM_INFINITY)),
+        preexec_fn=lambda: setrlimit(RLIMIT_FSIZE, (100_000, RLIM_INFINITY)),
     )
     assert done.code == 1 and done.error == f"{tmp_path / 'a'}: cannot be written: File too large"
     assert done.hint.startswith("free disk space")
@@ -422,12 +421,7 @@ def test_wrong_usage(place):
         (lambda folder: (folder / "instances.json").unlink(), "no instances found"),
         (lambda folder: (folder / "instances.json").write_text("[]"), "not an index of instances"),
         (lambda folder: edited(folder, version=9), "version 9 is not supported, only 1"),
-        (lambda folder: edited(folder, max_length=-1), "not an index of instances"),
-        (lambda folder: edited(folder, options={"dupe_factor": "x"}), "not an index of instances"),
         (lambda folder: edited(folder, shards=[{}]), "shards.0.rows: expected a whole number"),
-        (lambda folder: edited(folder, shards=7), "shards: expected a list of objects"),
-        (lambda folder: edited(folder, vocab_size=1e300), "vocab_size: expected a whole number"),
-        (lambda folder: (folder / "instances.json").write_text("[" * 99999), "nested too deeply"),
         (lambda folder: edited(folder, max_length=47), "expected input_ids as int32"),
         (lambda folder: (folder / SHARD).unlink(), "not found, but listed in the index"),
         (lambda folder: (folder / SHARD).write_bytes(b"x" * 99), "header"),

@@ -18,10 +18,8 @@ from front import (
     json_in,
     put_json,
 )
-from model_reference import close
-from pretrain_folders import CONFIG, STILL, VOCABULARY, config_file, lines, prepared
+from pretrain_folders import CONFIG, VOCABULARY, config_file, lines, prepared
 from safetensors.torch import load_file, save_file
-from torchrun import two_processes
 from train_steps import stop_at
 
 from bertcli.errors import OutputError
@@ -146,18 +144,6 @@ def test_the_picture_depends_on_the_log_alone(whole):
     assert first == (whole[0] / "loss.svg").read_bytes() and b"Date" not in first
 
 
-def test_a_long_log_is_drawn_by_means(tmp_path):
-    log = tmp_path / "log.jsonl"
-    with log.open("w") as file:
-        for step in range(1, 5001):
-            file.write(json.dumps({"step": step, "loss": 8 - step / 1000, "mlm_loss": 2.0}) + "\n")
-    content = plot(log)
-    points = drawn(content)[1][SENTENCES[0]]
-    np.testing.assert_allclose(points[0][0], 3, atol=0.01)  # of the first five steps
-    np.testing.assert_allclose(points[-1], (4998, 8 - 4.998), atol=0.01)
-    assert len(content) < 100_000
-
-
 def test_without_matplotlib_a_run_is_whole_but_for_its_picture(place, whole, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = call(*argv(place, place / "undrawn"))
@@ -269,18 +255,6 @@ def test_float16_goes_on_with_its_scale(place, tmp_path, monkeypatch):
     assert same(tmp_path / "a", tmp_path / "b")
 
 
-def test_resume_where_nothing_is_begins(place, whole, tmp_path):
-    assert call(*argv(place, tmp_path / "out", "--resume")).code == 0
-    assert same(tmp_path / "out", whole[0])
-
-
-def test_resume_of_what_is_done_changes_nothing(place, whole, tmp_path):
-    shutil.copytree(whole[0], tmp_path / "out")
-    (tmp_path / "out" / "model.safetensors").unlink()  # killed before the model was there
-    assert call(*argv(place, tmp_path / "out", "--resume")).code == 0
-    assert same(tmp_path / "out", whole[0])
-
-
 def test_overwrite_begins_anew(place, whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "out")
     more = ["--overwrite", "--steps", 3]
@@ -321,20 +295,6 @@ def test_other_ways_to_compute_are_noted(place, whole, tmp_path):
 
 
 # --- several processes ---
-
-
-def test_two_processes_train_as_one(place, tmp_path):
-    config_file(place / "still.json", **STILL)
-    one = argv(place, tmp_path / "one", "--eval-fraction", 0.2, config="still.json")
-    assert call(*one).code == 0
-    two = argv(place, tmp_path / "two", "--eval-fraction", 0.2, config="still.json")
-    said = two_processes(two)
-    assert said.count("tokens/s") == 3  # of one process
-    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("two", "one"))
-    close(ours, theirs)
-    for line, other in zip(lines(tmp_path / "two"), lines(tmp_path / "one"), strict=True):
-        interval = line.pop("next_sentence_interval", ()), other.pop("next_sentence_interval", ())
-        assert interval[0] == interval[1] and line == pytest.approx(other, rel=1e-4)
 
 
 # --- what goes wrong ---
@@ -381,27 +341,15 @@ def flipped(data):
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
 
 
-def other_tokenizer(data):
-    (data / "vocab.txt").write_text("[PAD]\n")
-
-
-def folder_as_tokenizer(data):
-    (data / "vocab.txt").unlink()
-    (data / "vocab.txt").mkdir()
-
-
-def foreign(data):
-    (data / "instances.json").write_text('{"format": "other"}')
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda data: (data / "instances.json").unlink(), "instances.json"),
-        (foreign, "not an index of instances"),
         (flipped, "changed since the index was written"),
-        (other_tokenizer, "vocab.txt: changed since the index was written"),
-        (folder_as_tokenizer, "vocab.txt: not a regular file"),
+        (
+            lambda data: (data / "vocab.txt").write_text("[PAD]\n"),
+            "vocab.txt: changed since the index was written",
+        ),
     ],
 )
 def test_instances_that_are_damaged(place, tmp_path, change, said):
@@ -467,6 +415,7 @@ def test_one_run_at_a_time_in_a_folder(place, whole, tmp_path):
 
 def test_a_finished_run_says_so(place, whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "out")
+    (tmp_path / "out" / "model.safetensors").unlink()  # killed before the model was there
     done = call(*argv(place, tmp_path / "out", "--resume"))
     assert (done.code, done.out) == (0, "")
     assert "note: the run is complete: checkpoint-6 is its last step" in done.err
@@ -522,25 +471,6 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(place, whole, tmp_path, mon
     assert same(tmp_path / "out", whole[0])
 
 
-@pytest.mark.parametrize("name", ["training_state.json", "optimizer.safetensors"])
-def test_a_damaged_checkpoint_is_named(place, whole, tmp_path, name):
-    shutil.copytree(whole[0], tmp_path / "out")
-    (tmp_path / "out" / "checkpoint-6" / name).write_bytes(b"{")
-    done = bad(*argv(place, tmp_path / "out", "--resume"))
-    assert f"checkpoint-6/{name}: cannot be read" in done.error.replace(os.sep, "/")
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
-@pytest.mark.parametrize("name", ["checkpoint-4/optimizer.safetensors", "log.jsonl"])
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(place, whole, tmp_path, name):
-    out = tmp_path / "out"
-    shutil.copytree(whole[0], out)
-    shutil.rmtree(out / "checkpoint-6")
-    (out / name).unlink()
-    os.mkfifo(out / name)
-    assert f"{name}: not a regular file" in bad(*argv(place, out, "--resume")).error
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -565,6 +495,3 @@ def test_a_log_that_is_none_is_named(tmp_path):
         log.write_text(f'{{"step": 1}}\n{line}\n')
         with pytest.raises(OutputError, match=r"log\.jsonl:2: not a line of a log"):
             plot(log)
-
-
-# --- the live view ---

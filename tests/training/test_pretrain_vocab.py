@@ -119,14 +119,6 @@ def test_files_and_json_lists_are_the_same_text(tmp_path, made):
     assert tokens_of(tmp_path / "v") == tokens_of(made)
 
 
-def test_instances_can_be_made_with_it(tmp_path, made):
-    done = call("pretrain", "prepare", "-m", made, "-o", tmp_path / "a", stdin=TEXT)
-    assert done.code == 0
-    assert (tmp_path / "a" / "tokenizer.json").read_bytes() == (
-        made / "tokenizer.json"
-    ).read_bytes()
-
-
 def test_a_small_alphabet_leaves_out_the_rest(tmp_path):
     done = vocab(tmp_path / "a", "--limit-alphabet", 3, stdin="aaa bbb ccc ab ddd ab")
     assert done.code == 0
@@ -159,11 +151,3 @@ def test_a_model_is_not_overwritten(tmp_path, made):
     done = vocab(tmp_path, "--overwrite")
     assert done.error == f"{tmp_path}: holds model.safetensors, which this command does not write"
     assert "already exists" in vocab(made).error
-
-
-def test_a_folder_with_the_longest_name_is_replaced(tmp_path):
-    target = tmp_path / ("a" * 255)
-    for text in ("one", "two", "ten"):
-        assert vocab(target, "--overwrite", stdin=text).code == 0
-        assert [*tmp_path.iterdir()] == [target]
-        assert {*text} <= {token[-1] for token in tokens_of(target)[104:]}

@@ -15,10 +15,6 @@ from front import (
 )
 from safetensors.torch import load_file
 
-from bertcli.checkpoints.load import load
-from bertcli.inference.runner import Reading, Runner, Tokens, result_of
-from bertcli.inference.torch_engine import Encoder
-
 MOODS = {"glad": (1, 2), "sad": (3, 4)}
 FIXED = ["--threads", 1, "--device", "cpu"]
 FILES = {"train.jsonl": (300, 0), "test.jsonl": (100, 1)}
@@ -122,11 +118,6 @@ def test_a_record_without_ids_that_fit_is_named(made, ids, said, tmp_path):
         assert f"{file}:2: " in done.error and said in done.error
 
 
-def test_texts_without_fields_are_refused(made):
-    done = bad("classify", "a film", "-m", made[0] / "with", *FIXED)
-    assert "text 1: field 'emotion_ids' is missing" in done.error
-
-
 def test_openvino_gives_the_numbers_of_torch(made, tmp_path):
     rows = [{"text": "a film", "emotion_ids": ids} for ids in ([1, 2], [3, 4], 1)]
     argv = ["classify", "-i", written(tmp_path / "a.jsonl", rows), "-m", made[0] / "with"]
@@ -160,20 +151,6 @@ def test_a_pair_has_ids_and_rerank_has_none_for_it(base, tmp_path):
     assert one != other
     done = bad("rerank", "a film", "of us", "-m", tmp_path / "out", *FIXED)
     assert "extra embeddings (emotion)" in done.error
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        ["--extra", "emotion"],
-        ["--extra", "a.b=c"],
-        ["--extra", "a=b", "--frozen"],
-        ["--extra", "a=b", "--extra", "a=c"],
-    ],
-)
-def test_wrong_usage(wrong, base, tmp_path):
-    file = written(tmp_path / "a.jsonl", moods(4))
-    assert "--extra" in bad("train", file, "-o", tmp_path / "o", "-m", base, *wrong, code=2).error
 
 
 def test_tags_of_words(base, tmp_path):
@@ -216,21 +193,6 @@ def test_ids_of_tokens_are_as_good_as_those_of_words(made, tmp_path):
     done = bad("classify", "-i", written(tmp_path / "b.jsonl", rows), *model)
     said = f"has {pieces + 2} ids, but the text has 2 words and {pieces + 1} tokens"
     assert f"{tmp_path / 'b.jsonl'}:2: " in done.error and said in done.error
-
-
-def test_the_runner_gives_each_token_its_id(made):
-    """As the model alone does, whatever the batch."""
-    model, _ = load(made[0] / "with")
-    ids = [[101, 7, 102], [101, 7, 102], [101, 5, 6, 7, 102], [101, 102]]
-    extra = [[0, 1, 0], [0, 3, 0], [0, 1, 2, 3, 0], [0, 0]]
-    flat = {"emotion": torch.tensor([one for row in extra for one in row]).numpy()}
-    listed = Tokens.listed(ids)
-    tokens = Tokens(listed.ids, listed.types, listed.offsets, flat)
-    runner = Runner([Encoder(model, Reading(first=True))], 100)
-    found = result_of(runner.run(tokens, lambda model, states, lengths: states))
-    for row, one, other in zip(found, ids, extra, strict=True):
-        alone = model.bert(torch.tensor([one]), extra={"emotion": torch.tensor([other])})[0, 0]
-        assert torch.allclose(torch.from_numpy(row), alone, atol=1e-5)
 
 
 def test_names_as_others_wrote_them(made, tmp_path):

@@ -12,8 +12,6 @@ from front import (
 TEXT, PAIR, LABEL = "--text-field", "--pair-field", "--label-field"
 KINDS = {  # rows, other names for their fields, options
     "classify": (reviews(), {"text": "review", "label": "mood"}, [TEXT, "review", LABEL, "mood"]),
-    "text": (reviews(), {"text": "review"}, [TEXT, "review"]),
-    "numbers": ([{"text": f"a {n}", "label": n % 2} for n in range(20)], {}, [LABEL, "label"]),
     "multilabel": (several(), {"labels": "mood"}, [LABEL, "mood"]),
     "regress": (scored(), {"score": "mood"}, [LABEL, "mood"]),
     "tag": (tagged(), {"words": "tokens", "tags": "ner"}, [TEXT, "tokens", LABEL, "ner"]),
@@ -32,11 +30,6 @@ KINDS = {  # rows, other names for their fields, options
         {"text": "one", "pair": "two", "score": "how"},
         [TEXT, "one", PAIR, "two", LABEL, "how", "--task", "embed"],
     ),
-    "score": (
-        scored(),
-        {"text": "one", "pair": "two"},
-        [TEXT, "one", PAIR, "two", "--task", "embed"],
-    ),
 }
 
 
@@ -48,7 +41,7 @@ def argv(file, out, base, *more):
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_names_are_the_same_examples(kind, base, tmp_path):
     rows, names, options = KINDS[kind]
-    usual = ["--task", "embed"] if kind in ("similarity", "score") else []
+    usual = ["--task", "embed"] if kind == "similarity" else []
     renamed = [{names.get(key, key): value for key, value in row.items()} for row in rows]
     found = []
     for place, given, more in (("one", rows, usual), ("two", renamed, options)):

@@ -4,7 +4,6 @@ import shutil
 import warnings
 from functools import partial, partialmethod
 
-import numpy as np
 import pytest
 import torch
 from example_files import reviews, scored, several, written
@@ -199,19 +198,6 @@ def test_sentence_transformers_gives_the_same_logits(whole):
     close(torch.tensor([row["embedding"] for row in vectors]), torch.from_numpy(theirs), 1e-4)
 
 
-def test_the_head_is_that_of_logistic_regression_without_a_penalty(sentences, tmp_path):
-    """The gradient of the mean loss over the same vectors is zero where training ended."""
-    rows = [*reviews(40), *({**row, "label": "bad"} for row in reviews(10, seed=5))]
-    file = written(tmp_path / "e.jsonl", rows)
-    more = ["--eval-fraction", 0, "--steps", 1500, "--batch-size", 50, "--weight-decay", 0]
-    more += ["--learning-rate", 0.05]
-    assert call(*argv(file, tmp_path / "out", sentences, *more)).code == 0
-    texts = [row["text"] for row in rows]
-    given = ["classify", "-q", "-m", tmp_path / "out", "--scores", "all", *texts]
-    said = np.array([row["scores"]["bad"] for row in call(*given).rows])
-    assert abs(said.mean() - np.mean([row["label"] == "bad" for row in rows])) < 0.01
-
-
 def test_interrupted_and_resumed_to_the_same_bits(whole, sentences, tmp_path, monkeypatch):
     folder, file, more = whole
     given = argv(file, tmp_path / "out", sentences, *more, "--resume")
@@ -250,15 +236,6 @@ def test_a_dense_layer_that_is_broken(whole, tmp_path):
     )
 
 
-def test_a_damaged_head_is_not_resumed(whole, sentences, tmp_path):
-    out = shutil.copytree(whole[0], tmp_path / "out")
-    head = out / "checkpoint-60" / "head.safetensors"
-    head.write_bytes(head.read_bytes()[:20])
-    done = call(*argv(whole[1], out, sentences, *whole[2], "--resume"))
-    assert done.code == 1
-    assert f"error: {head}: cannot be read: it is not as it was written" in done.err
-
-
 @pytest.mark.parity
 @pytest.mark.parametrize("normalize", [False, True])
 def test_a_model_that_truncates_its_vectors(normalize, tmp_path):
@@ -276,22 +253,3 @@ def test_a_model_that_truncates_its_vectors(normalize, tmp_path):
     given = ["-q", "-m", tmp_path / "out", "--logits", "--scores", "all", *TEXTS]
     rows = good("classify", *given).rows
     close(torch.tensor([[*row["scores"].values()] for row in rows]), torch.from_numpy(theirs), 1e-4)
-
-
-def test_the_bar_moves_with_every_batch_and_its_rate_is_one(sentences, tmp_path, monkeypatch):
-    shown = []
-    monkeypatch.setattr("bertcli.cli.display.console.QUIET_SECONDS", 0)
-    monkeypatch.setattr("bertcli.cli.display.console.REFRESH_SECONDS", 0)
-    monkeypatch.setattr(
-        "bertcli.cli.display.console.ProgressBar.update",
-        lambda bar, counts, share, seconds: shown.append((counts, share, seconds)),
-    )
-    monkeypatch.setattr("bertcli.cli.display.console.Console.watched", True)
-    file = written(tmp_path / "e.jsonl", reviews(2000))
-    assert call(*argv(file, tmp_path / "out", sentences, "--steps", 1)).code == 0
-    counts, shares, seconds = zip(*[row for row in shown if "texts/s" in row[0]], strict=True)
-    assert len(shares) > 3 and shares[-1] == 1 and sorted(shares) == [*shares]
-    for text, done, taken in zip(counts, shares, seconds, strict=True):
-        rate = float(text.split("  ")[1].split()[0].replace(",", ""))
-        assert rate == pytest.approx(round(done * 2000) / taken, rel=0.02, abs=1)
-        assert taken > 1e-4

@@ -4,7 +4,7 @@ import os
 
 import pytest
 from example_files import belonging, reviews, written
-from forks import forks
+from forks import as_torchrun
 from front import (
     TINY,
     call,
@@ -13,7 +13,6 @@ from front import (
 from model_reference import close
 from pretrain_folders import STILL, lines
 from safetensors.torch import load_file
-from torchrun import as_torchrun
 
 from bertcli.training.loop import Training
 from bertcli.training.objectives import LabelObjective
@@ -35,12 +34,6 @@ def result(folder):
     kept = {name: path.read_bytes() for name, path in files.items() if path.name not in CLOCKS}
     state = json_in(folder / f"checkpoint-{STEPS}/training_state.json")
     return sorted(files), lines(folder), kept, {**state, "log_bytes": None, "digest": None}
-
-
-@pytest.fixture(scope="module")
-def forked():
-    with forks() as running:
-        yield running
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")

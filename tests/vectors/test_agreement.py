@@ -196,18 +196,6 @@ def test_command_with_different_widths(write, run):
     assert "--tolerance needs vectors of one width" in err
 
 
-def test_command_in_a_pipe(write, run):
-    vectors = normal(5, 8)
-    a = write("a.npy", vectors)
-    vectors[3, 2] += 0.5
-    code, out, err = run(a, write("b.npy", vectors), "--worst", "2")
-    assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert list(found)[:5] == ["a", "b", "shape", "dtype", "identical"]
-    assert found["max_abs"] == pytest.approx(0.5)
-    assert [row["row"] for row in found["worst"]] == [3, 0]
-
-
 def test_command_with_a_tolerance(write, run):
     a, b = write("a.npy", normal(2, 4)), write("b.npy", normal(2, 4) + 0.25)
     assert run(a, b, "--tolerance", "0.3")[0] == 0
@@ -216,29 +204,3 @@ def test_command_with_a_tolerance(write, run):
     assert json.loads(out)["max_abs"] == pytest.approx(0.25)
     assert err.startswith("error: row ")
     assert "differs by 0.25, more than --tolerance 1e-05" in err
-
-
-def test_command_for_people(write, run):
-    a, b = write("a.npy", normal(2, 4)), write("b.npy", normal(2, 4) + 0.25)
-    code, out, _ = run(a, b, "-f", "table")
-    assert code == 0
-    for text in ("2 x 4", "0.25", "cosine", "worst"):
-        assert text in out
-
-
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (("a.npy",), 2, "missing argument B"),
-        (("a.npy", "nowhere.npy"), 1, "nowhere.npy: file not found"),
-        (("a.npy", "b.txt"), 1, "unknown format"),
-        (("a.npy", "a.npy", "--tolerance", "-1"), 2, "--tolerance"),
-        (("a.npy", "a.npy", "-f", "npy"), 2, "this command cannot write npy"),
-    ],
-)
-def test_command_errors(write, run, tmp_path, monkeypatch, argv, code, message):
-    write("a.npy", normal(2, 4))
-    monkeypatch.chdir(tmp_path)
-    found, out, err = run(*argv)
-    assert (found, out) == (code, "")
-    assert message in " ".join(err.split())

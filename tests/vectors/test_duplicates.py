@@ -1,6 +1,5 @@
 """Near-duplicates: the components that comparing all pairs finds, in blocks and by bounds."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -169,20 +168,6 @@ def test_no_texts_and_wrong_usage(tmp_path):
     assert "file not found" in bad(*ARGV, "nowhere.txt").error
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
-def test_a_pipe_is_refused_before_anything_is_computed(tmp_path, monkeypatch):
-    """Nobody writes to it: whoever opened it would wait for ever."""
-    os.mkfifo(pipe := tmp_path / "pipe")
-    (tmp_path / "p.jsonl").write_text('{"anchor": "a", "positive": "b"}\n')
-    for argv in (
-        ("duplicates", pipe),
-        ("similar", "--mine", "-i", tmp_path / "p.jsonl", "--corpus", pipe),
-        ("similar", "a", "--corpus", pipe, "--vectors", tmp_path / "new.npy"),
-    ):
-        done = bad(*argv, "-q", "-m", TINY, code=2)
-        assert done.error == f"{pipe}: cannot be read twice, as is needed here"
-
-
 def test_vectors_that_were_changed_are_refused(tmp_path):
     (texts := tmp_path / "t.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     good("embed", "-q", "-m", TINY, "-i", texts, "-o", vectors := tmp_path / "v.npy")
@@ -194,17 +179,3 @@ def test_vectors_that_were_changed_are_refused(tmp_path):
     for argv in (("duplicates", texts), ("similar", "a", "--corpus", texts), ("similar", "a")):
         done = bad(*argv, "-q", "-m", TINY, "--vectors", vectors)
         assert done.error.startswith(f"{vectors}: was changed after it was made: its sha256")
-
-
-@pytest.mark.parametrize("command", ["duplicates", "similar"])
-def test_a_full_disk_hints_at_what_the_command_has(command, tmp_path, monkeypatch):
-    (texts := tmp_path / "t.txt").write_text("".join(f"{text}\n" for text in TEXTS))
-
-    def full(*given, **values):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("bertcli.vectors.run_folder.put_json", full)
-    given = (texts,) if command == "duplicates" else ("a", "--corpus", texts)
-    done = bad(command, *given, "-q", "-m", TINY, "--vectors", tmp_path / "v.npy")
-    assert "No space left on device" in done.error
-    assert done.hint == "free disk space, then run the same command again"

@@ -128,15 +128,6 @@ def test_an_output_that_is_there_is_refused_before_anything_is_computed(tmp_path
     assert out.read_text() == "precious"
 
 
-@pytest.mark.parametrize("command", ["embed", "tokenize"])
-def test_a_link_that_leads_to_itself_is_no_place_for_an_output(tmp_path, command):
-    (one := tmp_path / "a.jsonl").symlink_to(tmp_path / "b.jsonl")
-    (tmp_path / "b.jsonl").symlink_to(one)
-    for more in ([], ["--overwrite"]):
-        assert "circular symlink" in bad(command, "hi", "-q", "-m", TINY, "-o", one, *more).error
-    assert one.is_symlink()
-
-
 def test_results_do_not_replace_the_vectors_that_they_are_made_of(tmp_path, texts):
     for argv in (("similar", "hi", "--corpus", texts), ("duplicates", texts)):
         both = tmp_path / f"{argv[0]}.parquet"
@@ -313,13 +304,6 @@ def test_names_as_long_as_they_can_be(tmp_path, texts, form, size, letter):
     good("similar", "-q", "nlp", "--corpus", texts, "--vectors", out, "-m", TINY)
 
 
-def test_side_files_of_two_long_names_do_not_meet(tmp_path):
-    names = [f"{'x' * 249}{n}.npy" for n in (0, 1)]
-    for name in names:
-        good(*SET, "hi", "-o", tmp_path / name)
-    assert len(list(tmp_path.iterdir())) == 4
-
-
 @pytest.mark.parametrize("form", ["jsonl", "csv", "npy", "parquet"])
 def test_long_names_of_other_outputs(tmp_path, form):
     out = tmp_path / f"{'x' * (254 - len(form))}.{form}"
@@ -478,15 +462,6 @@ def test_a_manifest_that_says_nothing(tmp_path, texts, text):
     assert done.error == f"{out}: already exists, but has no manifest to resume from"
 
 
-def test_a_manifest_whose_inputs_have_no_names(tmp_path, texts):
-    out = tmp_path / "s.npy"
-    good(*SET, "-i", texts, "-o", out)
-    path = Path(f"{out}.manifest.json")
-    made = json_in(path)
-    put_json(path, {**made, "inputs": [{"name": ["x"], "sha256": "y"}]})
-    assert bad(*SET, "-i", texts, "-o", out, "--resume").error.startswith(f"{out}: input changed: ")
-
-
 # --- precisions that cannot be ------------------------------------------------------------------
 
 TOO_FEW = "int8 and uint8 need the range of at least two vectors, not 1"
@@ -536,15 +511,6 @@ def ids_of(out):
     assert [row["row"] for row in rows] == list(range(len(rows)))
     assert {tuple(row) for row in rows} == {("row", "id")}
     return [row["id"] for row in rows]
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_an_index_that_is_a_pipe_is_not_waited_for(tmp_path, texts):
-    good(*SET, "-i", texts, "-o", tmp_path / "v.npy")
-    (tmp_path / "v.npy.index.jsonl").unlink()
-    os.mkfifo(tmp_path / "v.npy.index.jsonl")
-    done = bad("similar", "a", *SET[1:], "--vectors", tmp_path / "v.npy")
-    assert done.error.endswith("v.npy.index.jsonl: not a regular file")
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "safetensors"])
@@ -607,15 +573,6 @@ def test_a_row_number_in_the_place_of_an_id_is_said_once(tmp_path, form):
     assert (done.code, done.err.count(said)) == (0, form in ("parquet", "jsonl", "csv", "stream"))
 
 
-def test_no_ids_no_index(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_text("one\ntwo\n")
-    good(*SET, "-i", file, "-o", tmp_path / "s.npy")
-    good(*SET, "-i", file, "-o", tmp_path / "s.npz")
-    assert not (tmp_path / "s.npy.index.jsonl").exists()
-    assert np.load(tmp_path / "s.npz").files == ["embeddings"]
-
-
 def test_an_id_too_long_for_npz_is_refused_when_it_is_read(tmp_path):
     file = tmp_path / "a.jsonl"
     put_json(file, {"id": "x" * 1025, "text": "hi"})
@@ -651,20 +608,6 @@ def test_an_output_may_lie_in_the_folder_of_its_model(tmp_path):
     again = ("embed", "-q", "-m", folder, "hi", "-o", folder / "model.safetensors", "--overwrite")
     assert "model.safetensors" in bad(*again).error
     assert contents(folder) == whole
-
-
-def test_readers_find_the_vectors_beside_the_ids(tmp_path, texts):
-    for form in ("npy", "npz"):
-        good(*SET, "-i", texts, "-o", tmp_path / f"s.{form}")
-    (found,) = good("compare", tmp_path / "s.npy", tmp_path / "s.npz", "-f", "jsonl").rows
-    assert found["identical"]
-    report = json.loads(good("inspect", "--json", tmp_path / "s.npz").out)
-    assert [one["name"] for one in report["arrays"]] == ["embeddings", "ids"]
-    Path(tmp_path / "s.npz.manifest.json").write_text('{"shape": [1, 2]}')
-    report = json.loads(good("inspect", "--json", tmp_path / "s.npz").out)
-    assert "shape" in report["warnings"][0]
-    argv = ("similar", "-q", "nlp", "--corpus", texts, "-m", TINY, "--vectors")
-    assert good(*argv, tmp_path / "s.npy").rows
 
 
 # --- an empty input -----------------------------------------------------------------------------

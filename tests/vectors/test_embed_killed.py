@@ -75,7 +75,7 @@ def test_killed_before_it_replaced_anything(tmp_path, texts, whole):
     ("count", "kinds"),
     [
         (36, ("npy", "jsonl", "parquet")),
-        (5, ("npz", "safetensors", "csv", "tokens npy", "update npy", "empty")),
+        (7, ("npz", "safetensors", "csv", "tokens npy", "chunks npy", "update npy", "empty")),
     ],
 )
 def test_killed_at_random_instants_and_before_calls_that_change_a_file(count, kinds):

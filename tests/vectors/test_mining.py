@@ -44,9 +44,7 @@ def expected(margin, top_k=10):
 @pytest.mark.parametrize(
     "more", [{"margin": -2}, {"margin": 0.02}, {"top_k": 1, "margin": -2}, {"top_k": 2}]
 )
-@pytest.mark.parametrize("at_once", [1, 1024])
-def test_negatives_are_the_nearest_texts_but_positives(files, monkeypatch, more, at_once):
-    monkeypatch.setattr("bertcli.vectors.search.AT_ONCE", at_once)
+def test_negatives_are_the_nearest_texts_but_positives(files, more):
     options = [part for name, x in more.items() for part in (f"--{name.replace('_', '-')}", x)]
     rows = good(*ARGV, *files, *options).rows
     wanted = [*expected(more.get("margin", 0), more.get("top_k", 10))]

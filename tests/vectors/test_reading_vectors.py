@@ -1,7 +1,6 @@
 """Vectors read back from every format: the same numbers, in blocks of one size."""
 
 import gzip
-import json
 import os
 import zipfile
 
@@ -12,7 +11,6 @@ from front import (
     bad as failing,
 )
 from pyarrow import parquet
-from safetensors.numpy import save_file
 
 from bertcli.errors import InputError
 from bertcli.vectors.reading import floats, manifest_of, stored
@@ -22,42 +20,14 @@ def vectors_of(rows, *shape, seed=0):
     return np.random.default_rng(seed).normal(size=(rows, *shape)).astype(np.float32)
 
 
-def as_lines(vectors):
-    return [json.dumps({"id": at, "embedding": row.tolist()}) for at, row in enumerate(vectors)]
-
-
-def save(path, vectors):
-    """Write vectors with other libraries' writers, wherever there is one."""
-    name = path.name.removesuffix(".gz")
-    match name.rsplit(".", 1)[1]:
-        case "npy":
-            with (gzip.open if path.suffix == ".gz" else open)(path, "wb") as file:
-                np.save(file, vectors)
-        case "npz":
-            np.savez_compressed(path, embeddings=vectors, other=vectors[:1])
-        case "safetensors":
-            save_file({"embeddings": vectors, "other": vectors[:1]}, path)
-        case "jsonl":
-            with (gzip.open if path.suffix == ".gz" else open)(path, "wt") as file:
-                file.write("\n".join([*as_lines(vectors), ""]))
-        case "csv":
-            cells = [f'{at},"{json.dumps(row.tolist())}"\n' for at, row in enumerate(vectors)]
-            path.write_text("id,embedding\n" + "".join(cells))
-        case "parquet":
-            table = arrow.table({"id": range(len(vectors)), "embedding": vectors.tolist()})
-            kind = arrow.list_(arrow.float32(), vectors.shape[1])
-            schema = arrow.schema([("id", arrow.int64()), ("embedding", kind)])
-            parquet.write_table(table.cast(schema), path, row_group_size=700)
-    return str(path)
-
-
 def test_shortest_decimals_are_the_float32_they_stand_for(tmp_path):
     (tmp_path / "v.jsonl").write_text("[0.1]\n")
     assert next(stored(str(tmp_path / "v.jsonl")))[0, 0] == np.float32(0.1)
 
 
 def test_bytes_without_a_manifest_mean_nothing(tmp_path):
-    path = save(tmp_path / "v.npy", np.ones((2, 3), np.int8))
+    path = str(tmp_path / "v.npy")
+    np.save(path, np.ones((2, 3), np.int8))
     assert next(stored(path)).dtype == np.int8
     with pytest.raises(InputError, match=r"v\.npy: holds int8, which cannot be converted"):
         list(floats(path))

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from terminal import at_terminal
 
 from bertcli.cli import app
-from bertcli.errors import InputError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.vectors.nearest import Nearest
 
@@ -101,14 +100,6 @@ def test_the_best_rows_whatever_the_blocks(cuts, k, seed, doubled):
 def test_a_vector_of_zeros_is_like_nothing():
     found = nearest(normal(1), [np.zeros((1, 6), np.float32), -normal(1)], 2)[0]
     assert [(match.row, match.score) for match in found] == [(0, 0), (1, -1)]
-
-
-def test_rows_that_are_not_finite():
-    near, broken = Nearest(normal(1), 1), normal(3)
-    near.add(normal(4))
-    broken[1, 2] = np.nan
-    with pytest.raises(InputError, match="row 5 contains NaN or infinity"):
-        near.add(broken)
 
 
 def test_command_finds_kittens(run):
@@ -209,20 +200,6 @@ def test_corpus_with_fields_and_prompts(run, tmp_path):
     assert other["score"] != row["score"]
 
 
-def test_command_for_people_and_other_formats(run):
-    argv = ("similar", "young cats", "--corpus", "c.txt", "-k", "2", "-q", "-f")
-    code, out, _ = run(*argv, "table")
-    assert code == 0
-    assert "young cats" in out
-    assert "A kitten plays" in out
-    assert run(*argv, "csv")[1].startswith("query,rank,score,row,id,text\nyoung cats,1,0.45")
-
-
-def test_more_asked_for_than_there_is(run):
-    argv = ("similar", "x", "--corpus", "c.txt", "-m", TINY, "-k", "99", "-q", "--no-skip-empty")
-    assert len(found(run(*argv)[1])) == len(TEXTS)
-
-
 @pytest.mark.parametrize("more", [(), ("--vectors", "v.npy")])
 def test_texts_that_are_cut_are_counted(run, tmp_path, more):
     (tmp_path / "long.txt").write_text("cat " * 400 + "\ncat\n")
@@ -238,37 +215,6 @@ def test_an_empty_corpus(run, tmp_path):
     assert (code, out) == (0, '{"query":"x","hits":[]}\n')
     assert "note: no records" in err
     assert run(*argv, "-f", "csv", "-q")[1] == "query,rank,score,row,id,text\n"
-
-
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (("x",), 2, "nothing to search"),
-        (("x", "--corpus", "nowhere.txt"), 1, "error: nowhere.txt: file not found"),
-        (("x", "--vectors", "nowhere.npy"), 1, "error: nowhere.npy: file not found"),
-        (("x", "-i", "c.txt", "--corpus", "c.txt"), 2, "QUERY cannot be combined with --input"),
-        (("-i", "-", "--corpus", "-"), 2, "cannot both be read from stdin"),
-        (("x", "c.txt", "d.txt", "--corpus", "c.txt"), 2, "2 of 3 queries are names of files"),
-        (("x", "--corpus", "c.txt", "-f", "npy"), 2, "this command cannot write npy"),
-        (
-            ("x", "--corpus", "c.txt", "-f", "table", "-o", "x"),
-            2,
-            "a table cannot be written to a file",
-        ),
-        (("x", "--corpus", "c.txt", "--top-k", "0"), 2, "--top-k"),
-        (
-            ("x", "--corpus", "-", "--vectors", "v.npy"),
-            2,
-            "--vectors cannot be written for a corpus",
-        ),
-        (("x", "--corpus", "c.txt", "--vectors", "v.txt"), 1, "cannot be written as txt"),
-    ],
-)
-def test_command_errors(run, argv, code, message):
-    shutil.copy("c.txt", "d.txt")
-    found, out, err = run("similar", *argv)
-    assert (found, out) == (code, "")
-    assert message in " ".join(err.split())
 
 
 def test_vectors_of_another_model_are_refused(run):
@@ -379,32 +325,9 @@ def test_fields_of_the_corpus_are_kept_on_request(corpus):
     assert "field 'score' cannot be kept" in refused.error
 
 
-def test_where_the_vectors_were_kept_is_said(corpus):
-    argv = ("similar", "-m", TINY, "a", "--corpus", corpus / "c.jsonl", "--vectors")
-    done = call(*argv, corpus / "new.npy")
-    assert f"note: vectors of 5 texts kept in {corpus / 'new.npy'}" in done.err
-    assert "kept" not in call(*argv, corpus / "new.npy").err
-
-
 def test_queries_that_are_cut_are_counted(corpus):
     done = call("similar", "-m", TINY, "one " * 200, "--vectors", corpus / "v.npy")
     assert "warning: 1 of 1 queries truncated to 128 tokens (474 dropped)" in done.err
-
-
-def test_more_queries_than_are_answered_at_once(corpus, monkeypatch):
-    """The texts are read again, or kept, and give the same answers."""
-    where = ("--corpus", corpus / "c.jsonl", "--vectors", corpus / "v.npy")
-    piped = "".join(f"{text}\n" for text in TEXTS * 2)
-
-    def answers():
-        rows = good(*SMALL, *where, stdin=piped).rows
-        scores = [hit.pop("score") for row in rows for hit in row["hits"]]
-        return rows, scores
-
-    rows, scores = answers()
-    for name, number in (("AT_ONCE", 3), ("KEPT", 0)):
-        monkeypatch.setattr(f"bertcli.vectors.search.{name}", number)
-        assert answers() == (rows, pytest.approx(scores, abs=1e-6))  # of other batches, by torch
 
 
 @pytest.mark.parametrize("more", [(), ("--vectors", "new.npy")])

@@ -1,7 +1,5 @@
 """`embed --update`: only changes are embedded, and the bytes are those of a run from nothing."""
 
-import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +13,6 @@ from front import (
 )
 
 from bertcli.embedding.embedder import Embedder
-from bertcli.vectors.duplicates import Duplicates
-from bertcli.vectors.update import KnownVectors
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
 
@@ -56,28 +52,6 @@ def folders(tmp_path):
     for name in ("new", "old"):
         (tmp_path / name).mkdir()
     return tmp_path / "old", tmp_path / "new"
-
-
-@pytest.mark.skipif(os.name != "posix", reason="Windows gives every file a name")
-@pytest.mark.parametrize("command", ["embed", "duplicates", "duplicates --vectors"])
-def test_a_kill_leaves_no_vectors_among_temporary_files(tmp_path, monkeypatch, command):
-    (place := tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    texts, out, seen = put(tmp_path / "in.jsonl", NEW), tmp_path / "v.npy", []
-    embed = (*SET, "-i", texts, "-o", out, "--update")
-    good(*embed)
-    put(texts, OLD)
-
-    def look(*given):
-        seen.append([path for path in place.rglob("*") if path.is_file()])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(KnownVectors, "windows", look)
-    monkeypatch.setattr(Duplicates, "_group", look)
-    search = ("duplicates", "-q", "-m", TINY, put(tmp_path / "same.jsonl", ["one", "one"]))
-    stored = ("--vectors", tmp_path / "s.npy") if "--vectors" in command else ()
-    found = call(*(embed if command == "embed" else (*search, *stored)))
-    assert (found.code, seen) == (130, [[]])
 
 
 @pytest.mark.parametrize(
@@ -174,25 +148,3 @@ def test_what_is_there_is_not_lost(tmp_path):
     out.write_text(out.read_text() + "\n")
     assert "was changed after it was made" in bad(*argv).error
     assert out.read_text().endswith("\n\n")
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--precision", "int8"), "--update cannot be combined with --precision int8"),
-        (("--overwrite",), "--update cannot be combined with --overwrite"),
-        (("--no-manifest",), "--update cannot be combined with --no-manifest"),
-        (("--token-vectors",), "--update needs one vector per text"),
-        (("--on-truncate", "chunk"), "--update needs one vector per text"),
-    ],
-)
-def test_what_cannot_be_updated(tmp_path, more, message):
-    texts = put(tmp_path / "in.jsonl", OLD)
-    assert (
-        message in bad(*SET, "--update", "-i", texts, "-o", tmp_path / "v.npy", *more, code=2).error
-    )
-    assert left_in(tmp_path) == ["in.jsonl"]
-
-
-def test_a_stream_cannot_be_updated():
-    assert bad(*SET, "--update", "one", code=2).error == "--update requires -o FILE"

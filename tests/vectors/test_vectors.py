@@ -134,13 +134,6 @@ def vector_sha(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def interrupted(path, form="npy", rows=10, **options):
-    with open_vectors(Target(path, form, **options), MODEL) as sink:
-        sink.write(METAS[:rows], VECTORS[:rows])
-        sink.commit({"read": rows})
-        sink.write(METAS[rows:], VECTORS[rows:])
-
-
 def resumed(path, form="npy", fingerprint=MODEL, **options):
     with open_vectors(Target(path, form, resume=True, **options), fingerprint) as sink:
         read = (sink.state or {"read": 0})["read"]
@@ -148,23 +141,6 @@ def resumed(path, form="npy", fingerprint=MODEL, **options):
         sink.write(METAS[read:], VECTORS[read:])
         list(sink.finishing({"counts": {"records": ROWS}}))
     return path.read_bytes()
-
-
-def test_what_is_there_is_kept(tmp_path):
-    path = tmp_path / "out.npy"
-    interrupted(path)
-    with pytest.raises(OutputError, match=r"interrupted run left out.npy.run") as raised:
-        made(path, "npy")
-    assert "--resume" in raised.value.hint and "--overwrite" in raised.value.hint
-    path.write_text("mine")
-    with pytest.raises(OutputError, match="was created after"):
-        resumed(path)
-    whole = made(path, "npy", overwrite=True)
-    with pytest.raises(OutputError, match="already exists"):
-        made(path, "npy")
-    path.write_bytes(whole + b"0")
-    with pytest.raises(OutputError, match="changed after it was made"):
-        resumed(path)
 
 
 @pytest.mark.parametrize(
