@@ -260,13 +260,6 @@ def test_cut_texts_are_counted(models):
     assert wrong.error == "--max-length 65 is more than the 64 positions of this model"
 
 
-def test_special_tokens_in_texts_are_said(models):
-    argv = ["classify", "a [SEP] b", "-m", folder_of(models, "classify")]
-    assert "parsed as special tokens (1)" in call(*argv).err
-    assert good(*argv, "--no-parse-special").rows != call(*argv).rows
-    assert good("fill-mask", "a [MASK]", "-m", folder_of(models, "fill-mask")).err == ""
-
-
 def test_a_record_that_cannot_be_read(models, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "a"}\n{"text": 3}\n{"text": "b"}\n')

@@ -79,14 +79,6 @@ def test_a_class_gives_the_rows_of_the_command(model):
     agree(bertcli.Reranker.load(model, backend="torch")(QUERY, TEXTS, top_k=3), rows)
 
 
-def test_nothing_to_sort(model, tmp_path):
-    argv = ("rerank", QUERY, "-m", model)
-    done = call(*argv, stdin="")
-    assert (done.code, done.out, done.err) == (0, "", "note: no records: the input is empty\n")
-    assert good(*argv, "-q", "-f", "csv", stdin="").out == "row,id,score,text,truncated\n"
-    assert good(*argv, "-q", "-f", "table", stdin="").out == ""
-
-
 def test_truncation_is_said(model):
     done = call("rerank", QUERY, "one " * 100, "two", "-m", model)
     assert "warning: 1 of 2 texts truncated to 64 tokens" in done.err

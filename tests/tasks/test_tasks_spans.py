@@ -117,11 +117,6 @@ def test_ignored_labels(models):
     agree(good(*argv).rows[0]["entities"], theirs(texts()[0]))
 
 
-def test_tokens_have_no_windows(models):
-    argv = ["tag", "a", "-m", models(TAGGER, **TAGS), "--aggregation", "none", "--stride", 3]
-    assert "--stride cannot be combined with --aggregation none" in bad(*argv, code=2).error
-
-
 # --- answer -------------------------------------------------------------------------------------
 
 ASKED = [("who lives?", text) for text in texts(8, 20)[:-1]]
@@ -237,25 +232,6 @@ def test_contexts_without_answers(models):
     given = ("answer", "--question", "word " * 40, "--context", long, "-m", folder)
     assert "use a smaller --stride" in bad(*given).hint
     assert good(*given, "--stride", 4).rows[0]["answer"]
-
-
-@pytest.mark.parametrize(
-    ("argv", "record", "option"),
-    [
-        (["answer"], {"x": "who?"}, "--question-field"),
-        (
-            ["answer", "--question", "who?", "--input-format", "jsonl"],
-            {"x": "a"},
-            "--context-field",
-        ),
-        (["choose"], {"x": "a", "choices": ["b", "c"]}, "--prompt-field"),
-        (["choose"], {"prompt": "a"}, "--choices-field"),
-    ],
-)
-def test_the_hint_names_the_option_of_this_command(models, argv, record, option):
-    folder = models("BertForMultipleChoice" if argv == ["choose"] else READER)
-    said = bad(*argv, "-m", folder, stdin=json.dumps(record))
-    assert "not found" in said.error and said.hint.endswith(f"choose with {option}")
 
 
 def test_a_question_that_leaves_no_room(models):

@@ -106,17 +106,6 @@ def test_a_text_without_a_mask_is_named(models, tmp_path):
     assert cut.error == f"text 1: no [MASK] in its first {LENGTH} tokens"
 
 
-def test_targets_that_are_not_words(models):
-    folder = models("BertForMaskedLM")
-    done = call("fill-mask", "a [MASK]", "--targets", "Ouagadougou,city", "-m", folder)
-    assert "'Ouagadougou' is not one token; its first, 'ou', is scored" in done.err
-    assert sorted(one["token_str"] for one in done.rows[0]["predictions"]) == ["city", "ou"]
-    wrong = bad("fill-mask", "a [MASK]", "--targets", "\U0001f600", "-m", folder, code=2)
-    assert "is not in the vocabulary" in wrong.error
-    none = bad("fill-mask", "a [MASK]", "--targets", ",", "-m", folder, code=2)
-    assert none.error == "--targets names no word"
-
-
 def test_batches_do_not_matter(models):
     argv = ["fill-mask", *MASKED, "-m", models("BertForMaskedLM")]
     agree(good(*argv, "--batch-tokens", 16, "--window", 3).rows, good(*argv).rows)

@@ -176,45 +176,6 @@ def test_a_number_is_the_id_of_every_word(place, tmp_path):
     assert {*np.unique(columns["extra.x"]).tolist()} == {*range(9)}
 
 
-WRONG = [
-    ({}, "field 'hint_ids' not found"),
-    ({"hint_ids": None}, "field 'hint_ids' is missing"),
-    ({"hint_ids": [1]}, "field 'hint_ids' has 1 id, but the text has 3 words"),
-    ({"hint_ids": [1, 2, 3, 4]}, "field 'hint_ids' has 4 ids, but the text has 3 words"),
-    ({"hint_ids": [1, -1, 2]}, "field 'hint_ids' holds -1"),
-    ({"hint_ids": [1, 2, 2.5]}, "not whole numbers"),
-    ({"hint_ids": [[1, 2]]}, "has 1 list of ids, but the document has 2 sentences"),
-    ({"hint_ids": [[1], [2]]}, "field 'hint_ids' has 1 id, but the text has 2 words"),
-]
-
-
-@pytest.mark.parametrize(("ids", "said"), WRONG)
-def test_a_document_without_ids_that_fit_is_named(place, ids, said, tmp_path):
-    fit = {"text": "a b\nc", "hint_ids": [1, 2, 3]}
-    file = written(tmp_path / "a.jsonl", [fit, {"text": "a b\nc", **ids}, fit])
-    argv = [file, "--extra", "hint=hint_ids", "-o", tmp_path / "made"]
-    done = prepare(place, *argv)
-    assert done.code == 1 and f"{file}:2: " in done.error and said in done.error
-    assert not (tmp_path / "made").exists()
-    done = prepare(place, *argv, "--on-error", "skip")
-    assert done.code == 1 and said in done.err
-    counts = json_in(tmp_path / "made" / "instances.json")["statistics"]
-    assert counts["documents"] == 2
-
-
-def test_text_files_have_no_fields(place, tmp_path):
-    (tmp_path / "a.txt").write_text("a b\n\nc\n")
-    argv = ["--extra", "hint=hint_ids", "-o", tmp_path / "made"]
-    done = prepare(place, tmp_path / "a.txt", *argv)
-    assert done.code == 2 and "--extra: the input is read as txt" in done.error
-    done = prepare(place, *argv, stdin="a b\n\nc\n")
-    assert done.code == 2 and "--extra: the input is read as txt" in done.error
-    done = prepare(place, place / "corpus.jsonl", tmp_path / "a.txt", *argv)
-    assert done.code == 2 and "a.txt is read as txt, which has no fields" in done.error
-    done = prepare(place, place / "corpus.jsonl", "--extra", "hint", "-o", tmp_path / "made")
-    assert done.code == 2 and "--extra hint: NAME=FIELD expected" in done.error
-
-
 # --- from instances to a model ------------------------------------------------------------------
 
 LEARN = [*FIXED, "--steps", 120, "--batch-size", 16, "--learning-rate", 1e-2]

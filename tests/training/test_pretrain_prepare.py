@@ -297,22 +297,6 @@ def test_sentences_that_fill_sequences_alone_are_warned_of(place, tmp_path):
 # --- what can go wrong --------------------------------------------------------------------------
 
 
-def test_too_few_documents(place, tmp_path):
-    for text, said in (
-        ("", "stdin: no text found"),
-        ("\n \n\n", "stdin: no text found"),
-        ("one\ntwo\n", "stdin: only one document, so no sentence can come from another"),
-    ):
-        done = refused(place, "-o", tmp_path / "a", stdin=text)
-        assert done.error == said
-        assert "sentence per line" in done.hint or "blank line" in done.hint
-    assert [*tmp_path.iterdir()] == []
-    for number, said in enumerate(("no text found", "only one document")):
-        (file := tmp_path / "corpus.jsonl").write_text('{"text": "one\\ntwo"}\n' * number)
-        done = refused(place, file, "-o", tmp_path / "a")
-        assert said in done.error and "per record" in done.hint
-
-
 def test_a_tokenizer_that_instances_cannot_be_made_with(place, tmp_path):
     folder = wordpiece_folder(tmp_path / "none", sep_token="[NEW]")
     done = refused(place, "corpus.txt", "-m", folder, "-o", tmp_path / "out")
@@ -332,19 +316,6 @@ def test_a_vocabulary_without_words(place, tmp_path):
     write_tokenizer(tmp_path / "t", SPECIAL)
     done = refused(place, "corpus.txt", "-m", tmp_path / "t", "-o", tmp_path / "a")
     assert done.error == "the vocabulary has only special tokens"
-
-
-def test_sequences_beyond_the_limit(place, tmp_path):
-    done = refused(place, "corpus.txt", "--max-length", 65, "-o", tmp_path / "a")
-    assert done.code == 2
-    assert done.error == "--max-length 65 is more than the model's limit of 64 tokens"
-
-
-def test_lists_that_are_not_of_sentences(place, tmp_path):
-    done = refused(
-        place, "-", "--input-format", "jsonl", "-o", tmp_path / "a", stdin='{"text": ["a", 3]}\n'
-    )
-    assert done.error == "stdin:1: the list holds more than strings"
 
 
 def test_folders_that_are_there(place, tmp_path):

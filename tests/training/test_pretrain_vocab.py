@@ -126,26 +126,6 @@ def test_a_small_alphabet_leaves_out_the_rest(tmp_path):
     assert "; 16.67% of all words have other characters" in done.err
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "code", "said"),
-    [
-        ("", (), 1, "no words in the corpus"),
-        (" \n\n", (), 1, "no words in the corpus"),
-        (
-            "hello world",
-            ("--size", 115),
-            2,
-            "--size 115 is too small: 104 special and unused tokens and 12 for single characters "
-            "are 116",
-        ),
-    ],
-)
-def test_what_cannot_be_made(tmp_path, text, options, code, said):
-    argv = ("pretrain", "vocab", "-o", tmp_path / "a", *options)
-    assert bad(*argv, stdin=text, code=code).error == said
-    assert [*tmp_path.iterdir()] == []
-
-
 def test_a_model_is_not_overwritten(tmp_path, made):
     (tmp_path / "model.safetensors").write_bytes(b"")
     done = vocab(tmp_path, "--overwrite")

@@ -3,7 +3,6 @@
 import pytest
 from example_files import asked, belonging, reviews, scored, several, tagged, written
 from front import (
-    bad,
     call,
     good,
     json_in,
@@ -61,21 +60,6 @@ def test_evaluate_takes_them_as_well(base, tmp_path):
     names = [TEXT, "review", LABEL, "mood"]
     model = ["-m", tmp_path / "out"]
     assert good("evaluate", other, *model, *names).rows == good("evaluate", file, *model).rows
-
-
-@pytest.mark.parametrize(
-    ("row", "more", "said", "hint"),
-    [
-        ({"review": "a", "mood": "b"}, [], "field 'text' not found", "choose with --text-field"),
-        ({"text": "a", "lable": "b"}, [], "no field to learn", "--label-field lable"),
-        ({"text": "a", "mood": "b"}, [LABEL, "moods"], "'moods' not found", "text, mood"),
-        ({"text": "a", "mood": "b"}, ["--task", "classify"], "text, label", "--label-field"),
-        ({"review": "a"}, [TEXT, "revue"], "field 'revue' not found", "available: review"),
-    ],
-)
-def test_fields_that_are_missing(row, more, said, hint, base, tmp_path):
-    done = bad(*argv(written(tmp_path / "e.jsonl", [row] * 4), tmp_path / "out", base, *more))
-    assert said in done.error and hint in done.err
 
 
 def test_the_fields_of_the_file_decide_where_text_and_pair_are_named(base, tmp_path):

@@ -247,32 +247,6 @@ def with_rows(*rows):
     return [*reviews(20), *rows]
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ([], "examples.jsonl: no examples found"),
-        ([{"text": "a", "label": "x"}] * 3, "all 3 examples have the label 'x'"),
-        ([{"text": "a", "label": "x"}], "examples.jsonl: 1 example has the label 'x'"),
-        ([{"text": "a", "labels": []}] * 3, "all 3 examples have no label"),
-        ([{"text": "a"}], "examples.jsonl:1: no field to learn"),
-        ([{"label": "a"}], "examples.jsonl:1: field 'text' not found"),
-        (
-            [{"text": "a", "label": "x", "score": 1}],
-            "label and score are of different tasks",
-        ),
-        (with_rows({"text": "a", "label": None}), "examples.jsonl:21: field 'label' is missing"),
-        (with_rows({"text": "a", "label": [1]}), "field 'label' is a list, not a word"),
-        (with_rows({"text": 7, "label": "good"}), "not a string"),
-        ([{"text": "a", "score": "much"}], "field 'score' is 'much', not a number"),
-        ([{"text": "a", "score": True}], "field 'score' is True, not a number"),
-    ],
-)
-def test_examples_that_teach_nothing(rows, said, base, tmp_path):
-    file = written(tmp_path / "examples.jsonl", rows)
-    assert said in bad(*argv(file, tmp_path / "out", base)).error
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_label_of_the_evaluation_file_that_is_unknown(file, base, tmp_path):
     other = written(tmp_path / "eval.jsonl", [{"text": "a", "label": "neutral"}])
     done = call(*argv(file, tmp_path / "out", base, "--eval", other))

@@ -121,9 +121,3 @@ def test_interrupted_and_resumed_to_the_same_bits(base, tmp_path, monkeypatch):
     file = written(tmp_path / "pairs.jsonl", belonging(40, negatives=True))
     more = ["--steps", 8, "--save-every", 2, "--log-every", 2, "--eval-every", 3, "--resume"]
     check_resumed(lambda out: argv(file, out, base, *more), tmp_path, monkeypatch, 5)
-
-
-def test_vectors_need_full_training(base, tmp_path):
-    file = written(tmp_path / "pairs.jsonl", belonging(8))
-    done = call(*argv(file, tmp_path / "out", base, "--frozen"))
-    assert done.code == 2 and "--frozen cannot train vectors" in done.err

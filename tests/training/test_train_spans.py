@@ -5,7 +5,6 @@ import torch
 import transformers
 from example_files import asked, written
 from front import (
-    bad,
     call,
     good,
     json_in,
@@ -79,17 +78,3 @@ def test_interrupted_and_resumed_to_the_same_bits(base, tmp_path, monkeypatch):
     file = written(tmp_path / "asked.jsonl", rows)
     more = ["--steps", 6, "--save-every", 2, "--log-every", 2, "--eval-every", 2, "--resume"]
     check_resumed(lambda out: argv(file, out, base, *more), tmp_path, monkeypatch, 3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"start": 3}, "the answer does not stand at 3 of the context"),
-        ({"answer": 7}, "field 'answer' is a whole number, not a string"),
-        ({"context": None}, "field 'context' is"),
-    ],
-)
-def test_answers_that_are_none(changes, said, base, tmp_path):
-    row = {"question": "who", "context": "Angela", "answer": "Angela", "start": 0}
-    file = written(tmp_path / "e.jsonl", [row, row | changes])
-    assert said in bad(*argv(file, tmp_path / "out", base)).error

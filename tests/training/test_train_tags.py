@@ -90,25 +90,6 @@ def test_long_sentences_are_learnt_and_judged_in_windows(base, tmp_path):
     assert done.rows[0]["n"] == 30 and done.rows[0]["f1"] > 0.99
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"words": ["a", "b"], "tags": ["O"]}, "e.jsonl:2: 2 words, but 1 tag"),
-        ({"words": ["a", 1], "tags": ["O", "O"]}, "e.jsonl:2: "),
-        ({"words": ["a"], "tags": None}, "e.jsonl:2: field 'tags' is missing or empty"),
-    ],
-)
-def test_words_and_tags_that_do_not_fit(row, said, base, tmp_path):
-    file = written(tmp_path / "e.jsonl", [{"words": ["a"], "tags": ["O"]}, row])
-    assert said in bad(*argv(file, tmp_path / "out", base)).error
-
-
-def test_tags_need_full_training(base, tmp_path):
-    file = written(tmp_path / "e.jsonl", tagged(10))
-    done = call(*argv(file, tmp_path / "out", base, "--frozen"))
-    assert done.code == 2 and "--frozen cannot learn tags" in done.err
-
-
 def test_conll_files_are_words_with_tags(base, tmp_path):
     text = "-DOCSTART- -X- O O\n\nAngela NNP B-NP B-PER\nlives VBZ B-VP O\n\nHello UH O O\n"
     (tmp_path / "a.conll").write_text(text)
