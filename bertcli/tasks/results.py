@@ -64,12 +64,6 @@ def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
         yield fields | carried(fields, result.record)
 
 
-def lined(batches: Iterable[Sequence[Result]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the JSON objects of each batch."""
-    for batch in batches:
-        yield [row(result) for result in batch]
-
-
 def tabular(
     batches: Iterable[Sequence[Result]],
     blank: Mapping[str, Any],

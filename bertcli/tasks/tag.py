@@ -11,7 +11,7 @@ first, average, max
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -93,16 +93,18 @@ def joined(text: str | list[str]) -> tuple[str, list[int] | None]:
     return " ".join(text), starts
 
 
-def words_of(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Gather the tokens of each word."""
-    word: list[Piece] = []
+def grouped(
+    pieces: Iterable[Piece], begins: Callable[[Piece, Piece], bool]
+) -> Iterator[list[Piece]]:
+    """Gather neighbours up to a piece that ``begins`` another group, given the one before it."""
+    group: list[Piece] = []
     for piece in pieces:
-        if word and not piece.continues:
-            yield word
-            word = []
-        word.append(piece)
-    if word:
-        yield word
+        if group and begins(group[-1], piece):
+            yield group
+            group = []
+        group.append(piece)
+    if group:
+        yield group
 
 
 def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -175,16 +177,13 @@ class Tagger(HeadTask):
 
     def _entities(self, item: Encoded, scores: np.ndarray) -> list[dict[str, Any]]:
         """Return the entities of one window from its scores [L, labels], in their order."""
-        pieces = list(pieces_of(item, scores, self.head.tokenizer))
-        match self.aggregation:
-            case "none":
-                tokens = [self._token(piece) for piece in pieces]
-                return [token for token in tokens if token["entity"] not in self.ignored]
-            case "simple":
-                groups = self._groups(pieces)
-            case _:
-                groups = self._groups([self._word(word) for word in words_of(pieces)])
-        entities = [self._entity(group) for group in groups]
+        pieces: Iterable[Piece] = pieces_of(item, scores, self.head.tokenizer)
+        if self.aggregation == "none":
+            tokens = map(self._token, pieces)
+            return [token for token in tokens if token["entity"] not in self.ignored]
+        if self.aggregation != "simple":
+            pieces = map(self._word, grouped(pieces, lambda _, piece: not piece.continues))
+        entities = map(self._entity, grouped(pieces, self._begins))
         return [entity for entity in entities if entity["entity_group"] not in self.ignored]
 
     def _token(self, piece: Piece) -> dict[str, Any]:
@@ -209,17 +208,10 @@ class Tagger(HeadTask):
         text = self._text([piece.word for piece in pieces])
         return replace(pieces[0], word=text, scores=scores, end=pieces[-1].end)
 
-    def _groups(self, pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-        """Gather neighbours with the same label; one that is marked B- begins another group."""
-        group: list[Piece] = []
-        for piece in pieces:
-            begins, kind = self._tag(piece)
-            if group and (begins or kind != self._tag(group[-1])[1]):
-                yield group
-                group = []
-            group.append(piece)
-        if group:
-            yield group
+    def _begins(self, last: Piece, piece: Piece) -> bool:
+        """Return whether a piece begins an entity: one with another label, or marked B-."""
+        begins, kind = self._tag(piece)
+        return begins or kind != self._tag(last)[1]
 
     def _tag(self, piece: Piece) -> tuple[bool, str]:
         label = self.labels[piece.best]

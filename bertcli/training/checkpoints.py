@@ -54,7 +54,7 @@ MAKING, GOING = ".making-", ".going-"
 BEGUN = ".begun"
 
 
-@dataclass(frozen=True)
+@dataclass
 class State:
     """The state of a run besides weights and moments.
 
@@ -64,7 +64,7 @@ class State:
 
     step: int = 0  # steps done
     log_bytes: int = 0  # of the log, at this step
-    window: Mapping[str, float] = field(default_factory=dict)  # sums since the log's last line
+    window: dict[str, float] = field(default_factory=dict)  # sums since the log's last line
     scaler: Mapping[str, float] = field(default_factory=dict)  # of float16's gradients
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # what decides the numbers
     made_with: Mapping[str, Any] = field(default_factory=dict)  # what decides their rounding

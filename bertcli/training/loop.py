@@ -181,7 +181,7 @@ class Objective(ABC):
         return (len(rows),)
 
     @abstractmethod
-    def predict(self, model: Any, rows: Any, device: torch.device) -> Any:
+    def predict(self, model: Any, rows: Any) -> Any:
         """Return what a model makes of rows, as `sums` takes it."""
 
     @abstractmethod
@@ -198,13 +198,13 @@ class Objective(ABC):
         """
 
         def sums(places: Any) -> Sequence[Tensor]:
-            return self.sums(self.predict(model, rows[places], ranks.device), rows[places])
+            return self.sums(self.predict(model, rows[places]), rows[places])
 
         return [partial(sums, places) for places in own]
 
-    def outputs(self, model: Any, rows: Any, device: torch.device) -> Any:
+    def outputs(self, model: Any, rows: Any) -> Any:
         """Return what a model makes of a batch held out, on the CPU; `metrics` gets all of them."""
-        return self.predict(model, rows, device).float().cpu()
+        return self.predict(model, rows).float().cpu()
 
     @abstractmethod
     def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class Objective(ABC):
     def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
         """Return the numbers of a model on the rows held out; all processes share the work."""
         batches = islice(in_batches(self.held, batch_size), ranks.index, None, ranks.count)
-        outputs = [self.outputs(model, rows, ranks.device) for rows in batches]
+        outputs = [self.outputs(model, rows) for rows in batches]
         return self.metrics(ranks.gathered(outputs), batch_size)
 
 
@@ -275,9 +275,9 @@ def evaluating(model: nn.Module, device: torch.device, dtype: torch.dtype) -> It
     model.train()
 
 
-def tensor(array: Any, device: torch.device) -> Tensor:
-    """Return an array on a device."""
-    return torch.from_numpy(array).to(device, non_blocking=True)
+def tensor(array: Any, beside: Tensor) -> Tensor:
+    """Return an array on the device of another tensor."""
+    return torch.from_numpy(array).to(beside.device, non_blocking=True)
 
 
 def pads(device: torch.device) -> bool:
@@ -285,21 +285,22 @@ def pads(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def states(bert: BertModel, tokens: Tokens, device: torch.device) -> Tensor:
+def states(bert: BertModel, tokens: Tokens) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden]."""
+    weight = next(bert.parameters())
     columns = np.stack([tokens.ids, tokens.types, *tokens.extra.values()]).astype(np.int64)
-    padded, longest = pads(device), int(tokens.lengths.max())
+    padded, longest = pads(weight.device), int(tokens.lengths.max())
     width = max(min(-(-longest // MULTIPLE) * MULTIPLE, bert.config.most_tokens), longest)
     real = np.arange(width) < tokens.lengths[:, None]
     if padded:
         flat, columns = columns, np.zeros((len(columns), *real.shape), np.int64)
         columns[:, real] = flat
-    ids, types, *others = tensor(columns, device)
+    ids, types, *others = tensor(columns, weight)
     extra = dict(zip(tokens.extra, others, strict=True))
     if not padded:
         return encode(bert, ids, tokens.lengths.tolist(), types, extra)
-    hidden: Tensor = bert(ids, tensor(real, device), types, extra=extra)
-    return hidden.flatten(0, 1).index_select(0, tensor(np.flatnonzero(real), device))
+    hidden: Tensor = bert(ids, tensor(real, weight), types, extra=extra)
+    return hidden.flatten(0, 1).index_select(0, tensor(np.flatnonzero(real), hidden))
 
 
 # --- weights and their optimizer ---

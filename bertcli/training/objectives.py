@@ -63,22 +63,22 @@ class LabelObjective(Objective):
         weighted = self.task == "classify" and self.weights is not None
         return (float(self.weights[targets].sum() if weighted else targets.size) or 1.0,)
 
-    def predict(self, model: Any, rows: Any, device: torch.device) -> Tensor:
+    def predict(self, model: Any, rows: Any) -> Tensor:
         """Return the logits of texts, of their first tokens, or of the means of all."""
         tokens = self.data.take(rows)
-        hidden = states(model.bert, tokens, device)
+        hidden = states(model.bert, tokens)
         if model.means:
             judged = means(hidden, tokens.lengths.tolist())
         else:
-            judged = hidden.index_select(0, tensor(tokens.offsets[:-1], device))
+            judged = hidden.index_select(0, tensor(tokens.offsets[:-1], hidden))
         logits: Tensor = model.logits(judged.unsqueeze(-2))
         return logits
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
         """Return the sum of the losses of rows."""
-        logits, device = predicted.float(), predicted.device
-        truth = tensor(self.targets(rows), device)
-        weights = None if self.weights is None else tensor(self.weights, device)
+        logits = predicted.float()
+        truth = tensor(self.targets(rows), logits)
+        weights = None if self.weights is None else tensor(self.weights, logits)
         match self.task:
             case "classify":
                 loss = F.cross_entropy(
@@ -121,9 +121,9 @@ class VectorObjective(LabelObjective):
         """Return 1 for each vector."""
         return np.ones(len(rows), np.int64)
 
-    def predict(self, model: Any, rows: Any, device: torch.device) -> Tensor:
+    def predict(self, model: Any, rows: Any) -> Tensor:
         """Return the logits of vectors."""
-        logits: Tensor = model(tensor(self.data[rows], device))
+        logits: Tensor = model(tensor(self.data[rows], model.weight))
         return logits
 
 
@@ -163,12 +163,12 @@ class TagObjective(LabelObjective):
         """Return the tag numbers of the words, [M]."""
         return np.concatenate(self.labels[rows])
 
-    def predict(self, model: Any, rows: Any, device: torch.device) -> Tensor:
+    def predict(self, model: Any, rows: Any) -> Tensor:
         """Return the logits of the first tokens of words, [M, k]."""
         tokens = self.data.take(rows)
         places = np.concatenate(self.places[rows] + tokens.offsets[:-1])
-        words = states(model.bert, tokens, device).index_select(0, tensor(places, device))
-        logits: Tensor = model.logits(words)
+        hidden = states(model.bert, tokens)
+        logits: Tensor = model.logits(hidden.index_select(0, tensor(places, hidden)))
         return logits
 
     def predictions(self, logits: Tensor) -> TagPredictions:
@@ -203,21 +203,21 @@ class SpanObjective(Objective):
         spans = np.array(places, np.int64).reshape(-1, 2)
         return cls(data=Tokens.of(items), held=held, items=items, examples=examples, spans=spans)
 
-    def predict(self, model: Any, rows: Any, device: torch.device) -> list[Tensor]:
+    def predict(self, model: Any, rows: Any) -> list[Tensor]:
         """Return the logits of each window, [L, 2]."""
         tokens = self.data.take(rows)
-        both = torch.stack(model.logits(states(model.bert, tokens, device)), -1).float()
+        both = torch.stack(model.logits(states(model.bert, tokens)), -1).float()
         return list(both.split(tokens.lengths.tolist()))
 
     def sums(self, predicted: Sequence[Tensor], rows: Any) -> Sequence[Tensor]:
         """Return the sum over windows of the mean loss of start and end."""
         padded = pad_sequence([*predicted], batch_first=True, padding_value=-torch.inf)
-        targets = tensor(self.spans[rows], padded.device)
+        targets = tensor(self.spans[rows], padded)
         return (F.cross_entropy(padded, targets, reduction="sum") / 2,)
 
-    def outputs(self, model: Any, rows: Any, device: torch.device) -> list[Tensor]:
+    def outputs(self, model: Any, rows: Any) -> list[Tensor]:
         """Return the logits of each window, [L, 2]."""
-        return [logits.cpu() for logits in self.predict(model, rows, device)]
+        return [logits.cpu() for logits in self.predict(model, rows)]
 
     def metrics(self, outputs: Sequence[list[Tensor]], batch_size: int) -> dict[str, Any]:
         """Return the loss of windows, exact match and F1 of questions."""
@@ -276,28 +276,28 @@ class PairObjective(Objective):
         """Return the number of tokens of all texts of each example."""
         return (self.data.lengths[self.texts[rows]] * (self.texts[rows] != NONE)).sum(1)
 
-    def predict(self, model: Any, rows: Any, device: torch.device) -> Tensor:
+    def predict(self, model: BertModel, rows: Any) -> Tensor:
         """Return the vectors of examples, [3, n, D]; 0 for a negative that is not there."""
-        texts = self.texts[rows].T
-        vectors = torch.zeros(*texts.shape, self._width(model), device=device)
-        vectors[tensor(texts != NONE, device)] = self.vectors(model, texts[texts != NONE], device)
+        texts, vectors = self.texts[rows].T, self._nothing(model, len(rows))
+        vectors[tensor(texts != NONE, vectors)] = self.vectors(model, texts[texts != NONE])
         return vectors
 
-    def _width(self, model: BertModel) -> int:
-        return model.config.hidden_size * len(self.modes)
+    def _nothing(self, model: BertModel, count: int) -> Tensor:
+        width, device = model.config.hidden_size * len(self.modes), next(model.parameters()).device
+        return torch.zeros(3, count, width, device=device)
 
-    def vectors(self, model: BertModel, texts: Any, device: torch.device) -> Tensor:
+    def vectors(self, model: BertModel, texts: Any) -> Tensor:
         """Return the vectors of texts by their numbers, each of length 1, [B, D]."""
         order = np.argsort(self.data.lengths[texts], kind="stable")
         tokens = self.data.take(texts[order])
-        pooled = pool(states(model, tokens, device), tokens.lengths.tolist(), self.modes)
-        back: Tensor = pooled[tensor(np.argsort(order), device)]
+        pooled = pool(states(model, tokens), tokens.lengths.tolist(), self.modes)
+        back: Tensor = pooled[tensor(np.argsort(order), pooled)]
         return F.normalize(back.float(), dim=-1)
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
         """Return the loss of pairs, times their number."""
         left, right, negative = predicted
-        exists = tensor(self.texts[rows, 2] != NONE, predicted.device)
+        exists = tensor(self.texts[rows, 2] != NONE, predicted)
         scores = None if self.scores is None else self.scores[rows]
         return (self.loss(left, right, negative[exists], scores) * len(rows),)
 
@@ -307,16 +307,16 @@ class PairObjective(Objective):
         """Return the shares of each part in the loss of the step, with the gradients of it."""
         if len(own) == ranks.count == 1:
             return super().parts(model, rows, own, seeds, ranks)
-        vectors = torch.zeros(3, len(rows), self._width(model), device=ranks.device)
+        vectors = self._nothing(model, len(rows))
         for places, seed in zip(own, seeds, strict=True):
             torch.manual_seed(seed)
             with torch.no_grad():
-                vectors[:, places] = self.predict(model, rows[places], ranks.device)
+                vectors[:, places] = self.predict(model, rows[places])
         (loss,) = self.sums(ranks.sum(vectors).requires_grad_(), rows)
         (gradients,) = torch.autograd.grad(loss, vectors)
 
         def share(places: Any) -> Sequence[Tensor]:
-            product = (self.predict(model, rows[places], ranks.device) * gradients[:, places]).sum()
+            product = (self.predict(model, rows[places]) * gradients[:, places]).sum()
             return (product - product.detach() + loss.detach() * len(places) / len(rows),)
 
         return [partial(share, places) for places in own]
@@ -328,7 +328,7 @@ class PairObjective(Objective):
             if scores is None:
                 cosines = left @ torch.cat([right, negative]).T
                 return F.cross_entropy(SCALE * cosines, torch.arange(len(left), device=device))
-            cosines, truth = SCALE * (left * right).sum(-1), tensor(scores, device)
+            cosines, truth = SCALE * (left * right).sum(-1), tensor(scores, left)
             wrong = cosines[:, None] - cosines  # [i, j]: how much more alike i is than j
             wrong = wrong[truth[:, None] < truth]
             return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)

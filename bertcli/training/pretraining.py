@@ -74,9 +74,23 @@ class PretrainingObjective(Objective):
         """Return the number of masked tokens, and of rows."""
         return max(int(self.data.column("masked_lm_counts", rows).sum()), 1), len(rows)
 
-    def predict(self, model: BertForPreTraining, rows: Any, device: torch.device) -> Predicted:
+    def predict(self, model: BertForPreTraining, rows: Any) -> Predicted:
         """Run the model on rows of instances."""
-        return predict(model, self.data.rows(rows), device)
+        columns = self.data.rows(rows)
+        lengths, chosen = columns["lengths"].astype(np.int64), chosen_words(columns)
+        real = np.arange(columns["input_ids"].shape[1]) < lengths[:, None]
+        ids, types = columns["input_ids"][real], columns["token_type_ids"][real]
+        extra = {name: columns[EXTRA + name][real] for name in self.data.extra_embeddings}
+        tokens = Tokens(ids, types, offsets_of(lengths), extra)
+        starts, hidden = tokens.offsets[:-1], states(model.bert, tokens)
+        pooled = model.bert.pooler(hidden.index_select(0, tensor(starts, hidden)))
+        masked = (starts[:, None] + columns["masked_lm_positions"])[chosen]
+        return Predicted(
+            model.cls.predictions(hidden.index_select(0, tensor(masked, hidden))),
+            tensor(columns["masked_lm_ids"][chosen].astype(np.int64), hidden),
+            model.cls.seq_relationship(pooled),
+            tensor(columns["next_sentence_labels"].astype(np.int64), hidden),
+        )
 
     def sums(self, predicted: Predicted, rows: Any) -> Sequence[Tensor]:
         """Return both losses, summed over the masked tokens and over the rows."""
@@ -86,11 +100,11 @@ class PretrainingObjective(Objective):
         )
         return words, follows
 
-    def outputs(self, model: BertForPreTraining, rows: Any, device: torch.device) -> Any:
+    def outputs(self, model: BertForPreTraining, rows: Any) -> Any:
         """Return counts and sums over some rows, of which the longest is run first."""
-        data = self.others or self.data
-        (longest_first,) = dealt(data.column("lengths", rows), 1)
-        predicted = predict(model, data.rows(rows[longest_first]), device)
+        held = replace(self, data=self.others or self.data)
+        (longest_first,) = dealt(held.lengths(rows), 1)
+        predicted = held.predict(model, rows[longest_first])
         words_loss, follows_loss = self.sums(predicted, rows)
         sums = [
             len(predicted.words),
@@ -127,25 +141,6 @@ class PretrainingObjective(Objective):
             "masked": int(masked),
             "rows": int(rows),
         }
-
-
-def predict(model: BertForPreTraining, rows: Mapping[str, Any], device: torch.device) -> Predicted:
-    """Run the model on rows of instances."""
-    lengths, chosen = rows["lengths"].astype(np.int64), chosen_words(rows)
-    real = np.arange(rows["input_ids"].shape[1]) < lengths[:, None]
-    flat = {name: rows[name][real] for name in rows if rows[name].shape == real.shape}
-    extra = {name.removeprefix(EXTRA): flat[name] for name in flat if name.startswith(EXTRA)}
-    tokens = Tokens(flat["input_ids"], flat["token_type_ids"], offsets_of(lengths), extra)
-    starts = tokens.offsets[:-1]
-    hidden = states(model.bert, tokens, device)
-    pooled = model.bert.pooler(hidden.index_select(0, tensor(starts, device)))
-    masked = (starts[:, None] + rows["masked_lm_positions"])[chosen]
-    return Predicted(
-        model.cls.predictions(hidden.index_select(0, tensor(masked, device))),
-        tensor(rows["masked_lm_ids"][chosen].astype(np.int64), device),
-        model.cls.seq_relationship(pooled),
-        tensor(rows["next_sentence_labels"].astype(np.int64), device),
-    )
 
 
 def commonest_word(data: Instances, rows: Any) -> int:
@@ -322,30 +317,23 @@ def config_of(job: PretrainingJob, data: Instances, held: Instances, *, on_gpu: 
 
 def _named(name: str, data: Instances) -> BertConfig:
     """Return a size, or a config in a file; vocab_size and pad_token_id may be missing there."""
-    keys: set[str] = set()
+    ids: dict[str, Any] = {"vocab_size": data.vocab_size, "pad_token_id": data.pad_token_id}
     if name in SIZES:
         layers, hidden = SIZES[name]
-        config = BertConfig(
-            hidden_size=hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=hidden // HEAD,
-            intermediate_size=WIDER * hidden,
+        shape = (hidden, layers, hidden // HEAD, WIDER * hidden)
+        return BertConfig(**ids, **dict(zip(SHAPE, shape, strict=True)))
+    if not os.path.isfile(name):
+        raise ModelError(
+            f"--config {name}: file not found",
+            f"give a config.json, or one of {', '.join(SIZES)}",
         )
-    else:
-        if not os.path.isfile(name):
-            raise ModelError(
-                f"--config {name}: file not found",
-                f"give a config.json, or one of {', '.join(SIZES)}",
-            )
-        try:
-            config, keys = BertConfig.from_file(Path(name)), set(read_object(Path(name)))
-        except ModelError as bad:
-            raise ModelError(str(bad), FIX) from None
-        if keys.isdisjoint(SHAPE):  # the defaults are those of bert-base
-            raise ModelError(f"{name}: names none of {', '.join(SHAPE)}", FIX)
-    ids = {"vocab_size": data.vocab_size, "pad_token_id": data.pad_token_id}
-    missing: dict[str, Any] = {key: number for key, number in ids.items() if key not in keys}
-    return replace(config, **missing)
+    try:
+        values = read_object(Path(name))
+        if values.keys().isdisjoint(SHAPE):  # the defaults are those of bert-base
+            raise ModelError(f"{name}: names none of {', '.join(SHAPE)}")
+        return BertConfig.from_dict({**ids, **values}, name)
+    except ModelError as bad:
+        raise ModelError(str(bad), FIX) from None
 
 
 def _check(config: BertConfig, data: Instances, source: str, *, by_user: bool) -> None:

@@ -85,9 +85,9 @@ class TrainingRun:
             "steps": self.schedule.steps,
             "warmup_steps": self.schedule.warmup_steps,
         }
-        self.fingerprint = as_json({**task.identity, "options": numbers})
         device = ranks.device.type
-        self.made_with = {
+        self.state = State(fingerprint=as_json({**task.identity, "options": numbers}))
+        self.state.made_with = {
             "torch": torch.__version__,
             "device": device,
             "processes": ranks.count,
@@ -95,36 +95,33 @@ class TrainingRun:
             "gradient_accumulation_steps": options.gradient_accumulation_steps,
         }
         last = checkpoints.last() if checkpoints.resume else None
-        self.state = state = self._resumed(last) if last else State()
-        self.best, self.waited, self.window = dict(state.best), state.waited, dict(state.window)
-        if last and (state.step == self.schedule.steps or self.stopped):
-            self.notes.append(f"the run is complete: {last.name} is its last step")
+        if last:
+            self._resume(last)
+            if self.state.step == self.schedule.steps or self.stopped:
+                self.notes.append(f"the run is complete: {last.name} is its last step")
         torch.manual_seed(options.seed)
         model = task.model(last).to(ranks.device)
         self.training = training = Training(model, task.objective, task.rows, options, ranks)
         self.best_weights: Mapping[str, torch.Tensor] = {}
         if last:
             restore_moments(model, training.optimizer, load_tensors(last / OPTIMIZER))
-            if state.scaler:
-                training.scaler.load_state_dict(dict(state.scaler))
-            if state.best:
+            if self.state.scaler:
+                training.scaler.load_state_dict(dict(self.state.scaler))
+            if self.state.best:
                 self.best_weights = load_tensors(last / BEST)
 
-    def _resumed(self, last: Path) -> State:
-        """Return the state of a checkpoint; OutputError when it is of another run."""
-        state = read_state(last)
-        refuse_changes(str(last), state.fingerprint, self.fingerprint)
-        differ = [
-            f"{key} {was}, now {self.made_with[key]}"
-            for key, was in state.made_with.items()
-            if was != self.made_with[key]
-        ]
+    def _resume(self, last: Path) -> None:
+        """Take over the state of a checkpoint; OutputError when it is of another run."""
+        state, now = read_state(last), self.state.made_with
+        refuse_changes(str(last), state.fingerprint, self.state.fingerprint)
+        was = state.made_with
+        differ = [f"{key} {was[key]}, now {now[key]}" for key in was if was[key] != now[key]]
+        state.made_with, self.state = now, state
         if differ:
             self.notes.append(
                 f"the run was started with {'; '.join(differ)}: results may differ by "
                 "rounding and by dropout"
             )
-        return state
 
     def events(self) -> Iterator[Event]:
         """Train, and yield what happens; the result is written when this is exhausted.
@@ -141,8 +138,9 @@ class TrainingRun:
                     break
                 began = monotonic()
                 values, step = self._step(number), number + 1
+                window = self.state.window
                 for name, value in {**values, "seconds": monotonic() - began, "steps": 1}.items():
-                    self.window[name] = self.window.get(name, 0) + value
+                    window[name] = window.get(name, 0) + value
                 yield Event("step", step, values)
                 for event in self._after(step, values["lr"]):
                     if log is not None:
@@ -200,7 +198,7 @@ class TrainingRun:
     @property
     def stopped(self) -> bool:
         """Whether the run ends early."""
-        return 0 < self.task.patience <= self.waited
+        return 0 < self.task.patience <= self.state.waited
 
     def _due(self, step: int, every: int | None) -> bool:
         """Return whether something is due after this step; after the last step, everything is."""
@@ -216,7 +214,7 @@ class TrainingRun:
                 metrics = objective.evaluate(training.model, self.ranks, options.batch_size)
             self._select(step, metrics)
         if self._due(step, options.log_every):
-            sums, self.window = self.window, {}
+            sums, self.state.window = self.state.window, {}
             means = {name: sums[name] / sums["steps"] for name in objective.losses}
             line = {
                 "epoch": round(step * options.batch_size / len(self.task.rows), 4),
@@ -234,46 +232,39 @@ class TrainingRun:
         """Keep the weights if they are the best so far."""
         if not self.task.keeps_best:
             return
-        if self.best and not metrics["eval_loss"] < self.best["eval_loss"]:
-            self.waited += 1
+        state = self.state
+        if state.best and not metrics["eval_loss"] < state.best["eval_loss"]:
+            state.waited += 1
             return
-        self.best, self.waited = {"step": step, **metrics}, 0
+        state.best, state.waited = {"step": step, **metrics}, 0
         if self.ranks.first:
             weights = self.training.model.state_dict()
             self.best_weights = {name: weights[name].to("cpu", copy=True) for name in weights}
 
     def _save(self, step: int, log: IO[bytes]) -> None:
         """Write a checkpoint."""
-        training = self.training
+        training, state = self.training, self.state
 
         def fill(folder: Path) -> None:
             self.task.put(folder, training.model)
             save_tensors(folder / OPTIMIZER, moments(training.model, training.optimizer))
-            if self.best:
+            if state.best:
                 save_tensors(folder / BEST, self.best_weights)
 
         with self.checkpoints.explained(f"{LOG} cannot be written"):
             sync(log)
-        state = State(
-            step=step,
-            log_bytes=log.seek(0, os.SEEK_END),
-            window=self.window,
-            scaler=training.scaler.state_dict(),
-            fingerprint=self.fingerprint,
-            made_with=self.made_with,
-            best=self.best,
-            waited=self.waited,
-        )
+        state.step, state.log_bytes = step, log.seek(0, os.SEEK_END)
+        state.scaler = training.scaler.state_dict()
         self.checkpoints.write(state, fill)
 
     def _finish(self) -> None:
         """Write the model and the figure of the log to the output folder."""
         model = self.training.model
-        if self.best:
+        if self.state.best:
             model.load_state_dict(self.best_weights)
 
         def fill(folder: Path) -> None:
-            self.task.publish(folder, model, self.best)
+            self.task.publish(folder, model, self.state.best)
             if self.plots:
                 (folder / PLOT).write_bytes(plot(self.checkpoints.output / LOG))
 

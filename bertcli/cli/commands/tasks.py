@@ -178,7 +178,7 @@ def run_task(
     kind, head = open_head(task, model, length, compute, console)
     judge = kind(head, **options)
     stream = judge.stream(reader)
-    from bertcli.tasks.results import fields_written, lined, tabular
+    from bertcli.tasks.results import fields_written, row, tabular
 
     if task in ("Classifier", "Tagger"):
         function = f"; function: {judge.function}" if task == "Classifier" else ""
@@ -192,7 +192,7 @@ def run_task(
     )
     written: Iterable[Sequence[Any]] = batches
     if form == "jsonl":
-        written = lined(batches)
+        written = ([row(result) for result in batch] for batch in batches)
     elif form != "table":
         written = tabular(batches, stream.blank, reader, stream.consumed)
     with output.open(form, reader.source.inputs, model, view="tables.results_view") as write:

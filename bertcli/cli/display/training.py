@@ -30,7 +30,7 @@ def watching(run: TrainingRun, console: Console) -> Iterator[Show]:
 
         yield show
     if bar.shown:
-        for line in progress.last_lines(run.best):
+        for line in progress.last_lines(run.state.best):
             console.note(line)
 
 
