@@ -11,7 +11,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -209,9 +209,8 @@ class PooledHead(OpenModel):
     @classmethod
     def open(cls, folder: ModelFolder, settings: Settings, tell: Tell) -> PooledHead:
         """Load the model; ModelError when it is incomplete."""
-        names = (*(row.name for row in fields(Compute)), "max_length", "parse_special", "window")
-        options = EmbedOptions(**{name: getattr(settings, name) for name in names})
-        embedder = Embedder.open(folder, options, tell)
+        options = {name: value for name, value in vars(settings).items() if name != "stride"}
+        embedder = Embedder.open(folder, EmbedOptions(**options), tell)
         return cls(embedder.runtime, settings, tell, embedder)
 
     @property

@@ -148,7 +148,10 @@ class Checkpoints:
             self.output.mkdir(parents=True, exist_ok=True)
             with scratch_folder(making):
                 fill(making)
-                put_state(making, state)
+                digests = {path.name: sha256(path) for path in sorted(making.iterdir())}
+                record = {"version": VERSION, **asdict(state), "sha256": digests}
+                text = json.dumps({**record, "digest": _digest(record)}, indent=2) + "\n"
+                (making / STATE).write_text(text, "utf-8")
                 put_folder(making, target)
             self._drop()
             (self.output / BEGUN).unlink(missing_ok=True)
@@ -213,14 +216,6 @@ class Checkpoints:
         """Describe what can be resumed from."""
         last = self.last()
         return f"the last checkpoint is {last.name}" if last else "no checkpoint was written"
-
-
-def put_state(folder: Path, state: State) -> None:
-    """Write the state of a checkpoint, with the sha256 of its files and of the state itself."""
-    digests = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-    record = {"version": VERSION, **asdict(state), "sha256": digests}
-    text = json.dumps({**record, "digest": _digest(record)}, indent=2) + "\n"
-    (folder / STATE).write_text(text, "utf-8")
 
 
 def _digest(record: Mapping[str, Any]) -> str:

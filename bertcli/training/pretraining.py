@@ -321,7 +321,7 @@ def _named(name: str, data: Instances) -> BertConfig:
     if name in SIZES:
         layers, hidden = SIZES[name]
         shape = (hidden, layers, hidden // HEAD, WIDER * hidden)
-        return BertConfig(**ids, **dict(zip(SHAPE, shape, strict=True)))
+        return BertConfig(**{**ids, **dict(zip(SHAPE, shape, strict=True))})
     if not os.path.isfile(name):
         raise ModelError(
             f"--config {name}: file not found",
