@@ -11,7 +11,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -274,23 +274,6 @@ def text_logits(model: Any, states: Any, lengths: Sequence[int]) -> Any:
     return model.packed_logits(states)
 
 
-@dataclass
-class Stream:
-    """One pass of a task over a source. Iterate once; ``tally`` and ``reader`` hold the counts."""
-
-    reader: Reader
-    tally: TokenCounts
-    windows: Iterator[list[Result]] = field(repr=False)
-    max_length: int
-    masks: bool  # whether special tokens belong in these texts
-    blank: Mapping[str, Any]  # fields of a result, as an example
-    consumed: frozenset[str]  # carried fields that the task reads, not the output
-
-    def __iter__(self) -> Iterator[list[Result]]:
-        """Yield the results of windows of records, in input order."""
-        return (window for window in self.windows if window)
-
-
 @dataclass(frozen=True, repr=False)
 class HeadTask(ABC):
     """A head with the options of a task, ready to run.
@@ -392,24 +375,32 @@ class HeadTask(ABC):
             yield reader.collect(enumerate(part), lambda _, item: self.ask(item))
 
     def stream(self, reader: Reader) -> Stream:
-        """Return the pass over the records of a reader.
+        """Return the pass over the records of a reader."""
+        return Stream(self, reader)
 
-        Fields that only the model or the task reads are not carried to the output.
-        """
-        consumed, tally = self.consumed | self.head.extra.read_by(reader), TokenCounts()
 
-        def results() -> Iterator[list[Result]]:
-            for part in self.encoded(reader, tally):
-                results = self.judge(part)
-                yield [without(consumed, result) for result in results] if consumed else results
+class Stream:
+    """One pass of a task over a source. Iterate once; ``tally`` and ``reader`` hold the counts.
 
-        limit = self.layout.max_length or 0
-        return Stream(reader, tally, results(), limit, self.masks, self.blank, consumed)
+    Fields that only the model or the task reads, ``consumed``, are not carried to the output.
+    """
+
+    def __init__(self, task: HeadTask, reader: Reader) -> None:
+        self.task, self.reader, self.tally = task, reader, TokenCounts()
+        self.consumed = task.consumed | task.head.extra.read_by(reader)
+
+    def __iter__(self) -> Iterator[list[Result]]:
+        """Yield the results of windows of records, in input order."""
+        for part in self.task.encoded(self.reader, self.tally):
+            if results := self.task.judge(part):
+                yield [without(self.consumed, result) for result in results]
 
 
 def without(names: Collection[str], result: Result) -> Result:
     """Return a result whose record does not carry these fields."""
     extra = result.record.extra or {}
+    if extra.keys().isdisjoint(names):
+        return result
     others = {name: value for name, value in extra.items() if name not in names}
     return result._replace(record=result.record._replace(extra=others or None))
 

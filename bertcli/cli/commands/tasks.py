@@ -184,7 +184,7 @@ def run_task(
         function = f"; function: {judge.function}" if task == "Classifier" else ""
         console.detail(f"labels: {', '.join(head.labels)}{function}")
     if form != "table":
-        reader.reserve(fields_written(stream.blank, flat=form != "jsonl") - stream.consumed)
+        reader.reserve(fields_written(judge.blank, flat=form != "jsonl") - stream.consumed)
     batches = console.track(
         stream,
         reader,
@@ -194,7 +194,7 @@ def run_task(
     if form == "jsonl":
         written = ([row(result) for result in batch] for batch in batches)
     elif form != "table":
-        written = tabular(batches, stream.blank, reader, stream.consumed)
+        written = tabular(batches, judge.blank, reader, stream.consumed)
     with output.open(form, reader.source.inputs, model, view="tables.results_view") as write:
         for rows in written:
             write(rows)
@@ -204,8 +204,8 @@ def run_task(
 def report(stream: "Stream", console: Console, advice: str = "", *, numbered: bool) -> None:
     """Report warnings and counts of a pass."""
     tally = stream.tally
-    console.warn(truncated(tally, stream.max_length, advice and f"; {advice}"))
-    if not stream.masks:
+    console.warn(truncated(tally, stream.task.layout.max_length or 0, advice and f"; {advice}"))
+    if not stream.task.masks:
         console.warn(special_tokens(tally))
     console.note(empty(tally))
     console.close(tally.records, stream.reader, numbered=numbered)
