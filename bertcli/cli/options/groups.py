@@ -131,10 +131,10 @@ def obey(rules: Mapping[str, str], values: Mapping[str, Any], defaults: Mapping[
                 broken = any(name_of(name) in values for name in names) and not any(
                     map(is_given, names)
                 )
-            if broken and "effect" in relation and not values.get("quiet"):
-                say("warning", rule)
-            elif broken:
+            if broken and "effect" not in relation:
                 raise UsageError(rule, hint)
+            if broken and not values.get("quiet"):
+                say("warning", rule)
 
 
 class Declaration(NamedTuple):
