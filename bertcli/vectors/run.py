@@ -88,7 +88,7 @@ class EmbedRun:
         texts = source.texts if source.pair is None else (*source.texts, source.pair)
         needed = map(Path, filter(None, [source.list_file]))
         inputs = Inputs(source.paths, texts, [*needed, *model_files(embedder.folder.path)])
-        maker, known = made_by(embedder), None
+        maker, reusable = made_by(embedder), None
         read = asdict(source) | {"texts": len(source.texts)}
         read = {name: value for name, value in read.items() if name not in NOT_OF_RECORDS}
         with ExitStack() as stack:
@@ -108,10 +108,10 @@ class EmbedRun:
                 decides = {**maker, **about, "precision": target.precision}
                 del decides["model"]
                 digests = TextDigests(decides, tuple(embedder.extra.limits))
-                known = KnownVectors(sink, digests, embedder.nothing)
-                stack.enter_context(closing(known))
-                known.reused, self.without_digests = self.reused, known.without_digests
-                windows = known.windows(embedder, run)
+                reusable = KnownVectors(sink, digests, embedder.nothing)
+                stack.enter_context(closing(reusable))
+                reusable.reused, self.without_digests = self.reused, reusable.without_digests
+                windows = reusable.windows(embedder, run)
             for window in windows:
                 self.tally.merge(window.counts)
                 for part in window.parts:
@@ -119,8 +119,8 @@ class EmbedRun:
                         yield part
                         continue
                     digest.add(part.records)
-                    self._write(sink, part, known)
-                self.reused = known.reused if known else 0
+                    self._write(sink, part, reusable)
+                self.reused = reusable.reused if reusable else 0
                 self._commit(sink, inputs, digest)
             if not sink.rows:
                 sink.write([], embedder.nothing, [] if target.many else None)
@@ -155,7 +155,7 @@ class EmbedRun:
             )
         return chain([uncommitted], blocks) if uncommitted else blocks
 
-    def _write(self, sink: Sink, block: EmbeddedBlock, known: KnownVectors | None) -> None:
+    def _write(self, sink: Sink, block: EmbeddedBlock, reusable: KnownVectors | None) -> None:
         counts, places = None, sink.target.places
         if not sink.target.only_ids:
             rows = metas(block, self.consumed)
@@ -170,7 +170,9 @@ class EmbedRun:
         if sink.target.many:
             several = isinstance(block.vectors, list)
             counts = [len(vectors) if several else 1 for vectors in block.vectors]
-        sink.write(rows, stacked(block), counts, known.digests.of(block.records) if known else ())
+        sink.write(
+            rows, stacked(block), counts, reusable.digests.of(block.records) if reusable else ()
+        )
 
     def _commit(self, sink: Sink, inputs: Inputs, digest: InputDigest) -> None:
         inputs.refuse_changing(str(sink.target.path), sink.journal["inputs"])

@@ -264,9 +264,9 @@ class RunFiles:
 
     def publish(self) -> None:
         """Give what is made its name. Done again after a kill, it ends in the same."""
-        whole, index, made = (self.folder / name for name in (WHOLE, INDEX, MADE))
+        whole, index, manifest = (self.folder / name for name in (WHOLE, INDEX, MADE))
         self.manifest.unlink(missing_ok=True)  # that of an output which is replaced
-        if "index" not in object_in(read_bytes(made, OutputError)):
+        if "index" not in object_in(read_bytes(manifest, OutputError)):
             self.index.unlink(missing_ok=True)  # likewise
         elif index.exists():  # before the output has its name: both there are of one run
             self.output.unlink(missing_ok=True)
@@ -279,15 +279,15 @@ class RunFiles:
             raise OutputError(f"{self.output}: was removed", "start over with --overwrite")
         self.clear(but=MADE)
         if self.keeps_manifest:
-            move(made, self.manifest)
+            move(manifest, self.manifest)
         self.clear()
 
     def end(self) -> None:
         """Publish what a killed run had made. Raises OutputError where it was changed since."""
-        made = object_in(read_bytes(self.folder / MADE, OutputError))
+        manifest = object_in(read_bytes(self.folder / MADE, OutputError))
         for part, key in ((WHOLE, "sha256"), (INDEX, "index_sha256")):
-            if key in made and (self.folder / part).exists():
-                refuse_changed_file(self.folder / part, made[key])
+            if key in manifest and (self.folder / part).exists():
+                refuse_changed_file(self.folder / part, manifest[key])
         self.publish()
 
     def _end(self) -> None:

@@ -117,16 +117,16 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
 
     Raises InputError when another model made them, or they are not what is searched for.
     """
-    made = manifest_of(path).object("fingerprint")
-    inner, recorded = bert_folder(folder.path), made.object("options")
+    fingerprint = manifest_of(path).object("fingerprint")
+    inner, recorded = bert_folder(folder.path), fingerprint.object("options")
     ours = {} if is_static(folder.path) else numbers_of(read_config(inner))
-    theirs = {name: value for name, value in made.object("config").items() if name in ours}
+    theirs = {name: value for name, value in fingerprint.object("config").items() if name in ours}
     for name, digests in zip(SIGNED, (weights_of(inner), tokenizer_of(inner)), strict=True):
         ours[name] = " ".join(sorted({*digests.values()}))
-        theirs[name] = " ".join(sorted({*map(str, made.object(name).values())}))
+        theirs[name] = " ".join(sorted({*map(str, fingerprint.object(name).values())}))
     for name, value in theirs.items():
         if value != ours[name]:
-            maker, places = made.get("model", "unknown"), f"there, here {ours[name]!s:.12}"
+            maker, places = fingerprint.get("model", "unknown"), f"there, here {ours[name]!s:.12}"
             raise InputError(
                 f"{path}: was made by another model, {maker}: {name} {value!s:.12} {places}",
                 f"give --model {maker}, or leave out --vectors",
@@ -275,10 +275,10 @@ class Search:
                 next(stored(path), embedder.nothing).shape[1:],
             )
             if ours != theirs:
-                there, here = (" x ".join(map(str, size)) for size in (theirs, ours))
+                shown = [" x ".join(map(str, size)) for size in (theirs, ours)]
                 raise InputError(
-                    f"{path}: has {there} dimensions, but the model has {here}, and no manifest "
-                    "says which model made it",
+                    f"{path}: has {shown[0]} dimensions, but the model has {shown[1]}, and no "
+                    "manifest says which model made it",
                     "give --model the one that made it",
                 )
         if not maker_known:
