@@ -50,7 +50,7 @@ COMMANDS = {
     "models": "models",
     "export": "models",
     "train": "train",
-    "evaluate": "evaluate",
+    "evaluate": "train",
     "pretrain vocab": "train",
     "pretrain prepare": "train",
     "pretrain run": "train",

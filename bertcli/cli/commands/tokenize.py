@@ -198,7 +198,17 @@ def tokenize(
         inputs = reader.source.inputs
         with output.open(task.writer, inputs, model, view=view, about=about) as put:
             task.write(run, windows, put)
-    _report(run, console)
+    tally = run.tally
+    if shape.truncation == "do_not_truncate":
+        console.warn(too_long(tally, tokenizer.limit))
+    console.warn(truncated(tally, tokenizer.cut_at(shape)))
+    console.warn(special_tokens(tally))
+    if run.window and tally.records > run.window:
+        console.note(
+            f"--padding longest was applied to {counted(run.window, 'record')} at a time (--window)"
+        )
+    console.detail(f"tokenized with {tokenizer.engine_used}")
+    console.close(tally.records, reader)
 
 
 def _job(
@@ -325,20 +335,6 @@ def _ids_of_tokens(
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
             write([TableHeader({name: Made() for name in columns})])
     console.close(records, reader)
-
-
-def _report(run: TokenizeRun, console: Console) -> None:
-    tally = run.tally
-    if run.layout.truncation == "do_not_truncate":
-        console.warn(too_long(tally, run.tokenizer.limit))
-    console.warn(truncated(tally, run.tokenizer.cut_at(run.layout)))
-    console.warn(special_tokens(tally))
-    if run.window and tally.records > run.window:
-        console.note(
-            f"--padding longest was applied to {counted(run.window, 'record')} at a time (--window)"
-        )
-    console.detail(f"tokenized with {run.tokenizer.engine_used}")
-    console.close(tally.records, run.reader)
 
 
 class IdOptions(OptionGroup, panel=INPUT, of=Source):
