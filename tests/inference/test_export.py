@@ -4,6 +4,7 @@ import inspect
 import random
 import shutil
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,17 +152,23 @@ def test_modules_behind_the_pooling_are_in_the_graph(tmp_path, pooling):
     np.testing.assert_allclose(vectors(tmp_path / "openvino", texts=TEXTS[:3]), right, atol=1e-5)
 
 
+# CPUs without it add two 8-bit products in 16 bits, which may be too few.
+CPU = Path("/proc/cpuinfo")
+HAS_VNNI = not CPU.exists() or "vnni" in CPU.read_text()
+
+
 @needs_nncf
 def test_8_bits_are_near_have_the_same_bits_and_are_asked_for(tmp_path):
     out, both = tmp_path / "made", tmp_path / "both"
     assert "bertcli export" in bad("embed", "a", "--dtype", "int8", *ENGINE, code=2).err
     good("export", "-q", "--dtype", "int8", "-o", out)
     accuracy = json_in(out / "manifest.json")["accuracy"]
-    assert accuracy["mean_cosine"] > 0.998 and accuracy["worst_cosine"] > 0.99
+    mean, worst = (0.998, 0.99) if HAS_VNNI else (0.99, 0.97)
+    assert accuracy["mean_cosine"] > mean and accuracy["worst_cosine"] > worst
     texts = [" ".join(random.Random(n).sample(TEXTS[2].split(), n % 6 + 1)) for n in range(20)]
     here = vectors(out, texts=texts)
     right = np.array([row["embedding"] for row in good("embed", *texts, "-q").rows])
-    assert (here * right).sum(1).min() > 0.99
+    assert (here * right).sum(1).min() > worst
     assert np.array_equal(here[::-1], vectors(out, texts=texts[::-1]))
     assert np.array_equal(here, vectors(out, "--threads", 1, "--batch-tokens", 16, texts=texts))
     # A folder with both, as the hub has them: --dtype int8 finds the graph.
