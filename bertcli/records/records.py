@@ -283,7 +283,10 @@ class TextBlock(Sequence[Record]):
         """Return records as columns."""
         if isinstance(records, TextBlock):
             return records
-        columns: Any = [*map(list, zip(*records, strict=True))] or [[] for _ in Record._fields]
+        columns: Any = [[] for _ in Record._fields]
+        for record in records:
+            for column, value in zip(columns, record, strict=True):
+                column.append(value)
         for at in (1, 2, 3, 6):
             if columns[at].count(None) == len(columns[at]):
                 columns[at] = None

@@ -107,7 +107,7 @@ def test_an_id_for_each_token_gives_the_same_bits(folder, file, tmp_path):
         assert all(map(torch.equal, ours, theirs))
 
 
-def test_parquet_and_other_orders_give_the_same_bits(folder, file, tmp_path):
+def test_parquet_and_other_orders_give_the_same_bits(usual_engine, folder, file, tmp_path):
     rows = [{**row, "tones": row["tones"]} for row in ROWS if isinstance(row["tones"], list)]
     pq.write_table(pa.Table.from_pylist(rows[::-1]), tmp_path / "a.parquet")
     assert good(*argv(file, folder, "-o", tmp_path / "a.npy")).code == 0
@@ -132,7 +132,7 @@ def test_ids_are_not_written_unless_they_are_asked_for(folder, file):
     assert "emotion_ids" not in rows[0]
 
 
-def test_update_computes_texts_with_other_ids_again(folder, file, tmp_path):
+def test_update_computes_texts_with_other_ids_again(usual_engine, folder, file, tmp_path):
     more = ["--update", "-o", tmp_path / "out.npy"]
     assert call(*argv(file, folder, *more)).code == 0
     written(tmp_path / "a.jsonl", [ROWS[0] | {"tones": 2}, *ROWS[1:]])

@@ -100,7 +100,7 @@ def test_vectors_are_those_of_sentence_transformers(engine, folder):
         )
 
 
-def test_a_vector_depends_on_its_text_alone(folder):
+def test_a_vector_depends_on_its_text_alone(usual_engine, folder):
     for role in ("query", "document"):
         given = ("-m", folder, "--prompt-name", role)
         together = good(*EMBED, *given, *TEXTS).rows

@@ -78,7 +78,7 @@ def test_killed_before_it_replaced_anything(tmp_path, texts, whole):
         (7, ("npz", "safetensors", "csv", "tokens npy", "chunks npy", "update npy", "empty")),
     ],
 )
-def test_killed_at_random_instants_and_before_calls_that_change_a_file(count, kinds):
+def test_killed_at_random_instants_and_before_calls_that_change_a_file(usual_engine, count, kinds):
     """A few of what `python -m tests.kills` does for hours."""
     argv = ["--count", str(count), "--seed", "5"]
     argv += [part for kind in kinds for part in ("--kind", kind)]
