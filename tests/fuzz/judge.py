@@ -125,7 +125,7 @@ def output_problems(command: Command, done: Result, place: Path) -> Iterator[str
     elif done.stdout and (plain or "--json" in command.argv):
         yield from json_problems("stdout", done.stdout)
     path = place / command.output
-    if done.code or "-o" not in command.argv or not path.is_file():
+    if done.code or "-o" not in command.argv or "-f" in command.argv or not path.is_file():
         return
     if path.suffix in (".jsonl", ".ndjson"):
         yield from json_problems(path.name, path.read_bytes())
