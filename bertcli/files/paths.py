@@ -28,6 +28,11 @@ Identity = tuple[int, int] | str  # the device of a file and its number there; a
 HINT = "write to another place, or move the input away"
 
 
+def input_name(path: str | Path) -> str:
+    """Return what messages and manifests call an input: its path, or stdin."""
+    return "stdin" if str(path) == "-" else str(path)
+
+
 def refuse_inputs(inputs: Iterable[str | Path], own: Sequence[Path]) -> None:
     """Raise OutputError when an input is one of the files that a run writes.
 
@@ -38,7 +43,7 @@ def refuse_inputs(inputs: Iterable[str | Path], own: Sequence[Path]) -> None:
     for named in inputs:
         identity = _identity_of_input(named)
         if identity and identity in outputs:
-            raise _both("stdin" if str(named) == "-" else str(named), outputs[identity], own[0])
+            raise _both(input_name(named), outputs[identity], own[0])
 
 
 def refuse_stdout(inputs: Iterable[str | Path]) -> None:
@@ -46,8 +51,8 @@ def refuse_stdout(inputs: Iterable[str | Path]) -> None:
     stdout = _identity_of(sys.stdout)
     for named in inputs:
         if stdout and _identity_of_input(named) == stdout:
-            shown = "stdin" if str(named) == "-" else named
-            raise OutputError(f"stdout is redirected to {shown}, which is also an input", HINT)
+            name = input_name(named)
+            raise OutputError(f"stdout is redirected to {name}, which is also an input", HINT)
 
 
 def _both(named: str, own: Path, output: Path) -> OutputError:

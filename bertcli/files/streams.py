@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
+from bertcli.files.paths import input_name
 from bertcli.files.system_calls import write_all
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "copy")
         with open_bytes(path, count) as stream, place.open("wb", buffering=0) as copy:
-            while chunk := read_chunk(stream, "stdin" if path == "-" else path):
+            while chunk := read_chunk(stream, input_name(path)):
                 try:
                     write_all(copy, chunk)
                 except OSError as failed:

@@ -17,6 +17,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from bertcli.errors import SKIP, InputError, UsageError, counted
+from bertcli.files.paths import input_name
 from bertcli.files.streams import can_be_reread
 from bertcli.files.typed_json import BadJsonError, kind_of, parse
 from bertcli.records.extra_ids import extra_ids
@@ -197,7 +198,7 @@ def read_examples(
         if len(block):
             form = form or form_of(block[0], task, names)
             examples += reader.collect(enumerate(block), partial(_example, form, names, extra))
-    source = ", ".join(reader.source.paths)
+    source = ", ".join(map(input_name, reader.source.paths))
     if form is None or not examples:
         raise InputError(f"{source}: no examples found", "give a file with at least two examples")
     return Examples(form, examples, source, names.of(form).target)

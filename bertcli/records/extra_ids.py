@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertcli.errors import SKIP, InputError, counted
-from bertcli.files.typed_json import BadJsonError, kind_of, parse, shown
+from bertcli.files.typed_json import BadJsonError, parse, shown
 from bertcli.records.records import Record, Text
 
 MOST = 1 << 20  # ids of an embedding; a typing error would else ask for all memory
@@ -51,8 +51,9 @@ def extra_ids(record: Record, field: str, size: int = MOST) -> int | list[int]:
     value = _listed(value, field, where) if isinstance(value, str) else value
     for number in value if isinstance(value, list) else [value]:
         if type(number) is not int:
-            kind = kind_of(number)
-            raise InputError(f"{where}: field {field!r} holds {kind}, not whole numbers", SKIP)
+            raise InputError(
+                f"{where}: field {field!r} holds {shown(number)}, not a whole number", SKIP
+            )
         if not 0 <= number < size:
             raise InputError(
                 f"{where}: field {field!r} holds {shown(number)}, but its ids are 0 to {size - 1}",

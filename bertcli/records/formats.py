@@ -18,6 +18,7 @@ from typing import IO, Any
 from bertcli.errors import SKIP, BertcliError, InputError
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.files.jsonl import lines_of, object_in, value_of
+from bertcli.files.paths import input_name
 from bertcli.files.streams import (
     Block,
     LineDecoder,
@@ -61,7 +62,7 @@ SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked
 def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
     """Yield the records of one file, in the source's format or that of the suffix."""
     form = reader.source.format_of(path)
-    name = "stdin" if path == "-" else path
+    name = input_name(path)
     if form in (*TENSORS, "parquet"):
         with on_disk(path, reader.count) as place:  # it needs random access
             if form == "parquet":

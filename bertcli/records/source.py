@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from bertcli.errors import InputError, UsageError, counted
+from bertcli.files.paths import input_name
 from bertcli.files.streams import LARGEST_RECORD, PACKED, blocks, open_bytes, unreadable
 from bertcli.files.writers import SUFFIXES, TENSORS
 
@@ -232,7 +233,7 @@ def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
 
     Raises InputError for a name, with its line, that is not one of a file, and for an empty list.
     """
-    where, names = "stdin" if path == "-" else path, []
+    where, names = input_name(path), []
     with open_bytes(path) as stream:
         for block in blocks(stream, where, b"\0" if null else b"\n"):
             for number, line in enumerate(block.lines, block.number):

@@ -9,6 +9,7 @@ from copy import copy
 from itertools import accumulate, groupby, pairwise
 from typing import Any
 
+from bertcli.files.paths import input_name
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import TokenBlock, as_lists
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ def file_rows(
 
     A file without a record has a row of zeros.
     """
-    files = {"stdin" if path == "-" else path: total.blank() for path in paths}
+    files = {input_name(path): total.blank() for path in paths}
     for batch in batches:
         for file, part in _by_file(batch):
             files[file].add(part)

@@ -29,7 +29,7 @@ import numpy as np
 from bertcli.checkpoints.scan import TOKENIZER_PARTS, bert_folder
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.atomic import whole_folder
-from bertcli.files.paths import sha256
+from bertcli.files.paths import input_name, sha256
 from bertcli.files.safetensors import write_arrays
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance
@@ -82,7 +82,7 @@ def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Recor
             END,
         ]
 
-    paths = {"stdin" if path == "-" else path: path for path in reader.source.paths}
+    paths = {input_name(path): path for path in reader.source.paths}
     file = ""
     for block in filter(None, reader.blocks()):
         before = [] if block[0].file == file else [END]
@@ -290,7 +290,7 @@ def require_two(documents: Documents, reader: Reader) -> None:
     """Raise InputError when no instances can be made of the documents that were read."""
     if len(documents) > 1:
         return
-    name = ", ".join("stdin" if path == "-" else path for path in reader.source.paths)
+    name = ", ".join(input_name(path) for path in reader.source.paths)
     only = "only one document, so no sentence can come from another"
     raise InputError(
         f"{name}: {only if len(documents) else 'no text found'}",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bertcli.checkpoints.scan import bert_folder, find_weights, tokenizer_files
 from bertcli.errors import OutputError
 from bertcli.families.structure import BERT
-from bertcli.files.paths import refuse_inputs, sha256
+from bertcli.files.paths import input_name, refuse_inputs, sha256
 from bertcli.files.streams import can_be_reread, unreadable
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record, TextBlock
@@ -146,7 +146,7 @@ class Inputs:
     @property
     def streams(self) -> list[str]:
         """Those that can be read only once."""
-        return ["stdin" if path == "-" else path for path in self.paths if not can_be_reread(path)]
+        return [input_name(path) for path in self.paths if not can_be_reread(path)]
 
     def described(self) -> list[Described]:
         """Return name, size and sha256 of each. Raises InputError for one that is not there."""
@@ -158,7 +158,7 @@ class Inputs:
 
     def _file(self, path: str) -> Described:
         if not can_be_reread(path):
-            return {"name": "stdin" if path == "-" else path, "bytes": None, "sha256": None}
+            return {"name": input_name(path), "bytes": None, "sha256": None}
         self.times[path] = _times(path)
         return {"name": path, "bytes": self.times[path][0], "sha256": sha256(Path(path))}
 

@@ -101,7 +101,7 @@ def test_cells_of_a_table_hold_ids_as_well(made, tmp_path):
         ({"emotion_ids": [1]}, "field 'emotion_ids' has 1 id, but the text has 2 words"),
         ({"emotion_ids": [1, 5]}, "field 'emotion_ids' holds 5, but its ids are 0 to 4"),
         ({"emotion_ids": -1}, "field 'emotion_ids' holds -1"),
-        ({"emotion_ids": [1, 0.5]}, "not whole numbers"),
+        ({"emotion_ids": [1, 0.5]}, "holds 0.5, not a whole number"),
         ({"emotion_ids": "x y"}, "is 'x y', not a list of ids"),
     ],
 )

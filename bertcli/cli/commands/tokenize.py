@@ -46,7 +46,6 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from bertcli.ray.run import Pool
     from bertcli.ray.worker import Model, ShardJob
-    from bertcli.records.source import Source
 
 
 class FieldOptions(OptionGroup, panel="Fields", of=Layout):

@@ -326,7 +326,7 @@ class Console:
             self.warn(f"{records_without} no id; the row number is used, {other}")
         if reader.replaced:
             characters = counted(reader.replaced, "character")
-            self.warn(f"{characters} could not be decoded and were replaced by U+FFFD")
+            self.warn(f"{characters} could not be decoded: read as U+FFFD")
         if reader.skipped:
             self.warn(skipped(reader.skipped))
             raise typer.Exit(1)

@@ -90,6 +90,7 @@ RULES = {
     "--heads requires --attention": "",
     "--output requires --attention": "",
     "--stride has no effect without --overflowing": "",
+    "--stride has no effect without --on-truncate window": "",
     "--overlap has no effect without --on-truncate chunk": "",
     "--dtype int8 cannot be combined with --to onnx": (
         "OpenVINO runs 8-bit graphs: use --to openvino"
