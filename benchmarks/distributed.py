@@ -107,17 +107,16 @@ def stages(path: Path, threads: int) -> dict[str, float]:
 
 def _written(windows: Sequence[Any]) -> tuple[float, int]:
     """Write embedded windows as Parquet; return the seconds, and the bytes of the file."""
+    from bertcli.vectors.file_run import Target
     from bertcli.vectors.fingerprint import Inputs
     from bertcli.vectors.formats import metas
-    from bertcli.vectors.output import Target
-    from bertcli.vectors.run import stacked
 
     with tempfile.TemporaryDirectory() as folder:
         target = Target(Path(folder) / "out.parquet", "parquet")
         begun = time.perf_counter()
         with target.opened({}, Inputs()) as sink:
             for window in windows:
-                sink.write(metas(window), stacked(window))
+                sink.write(metas(window), window.stacked)
                 sink.commit({})
             list(sink.finishing({}))
         return time.perf_counter() - begun, target.path.stat().st_size

@@ -42,8 +42,7 @@ class Loaded:
 def bertcli(contestant: Contestant, place: Place) -> Loaded:
     from bertcli.embedding.embedder import Embedder, EmbedOptions
     from bertcli.hub import find_model
-    from bertcli.records.reader import Reader
-    from bertcli.records.source import Source
+    from bertcli.vectors.embed_run import RecordVectors
 
     given: dict[str, Any] = {"dtype": contestant.precision, "device": contestant.device}
     given |= {"max_length": place.max_length, "threads": place.threads}
@@ -52,8 +51,10 @@ def bertcli(contestant: Contestant, place: Place) -> Loaded:
     )
 
     def run(texts: Sequence[str], batch: int) -> np.ndarray:
-        windows = embedder.embed(embedder.run(Reader(Source(texts=tuple(texts)))))
-        return np.stack([item.vector for window in windows for item in window])
+        vectors = RecordVectors(embedder, texts)
+        for _ in vectors:
+            pass
+        return vectors.vectors
 
     return Loaded(run)
 

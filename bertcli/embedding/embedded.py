@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.inference.progress import Ran
 from bertcli.tokenizing.columns import Column, Encoded, TokenBlock
-from bertcli.tokenizing.run import TokenCounts
 
 COLUMNS = ("input_ids", "token_type_ids")  # that a model needs of each text
 TOKEN_COLUMNS = ("tokens", "offset_mapping", "sequence_ids")
@@ -139,15 +137,14 @@ class EmbeddedBlock:
         self.records, self.samples = batch.records, batch.samples
         self.lengths, self.cuts = batch.lengths, batch.cut
 
+    @property
+    def stacked(self) -> np.ndarray:
+        """The vectors as one array, [n, D...]: one of each record, or those of all pieces."""
+        vectors = self.vectors
+        return np.concatenate(vectors) if isinstance(vectors, list) else vectors
+
     def __len__(self) -> int:
         return len(self.records)
 
     def __iter__(self) -> Iterator[Embedded]:
         return map(Embedded, self.batch, self.vectors, self.pieces or repeat(None))
-
-
-class EmbedWindow(NamedTuple):
-    """A window of records: its counts, and what comes of it, in order, once it is iterated."""
-
-    counts: TokenCounts
-    parts: Iterator[Ran | EmbeddedBlock]

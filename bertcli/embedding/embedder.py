@@ -2,9 +2,9 @@
 
     embedder = Embedder.open(find_model("all-MiniLM-L6-v2", files=MODEL_FILES), EmbedOptions())
     run = embedder.run(Reader(Source(texts=('I love NLP!',))))
-    for window in embedder.embed(run):
-        for item in window:
-            print(item.encoded.record.text, item.vector)
+    for window in embedder.windows(run):
+        for part in window:                      # the batches on the way, and blocks of vectors
+            ...
 
 What a vector is made of is settled when the model is opened: ``Embedder.chosen`` says it.
 """
@@ -12,8 +12,8 @@ What a vector is made of is settled when the model is opened: ``Embedder.chosen`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -27,7 +27,6 @@ from bertcli.embedding.embedded import (
     PLACES,
     TOKEN_COLUMNS,
     EmbeddedBlock,
-    EmbedWindow,
     TokenVectors,
     joined,
     pool_words,
@@ -45,7 +44,7 @@ from bertcli.embedding.sentence_modules import (
 )
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.hub import ModelFolder
-from bertcli.inference.progress import SILENCE, Advance, Ran, Tell
+from bertcli.inference.progress import SILENCE, Ran, Tell
 from bertcli.inference.runner import Finish, ModelSpec, Reading, Tokens, Work, result_of
 from bertcli.inference.runtime import (
     UNLIMITED,
@@ -58,7 +57,7 @@ from bertcli.inference.runtime import (
 )
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock
-from bertcli.records.source import ORIGIN, Source
+from bertcli.records.source import ORIGIN
 from bertcli.records.windows import CHARACTERS
 from bertcli.tokenizing.columns import PLACE, Encoded, Layout, TokenBlock
 from bertcli.tokenizing.extra_columns import ExtraColumns
@@ -276,19 +275,11 @@ class Embedder:
             overflowing=window,
         )
 
-    def run(
-        self,
-        reader: Reader,
-        *,
-        full: bool = False,
-        blocks: Iterable[Sequence[Record]] | None = None,
-        start: int = 0,
-    ) -> TokenizeRun:
+    def run(self, reader: Reader, *, full: bool = False) -> TokenizeRun:
         """Return the tokenized records of a reader, in windows.
 
         Windows that are ``full`` do not depend on how fast the records came, so the vectors of a
-        run that is resumed are the same to the last bit. Such a run goes on with the ``blocks``
-        that are left, whose first record is number ``start``.
+        run that is resumed are the same to the last bit.
         """
         return TokenizeRun(
             reader,
@@ -298,23 +289,10 @@ class Embedder:
             full=full,
             characters=COMMITTED if full and self.runtime.devices[0] == "cpu" else CHARACTERS,
             prepare=self.prepare,
-            blocks=blocks,
-            start=start,
         )
 
-    def embed(self, run: TokenizeRun) -> Iterator[EmbeddedBlock]:
-        """Yield the records with their vectors, in input order, as many as memory allows at a time.
-
-        Raises InputError for a text that is too long with ``on_truncate="error"``, or has no token,
-        ModelError for a vector that is not finite.
-        """
-        for window in self.windows(run):
-            for part in window.parts:
-                if not isinstance(part, Ran):
-                    yield part
-
-    def windows(self, run: TokenizeRun) -> Iterator[EmbedWindow]:
-        """Yield the windows of a run, those without a record too.
+    def windows(self, run: TokenizeRun) -> Iterator[Iterator[Ran | EmbeddedBlock]]:
+        """Yield what comes of the windows of a run, in order; each is counted once it is iterated.
 
         Where several processes compute, later windows are begun while they could run out of work,
         unless the windows come as slowly as their records. Few are: where texts come more slowly
@@ -322,15 +300,22 @@ class Embedder:
         """
         runner, ahead = self.runtime.runner, run.full and not self.options.per_token
         most = BEGUN * len(self.runtime.devices)
-        begun: deque[EmbedWindow] = deque()
+        begun: deque[Iterator[Ran | EmbeddedBlock]] = deque()
         for counts, items in run.counted():
             if self._most_characters:
                 items = self._with_rest_counted(items, counts)
             work = self._begun(items) if ahead and not runner.busy else None
-            begun.append(EmbedWindow(counts, self.embedded(items, work)))
+            begun.append(self._in_turn(run, counts, items, work))
             while begun and (runner.busy or not ahead or len(begun) > most):
                 yield begun.popleft()
         yield from begun
+
+    def _in_turn(
+        self, run: TokenizeRun, counts: TokenCounts, batch: TokenBlock, work: Work | None
+    ) -> Iterator[Ran | EmbeddedBlock]:
+        """Count a window when its turn comes, and yield what comes of it."""
+        run.tally.merge(counts)
+        yield from self.embedded(batch, work)
 
     def embedded(
         self, batch: TokenBlock, work: Work | None = None
@@ -565,28 +550,3 @@ def _layers(
             f"{layers[-1]}, and the model has layers 0 to {depth}"
         )
     return layers, "stack"
-
-
-@dataclass
-class RecordVectors:
-    """The vectors of records: iterate to the end, then they are in ``vectors``, [n, D]."""
-
-    embedder: Embedder
-    records: Sequence[Record]
-    tally: TokenCounts = field(default_factory=TokenCounts)
-    vectors: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-
-    def __iter__(self) -> Iterator[Ran | Advance]:
-        """Yield how far it is, and the batches on the way."""
-        arrays, done = [self.embedder.nothing], 0
-        run = self.embedder.run(Reader(Source()), full=True, blocks=[self.records])
-        for window in self.embedder.windows(run):
-            self.tally.merge(window.counts)
-            for part in window.parts:
-                if isinstance(part, Ran):
-                    yield part
-                    done += part.texts
-                    yield Advance(done, "texts", done / len(self.records))
-                else:
-                    arrays.append(np.asarray(part.vectors))
-        self.vectors = np.concatenate(arrays)

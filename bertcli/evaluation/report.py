@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, is_static, read_config
-from bertcli.embedding.embedder import Embedder, RecordVectors
+from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import ModelError
 from bertcli.evaluation.metrics import (
@@ -45,6 +45,7 @@ from bertcli.tasks.head import (
 from bertcli.tasks.tag import WordTagger
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.run import TokenCounts
+from bertcli.vectors.embed_run import RecordVectors
 from bertcli.vectors.nearest import unit
 from bertcli.vectors.search import prompted
 

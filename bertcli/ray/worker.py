@@ -222,8 +222,7 @@ class EmbedJob(_Job):
 
     def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
         """Write vectors, and their manifest."""
-        from bertcli.vectors.output import Target
-        from bertcli.vectors.run import EmbedRun
+        from bertcli.vectors.file_run import FileRun, Target
 
         target = Target(
             output,
@@ -231,12 +230,8 @@ class EmbedJob(_Job):
             self.precision,
             resume=not self.overwrite,
             overwrite=self.overwrite,
-            many=self.options.several,
-            ids=True,
-            places=loaded.places(reader),
-            terms=loaded.term_names,
         )
-        for _ in EmbedRun(loaded, reader, target, about):
+        for _ in FileRun(loaded, reader, target, about):
             pass
 
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from bertcli.checkpoints.load import load, load_tensors, save_tensors
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
-from bertcli.embedding.embedder import Embedder, RecordVectors
+from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, prepared
 from bertcli.embedding.options import settled as chosen_options
 from bertcli.embedding.sentence_config import read_sentence
@@ -65,6 +65,7 @@ from bertcli.training.objectives import (
     VectorObjective,
 )
 from bertcli.training.options import FineTuningJob, settled
+from bertcli.vectors.embed_run import RecordVectors
 
 HeadedBert: TypeAlias = (
     BertForSequenceClassification | BertForTokenClassification | BertForQuestionAnswering

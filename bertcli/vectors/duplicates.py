@@ -33,9 +33,9 @@ from bertcli.errors import InputError
 from bertcli.inference.progress import Advance
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import ORIGIN
+from bertcli.vectors.embed_run import EmbedRun
 from bertcli.vectors.nearest import DIGITS, refuse_infinite, unit
 from bertcli.vectors.reading import Array, Aside, floats
-from bertcli.vectors.run import EmbedRun, stacked
 from bertcli.vectors.search import CorpusTexts, Search
 
 
@@ -65,7 +65,7 @@ class Duplicates:
     def embedding(self) -> EmbedRun:
         """Return the run that computes the vectors, where none are stored."""
         reader = self.search.texts.again()
-        return EmbedRun(self.search.embedder, reader, lambda block: self._add(stacked(block)))
+        return EmbedRun(self.search.embedder, reader, lambda block: self._add(block.stacked))
 
     def _add(self, vectors: Array) -> None:
         """Append vectors, of length 1. Raises InputError for one that is not finite."""

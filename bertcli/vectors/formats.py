@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -385,12 +385,12 @@ WRITERS: dict[str, Callable[[IO[bytes], Rows], Iterator[int]]] = {
 WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vectors
 
 
-def metas(block: EmbeddedBlock, consumed: Collection[str] = ()) -> list[Row]:
-    """Return what is written of each record beside its vector; of its fields not the ``consumed``.
+def metas(block: EmbeddedBlock) -> list[Row]:
+    """Return what is written of each record beside its vector.
 
     Raises InputError when a record carries a field of a name that is written.
     """
-    records, written = block.records.without(consumed), []
+    records, written = block.records, []
     rows = zip(block.samples, records.ids or repeat(None), block.lengths, block.cuts, strict=False)
     for at, (sample, key, length, cut) in enumerate(rows):
         row: Row = {"id": sample if key is None else key}

@@ -25,7 +25,7 @@ import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, is_static, read_config
 from bertcli.embedding.embedded import EmbeddedBlock
-from bertcli.embedding.embedder import Embedder, RecordVectors
+from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_modules import described, read_chain
@@ -43,6 +43,8 @@ from bertcli.records.records import Record, Text, carried, is_empty
 from bertcli.records.source import Source
 from bertcli.records.windows import windows
 from bertcli.tokenizing.run import TokenCounts
+from bertcli.vectors.embed_run import EmbedRun, RecordVectors
+from bertcli.vectors.file_run import FileRun, Target
 from bertcli.vectors.fingerprint import InputDigest, numbers_of, tokenizer_of, weights_of
 from bertcli.vectors.formats import (
     DIGEST,
@@ -58,7 +60,6 @@ from bertcli.vectors.formats import (
     WRITTEN,
 )
 from bertcli.vectors.nearest import DIGITS, Match, MaxSim, Nearest, TermProducts, add_packed
-from bertcli.vectors.output import Target
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
@@ -72,7 +73,6 @@ from bertcli.vectors.reading import (
     stored_terms,
     stored_tokens,
 )
-from bertcli.vectors.run import EmbedRun, stacked
 from bertcli.vectors.run_folder import RunFiles, end_killed, refuse_changed_file
 
 if TYPE_CHECKING:
@@ -315,20 +315,11 @@ class Search:
             raise ValueError("no texts")
         return self.reader
 
-    def writing(self) -> EmbedRun:
+    def writing(self) -> FileRun:
         """Return the run that writes the vectors of the corpus, or resumes one."""
         path, reader = Path(self.path), self.texts.again()
         reader.source = replace(reader.source, keep=None)
-        target = Target(
-            path,
-            format_of(path),
-            resume=True,
-            many=self.embedder.options.several,
-            ids=True,
-            places=self.embedder.places(reader),
-            terms=self.embedder.term_names,
-        )
-        return EmbedRun(self.embedder, reader, target)
+        return FileRun(self.embedder, reader, Target(path, format_of(path), resume=True))
 
     def answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
         """Yield answers from the vectors that are stored, as soon as queries come.
@@ -338,7 +329,7 @@ class Search:
         path = self.path
         texts = None if self.reader is None else CorpusTexts(path, self.reader)
         for batch in windows(queries, AT_ONCE):
-            asked, nearest = self.asking(batch)
+            nearest = self.asking(batch)
             if texts and self.options.skip_empty is not False:
                 nearest.excluded = np.array(texts.empty, int)
             add_stored(nearest, path, self.embedder.term_names)
@@ -346,27 +337,23 @@ class Search:
                 records = texts.at(nearest.found, nearest.rows)
             else:
                 records = records_at(path, nearest.found, self.options.keep_fields)
-            answers = answers_of(asked, nearest, records)
+            answers = answers_of(batch, nearest, records)
             if texts is None and self.options.skip_empty is not False:
                 answers = [answer.without_empty() for answer in answers]
             yield answers
 
-    def asking(
-        self, queries: Sequence[Record], top_k: int | None = None
-    ) -> tuple[list[Record], Collector]:
-        """Return the queries that have a vector, and what collects the rows nearest to them."""
+    def asking(self, queries: Sequence[Record], top_k: int | None = None) -> Collector:
+        """Return what collects the rows nearest to some queries."""
         asking = prompted(self.asker or self.embedder, QUERY, self.options.query_prompt)
-        run, blocks = asking.run(Reader(Source()), blocks=[queries]), list[EmbeddedBlock]()
-        for window in asking.windows(run):
-            self.asked.merge(window.counts)
-            blocks += [part for part in window.parts if isinstance(part, EmbeddedBlock)]
-        records = [record for block in blocks for record in block.records]
+        run = RecordVectors(asking, queries)
+        for _ in run:
+            pass
+        self.asked.merge(run.tally)
         limits = top_k or self.options.top_k, self.options.threshold
         if asking.options.several:
-            many = [vectors for block in blocks for vectors in block.vectors]
-            return records, (TermProducts if asking.terms else MaxSim)(many, *limits)
-        vectors = np.concatenate([asking.nothing, *map(stacked, blocks)])
-        return records, Nearest(vectors, *limits, dot=self.by_dot)
+            many = [vectors for block in run.blocks for vectors in block.vectors]
+            return (TermProducts if asking.terms else MaxSim)(many, *limits)
+        return Nearest(run.vectors, *limits, dot=self.by_dot)
 
 
 def add_stored(nearest: Collector, path: str, names: TermNames | None = None) -> None:
@@ -387,7 +374,7 @@ class PassingSearch:
 
     def __init__(self, search: Search, queries: Sequence[Record]) -> None:
         self.reader, self.skip_empty = search.texts, search.options.skip_empty
-        self.queries, self.nearest = search.asking(queries)
+        self.queries, self.nearest = queries, search.asking(queries)
         self.texts: Texts = {}
         self.run = EmbedRun(search.embedder, self.reader, self._see)
         self.tally = self.run.tally
@@ -577,7 +564,7 @@ class Mining:
             batch = pairs[start : start + AT_ONCE]
             top_k = self.search.options.top_k
             most = top_k + max(len(not_negative[anchor]) for anchor, _ in batch)
-            _, nearest = self.search.asking([Record(anchor) for anchor, _ in batch], most)
+            nearest = self.search.asking([Record(anchor) for anchor, _ in batch], most)
             if not isinstance(nearest, Nearest):
                 raise UsageError("--mine needs one vector per text")
             run = RecordVectors(self.search.embedder, [Record(positive) for _, positive in batch])

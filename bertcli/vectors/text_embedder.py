@@ -28,10 +28,8 @@ from bertcli.files.atomic import whole_folder
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import options_from
 from bertcli.inference.progress import InLog, Ran
-from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record
-from bertcli.records.source import Source
-from bertcli.tokenizing.run import TokenCounts
+from bertcli.vectors.embed_run import RecordVectors
 from bertcli.vectors.nearest import unit
 from bertcli.vectors.precision import PRECISIONS, RANGED, quantize, ranges_of
 from bertcli.vectors.search import DOCUMENT, QUERY, prompted
@@ -107,9 +105,9 @@ class TextEmbedder(Embedder):
         """
         if options:
             return self._with(options).encode(texts)
-        reader = GivenTexts(texts, Source(pre_split=bool(self.asked.get("pre_split"))))
-        vectors = self._encoded(reader)
-        return vectors[0] if reader.alone else vectors
+        run = RecordVectors(self, texts, pre_split=bool(self.asked.get("pre_split")))
+        vectors = self._encoded(run)
+        return vectors[0] if run.given.alone else vectors
 
     def encode_query(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the vectors of queries, by default with the model's prompt for them."""
@@ -149,20 +147,12 @@ class TextEmbedder(Embedder):
         has_prompt = asked.asked.get("prompt") is not None or asked.asked.get("prompt_name")
         return asked if has_prompt else prompted(asked, names)
 
-    def _encoded(self, reader: GivenTexts) -> Any:
-        tally, run = TokenCounts(), self.run(self.divided(reader), full=True)
-        vectors: list[np.ndarray] = []
-        starts: list[bool] = []  # whether a piece is the first of its text
-        for window in self.windows(run):
-            tally.merge(window.counts)
-            for part in window.parts:
-                if not isinstance(part, Ran):
-                    vectors += list(part.vectors)
-                    starts += [
-                        not (extra or {}).get("chunk") for extra in part.records.extras or ()
-                    ]
-                elif part.warning:
-                    LOG.warning(part.warning)
+    def _encoded(self, run: RecordVectors) -> Any:
+        self.divided(run.reader)
+        for step in run:
+            if isinstance(step, Ran) and step.warning:
+                LOG.warning(step.warning)
+        tally, blocks = run.tally, run.blocks
         if tally.truncated and self.options.on_truncate == "warn":
             LOG.warning(
                 "%d of %d texts truncated to %d tokens (%d dropped)",
@@ -171,17 +161,19 @@ class TextEmbedder(Embedder):
                 self.max_length,
                 tally.cut,
             )
-        precision = self.asked.get("precision", "float32")
         if names := self.term_names:
-            return [names.of(terms) for terms in vectors]
-        join = np.concatenate if self.options.per_token else np.stack
-        stacked = join(vectors) if vectors else self.nothing
+            return [names.of(terms) for block in blocks for terms in block.vectors]
+        precision, stacked = self.asked.get("precision", "float32"), run.vectors
         flat = stacked.reshape(-1, stacked.shape[-1])  # whose dimensions have ranges
         stacked = quantize(stacked, precision, ranges_of([flat]) if precision in RANGED else None)
-        if not (self.options.per_token or self.chunks):
+        if self.chunks:  # where a piece is the first of its text
+            extras = [extra for block in blocks for extra in block.records.extras or ()]
+            starts = np.flatnonzero([not (extra or {}).get("chunk") for extra in extras])
+        elif self.options.per_token:
+            starts = np.cumsum([0, *(len(rows) for block in blocks for rows in block.vectors)])[:-1]
+        else:
             return stacked
-        ends = np.flatnonzero(starts) if self.chunks else np.cumsum([0, *map(len, vectors)])[:-1]
-        return np.split(stacked, ends[1:]) if len(ends) else []
+        return np.split(stacked, starts[1:]) if len(starts) else []
 
     def _with(self, options: Mapping[str, Any]) -> Self:
         """Return an embedder with other options, of the same open model where that can be."""

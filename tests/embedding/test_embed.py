@@ -19,8 +19,7 @@ from vector_files import vectors_in
 from bertcli.cli.app import main
 from bertcli.embedding.embedder import Embedder
 from bertcli.hub import MODEL_FILES, find_model
-from bertcli.records.reader import Reader
-from bertcli.records.source import Source
+from bertcli.vectors.embed_run import RecordVectors
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "samples" / "tiny-bert")
@@ -44,8 +43,9 @@ def texts():
 
 
 def vectors_of(embedder, texts):
-    run = embedder.run(Reader(Source(texts=tuple(texts))))
-    return np.stack([item.vector for window in embedder.embed(run) for item in window])
+    run = RecordVectors(embedder, texts)
+    list(run)
+    return run.vectors
 
 
 @pytest.fixture(scope="module")

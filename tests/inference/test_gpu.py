@@ -10,8 +10,7 @@ from front import call, good, on_torch
 from bertcli.embedding.embedder import Embedder
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.inference.progress import Ran
-from bertcli.records.reader import Reader
-from bertcli.records.source import Source
+from bertcli.vectors.embed_run import RecordVectors
 
 pytestmark = [
     pytest.mark.gpu,
@@ -43,12 +42,12 @@ def full_float32():
     torch.set_float32_matmul_precision(before)
 
 
-def vectors(folder, texts, *, full=False, **options):
+def vectors(folder, texts, **options):
     embedder = Embedder.open(folder, on_torch(**options))
-    run = embedder.run(Reader(Source(texts=tuple(texts))), full=full)
-    found = np.stack([item.vector for window in embedder.embed(run) for item in window])
+    made = RecordVectors(embedder, texts)
+    list(made)
     embedder.runtime.runner.close()
-    return found
+    return made.vectors
 
 
 def cosines(one, other):
@@ -92,16 +91,12 @@ def test_half_precision_is_packed_by_a_kernel_that_proved_itself(folder, texts, 
     embedder = Embedder.open(folder, on_torch(pooling=pooling, device="cuda", dtype=dtype), tell)
     assert "attention: varlen, without padding" in told
     assert embedder.runtime.facts()["kernel"] == "varlen"
-    reader = Reader(Source(texts=tuple(texts)))
-    found = np.stack(
-        [item.vector for part in embedder.embed(embedder.run(reader)) for item in part]
-    )
+    packed = RecordVectors(embedder, texts)
+    list(packed)
     embedder.runtime.runner.devices[0].varlen = None
-    reader = Reader(Source(texts=tuple(texts)))
-    other = np.stack(
-        [item.vector for part in embedder.embed(embedder.run(reader)) for item in part]
-    )
-    assert cosines(found, other).min() > (0.9999 if dtype == "float16" else 0.998)
+    padded = RecordVectors(embedder, texts)
+    list(padded)
+    assert cosines(packed.vectors, padded.vectors).min() > (0.9999 if dtype == "float16" else 0.998)
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path, texts):
@@ -115,9 +110,9 @@ def test_the_same_run_gives_the_same_bytes(tmp_path, texts):
 @two
 def test_two_devices_give_the_bytes_of_one(folder, texts):
     options = {"batch_tokens": 2048, "window": 32}
-    one = vectors(folder, texts, full=True, device="cuda:0", **options)
+    one = vectors(folder, texts, device="cuda:0", **options)
     for names in ("cuda:0,cuda:1", "cuda:all"):
-        assert np.array_equal(one, vectors(folder, texts, full=True, device=names, **options))
+        assert np.array_equal(one, vectors(folder, texts, device=names, **options))
 
 
 @pytest.fixture
@@ -134,10 +129,9 @@ def little_memory():
 def test_memory_that_really_runs_out_halves_the_batches(folder, little_memory):
     texts = [f"{'word ' * 250} {n}" for n in range(2000)]
     embedder = Embedder.open(folder, on_torch(device="cuda:0", batch_tokens=1 << 19))
-    run = embedder.run(Reader(Source(texts=tuple(texts))))
-    parts = [part for window in embedder.windows(run) for part in window.parts]
-    said = [part.warning for part in parts if isinstance(part, Ran)]
-    found = np.stack([one.vector for part in parts if not isinstance(part, Ran) for one in part])
+    run = RecordVectors(embedder, texts)
+    said = [step.warning for step in run if isinstance(step, Ran)]
+    found = run.vectors
     assert any("out of memory on cuda:0: batches of" in message for message in said)
     assert embedder.runtime.runner.budget < 1 << 19
     some = vectors(folder, texts[:5], device="cpu")

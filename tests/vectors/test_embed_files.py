@@ -25,7 +25,7 @@ from front import (
 from vector_files import vectors_in
 
 from bertcli.vectors import run_folder
-from bertcli.vectors.output import Sink
+from bertcli.vectors.file_run import Sink
 
 SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1, "--window", 2)
 FORMS = ("npy", "npz", "safetensors", "parquet", "jsonl", "csv")
@@ -483,7 +483,7 @@ def test_a_precision_that_cannot_be_blocks_no_later_run(tmp_path, form, precisio
     argv = (*SET, "-i", file, "-o", out)
     message = TOO_FEW if precision == "int8" else LARGE
     with (
-        mock.patch("bertcli.vectors.run.stacked", large)
+        mock.patch("bertcli.vectors.file_run.EmbeddedBlock.stacked", property(large))
         if precision == "float16"
         else nullcontext()
     ):

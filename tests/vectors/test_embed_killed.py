@@ -21,7 +21,7 @@ from front import (
     shell,
 )
 
-from bertcli.vectors.output import Sink
+from bertcli.vectors.file_run import Sink
 
 ROOT = Path(__file__).parents[2]
 FORMS = ["npy", "jsonl", "parquet"]

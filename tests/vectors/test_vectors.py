@@ -16,8 +16,8 @@ from vector_sink import open_vectors
 
 from bertcli.errors import OutputError
 from bertcli.vectors import formats
+from bertcli.vectors.file_run import Target
 from bertcli.vectors.formats import WRITERS
-from bertcli.vectors.output import Target
 from bertcli.vectors.precision import PRECISIONS, quantize, ranges_of
 
 FORMS = list(WRITERS)
@@ -123,7 +123,10 @@ def test_manifest(tmp_path):
     assert manifest["rows"] == ROWS
     assert manifest["sha256"] == vector_sha(tmp_path / "out.npy")
     made(tmp_path / "bare.npy", "npy", manifest=False)
-    assert sorted(path.name for path in tmp_path.glob("bare*")) == ["bare.npy"]
+    assert sorted(path.name for path in tmp_path.glob("bare*")) == [
+        "bare.npy",
+        "bare.npy.index.jsonl",
+    ]
     made(tmp_path / "out.npy", "npy", overwrite=True, manifest=False)
     assert not (tmp_path / "out.npy.manifest.json").exists()  # that of the output before
 
@@ -166,6 +169,7 @@ def test_a_link_stays_a_link(tmp_path):
     assert (tmp_path / "out.npy").is_symlink()
     assert {path.name for path in (tmp_path / "far").iterdir()} == {
         "real.npy",
+        "real.npy.index.jsonl",
         "real.npy.manifest.json",
     }
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
     from bertcli.tokenizing.run import TokenCounts
-    from bertcli.vectors.output import Target
+    from bertcli.vectors.file_run import FileRun
 
 
 def _complete_pooling(incomplete: str) -> list[str]:
@@ -209,21 +209,10 @@ def embed(
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, form, console)
         return
-    from bertcli.vectors.output import Target  # a stream needs nothing of files
+    from bertcli.vectors.file_run import FileRun, Target  # a stream needs nothing of files
 
-    target = record(
-        Target,
-        vector,
-        output,
-        file,
-        path=output.output,
-        form=form,
-        many=options.several,
-        ids=True,
-        terms=embedder.term_names,
-        places=embedder.places(reader),
-    )
-    _to_file(embedder, reader, target, console)
+    target = record(Target, vector, output, file, path=output.output, form=form)
+    _to_file(FileRun(embedder, reader, target), console)
 
 
 def _check(
@@ -307,12 +296,10 @@ def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> "Embe
     return embedder
 
 
-def _to_file(embedder: "Embedder", reader: "Reader", target: "Target", console: Console) -> None:
-    from bertcli.vectors.run import EmbedRun
-
+def _to_file(run: "FileRun", console: Console) -> None:
+    embedder, target = run.embedder, run.target
     if not embedder.runtime.same_bits:
         console.detail("the last bits of a vector depend on its batch with the kernels used here")
-    run = EmbedRun(embedder, reader, target)
     try:
         console.follow(run)
     except KeyboardInterrupt:
@@ -326,16 +313,16 @@ def _to_file(embedder: "Embedder", reader: "Reader", target: "Target", console: 
     if run.complete:
         console.note(f"{target.path} is already complete: nothing to do")
         return
-    if target.update:
+    if known := run.known:
         texts = run.tally.records
-        why = ": the output before was made without --update" if run.without_digests else ""
-        console.note(f"{run.reused:,} of {counted(texts, 'vector')} reused{why}")
+        why = ": the output before was made without --update" if known.without_digests else ""
+        console.note(f"{known.reused:,} of {counted(texts, 'vector')} reused{why}")
     if console.watched:
         seconds = monotonic() - console.begun
         what = f"vectors of {counted(run.tally.records, 'text')}"
         console.note(f"{what} written to {target.path} in {seconds:,.1f} s")
     _report(run.tally, embedder, console)
-    console.close(run.tally.records, reader, numbered=target.many or target.with_fields)
+    console.close(run.tally.records, run.reader, numbered=target.many or target.with_fields)
 
 
 def _to_stream(
@@ -345,8 +332,8 @@ def _to_stream(
     form: str,
     console: Console,
 ) -> None:
+    from bertcli.vectors.embed_run import EmbedRun
     from bertcli.vectors.formats import stdout_writer
-    from bertcli.vectors.run import EmbedRun
 
     if form == "table":
         from bertcli.cli.display.tables import MOST, show, vector_views

@@ -45,13 +45,13 @@ from bertcli.files.streams import can_be_reread
 from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write
 from bertcli.hub import MODEL_FILES
+from bertcli.inference.progress import ModelRun
 from bertcli.records.reader import Reader
 from bertcli.records.source import QUOTE, Source
 
 if TYPE_CHECKING:
     from bertcli.vectors.duplicates import Duplicates
-    from bertcli.vectors.run import EmbedRun
-    from bertcli.vectors.search import Answer, PassingSearch, Search
+    from bertcli.vectors.search import Answer, Search
 
 WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
 MANY = 1000  # texts whose vectors are worth keeping
@@ -83,7 +83,7 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
         yield run
 
 
-def follow_embedding(run: "EmbedRun | PassingSearch", search: "Search", console: Console) -> None:
+def follow_embedding(run: ModelRun, search: "Search", console: Console) -> None:
     """Compute the vectors of a corpus with a progress bar, and say whether they are kept."""
     try:
         console.follow(run)

@@ -1,0 +1,74 @@
+"""A run of a model over texts: what `bertcli embed` streams, and vectors for whoever needs them.
+
+    run = RecordVectors(embedder, [Record("I love NLP!")])
+    for step in run:      # how far it is
+        ...
+    run.vectors           # [1, D]
+
+A stream keeps nothing. `file_run` writes a file, which can be resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bertcli.embedding.embedded import EmbeddedBlock
+from bertcli.embedding.embedder import Embedder
+from bertcli.inference.progress import Advance, Ran, Step
+from bertcli.records.reader import GivenTexts, Reader
+from bertcli.records.source import Source
+from bertcli.tokenizing.run import TokenCounts
+
+
+@dataclass
+class EmbedRun:
+    """A run whose records go to a function, window by window, as they are embedded."""
+
+    embedder: Embedder
+    reader: Reader
+    put: Callable[[EmbeddedBlock], None]
+    full: bool = False  # whether windows do not depend on how fast the records come
+    tally: TokenCounts = field(default_factory=TokenCounts, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.consumed = self.embedder.extra.read_by(self.reader)
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yield how far the run is."""
+        run = self.embedder.run(self.reader, full=self.full)
+        run.tally = self.tally
+        for window in self.embedder.windows(run):
+            for part in window:
+                if isinstance(part, Ran):
+                    yield part
+                else:
+                    part.records = part.records.without(self.consumed)
+                    self.put(part)
+
+
+class RecordVectors(EmbedRun):
+    """The vectors of texts from Python: iterate to the end, then they are in ``blocks``."""
+
+    def __init__(self, embedder: Embedder, texts: Any, *, pre_split: bool = False) -> None:
+        self.blocks: list[EmbeddedBlock] = []
+        self.given = GivenTexts(texts, Source(pre_split=pre_split))
+        self.total = len(texts) if isinstance(texts, Sized) else None
+        super().__init__(embedder, self.given, self.blocks.append, full=True)
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yield how far it is, and the batches on the way."""
+        done = 0
+        for step in super().__iter__():
+            yield step
+            if isinstance(step, Ran):
+                done += step.texts
+                yield Advance(done, "texts", self.total and done / self.total)
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """All vectors, [n, D]."""
+        return np.concatenate([self.embedder.nothing, *(block.stacked for block in self.blocks)])
