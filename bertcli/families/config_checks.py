@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bertcli.errors import ModelError
 from bertcli.files.typed_json import (
     POSITIVE,
     PROBABILITY,
@@ -134,16 +133,3 @@ CHECKS: Mapping[str, Check] = {
     "syllable_vocab_size": SIZE,
     "model_type": TEXT,
 }
-
-
-def refuse_bad_heads(
-    pruned: Mapping[int, tuple[int, ...]], layers: int, heads: int, source: str
-) -> None:
-    """Raise ModelError when heads are pruned that do not exist."""
-    for layer, gone in pruned.items():
-        if not 0 <= layer < layers:
-            raise ModelError(f"{source}: pruned_heads names layer {layer}, but there are {layers}")
-        if lost := [head for head in gone if head >= heads]:
-            raise ModelError(f"{source}: pruned_heads names head {lost[0]}, but there are {heads}")
-        if len({*gone}) == heads:
-            raise ModelError(f"{source}: pruned_heads leaves layer {layer} no head")

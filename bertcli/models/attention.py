@@ -97,12 +97,13 @@ def _spread(keep: Tensor, q: Tensor, k: Tensor) -> Tensor:
     axes = (*q.shape[:-3], 1, q.shape[-2], k.shape[-2])
     rows = torch.atleast_1d(keep)
     spread = rows[..., None, :, :] if _from_to(keep, q) else rows[..., None, None, :]
-    sizes = zip(reversed(spread.shape), reversed(axes), strict=False)
-    fits = all(size in (1, other) for size, other in sizes) and spread.ndim <= len(axes)
-    if not fits or spread.shape[-1] != axes[-1]:
-        keys, queries = ([*q.shape[:-3], *more, k.shape[-2]] for more in ((), (q.shape[-2],)))
-        raise ValueError(f"an attention mask is {keys} or {queries}, not {[*keep.shape]}")
-    return spread
+    try:
+        if spread.shape[-1] == axes[-1]:
+            return spread.expand(axes)
+    except RuntimeError:  # it has other axes
+        pass
+    keys, queries = ([*q.shape[:-3], *more, k.shape[-2]] for more in ((), (q.shape[-2],)))
+    raise ValueError(f"an attention mask is {keys} or {queries}, not {[*keep.shape]}")
 
 
 def _from_to(keep: Tensor, q: Tensor) -> bool:

@@ -35,7 +35,6 @@ from bertcli.models.positions import (
 KV: TypeAlias = tuple[Tensor, Tensor]  # keys and values, each [..., H, D]
 Kernels: TypeAlias = Attend | Sequence[Attend]  # one for all layers, or one per layer
 Call: TypeAlias = Callable[..., Tensor]  # (part, its arguments) -> its result
-Normed: TypeAlias = Callable[[Tensor], Tensor]  # a norm, or `as_it_is`
 
 
 # --- ways to call a part of the model: the same result, other needs of memory and time ---
@@ -63,18 +62,19 @@ def recomputing(part: Call, *inputs: object) -> Tensor:
 # --- the parts ---
 
 
-def as_it_is(x: Tensor) -> Tensor:
-    """Stand in for a norm that is elsewhere in this model."""
-    return x
-
-
 def layer_norm(config: BertConfig, width: int | None = None) -> nn.LayerNorm:
     """Return the norm of vectors of this width, by default of hidden states."""
     size, bias = width or config.hidden_size, config.structure.norm_bias
     return nn.LayerNorm(size, eps=config.layer_norm_eps, bias=bias)
 
 
-def _dropout(config: BertConfig, own: float | None) -> nn.Dropout:
+def norm_where(here: bool, config: BertConfig) -> nn.Module:
+    """Return a norm of hidden states, or what does nothing where the model has it elsewhere."""
+    return layer_norm(config) if here else nn.Identity()
+
+
+def dropout(config: BertConfig, own: float | None) -> nn.Dropout:
+    """Return what drops this share of values, by default that of hidden states."""
     return nn.Dropout(config.hidden_dropout_prob if own is None else own)
 
 
@@ -123,7 +123,7 @@ class BertEmbeddings(nn.Module):
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         self.extra = extra_tables(config.extra_embeddings, width)
         self.LayerNorm = layer_norm(config, width)
-        self.dropout = _dropout(config, config.structure.dropouts.embeddings)
+        self.dropout = dropout(config, structure.dropouts.embeddings)
         self.project: nn.Module = nn.Identity()
         if structure.embedding_size is not None:
             self.project = nn.Linear(width, config.hidden_size)
@@ -188,15 +188,16 @@ class BertSelfAttention(nn.Module):
 class Residual(nn.Module):
     """A projection back to the hidden size, added to the input, normalised where norms are last."""
 
-    def __init__(self, dense: nn.Linear, norm: Normed, dropout: nn.Dropout) -> None:
+    def __init__(self, config: BertConfig, width: int, bias: bool, drop: float | None) -> None:
         super().__init__()
-        self.dense = dense
-        self.LayerNorm = norm
-        self.dropout = dropout
+        self.dense = nn.Linear(width, config.hidden_size, bias)
+        self.LayerNorm = norm_where(not config.structure.norm_first, config)
+        self.dropout = dropout(config, drop)
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
         """Add the output y [..., width], projected, to the input x [..., hidden]."""
-        return self.LayerNorm(self.dropout(self.dense(y)) + x)
+        total: Tensor = self.LayerNorm(self.dropout(self.dense(y)) + x)
+        return total
 
 
 class BertSelfOutput(Residual):
@@ -204,31 +205,25 @@ class BertSelfOutput(Residual):
 
     def __init__(self, config: BertConfig, width: int) -> None:
         structure = config.structure
-        dense = nn.Linear(width, config.hidden_size, structure.attention_bias)
-        norm = as_it_is if structure.norm_first else layer_norm(config)
-        super().__init__(dense, norm, _dropout(config, structure.dropouts.attended))
+        super().__init__(config, width, structure.attention_bias, structure.dropouts.attended)
 
 
 class BertOutput(Residual):
     """The end of a feed-forward block: width is the intermediate size."""
 
     def __init__(self, config: BertConfig) -> None:
-        structure = config.structure
-        bias = structure.feed_forward_bias[1]
-        dense = nn.Linear(config.intermediate_size, config.hidden_size, bias)
-        norm = as_it_is if structure.norm_first else layer_norm(config)
-        super().__init__(dense, norm, _dropout(config, structure.dropouts.fed))
+        structure, width = config.structure, config.intermediate_size
+        super().__init__(config, width, structure.feed_forward_bias[1], structure.dropouts.fed)
 
 
 class BertAttention(nn.Module):
     """An attention block: attend, project, add, normalise; or normalise first."""
 
     def __init__(
-        self, config: BertConfig, heads: int, distance: NoDistance, norm: Normed = as_it_is
+        self, config: BertConfig, heads: int, distance: NoDistance, norm_first: bool = False
     ) -> None:
-        """Make a block, of whose input `norm` comes first."""
         super().__init__()
-        self.LayerNorm = norm
+        self.LayerNorm = norm_where(norm_first, config)
         self.self = BertSelfAttention(config, heads, distance)
         self.output = BertSelfOutput(config, heads * config.head_size)
 
@@ -275,12 +270,12 @@ class BertLayer(nn.Module):
         """Make layer `index`; `table` is the one of distances, where layers share it."""
         super().__init__()
         distance, structure = distances(config, index, table), config.structure
-        norm = layer_norm(config) if structure.norm_first and index else as_it_is
-        self.attention = BertAttention(config, config.heads(index), distance, norm)
+        normed = structure.norm_first and index > 0
+        self.attention = BertAttention(config, config.heads(index), distance, normed)
         self.crossattention: nn.Module = Absent("cross-attention")
         if config.add_cross_attention:
             self.crossattention = BertAttention(config, config.num_attention_heads, NoDistance())
-        self.LayerNorm: Normed = layer_norm(config) if structure.norm_first else as_it_is
+        self.LayerNorm = norm_where(structure.norm_first, config)
         self.intermediate = (GatedIntermediate if structure.gated else BertIntermediate)(config)
         self.output = BertOutput(config)
         self.call: Call = directly
@@ -350,7 +345,7 @@ class BertEncoder(nn.Module):
             self.relative_attention_bias = table
         layers = (BertLayer(config, i, table) for i in range(config.distinct_layers))
         self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides
-        self.LayerNorm: Normed = layer_norm(config) if config.structure.norm_first else as_it_is
+        self.LayerNorm = norm_where(config.structure.norm_first, config)
         beside = config.structure.convolution
         self.conv = ConvolutionBeside(config, beside) if beside else None
         self.call: Call = directly

@@ -15,7 +15,7 @@ from typing import Any
 
 from bertcli.errors import ModelError
 from bertcli.families.bert import BERT
-from bertcli.families.config_checks import CHECKS, HIDDEN_ACTS, SIZE, refuse_bad_heads
+from bertcli.families.config_checks import CHECKS, HIDDEN_ACTS, SIZE
 from bertcli.families.family import Family
 from bertcli.families.registry import family_of
 from bertcli.families.structure import Structure
@@ -94,8 +94,7 @@ class BertConfig:
         if other.get("model_type", "") is None:
             del other["model_type"]
         config = cls(**values, other=other, family=family, structure=structure)
-        layers, heads = config.num_hidden_layers, config.num_attention_heads
-        refuse_bad_heads(config.pruned_heads, layers, heads, source)
+        config.refuse_bad_heads(source)
         if structure.absolute_positions and config.most_tokens < 1:
             key, least = family.key("max_position_embeddings"), structure.first_position + 1
             whole = JsonObject({key: config.max_position_embeddings}, source)
@@ -137,6 +136,18 @@ class BertConfig:
             id2label=dict(enumerate(names)),
             label2id={name: index for index, name in enumerate(names)},
         )
+
+    def refuse_bad_heads(self, source: str = "the config") -> None:
+        """Raise ModelError, naming `source`, when heads are pruned that do not exist, or all."""
+        layers, heads = self.num_hidden_layers, self.num_attention_heads
+        for layer, gone in self.pruned_heads.items():
+            bad = f"{source}: pruned_heads"
+            if not 0 <= layer < layers:
+                raise ModelError(f"{bad} names layer {layer}, but there are {layers}")
+            if lost := [head for head in gone if not 0 <= head < heads]:
+                raise ModelError(f"{bad} names head {lost[0]}, but there are {heads}")
+            if len({*gone}) == heads:
+                raise ModelError(f"{bad} leaves layer {layer} no head")
 
     def refuse_unbuildable(self, kind: str = "BertModel") -> None:
         """Raise ModelError for a config that contradicts itself: no such class can be built."""

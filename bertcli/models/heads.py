@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertcli.families.structure import HEAD_PARTS, HeadParts, TextHead
 from bertcli.models.activations import activation
-from bertcli.models.bert import BertModel, Kernels, layer_norm
+from bertcli.models.bert import BertModel, Kernels, dropout, layer_norm
 from bertcli.models.config import BertConfig
 from bertcli.models.network import Network
 
@@ -60,7 +60,7 @@ class BertWithHead(Network):
 
 def _dropout(config: BertConfig, head: TextHead | None = None) -> nn.Dropout:
     own = config.classifier_dropout if head is None or head.dropout is None else head.dropout
-    return nn.Dropout(config.hidden_dropout_prob if own is None else own)
+    return dropout(config, own)
 
 
 # --- predicting words ---

@@ -166,54 +166,44 @@ class DisentangledDistance(NoDistance):
     def __init__(self, config: BertConfig, terms: Disentangled, vectors: nn.Module) -> None:
         super().__init__()
         self.terms, self.shared, self.head_size = terms, (vectors,), config.head_size
-        self.parts = terms.parts
         sizes = config.hidden_size, config.num_attention_heads * config.head_size
         if terms.word_to_distance and not terms.shared:
             self.key = nn.Linear(*sizes)
         if terms.distance_to_word and not terms.shared:
             self.query = nn.Linear(*sizes)
-        self.makers: tuple[nn.Linear, ...] = ()
+        self.makers: dict[str, nn.Linear] = {}  # of the layer, where it has none of its own
         self.rows = distance_rows(terms).tolist()  # a list, as it may be made on `meta`
 
     def beside(self, query: nn.Linear, key: nn.Linear) -> NoDistance:
         """Take the projections of the layer where it has none of its own."""
         if self.terms.shared:
-            self.makers = (query, key)
+            self.makers = {"query": query, "key": key}
         return self
 
     def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
         """Shrink queries, as their scores are one part of several."""
-        return q / math.sqrt(self.parts), k
+        return q / math.sqrt(self.terms.parts), k
 
     def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
         """Add the scores of queries and keys with the distance between them, [..., H, Lq, Lk]."""
-        if self.parts == 1:
+        if self.terms.parts == 1:
             return None
         longest = self.terms.longest
         apart = _apart(q, k, at).clamp(-2 * longest, 2 * longest) + 2 * longest
         rows = torch.tensor(self.rows, device=q.device)[apart]  # [Lq, Lk]
-        query, key = self._vectors()
-        total = q.new_zeros(())
+        vectors, total = self.shared[0](), q.new_zeros(())
         if self.terms.word_to_distance:
-            met = q @ key.transpose(-1, -2)  # [..., H, Lq, 2 span]
-            total = total + met.gather(-1, rows.expand(*met.shape[:-2], *rows.shape))
+            total = total + self._met(q, "key", vectors, rows)
         if self.terms.distance_to_word:
-            met = k @ query.transpose(-1, -2)  # [..., H, Lk, 2 span]
-            turned = rows.T.expand(*met.shape[:-2], *rows.T.shape)
-            total = total + met.gather(-1, turned).transpose(-1, -2)
-        return total / math.sqrt(self.head_size * self.parts)
+            total = total + self._met(k, "query", vectors, rows.T).transpose(-1, -2)
+        return total / math.sqrt(self.head_size * self.terms.parts)
 
-    def _vectors(self) -> tuple[Tensor, Tensor]:
-        """Return queries and keys of distances, each [H, 2 span, D]; those not needed are empty."""
-        vectors: Tensor = self.shared[0]()
-        query, key = self.makers or (getattr(self, name, None) for name in ("query", "key"))
-        none = vectors.new_zeros(0)
-        return self._heads(query, vectors, none), self._heads(key, vectors, none)
-
-    def _heads(self, projection: nn.Linear | None, vectors: Tensor, none: Tensor) -> Tensor:
-        if projection is None:
-            return none
-        return projection(vectors).unflatten(-1, (-1, self.head_size)).transpose(0, 1)
+    def _met(self, x: Tensor, part: str, vectors: Tensor, rows: Tensor) -> Tensor:
+        """Return the scores of x [..., H, L, D] with the keys or queries of distances in `rows`."""
+        maker = self.makers.get(part) or self.get_submodule(part)
+        of_distances = maker(vectors).unflatten(-1, (-1, self.head_size)).transpose(0, 1)
+        met = x @ of_distances.transpose(-1, -2)  # [..., H, L, 2 span]
+        return met.gather(-1, rows.expand(*met.shape[:-2], *rows.shape))
 
 
 class SlidingWindow(NoDistance):

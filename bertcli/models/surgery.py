@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from bertcli.errors import ModelError
 from bertcli.models.bert import BertAttention, BertModel, extra_tables
 
 
@@ -26,32 +27,25 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
     """Prune heads: layer -> heads, both counted as in the model before any pruning.
 
     `model.config.pruned_heads` then names all pruned heads, so that the model can be saved and
-    built again. ValueError for a layer or head that does not exist, or a layer that would keep
-    none, or one whose weights are those of others; ModelError where layers share a table with
-    something for each head.
+    built again. ModelError for a layer or head that does not exist, or a layer that would keep
+    none, or where layers share their weights, or a table with something for each head.
     Source: Are Sixteen Heads Really Better than One?, section 4.
     """
-    gone = {layer: set(cut) for layer, cut in model.config.pruned_heads.items()}
-    after = {layer: gone.get(layer, set()) | set(cut) for layer, cut in heads.items()}
-    for layer, cut in after.items():
-        _refuse(model, layer, cut)
-    replace(model.config, pruned_heads={0: (0,)}).refuse_unbuildable()
-    for layer, cut in after.items():
-        left = [h for h in range(model.config.num_attention_heads) if h not in gone.get(layer, ())]
-        keep = [place for place, head in enumerate(left) if head not in cut]
+    before = model.config
+    if before.depth > before.distinct_layers:
+        raise ModelError("layers that share their weights cannot be pruned")
+    pruned = {**before.pruned_heads}
+    for layer, cut in heads.items():
+        pruned[layer] = tuple(sorted({*pruned.get(layer, ()), *cut}))
+    after = replace(before, pruned_heads={layer: cut for layer, cut in pruned.items() if cut})
+    after.refuse_bad_heads()
+    after.refuse_unbuildable()
+    for layer in heads:
+        gone = before.pruned_heads.get(layer, ())
+        left = [head for head in range(before.num_attention_heads) if head not in gone]
+        keep = [place for place, head in enumerate(left) if head not in pruned[layer]]
         _keep_heads(model.encoder.layer[layer].attention, keep)
-    pruned = {layer: tuple(sorted(cut)) for layer, cut in (gone | after).items() if cut}
-    model.config = replace(model.config, pruned_heads=pruned)
-
-
-def _refuse(model: BertModel, layer: int, cut: set[int]) -> None:
-    layers, heads = model.config.depth, model.config.num_attention_heads
-    if layers > len(model.encoder.layer):
-        raise ValueError("layers that share their weights cannot be pruned")
-    if layer not in range(layers) or not cut <= set(range(heads)):
-        raise ValueError(f"layer {layer}, heads {sorted(cut)}: there are {layers} x {heads}")
-    if len(cut) == heads:
-        raise ValueError(f"layer {layer} would have no heads left")
+    model.config = after
 
 
 def _keep_heads(attention: BertAttention, keep: list[int]) -> None:

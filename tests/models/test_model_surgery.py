@@ -4,6 +4,7 @@ import pytest
 import torch
 from model_reference import close, randomise, texts, tiny
 
+from bertcli.errors import ModelError
 from bertcli.models.attention import Recording, head_masked
 from bertcli.models.bert import BertModel
 from bertcli.models.heads import BertForMaskedLM
@@ -83,13 +84,14 @@ def test_pruning_twice_counts_heads_as_in_the_whole_model(model):
 @pytest.mark.parametrize(
     ("heads", "words"),
     [
-        ({1: range(4)}, "layer 1 would have no heads left"),
-        ({3: [0]}, r"layer 3, heads \[0\]: there are 3 x 4"),
-        ({0: [4]}, r"layer 0, heads \[4\]: there are 3 x 4"),
+        ({1: range(4)}, "leaves layer 1 no head"),
+        ({3: [0]}, "names layer 3, but there are 3"),
+        ({0: [4]}, "names head 4, but there are 4"),
+        ({0: [-1]}, "names head -1, but there are 4"),
     ],
 )
 def test_pruning_too_much_is_refused_before_anything_is_cut(model, heads, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ModelError, match=words):
         prune_heads(model, {0: [0], **heads})
     assert model.config.pruned_heads == {}
     assert model.encoder.layer[0].attention.self.query.out_features == 32
