@@ -21,7 +21,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +29,21 @@ from bertcli.embedding.sentence_config import CONFIG as PROMPTS
 from bertcli.errors import OutputError
 from bertcli.files.atomic import FULL, move, put_files, put_folder, scratch_folder
 from bertcli.files.paths import refuse_inputs, sha256
-from bertcli.files.typed_json import (
-    BadJsonError,
-    is_regular,
-    is_text,
-    parse,
-    read_bytes,
-)
+from bertcli.files.typed_json import is_text, read_bytes
 from bertcli.hub import TOKENIZER_FILES
+from bertcli.vectors.run_folder import object_in, refuse_changed_file
 
 VERSION = 3  # of training_state.json
 LOG, PLOT = "log.jsonl", "loss.svg"
 STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
 BEST = "best.safetensors"
 NAME = re.compile(r"checkpoint-(\d+)")
-CHANGED = "it is not as it was written: its sha256 is another"
 RESULT = (  # files of a result, of whatever method
     *("config.json", "modules.json", "model.safetensors", "manifest.json", PLOT),
     *(*TOKENIZER_FILES, PROMPTS),
 )
 MODULE = re.compile(r"[1-9]\d?_[A-Z]\w*")  # folders of a result, and not a year of a user
-MAKING, GOING = ".making-", ".going-"
+MAKING = ".making-"  # of what is not whole: not yet, or not any more
 BEGUN = ".begun"
 
 
@@ -132,9 +125,8 @@ class Checkpoints:
 
     def sweep(self) -> None:
         """Remove what a killed run left half written or half removed."""
-        for path in self.output.glob(".*"):
-            if path.name.startswith((MAKING, GOING)):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in self.output.glob(f"{MAKING}*"):
+            shutil.rmtree(path)
         self._drop()
 
     def write(self, state: State, fill: Callable[[Path], None]) -> Path:
@@ -191,8 +183,7 @@ class Checkpoints:
             self._remove(self.path(step))
 
     def _remove(self, path: Path) -> None:
-        going = self.output / f"{GOING}{path.name}"
-        shutil.rmtree(going, ignore_errors=True)
+        going = self.output / f"{MAKING}{path.name}"
         move(path, going)
         shutil.rmtree(going)
 
@@ -201,15 +192,13 @@ class Checkpoints:
         """Turn system errors into an OutputError that names the checkpoint to resume from."""
         try:
             yield
-        except (OSError, OutputError) as failed:
-            reason = getattr(failed, "strerror", None) or failed
-            cause = str(failed.__cause__ or failed)
-            if any(os.strerror(number) in cause for number in FULL):
+        except OSError as failed:
+            hint = "fix it, then run the same command with --resume" if self.last() else ""
+            if failed.errno in FULL:
                 hint = "free disk space, then run the same command with --resume"
             elif isinstance(failed, FileNotFoundError) and not self.output.parent.exists():
                 hint = "create its parent folder first"
-            else:
-                hint = "fix it, then run the same command with --resume" if self.last() else ""
+            reason = failed.strerror or failed
             raise OutputError(f"{self.output}: {what}: {reason}; {self.kept()}", hint) from None
 
     def kept(self) -> str:
@@ -228,29 +217,16 @@ def read_state(folder: Path) -> State:
     Raises OutputError for another version, and where a file is not as it was written.
     """
     path = folder / STATE
-    try:
-        record = parse(read_bytes(path, OutputError) or b"")
-    except BadJsonError as bad:
-        raise damaged(path, bad) from None
-    if not isinstance(record, dict) or record.get("version") != VERSION:
-        raise damaged(path, "written by another version of bertcli")
-    if record.pop("digest", None) != _digest(record):
-        raise damaged(path, CHANGED)
-    for name, digest in record.pop("sha256").items():
-        place = folder / name
-        if not is_regular(place, OutputError, most=inf) or sha256(place) != digest:
-            raise damaged(place, CHANGED)
-    del record["version"]
-    state = State(**record)
-    if folder.name != f"checkpoint-{state.step}":
-        raise damaged(path, f"it is of step {state.step}")
-    return state
-
-
-def damaged(path: Path, why: object) -> OutputError:
-    """Return the error of a checkpoint that cannot be resumed from."""
-    return OutputError(
-        f"{path}: cannot be read: {why}",
-        f"remove {path.parent} to resume from the checkpoint before it, or start over with "
-        "--overwrite",
+    hint = (
+        f"remove {folder} to resume from the checkpoint before it, or start over with --overwrite"
     )
+    record = object_in(read_bytes(path, OutputError, hint))
+    if record.get("version") != VERSION:
+        raise OutputError(f"{path}: not a checkpoint of this version of bertcli", hint)
+    signed = record.pop("digest", None) == _digest(record)
+    if not signed or folder.name != f"checkpoint-{record['step']}":
+        raise OutputError(f"{path}: was changed after it was written", hint)
+    for name, expected in record.pop("sha256").items():
+        refuse_changed_file(folder / name, expected, hint=hint)
+    del record["version"]
+    return State(**record)

@@ -31,8 +31,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice
-from math import inf
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeVar
@@ -42,23 +41,14 @@ from numpy.typing import NDArray
 
 from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.families.config_checks import CHECKS
-from bertcli.files.paths import sha256
 from bertcli.files.safetensors import NAMES, read_header
-from bertcli.files.typed_json import (
-    TEXT,
-    BadJsonError,
-    JsonObject,
-    is_regular,
-    is_text,
-    parse,
-    read_bytes,
-    whole_number,
-)
+from bertcli.files.typed_json import TEXT, JsonObject, is_text, read_value, whole_number
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.tokenizing.columns import EXTRA
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import PREFIX
 from bertcli.training.options import PrepareOptions
+from bertcli.vectors.run_folder import refuse_changed_file
 
 T = TypeVar("T")
 Array = NDArray[Any]
@@ -299,10 +289,10 @@ class Instances:
     def __init__(self, folder: Path, extra: Collection[str] | None = None) -> None:
         self.folder, self.index = folder, read_index(folder / INDEX)
         index = self.index
-        self.max_length: int = index["max_length"]
-        self.max_predictions: int = index["max_predictions"]
-        self.vocab_size: int = index["vocab_size"]
-        self.pad_token_id: int = index["pad_token_id"]
+        self.max_length, self.max_predictions, self.vocab_size, self.pad_token_id = (
+            index.needed(key, *whole_number())
+            for key in ("max_length", "max_predictions", "vocab_size", "pad_token_id")
+        )
         sizes = index.checked("extra_embeddings", *CHECKS["extra_embeddings"]) or {}
         fields = index.checked("extra_fields", *CHECKS["extra_fields"]) or {}
         if missing := [name for name in extra or () if name not in sizes]:
@@ -317,9 +307,13 @@ class Instances:
             name: fields.get(name, f"{name}_ids") for name in self.extra_embeddings
         }
         self.kind = row_type(self.max_length, self.max_predictions, self.extra_embeddings)
-        shards = [*index.entries("shards").objects().values()]
-        self.starts: list[int] = [0, *accumulate(shard["rows"] for shard in shards)]
-        self.files = [self._mapped(folder / shard["file"], shard["rows"]) for shard in shards]
+        self.starts, self.files, self.digests = [0], list[dict[str, Array]](), dict[str, Any]()
+        for shard in index.entries("shards").objects().values():
+            rows = shard.needed("rows", *whole_number(1))
+            name = shard.needed("file", is_file_name, "a file name")
+            self.digests[name] = shard.needed("sha256", *TEXT)
+            self.files.append(self._mapped(folder / name, rows))
+            self.starts.append(self.starts[-1] + rows)
 
     def _mapped(self, path: Path, rows: int) -> dict[str, Array]:
         """Return the columns of a file, of which only the pages that are read are loaded."""
@@ -370,35 +364,27 @@ class Instances:
     def verify(self) -> None:
         """Check the sha256 of every file. Raises InputError when one was changed."""
         hashes = self.index.object("tokenizer_sha256")
-        digests = {name: hashes.text(name) for name in TOKENIZER_FILES if name in hashes}
-        digests |= {shard["file"]: shard["sha256"] for shard in self.index["shards"] or ()}
-        for name, digest in digests.items():
-            path = self.folder / name
-            if not is_regular(path, InputError, AGAIN, inf) or sha256(path) != digest:
-                raise InputError(f"{path}: changed since the index was written", AGAIN)
+        tokenizer = {name: hashes.text(name) for name in TOKENIZER_FILES if name in hashes}
+        for name, digest in {**tokenizer, **self.digests}.items():
+            refuse_changed_file(self.folder / name, digest, InputError, AGAIN)
+
+
+def is_file_name(value: Any) -> bool:
+    """Whether a value names a file without naming a folder."""
+    return is_text(value) and Path(value).name == value
 
 
 def read_index(path: Path) -> JsonObject:
-    """Return an index, in which lengths, counts and names of files are checked."""
-    raw = read_bytes(path, InputError, AGAIN)
-    if raw is None:
+    """Return an index of a version that is known; what is in it is checked where it is used."""
+    values = read_value(path, InputError, AGAIN)
+    if values is None:
         raise InputError(f"{path}: no instances found", "create them with bertcli pretrain prepare")
     where = f"{path}: not an index of instances"
-    try:
-        values = parse(raw)
-    except BadJsonError as bad:
-        raise InputError(f"{where}: {bad}", AGAIN) from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError(where, AGAIN)
     index = JsonObject(values, where, InputError, AGAIN)
-    for key in ("version", "max_length", "max_predictions", "vocab_size", "pad_token_id"):
-        index.needed(key, *whole_number())
-    if (version := index["version"]) not in (VERSION, WITH_EXTRA):
+    version = index.needed("version", *whole_number())
+    if version not in (VERSION, WITH_EXTRA):
         ours = f"{VERSION} and {WITH_EXTRA}"
         raise InputError(f"{path}: version {version} is not supported, only {ours}", AGAIN)
-    for shard in index.entries("shards").objects().values():
-        shard.needed("rows", *whole_number(1))
-        shard.needed("sha256", *TEXT)
-        shard.needed("file", lambda name: is_text(name) and Path(name).name == name, "a file name")
-    index.object("options").whole("dupe_factor")
     return index

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.checkpoints.scan import TOKENIZER_PARTS, bert_folder
+from bertcli.checkpoints.scan import TOKENIZER_PARTS, bert_folder, tokenizer_files
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.atomic import whole_folder
 from bertcli.files.paths import input_name, sha256
@@ -177,8 +177,7 @@ class Documents:
 
 # --- the folder ---
 
-TOKENIZER = tuple(dict.fromkeys(("vocab.txt", *TOKENIZER_PARTS)))  # in the order of the index
-OURS = (INDEX, "instances-[0-9]*", *TOKENIZER)  # names of the files in the folder
+OURS = (INDEX, "instances-[0-9]*", *TOKENIZER_PARTS)  # names of the files in the folder
 BATCH = 4096  # rows counted together
 BUCKET = 16 << 20  # bytes of rows that are in order together; more only where there are BUCKETS
 STEP = 64  # documents between two reports of progress
@@ -264,10 +263,9 @@ class PrepareRun:
 
     def _write_index(self, folder: Path, shards: list[dict[str, Any]]) -> None:
         """Copy the tokenizer's files and write instances.json, the index."""
-        options, place = self.options, bert_folder(self.model)
-        files = [name for name in TOKENIZER if (place / name).is_file()]
-        for name in files:
-            shutil.copyfile(place / name, folder / name)
+        options, digests = self.options, dict[str, str]()
+        for path in tokenizer_files(bert_folder(self.model)):
+            digests[path.name] = sha256(shutil.copyfile(path, folder / path.name))
         index = {
             "format": FORMAT,
             "version": WITH_EXTRA if self.extra else VERSION,
@@ -278,7 +276,7 @@ class PrepareRun:
             "shards": shards,
             "options": asdict(options) | {"shard_size": self.shard_size, "format": "safetensors"},
             "statistics": self.statistics,
-            "tokenizer_sha256": {name: sha256(folder / name) for name in files},
+            "tokenizer_sha256": digests,
         }
         if self.extra:
             index |= {"extra_embeddings": self.sizes, "extra_fields": dict(self.extra)}

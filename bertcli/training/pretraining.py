@@ -212,7 +212,7 @@ class PretrainingTask(TrainedTask):
                 )
         else:
             rows, held = held_out(len(data), options.eval_fraction)
-            if len(held) and (data.index.object("options").get("dupe_factor") or 1) > 1:
+            if len(held) and (data.index.object("options").whole("dupe_factor") or 1) > 1:
                 notes.append(
                     "held-out instances share texts with the training instances (dupe_factor); "
                     "use --eval-dir to evaluate on other texts"

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any, NamedTuple
@@ -304,18 +304,16 @@ def plot(log: Path) -> bytes:
         figure = Figure(SIZE, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.1))
         axes, end = figure.add_subplot(), 0.0
         for key, name, colour in CURVES:
-            pairs = [(line.number("step"), line.number(key)) for line in lines]
-            points = np.array([pair for pair in pairs if None not in pair], np.float64)
-            points = points[np.isfinite(points).all(1)] if len(points) else points
-            if not len(points):
+            pairs = ((line.number("step") or 0, line.number(key)) for line in lines)
+            points = [(step, loss) for step, loss in pairs if loss is not None and isfinite(loss)]
+            if not points:
                 continue
-            firsts = np.arange(0, len(points), -(-len(points) // MOST))
-            counts = np.diff([*firsts, len(points)])[:, None]
-            points = np.add.reduceat(points, firsts) / counts  # means of neighbours
+            neighbours = np.array_split(points, min(len(points), MOST))
+            means = np.array([part.mean(0) for part in neighbours])
             dots = key == "eval_loss" or len(points) == 1
             style: dict[str, Any] = DOTS if dots else {"linewidth": 1.5}
-            axes.plot(*points.T, color=colour, label=name, clip_on=False, **style)
-            end = max(end, points[-1, 0])
+            axes.plot(*means.T, color=colour, label=name, clip_on=False, **style)
+            end = max(end, points[-1][0])
         axes.set_xlabel("step", loc="right", color=INK)
         axes.set_xlim(0, end or 1)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

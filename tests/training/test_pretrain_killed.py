@@ -42,7 +42,10 @@ def test_two_processes_train_as_one(forked, tmp_path):
     argv += ["--steps", 6, "--batch-size", 8, "--log-every", 2, "--eval-fraction", 0.2]
     argv += ["--learning-rate", 1e-3, "--device", "cpu", "-o"]
     assert forked.run([*argv, tmp_path / "one"]) == 0
-    assert forked.together([*argv, tmp_path / "two"], as_torchrun(2)) == [0, 0]
+    said = tmp_path / "said"
+    ranks = [environment | {"STDERR": str(said)} for environment in as_torchrun(2)]
+    assert forked.together([*argv, tmp_path / "two"], ranks) == [0, 0]
+    assert said.read_text().count("tokens/s") == 3  # of one process
     ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("two", "one"))
     close(ours, theirs)
     for line, other in zip(lines(tmp_path / "two"), lines(tmp_path / "one"), strict=True):

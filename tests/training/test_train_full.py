@@ -377,7 +377,7 @@ def test_a_flipped_bit_is_not_resumed(whole, base, tmp_path):
     given = argv(whole[1], out, base, "--steps", 12, "--save-every", 2, "--resume")
     done = call(*given)
     assert done.code == 1
-    assert f"{out / name}: cannot be read: it is not as it was written" in done.err
+    assert f"{out / name}: was changed after it was made" in done.err
 
 
 # --- labels ---
