@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
 from pathlib import Path
-from typing import TypeAlias
 
-from bertcli.checkpoints import shapes
 from bertcli.checkpoints.names import HEADS, TIED, canonical, classes_in, heads_in, ignored
+from bertcli.checkpoints.shapes import Shape, expected
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.errors import ModelError, counted
 from bertcli.families.family import BASE
 from bertcli.models.config import BertConfig
 
-Shape: TypeAlias = tuple[int, ...]
-PARTNERS = {**TIED, **{first: second for second, first in TIED.items()}}
 CHOICE = "BertForMultipleChoice"
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
@@ -33,8 +29,7 @@ LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
 class LoadReport:
     """What the files of a folder hold for a class.
 
-    Tensors are named as in the files; missing, mismatched and fresh ones as in the model. In
-    ``needed``, ``stored`` and ``spare`` names are canonical.
+    Names are canonical, those in ``misplaced``, ``unexpected`` and ``unreadable`` as in the files.
     """
 
     folder: Path
@@ -45,18 +40,54 @@ class LoadReport:
     stored: Mapping[str, StoredTensor] = field(repr=False)  # as the files have it
     # Tensors of the files that are the same one of the model.
     twice: Mapping[str, tuple[StoredTensor, StoredTensor]] = field(repr=False)
-    dtype: str  # as torch calls it; of the model, which is that of the files unless asked otherwise
+    dtype: str = ""  # as torch calls it; of the model: that of the files unless asked otherwise
     fresh: tuple[str, ...] = ()  # of the head: not read, but initialised at random
-
-    def source(self, name: str) -> StoredTensor | None:
-        """Return where the numbers of a tensor of the class are, whole or in part."""
-        return self.stored.get(partner(name, self.stored, self.config.tie_word_embeddings))
 
     @cached_property
     def used(self) -> dict[str, StoredTensor]:
-        """Where the numbers of each tensor of the class are, by canonical name."""
-        sources = {name: self.source(name) for name in self.needed}
-        return {name: tensor for name, tensor in sources.items() if tensor is not None}
+        """Where the numbers of each tensor of the class are, whole or in part.
+
+        The two biases of a decoder are one even where the two matrices are not.
+        """
+        sources, tied = dict(self.stored), self.config.tie_word_embeddings
+        for second, first in TIED.items():
+            for name, other in ((first, second), (second, first)):
+                if other in self.stored and (tied or name.endswith(".bias")):
+                    sources.setdefault(name, self.stored[other])
+            if tied and first in sources:
+                sources[second] = sources[first]
+        return {name: sources[name] for name in self.needed if name in sources}
+
+    @cached_property
+    def weights(self) -> dict[str, StoredTensor]:
+        """What the files have, without what is no weight."""
+        return {name: tensor for name, tensor in self.stored.items() if not ignored(name)}
+
+    @property
+    def dtypes(self) -> Counter[str]:
+        """How many numbers of the files have each type."""
+        numbers: Counter[str] = Counter()
+        for tensor in self.weights.values():
+            numbers[tensor.dtype] += tensor.numbers
+        return numbers
+
+    @property
+    def in_file(self) -> int:
+        """The numbers in the files, those of tied tensors once."""
+        shared = TIED if self.config.tie_word_embeddings else {}
+        return sum(
+            x.numbers for name, x in self.weights.items() if shared.get(name) not in self.weights
+        )
+
+    @property
+    def renamed(self) -> set[str]:
+        """The tensors of the files that would be saved under another name today."""
+        theirs, kinds = self.config.family.theirs, (self.model, "BertModel", "")
+        return {
+            tensor.name
+            for name, tensor in self.stored.items()
+            if tensor.name not in {theirs(name, kind) for kind in kinds}
+        }
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -71,7 +102,7 @@ class LoadReport:
     @cached_property
     def spare(self) -> tuple[str, ...]:
         """What is in the files alone."""
-        return tuple(name for name in self.stored if name not in self.needed and not ignored(name))
+        return tuple(name for name in self.weights if name not in self.needed)
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -82,16 +113,16 @@ class LoadReport:
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """The tensors that the files lack."""
-        names = (self._own(name) for name in self.needed if name not in self.used)
-        return tuple(name for name in names if name not in self.fresh)
+        absent = (name for name in self.needed if name not in self.used)
+        return tuple(name for name in absent if name not in self.fresh)
 
     @cached_property
     def mismatched(self) -> dict[str, tuple[Shape, Shape]]:
         """Tensors of another shape: that in the files, and the model's."""
         return {
-            self._own(name): (tensor.model_shape, self.needed[name])
+            name: (tensor.model_shape, self.needed[name])
             for name, tensor in self.used.items()
-            if tensor.model_shape != self.needed[name] and self._own(name) not in self.fresh
+            if tensor.model_shape != self.needed[name] and name not in self.fresh
         }
 
     @property
@@ -175,12 +206,7 @@ class LoadReport:
 
     def _in_files(self, name: str) -> str:
         """Return how the files of this class call a tensor of the model."""
-        base = BASE if self.model == "BertModel" else ""
-        return self.config.family.theirs(base + name, self.model)
-
-    def _own(self, name: str) -> str:
-        """Return how the class itself calls a tensor of this canonical name."""
-        return name.removeprefix(BASE) if self.model == "BertModel" else name
+        return self.config.family.theirs(name, self.model)
 
     def _hint(self) -> str:
         wrong = {*self.mismatched, *self.misplaced}
@@ -189,7 +215,7 @@ class LoadReport:
         if wrong and all(name.endswith(("classifier.weight", "classifier.bias")) for name in wrong):
             return "id2label in config.json must have as many labels as the classifier"
         heads = tuple(start for head, start in HEADS.items() if head not in self.heads)
-        if not wrong and all(name.startswith((*heads, "pooler.")) for name in self.missing):
+        if not wrong and all(name.startswith(heads) for name in self.missing):
             return f"these weights can be loaded as {', '.join(self.classes)}"
         return "config.json and the weights belong to different models, or one is incomplete"
 
@@ -219,7 +245,7 @@ def compared(
         keys = canonical(tensor.name, config.family, model)
         for place, key in enumerate(keys):
             part = tensor._replace(part=(place, len(keys)))
-            if (other := stored.setdefault(key, part)) is not part:
+            if (other := stored.setdefault(key, part)) is not part and not ignored(key):
                 twice[key] = other, part
     if model != "BertModel":
         pooler = True
@@ -227,98 +253,17 @@ def compared(
             config = replace(config, tie_word_embeddings=False)
     elif pooler is None:
         pooler = "pooler" in heads_in(stored)
-    needed = expected(config, model, pooler)
-    report = LoadReport(folder, model, config, pooler, needed, stored, twice, "")
-    return replace(report, dtype=_widest([tensor.dtype for tensor in report.used.values()]))
-
-
-def expected(config: BertConfig, name: str, pooler: bool = True) -> dict[str, Shape]:
-    """Return the tensors that a class needs, under the names of names.py."""
-    base = BASE if name == "BertModel" else ""
-    return {base + key: shape for key, shape in shapes.expected(config, name, pooler).items()}
-
-
-def partner(name: str, available: Collection[str], tied: bool) -> str:
-    """Return the canonical name to read a tensor from: its own, or that of its tied partner.
-
-    The two biases of a decoder are one even where the two matrices are not.
-    """
-    other = PARTNERS.get(name, name)
-    same = other in available and (tied or name.endswith(".bias"))
-    return other if same and (name not in available or (tied and name in TIED)) else name
+    base = BASE if model == "BertModel" else ""
+    needed = {base + key: shape for key, shape in expected(config, model, pooler).items()}
+    report = LoadReport(folder, model, config, pooler, needed, stored, twice)
+    kinds = {tensor.dtype for tensor in report.used.values()}
+    widest = "F64" if "F64" in kinds else kinds.pop() if len(kinds) == 1 else "F32"
+    return replace(report, dtype=FLOATS.get(widest, "float32"))
 
 
 def tied_pairs(stored: Mapping[str, StoredTensor]) -> list[tuple[StoredTensor, StoredTensor]]:
     """Return both tensors of each weight that a file has under both of its names."""
     return [(stored[a], stored[b]) for a, b in TIED.items() if a in stored and b in stored]
-
-
-def _widest(types: Collection[str]) -> str:
-    """Return the narrowest type that holds the numbers of all, as torch promotes them."""
-    halves = {kind for kind in types if kind in ("F16", "BF16")}
-    if "F64" in types:
-        return "float64"
-    if len(halves) != 1 or "F32" in types:
-        return "float32"
-    return FLOATS[halves.pop()]
-
-
-# --- for inspection ---
-
-
-@dataclass(frozen=True)
-class Fit:
-    """How the tensors in a file differ from those that the architecture needs: canonical names."""
-
-    missing: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
-    misshapen: Mapping[str, tuple[Shape, Shape]] = field(default_factory=dict)
-    twice: tuple[str, ...] = ()
-    heads: tuple[str, ...] = ()  # in the file, whether the architecture uses them or not
-    renamed: int = 0  # tensors with an old name
-    dtypes: Mapping[str, int] = field(default_factory=dict)  # dtype -> how many numbers have it
-    in_file: int = 0  # numbers in the file, buffers apart and tied tensors once
-
-
-def fit(config: BertConfig, name: str, tensors: Sequence[StoredTensor]) -> Fit:
-    """Compare the tensors of a checkpoint with those of the class `name`.
-
-    BertModel needs no pooler when the file has none.
-    """
-    report = compared(Path(), config, name, tensors)
-    base = BASE if name == "BertModel" else ""
-    stored = {key: tensor for key, tensor in report.stored.items() if not ignored(key)}
-    dtypes: Counter[str] = Counter()
-    for tensor in stored.values():
-        dtypes[tensor.dtype] += tensor.numbers
-    shared = {key for key in stored if TIED.get(key) in stored and config.tie_word_embeddings}
-    renamed = {  # those that would be saved under another name today
-        tensor.name
-        for key, tensor in report.stored.items()
-        if tensor.name not in {config.family.theirs(key, kind) for kind in (name, "BertModel", "")}
-    }
-    return Fit(
-        missing=tuple(base + key for key in report.missing),
-        unused=report.spare,
-        misshapen={base + key: both for key, both in report.mismatched.items()},
-        twice=tuple(key for key in report.twice if key in stored),
-        heads=report.heads,
-        renamed=len(renamed),
-        dtypes=dict(dtypes),
-        in_file=sum(tensor.numbers for key, tensor in stored.items() if key not in shared),
-    )
-
-
-def parts(config: BertConfig, name: str, pooler: bool = True) -> dict[str, int]:
-    """Return part of the model -> its parameters; a tied tensor belongs to the embeddings."""
-    second = shapes.tied(config, name)
-    named = {"embeddings": "embeddings", "encoder": "layers", "pooler": "pooler"}
-    counts = {"embeddings": 0, "layers": 0, "pooler": 0, "head": 0}
-    for key, shape in expected(config, name, pooler).items():
-        if key not in second:
-            kind = key.removeprefix(BASE).partition(".")[0]
-            counts[named.get(kind, "head")] += prod(shape)
-    return {part: numbers for part, numbers in counts.items() if numbers}
 
 
 def grouped(keys: Iterable[str]) -> str:

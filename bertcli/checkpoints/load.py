@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from typing_extensions import TypeVar  # torch needs it as well
 
-from bertcli.checkpoints.comparison import LoadReport, Shape
+from bertcli.checkpoints.comparison import LoadReport
 from bertcli.checkpoints.scan import WeightFiles, find_config
+from bertcli.checkpoints.shapes import Shape
 from bertcli.checkpoints.stored_tensor import MappedFiles, StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.checkpoints.weights import array_of, report_on
@@ -110,7 +111,7 @@ def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.d
 
     state = {}
     for name, canonical in zip(model.state_dict(), _shapes(model), strict=True):
-        if name in report.fresh:
+        if canonical in report.fresh:
             state[name] = _drawn(model, name).to(device=device, dtype=dtype)
             continue
         source = report.used[canonical]

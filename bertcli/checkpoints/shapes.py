@@ -44,9 +44,19 @@ def tied(config: BertConfig, name: str) -> dict[str, str]:
 
 def count(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> int:
     """Count the parameters of a class, each tied one once, with or without BERT's pooler."""
+    return sum(parts(config, name, pooler).values())
+
+
+def parts(config: BertConfig, name: str, pooler: bool = True) -> dict[str, int]:
+    """Return part of the model -> its parameters; a tied tensor belongs to the embeddings."""
+    titles = {"embeddings": "embeddings", "encoder": "layers", "pooler": "pooler"}
+    counts = dict.fromkeys([*titles.values(), "head"], 0)
     second = tied(config, name)
-    tensors = expected(config, name, pooler).items()
-    return sum(prod(shape) for tensor, shape in tensors if tensor not in second)
+    for tensor, shape in expected(config, name, pooler).items():
+        if tensor not in second:
+            part = tensor.removeprefix(BASE).partition(".")[0]
+            counts[titles.get(part, "head")] += prod(shape)
+    return {part: numbers for part, numbers in counts.items() if numbers}
 
 
 def _part(name: str, *shape: int, bias: bool = True) -> Named:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.checkpoints import shapes
-from bertcli.checkpoints.comparison import Fit, fit, grouped, parts
+from bertcli.checkpoints.comparison import LoadReport, compared, grouped
 from bertcli.checkpoints.scan import (
     STATIC,
     WeightFiles,
@@ -197,10 +197,13 @@ class FolderReport(ModelReport):
     bert: Path  # the folder with the BERT: a part of the folder, or all of it
     config_file: str
     config: BertConfig
-    architecture: str  # the class that is compared with
-    fit: Fit
+    comparison: LoadReport  # of the weights with a class
     parameters: dict[str, Any]
-    pooler: bool  # whether the architecture is taken to have one
+
+    @property
+    def architecture(self) -> str:
+        """The class that is compared with."""
+        return self.comparison.model
 
     @property
     def declared(self) -> tuple[str, ...]:
@@ -214,21 +217,29 @@ class FolderReport(ModelReport):
 
     def to_json(self, *, with_tree: bool = False, with_tensors: bool = False) -> dict[str, Any]:
         """Return the report, with the views that are asked for, as JSON values."""
-        fit = asdict(self.fit)
+        comparison = self.comparison
+        fit = {
+            "missing": comparison.missing,
+            "unused": comparison.spare,
+            "misshapen": comparison.mismatched,
+            "twice": [*comparison.twice],
+            "heads": comparison.heads,
+            "renamed": len(comparison.renamed),
+        }
         first = {
             "family": self.config.family.title,
             "architecture": {"name": self.architecture, "declared": self.declared},
-            "parameters": self.parameters | {"in_file": fit.pop("in_file") or None},
+            "parameters": self.parameters | {"in_file": comparison.in_file or None},
         }
         return {
-            **self._json(first, fit.pop("dtypes"), fit=fit),
+            **self._json(first, comparison.dtypes, fit=fit),
             "config": self.config.to_dict(),
             "tensors": self.tensor_rows if self.weights.files or with_tensors else None,
             **({"tree": asdict(self.tree())} if with_tree else {}),
         }
 
     def _concerns(self) -> Iterator[str]:
-        config, fit, title = self.config, self.fit, self.config.family.title
+        config, comparison, title = self.config, self.comparison, self.config.family.title
         if config.architectures and config.architectures[0] not in (*HEAD_PARTS, COLBERT):
             name = config.architectures[0]
             yield f"the architecture {name} is unknown: only its {title} can be used"
@@ -245,23 +256,25 @@ class FolderReport(ModelReport):
         if self.weights.format in FORMAT_WARNINGS:
             yield FORMAT_WARNINGS[self.weights.format]
         if self.weights.format not in NAMELESS:
-            if not self.pooler and config.structure.pooler:
+            if not comparison.pooler and config.structure.pooler:
                 yield "no pooler weights: pooler output is not available"
             named = config.family.their_class(self.architecture)
-            if fit.missing:
-                yield f"missing for {named}: {grouped(fit.missing)}"
+            if comparison.missing:
+                yield f"missing for {named}: {grouped(comparison.missing)}"
             own = PROJECTION if COLBERT in config.architectures else ""
-            if unused := [name for name in fit.unused if name != own]:
+            if unused := [name for name in comparison.spare if name != own]:
                 yield f"in the file, but no part of {named}: {grouped(unused)}"
-            for name, (stored, needed) in list(fit.misshapen.items())[:1]:
-                others = len(fit.misshapen) - 1
+            for name, (stored, needed) in list(comparison.mismatched.items())[:1]:
+                others = len(comparison.mismatched) - 1
                 more = f", and {others} more do not fit" if others else ""
                 yield f"{name} is {_by(stored)}, {self.config_file} requires {_by(needed)}{more}"
-            if odd := sorted(kind for kind in fit.dtypes if not kind.startswith(("F", "BF"))):
+            if odd := sorted(
+                kind for kind in comparison.dtypes if not kind.startswith(("F", "BF"))
+            ):
                 kinds = ", ".join(odd)
                 yield f"weights are stored as {kinds}: these are not floating-point numbers"
-            if fit.twice:
-                yield f"stored under two names: {', '.join(fit.twice[:4])}"
+            if comparison.twice:
+                yield f"stored under two names: {', '.join([*comparison.twice][:4])}"
         if self.tokenizer:
             tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]
             both = f"{tokens:,} tokens{{}} {rows:,} word embeddings: {{}}"
@@ -285,7 +298,7 @@ class FolderReport(ModelReport):
     def tree(self) -> Node:
         """Return the parts of the model."""
         second = shapes.tied(self.config, self.architecture)
-        tensors = shapes.expected(self.config, self.architecture, self.pooler).items()
+        tensors = shapes.expected(self.config, self.architecture, self.comparison.pooler).items()
         counted = {name: (shape, 0 if name in second else prod(shape)) for name, shape in tensors}
         return _node(self.architecture, counted)
 
@@ -306,17 +319,18 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     tensors = read_tensors(weights) if listed else []
     sentence = read_sentence(folder.path, pooling="none")
     try:
-        compared = fit(config, architecture, tensors) if listed else Fit()
-        if compared.missing and sentence.modules:
+        comparison = compared(place, config, architecture, tensors, None if listed else True)
+        if not listed:  # nothing is known of the weights
+            comparison = replace(comparison, needed={})
+        elif comparison.missing and sentence.modules:
             # Some sentence models name the class they were trained from, whose head they lack.
-            headless = fit(config, "BertModel", tensors)
-            if not headless.missing:
-                architecture, compared = "BertModel", headless
-        pooler = architecture != "BertModel" or not listed or "pooler" in compared.heads
+            headless = compared(place, config, "BertModel", tensors)
+            comparison = comparison if headless.missing else headless
+        parts = shapes.parts(config, comparison.model, comparison.pooler)
         counts = {
-            "total": shapes.count(config, architecture, pooler),
+            "total": sum(parts.values()),
             "without_pooler": shapes.count(config, pooler=False),
-            "parts": parts(config, architecture, pooler),
+            "parts": parts,
         }
     except ModelError as bad:
         raise ModelError(f"{config_path}: {bad}", bad.hint) from None
@@ -326,15 +340,13 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         bert=place,
         config_file=config_path.name,
         config=config,
-        architecture=architecture,
-        fit=compared,
+        comparison=comparison,
         weights=weights,
         tensors=tensors,
         tokenizer=tokenizer,
         tokenizer_warnings=tokenizer_warnings,
         sentence=sentence,
         parameters=counts,
-        pooler=pooler,
     )
 
 
@@ -424,9 +436,9 @@ def facts_of(folder: Path) -> ModelFacts:
         place = bert_folder(folder)
         config = read_config(place)
         facts = replace(facts, family=config.family.title, width=config.hidden_size)
-        compared = fit(config, "BertModel", read_tensors(require_weights(place)))
+        comparison = compared(place, config, "BertModel", read_tensors(require_weights(place)))
     except ModelError as bad:
         return replace(facts, problem=str(bad))
-    lost = (*compared.missing, *compared.misshapen)
+    lost = (*comparison.missing, *comparison.mismatched)
     problem = f"missing, or of another shape: {lost[0]}" if lost else ""
     return replace(facts, loads=not problem, problem=problem)

@@ -85,7 +85,7 @@ def warnings(screen: Console, messages: Iterable[str]) -> None:
 
 
 def _facts(report: FolderReport) -> Iterator[tuple[str, Any]]:
-    config, fit = report.config, report.fit
+    config, stored_heads = report.config, report.comparison.heads
     command = "classify" if is_pooled_head(report.folder.path) else command_of(report.folder)
     labels = ", ".join(config.id2label.values()) if command in LABELLED else ""
     yield "use", shortened(f"{USES[command]}: {labels}" if labels else USES[command], SHORT)
@@ -106,8 +106,8 @@ def _facts(report: FolderReport) -> Iterator[tuple[str, Any]]:
         ),
     )
     yield "", f"{config.most_tokens} positions ({_positions(config)}), {_types(report)}"
-    if fit.heads or report.tensors:
-        yield "heads", ", ".join(fit.heads) or "none"
+    if stored_heads or report.tensors:
+        yield "heads", ", ".join(stored_heads) or "none"
     counts = report.parameters
     without = f"  BERT without pooler: {counts['without_pooler']:,}"
     yield "parameters", Text.assemble((f"{counts['total']:,}", "bold"), without)
@@ -136,7 +136,7 @@ def _types(report: FolderReport) -> str:
 
 
 def _weights(report: FolderReport) -> str:
-    weights, dtypes = report.weights, report.fit.dtypes
+    weights, dtypes = report.weights, report.comparison.dtypes
     if weights.format == "none":
         return "none"
     files = weights.files[0].name
