@@ -300,7 +300,7 @@ ONE_HOME = {
     "os.fsync": "files/system_calls",
     "json.loads": "files/typed_json",
     "os.open": "files/system_calls",
-    "import filelock": "files/lock",
+    "import filelock": "files/atomic",
     "import fcntl": "files/system_calls",
     "import csv": "files/delimited",
     "import nncf": "inference/openvino",

@@ -4,7 +4,7 @@
   reader of JSON, `torch_save` reads pickles of tensors, of which nothing is run, `protobuf`
   messages without their schema.
 - Out: `writers` has a writer for each format; `atomic` makes files and folders that are there whole
-  or not at all, `lock` keeps other runs away, `system_calls` has what not every system has.
+  or not at all, and keeps other runs away, `system_calls` has what not every system has.
 - Formats: `jsonl`, `delimited` (CSV, TSV), `parquet` and `arrow` (the only importer of pyarrow),
   `arrays` (NPY, NPZ), `safetensors`; `tables` says what the rows of all are, `id_arrays` writes and
   reads arrays of token ids.

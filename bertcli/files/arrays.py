@@ -145,15 +145,6 @@ def open_zip(path: str | Path) -> ZipFile:
         archive = ZipFile(path)
     except (ValueError, NotImplementedError, struct.error, RuntimeError) as broken:
         raise BadZipFile(f"its directory is broken: {broken}") from None
-    try:
-        _check_members(archive)
-    except BadZipFile:
-        archive.close()
-        raise
-    return archive
-
-
-def _check_members(archive: ZipFile) -> None:
     entries = archive.infolist()
     counts = Counter(entry.filename for entry in entries)
     for entry in entries:
@@ -164,6 +155,7 @@ def _check_members(archive: ZipFile) -> None:
             raise BadZipFile(f"{name!r} is encrypted")
         if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
             raise BadZipFile(f"{name!r} is compressed in a way that is not supported")
+    return archive
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain, islice, pairwise
 from shutil import copyfileobj
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from bertcli.errors import InputError, OutputError, counted
 from bertcli.files import safetensors
@@ -36,9 +36,6 @@ from bertcli.files.arrays import (
     open_arrays,
 )
 from bertcli.files.tables import NUMERIC, ColumnTable, Row, lines_of
-
-if TYPE_CHECKING:
-    pass
 
 IDS, OFFSETS = "input_ids", "offsets"
 DTYPES = {IDS: "<u4", OFFSETS: "<i8", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}

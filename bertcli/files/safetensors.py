@@ -78,14 +78,6 @@ def tensors_in(path: str | Path) -> list[TensorInfo]:
         if not 2 <= length <= size - 8:
             raise ValueError(f"the header has {length:,} bytes, and the file {size:,}")
         raw = file.read(length)
-    tensors = [_tensor(name, entry, 8 + length) for name, entry in _parse(raw).items()]
-    tensors.sort(key=lambda tensor: (tensor.start, tensor.nbytes))
-    _refuse_gaps(tensors, 8 + length, size)
-    return tensors
-
-
-def _parse(raw: bytes) -> dict[str, Any]:
-    """Return what a header says of each tensor, by its name."""
     try:
         entries = parse(raw)
     except BadJsonError as bad:
@@ -95,7 +87,19 @@ def _parse(raw: bytes) -> dict[str, Any]:
     for name in entries:
         if not is_text(name):
             raise ValueError(f"the header: expected tensor names, found {shown(name)}")
-    return {name: entry for name, entry in entries.items() if name != "__metadata__"}
+    entries.pop("__metadata__", None)
+    at = 8 + length
+    tensors = [_tensor(name, entry, at) for name, entry in entries.items()]
+    tensors.sort(key=lambda tensor: (tensor.start, tensor.nbytes))
+    for tensor in tensors:
+        if tensor.start != at:
+            what = "overlaps the one before" if tensor.start < at else "leaves a gap before it"
+            raise ValueError(f"{tensor.name} {what}")
+        at += tensor.nbytes
+    if at != size:
+        both = f"the header describes {at:,} bytes, and the file has {size:,}"
+        raise ValueError(f"{both}: it is truncated" if size < at else both)
+    return tensors
 
 
 def _tensor(name: str, entry: Any, data: int) -> TensorInfo:
@@ -116,18 +120,6 @@ def _tensor(name: str, entry: Any, data: int) -> TensorInfo:
             f"{name}: {dtype} {list(shape)} needs {needed:,} bytes, not {end - start:,}"
         )
     return TensorInfo(name, dtype, tuple(shape), needed, data + start)
-
-
-def _refuse_gaps(tensors: Sequence[TensorInfo], data: int, size: int) -> None:
-    at = data
-    for tensor in tensors:
-        if tensor.start != at:
-            what = "overlaps the one before" if tensor.start < at else "leaves a gap before it"
-            raise ValueError(f"{tensor.name} {what}")
-        at += tensor.nbytes
-    if at != size:
-        both = f"the header describes {at:,} bytes, and the file has {size:,}"
-        raise ValueError(f"{both}: it is truncated" if size < at else both)
 
 
 def float32_of(bits: np.ndarray) -> np.ndarray:

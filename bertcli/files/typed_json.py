@@ -115,16 +115,11 @@ def strict(value: Any) -> Any:
 def _too_deep(value: Any) -> bool:
     level = [value]
     for _ in range(DEPTH):
-        level = [inner for outer in level for inner in _inside(outer)]
+        lists = [[*value.values()] if isinstance(value, dict) else value for value in level]
+        level = [inner for value in lists if isinstance(value, list) for inner in value]
         if not level:
             return False
     return True
-
-
-def _inside(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return [*value.values()]
-    return value if isinstance(value, list) else []
 
 
 def read_bytes(

@@ -343,7 +343,9 @@ class _Objects:
         key, extra = _whole([record.id, record.extra], f"{name}:{number}", source)
         return record._replace(id=key, extra=extra)
 
-    def together(self, texts: list[str], filled: Sequence[tuple[int, int]]) -> TextBlock | None:
+    def together(
+        self, texts: list[str], filled: Sequence[tuple[int, int]]
+    ) -> Sequence[Record] | None:
         """Return the records of a block of lines; None where one of them needs a closer look."""
         values = parse_lines([texts[index] for _, index in filled])
         if values is None or {*map(type, values)} != {dict}:
@@ -356,7 +358,7 @@ class _Objects:
         if any(other != fields for other in shapes):
             return None
         columns = {name: [value[name] for value in values] for name in fields.needed}
-        return self.reader.block(fields, columns, self.name, [number for number, _ in filled])
+        return self.reader.rows(fields, columns, self.name, [number for number, _ in filled])
 
     def _fields(self, keys: tuple[str, ...], number: int) -> RecordFields:
         fields = self.known.get(keys)

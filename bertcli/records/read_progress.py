@@ -157,31 +157,25 @@ class ReadProgress:
         They are made together, or one by one where any needs a closer look: `record` refuses it, or
         makes another of it. No text is half a surrogate pair.
         """
-        if (block := self.block(fields, columns, file, lines)) is not None:
-            return block
-        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-        return self.collect(
-            zip(lines, rows, strict=True), lambda line, row: self.record(fields, row, file, line)
-        )
-
-    def block(
-        self,
-        fields: RecordFields,
-        columns: Mapping[str, list[Any]],
-        file: str,
-        lines: Sequence[int],
-    ) -> TextBlock | None:
-        """Return the records of columns; None where one needs a closer look."""
         texts, pairs, ids = (columns[name] if name else None for name in fields[:3])
         carried = [columns[name] for name in fields.carried]
         plain = not (self.source.ids or self.source.pre_split or self.source.extra_ids)
-        if not (plain and texts and {*map(type, texts)} == {str}):
-            return None
-        for column, kinds in ((pairs, PAIRS), (ids, IDS)):
-            if column is not None and not kinds.issuperset(map(type, column)):
-                return None
-        if any(bytes in map(type, column) or not is_finite(column) for column in carried):
-            return None
+        if not (
+            plain
+            and texts
+            and {*map(type, texts)} == {str}
+            and PAIRS.issuperset(map(type, pairs or ()))
+            and IDS.issuperset(map(type, ids or ()))
+            and not any(bytes in map(type, column) for column in carried)
+            and is_finite(carried)
+        ):
+            rows = zip(*columns.values(), strict=True)
+            return self.collect(
+                zip(lines, rows, strict=True),
+                lambda line, row: self.record(
+                    fields, dict(zip(columns, row, strict=True)), file, line
+                ),
+            )
         without = len(texts) if ids is None else ids.count(None)
         self.without_id += without
         self.with_id += len(texts) - without

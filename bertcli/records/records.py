@@ -10,7 +10,7 @@ from itertools import chain, repeat
 from typing import Any, NamedTuple, overload
 
 from bertcli.errors import SKIP, InputError
-from bertcli.files.typed_json import BadJsonError, TooDeepError, parse
+from bertcli.files.typed_json import BadJsonError, TooDeepError, kind_of, parse
 from bertcli.records.source import ORIGIN, Source
 
 Text = str | list[str]  # a list is a text that is already split into words
@@ -56,30 +56,20 @@ def checked(record: Record, source: Source) -> Record:
 
 def _checked(text: Any, record: Record, source: Source) -> Text:
     if source.pre_split or (source.sentences and isinstance(text, list)):
-        text = _words(text, record) if isinstance(text, str) else text
+        try:
+            text = words(text) if isinstance(text, str) else text
+        except BadJsonError as bad:
+            raise InputError(f"{record.where}: {bad}", SKIP) from None
         if not isinstance(text, list) or not all(isinstance(word, str) for word in text):
             what = "the list holds more than strings" if source.sentences else PRE_SPLIT
             raise InputError(f"{record.where}: {what}", SKIP)
         return [_valid(word, record, source) for word in text]
     if not isinstance(text, str):
         raise InputError(
-            f"{record.where}: the text is {_kind(text)}, not a string",
+            f"{record.where}: the text is {kind_of(text)}, not a string",
             "a list of words needs --pre-split" if isinstance(text, list) else SKIP,
         )
     return _valid(text, record, source)
-
-
-def _kind(value: Any) -> str:
-    kinds = {list: "a list", dict: "an object", bool: "a truth value", type(None): "null"}
-    number = isinstance(value, int | float)
-    return kinds.get(type(value), "a number" if number else type(value).__name__)
-
-
-def _words(text: str, record: Record) -> list[str]:
-    try:
-        return words(text)
-    except BadJsonError as bad:
-        raise InputError(f"{record.where}: {bad}", SKIP) from None
 
 
 def _valid(text: str, record: Record, source: Source) -> str:

@@ -21,8 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import bert_folder, is_static
-from bertcli.errors import InputError, ModelError, OutputError, UsageError, counted
+from bertcli.errors import (
+    InputError,
+    ModelError,
+    OutputError,
+    UsageError,
+    called_from_python,
+    counted,
+)
 from bertcli.files.typed_json import NOTHING, JsonObject
+from bertcli.hub import DEFAULT_MODEL, find_model
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import (
     Frame,
@@ -90,25 +98,34 @@ class LoadedTokenizer:
         self.core.no_padding()
 
     @classmethod
-    def open(cls, folder: Path, *, parse_special: bool = True) -> Self:
-        """Return the tokenizer of a folder: its tokenizer.json, or else its vocab.txt.
+    @called_from_python()
+    def load(
+        cls,
+        name: str | Path = DEFAULT_MODEL,
+        *,
+        parse_special: bool = True,
+        revision: str | None = None,
+        offline: bool = False,
+    ) -> Self:
+        """Return the tokenizer of a model: a name as in `find_model`, or a folder.
 
-        A sentence model may keep them in a part of its own, which its modules.json names.
-        ``parse_special`` tells whether a literal "[SEP]" in a text becomes that special token.
-        Raises ModelError when a file is missing or broken, or a special token is not there.
+        A folder has a tokenizer.json, or else a vocab.txt. A sentence model may keep them in a part
+        of its own, which its modules.json names. ``parse_special`` tells whether a literal "[SEP]"
+        in a text becomes that special token. Raises ModelError when a file is missing or broken, or
+        a special token is not there.
         """
-        if not folder.is_dir():
-            raise ModelError(f"{folder}: folder not found")
-        if is_static(folder):
-            loaded = load_as_it_is(bert_folder(folder))
-            loaded.core.encode_special_tokens = not parse_special
-            return cls(loaded, NOTHING, None)
-        folder = bert_folder(folder)
-        settings = read_settings(folder)
-        loaded = load(folder, settings)
-        loaded.core.encode_special_tokens = not parse_special
-        tokenizer = cls(loaded, settings, sequence_limit(folder, settings))
-        special = loaded.core.num_special_tokens_to_add(False)
+        if isinstance(name, str):
+            name = find_model(name, revision=revision, offline=offline).path
+        if not name.is_dir():
+            raise ModelError(f"{name}: folder not found")
+        folder = bert_folder(name)
+        if is_static(name):
+            tokenizer = cls(load_as_it_is(folder), NOTHING, None)
+        else:
+            settings = read_settings(folder)
+            tokenizer = cls(load(folder, settings), settings, sequence_limit(folder, settings))
+        tokenizer.core.encode_special_tokens = not parse_special
+        special = tokenizer.core.num_special_tokens_to_add(False)
         if tokenizer.limit is not None and tokenizer.limit < special:
             raise ModelError(
                 f"{folder}: a limit of {counted(tokenizer.limit, 'token')} leaves no room for the "
@@ -116,6 +133,8 @@ class LoadedTokenizer:
                 "correct model_max_length, max_seq_length or max_position_embeddings",
             )
         return tokenizer
+
+    from_pretrained = load
 
     @cached_property
     def literals(self) -> SpecialTextCounter:

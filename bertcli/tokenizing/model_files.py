@@ -126,15 +126,25 @@ def load(folder: Path, settings: JsonObject) -> Loaded:
     Raises ModelError when a file is missing or broken, or a special token is not there.
     """
     config = next(filter(None, (read_object(folder / name) for name in CONFIGS)), NOTHING)
-    if os.path.lexists(folder / "tokenizer.json"):
-        return _from_json(folder, settings, config)
-    for name in TOKENIZERS[1:]:
-        if os.path.lexists(folder / name):
-            return _from_words(folder / name, settings, config)
-    raise ModelError(
-        f"{folder}: no tokenizer found in this folder",
-        "a model folder has tokenizer.json or vocab.txt",
-    )
+    path = next(filter(os.path.lexists, map(folder.joinpath, TOKENIZERS)), None)
+    if path is None:
+        raise ModelError(
+            f"{folder}: no tokenizer found in this folder",
+            "a model folder has tokenizer.json or vocab.txt",
+        )
+    read = _from_json if path.name == "tokenizer.json" else _from_words
+    loaded, needs = read(path, settings, config)
+    core, kind, roles, warnings = loaded
+    missing = [roles[role] for role in needs if core.token_to_id(roles[role]) is None]
+    if missing:
+        raise ModelError(
+            f"{folder}: the vocabulary has no {', '.join(missing)}",
+            "name them in special_tokens_map.json or tokenizer_config.json",
+        )
+    if kind.make:
+        kind.make(core, settings, roles)
+    warnings += _check(core, folder)
+    return loaded
 
 
 def load_as_it_is(folder: Path) -> Loaded:
@@ -150,8 +160,11 @@ def read_settings(folder: Path) -> JsonObject:
     return config.over(tokens) if "added_tokens_decoder" in config else tokens.over(config)
 
 
-def _from_json(folder: Path, settings: JsonObject, config: JsonObject) -> Loaded:
-    core = _read_json(folder / "tokenizer.json")
+def _from_json(
+    path: Path, settings: JsonObject, config: JsonObject
+) -> tuple[Loaded, Sequence[str]]:
+    """Return the tokenizer of tokenizer.json, and the roles whose tokens it needs."""
+    core = _read_json(path)
     kind = class_of(settings, config, type(core.model).__name__)
     roles = roles_of(kind, core, _named(settings))
     added = {token.content for token in core.get_added_tokens_decoder().values()}
@@ -162,11 +175,8 @@ def _from_json(folder: Path, settings: JsonObject, config: JsonObject) -> Loaded
         ends = [core.token_to_id(roles[role]) for role in ENDS]
         if core.post_processor or not any(index is not None for index in ends):
             needs = tuple(role for role in needs if role not in ENDS)
-    _check_roles(core, roles, needs, folder)
-    warnings = _settle(core, folder, settings) if kind.model == "WordPiece" else []
-    if kind.make:
-        kind.make(core, settings, roles)
-    return Loaded(core, kind, roles, [*warnings, *_check(core, folder)])
+    warnings = _settle(core, path.parent, settings) if kind.model == "WordPiece" else []
+    return Loaded(core, kind, roles, warnings), needs
 
 
 LONGEST_GROWTH = 100  # times; where memory ends, the library ends the process
@@ -193,18 +203,6 @@ def _read_json(path: Path) -> Tokenizer:
     if getattr(core.model, "dropout", None) is not None:  # of BPE: for training, and by chance
         core.model.dropout = None
     return core
-
-
-def _check_roles(
-    core: Tokenizer, roles: Mapping[str, str], needs: Sequence[str], folder: Path
-) -> None:
-    """Refuse a vocabulary without one of the special tokens that are needed."""
-    missing = [roles[role] for role in needs if core.token_to_id(roles[role]) is None]
-    if missing:
-        raise ModelError(
-            f"{folder}: the vocabulary has no {', '.join(missing)}",
-            "name them in special_tokens_map.json or tokenizer_config.json",
-        )
 
 
 def _growth(part: JsonObject) -> float:
@@ -339,9 +337,11 @@ def _length(settings: JsonObject) -> int | None:
     return None if length is None or length >= UNLIMITED else int(length)
 
 
-def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
+def _from_words(
+    path: Path, settings: JsonObject, config: JsonObject
+) -> tuple[Loaded, Sequence[str]]:
     """Return the tokenizer of a file of words: vocab.txt, vocab.json, or a SentencePiece model."""
-    folder, warnings = path.parent, list[str]()
+    warnings: list[str] = []
     model = {".txt": "WordPiece", ".json": "BPE"}.get(path.suffix, "Unigram")
     kind = class_of(settings, config, model)
     if kind.make is None:
@@ -356,13 +356,10 @@ def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
         raise
     except Exception as broken:  # tokenizers raises no narrower class
         raise ModelError(f"{path}: not a tokenizer: {broken}") from None
-    _add_tokens(core, folder, settings, roles, kind)
+    _add_tokens(core, path.parent, settings, roles, kind)
     if model != "WordPiece" and core.token_to_id(mask := roles["mask_token"]) is None:
         core.add_special_tokens([mask])  # DeBERTa's is behind the pieces
-    _check_roles(core, roles, kind.needs, folder)
-    assert kind.make
-    kind.make(core, settings, roles)
-    return Loaded(core, kind, roles, [*warnings, *_check(core, folder)])
+    return Loaded(core, kind, roles, warnings), kind.needs
 
 
 def _word_pieces(
@@ -467,9 +464,7 @@ def _described(settings: JsonObject) -> dict[int, JsonObject]:
 
     entries = settings.object("added_tokens_decoder")
     entries.check_keys(is_id, "the ids of tokens as keys")
-    tokens = {
-        int(key): entry for key, entry in settings.object("added_tokens_decoder").objects().items()
-    }
+    tokens = {int(key): entry for key, entry in entries.objects().items()}
     for entry in tokens.values():
         entry.needed("content", *TEXT)
     return tokens

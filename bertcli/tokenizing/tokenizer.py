@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from bertcli.errors import BertcliError, InputError, called_from_python
+from bertcli.errors import InputError, called_from_python
+from bertcli.files.streams import stop
 from bertcli.files.tables import NUMERIC
-from bertcli.hub import DEFAULT_MODEL, find_model
 from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import (
     COLUMNS,
@@ -39,7 +38,6 @@ from bertcli.tokenizing.tokenizer_classes import xlm_roberta
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
-    from typing_extensions import Self
 
     from bertcli.tokenizing.call import BatchEncoding, Texts
 
@@ -47,33 +45,8 @@ FEW = 256  # records of a run that do not pay for the import of numpy
 FAST_COLUMNS = {*NUMERIC, "sequence_ids"}  # encode_batch_fast has no more
 
 
-def _stop(error: BertcliError) -> NoReturn:
-    raise error
-
-
 class Tokenizer(LoadedTokenizer):
     """The tokenizer of one model: texts to tokens and back."""
-
-    @classmethod
-    @called_from_python()
-    def load(
-        cls,
-        name: str | Path = DEFAULT_MODEL,
-        *,
-        parse_special: bool = True,
-        revision: str | None = None,
-        offline: bool = False,
-    ) -> Self:
-        """Return the tokenizer of a model: a name as in `find_model`, or a folder.
-
-        Raises ModelError when it is not found, incomplete or broken. ``parse_special`` is as in
-        `LoadedTokenizer.open`.
-        """
-        if isinstance(name, str):
-            name = find_model(name, revision=revision, offline=offline).path
-        return cls.open(name, parse_special=parse_special)
-
-    from_pretrained = load
 
     @called_from_python()
     def __call__(
@@ -136,7 +109,7 @@ class Tokenizer(LoadedTokenizer):
         records: Sequence[Record],
         layout: Layout,
         *,
-        skip: Callable[[InputError], None] = _stop,
+        skip: Callable[[InputError], None] = stop,
         first: int = 0,
     ) -> TokenBlock:
         """Return the records as columns; with ``layout.overflowing`` one row a window.

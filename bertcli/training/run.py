@@ -24,7 +24,7 @@ import torch
 
 from bertcli.checkpoints.load import load_tensors, save_tensors
 from bertcli.errors import BertcliError, ModelError, OutputError, out_of_memory
-from bertcli.files.lock import locked
+from bertcli.files.atomic import locked
 from bertcli.files.system_calls import sync, sync_folder
 from bertcli.files.typed_json import (
     BadJsonError,

@@ -36,8 +36,7 @@ from typing import IO, Any
 from zlib import crc32
 
 from bertcli.errors import BertcliError, OutputError
-from bertcli.files.atomic import explained, move, replacing, whole_file
-from bertcli.files.lock import locked
+from bertcli.files.atomic import explained, locked, move, replacing, whole_file
 from bertcli.files.paths import beside, sha256
 from bertcli.files.system_calls import opener, sync, sync_folder, write_all
 from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes

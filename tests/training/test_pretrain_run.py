@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from train_steps import stop_at
 
 from bertcli.errors import OutputError
-from bertcli.files.lock import locked
+from bertcli.files.atomic import locked
 from bertcli.files.versions import install_command
 from bertcli.inspection.drawing import FAINT, SENTENCES
 from bertcli.training import checkpoints, run

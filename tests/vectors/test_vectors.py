@@ -177,7 +177,7 @@ def test_a_link_stays_a_link(tmp_path):
 def test_one_process_at_a_time(tmp_path):
     path = tmp_path / "out.npy"
     holder = (
-        "import sys, pathlib\nfrom bertcli.files.lock import locked\n"
+        "import sys, pathlib\nfrom bertcli.files.atomic import locked\n"
         "path = pathlib.Path(sys.argv[1])\nwith locked(path.with_name('out.npy.lock'), path):\n"
         "    print(flush=True); sys.stdin.read()"
     )
