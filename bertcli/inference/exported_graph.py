@@ -14,7 +14,7 @@ differing sizes of inputs into the weights (SmoothQuant). Embeddings are kept in
 attention, LayerNorm and sums stay float32.
 
 Three things are done beyond its defaults. The few units of a feed-forward block that are far louder
-than all others, and would set the scale for them, stay float32 (`loud_units`): nearly all of
+than all others, and would set the scale for them, stay float32 (`loud_apart`): nearly all of
 the error came from there. The range of what goes in is all that the sample shows, where NNCF takes
 the mean of the ranges of its texts, and cuts off what is beyond: the worst text is half as far from
 float32. And queries and keys are not rounded, as attention multiplies float32.
@@ -269,6 +269,14 @@ def _added(add: OnnxNodes, node: Any, inputs: list[str]) -> str:
 
 LaidOut: TypeAlias = Sequence[np.ndarray]  # the inputs of a graph: `RowLayout.of`
 LOUDEST = 96  # one in so many units stays float32
+# Tensors of a layer -> the axis of its units. The bias of what comes out is added once.
+UNITS = {
+    "intermediate.dense.weight": 0,
+    "intermediate.dense.bias": 0,
+    "intermediate.gate.weight": 0,
+    "intermediate.gate.bias": 0,
+    "output.dense.weight": 1,
+}
 SMOOTHED = 0.7  # of the differing sizes of inputs, how much the weights take over
 
 
@@ -287,12 +295,10 @@ def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
     return texts
 
 
-def loud_units(
-    weights: Weights, spec: ModelSpec, sample: Sequence[LaidOut]
-) -> dict[int, np.ndarray]:
-    """Return for each layer which units of its feed-forward block are the loudest in a sample.
+def loud_apart(weights: Weights, spec: ModelSpec, sample: Sequence[LaidOut]) -> Weights:
+    """Return weights in which the loudest units of feed-forward blocks have tensors of their own.
 
-    Raises ModelError for numbers that cannot be rounded.
+    They are the loudest in a sample. Raises ModelError for numbers that cannot be rounded.
     """
     net = OpenvinoNetwork(weights)
     built(net, replace(spec, reading=Reading(spec.reading.layers)))
@@ -312,11 +318,16 @@ def loud_units(
                     "bertcli inspect --verify checks the weights",
                 )
             reach[layer] = np.maximum(reach.get(layer, 0), size)
-    masks = {}
+    arrays = {**weights.arrays}
     for layer, size in reach.items():
-        masks[layer] = np.zeros(len(size), bool)
-        masks[layer][np.argsort(-size, kind="stable")[: max(1, len(size) // LOUDEST)]] = True
-    return masks
+        loud, start = np.zeros(len(size), bool), f"bert.encoder.layer.{layer}."
+        loud[np.argsort(-size, kind="stable")[: max(1, len(size) // LOUDEST)]] = True
+        for name, axis in UNITS.items():
+            if net.has(start + name):
+                array = net.array(start + name)
+                arrays[start + name] = np.compress(~loud, array, axis)
+                arrays[f"{start}{LOUD}{name}"] = np.compress(loud, array, axis)
+    return replace(weights, arrays=arrays)
 
 
 def quantized(library: Any, graph: Any, sample: Sequence[LaidOut]) -> Any:

@@ -37,12 +37,11 @@ if TYPE_CHECKING:
 Node: TypeAlias = Any  # an output of an operation of OpenVINO
 Stored: TypeAlias = "Callable[[OpenvinoNetwork, Batch], Node]"  # the graph of a file
 Numbers: TypeAlias = "np.ndarray | list[int] | int | float"  # a constant
-Units: TypeAlias = "np.ndarray | None"  # a mask of those that are computed; None is all
 
 OPERATIONS = "opset15"
 HIDDEN = -1e30  # added to the score of what is no token: its share of attention is 0
 SMALL = 64  # bytes of a constant that is a shape or an axis, and no table
-LOUD = "loud_"  # how the names of products begin that stay float32 where others are 8 bits
+LOUD = "loud."  # in names of products that stay float32 where others are 8 bits
 USUAL: Mapping[str, Mapping[str, Any]] = {  # attributes, unless others are given
     "Reshape": {"special_zero": False},
     "MatMul": {"transpose_a": False, "transpose_b": True},
@@ -65,8 +64,6 @@ class OpenvinoNetwork:
     """What nodes are made with, of one model."""
 
     weights: Weights
-    # Layer -> the units of its feed-forward block that are computed apart from the others.
-    loud: Mapping[int, np.ndarray] = field(default_factory=dict)
     widened: dict[int, Node] = field(default_factory=dict)  # layer -> its units, [1, T, units]
     shared: dict[Any, Node] = field(default_factory=dict)  # what several layers use
 
@@ -144,27 +141,12 @@ class OpenvinoNetwork:
 # --- operations on the last axis ---
 
 
-def linear(
-    net: OpenvinoNetwork,
-    x: Node,
-    name: str,
-    into: Units = None,
-    out_of: Units = None,
-    loud: bool = False,
-) -> Node:
-    """Map [..., in] to [..., out]; with masks, some of the units of either side alone."""
-    weight, bias = f"{name}.weight", f"{name}.bias"
-    has_bias = net.has(bias) and not (loud and out_of is not None)  # which the quiet ones add
-    if into is None and out_of is None:
-        matrix, vector = net.weight(weight), net.weight(bias) if has_bias else None
-    else:
-        rows, columns = (slice(None) if units is None else units for units in (into, out_of))
-        matrix = np.ascontiguousarray(net.array(weight)[rows][:, columns])
-        vector = net.array(bias)[rows] if has_bias else None
-    y = net("MatMul", x, matrix)
-    if loud:
-        y.get_node().set_friendly_name(f"{LOUD}{name}")
-    return y if vector is None else net("Add", y, vector)
+def linear(net: OpenvinoNetwork, x: Node, name: str) -> Node:
+    """Map [..., in] to [..., out]."""
+    y = net("MatMul", x, net.weight(f"{name}.weight"))
+    if LOUD in name:
+        y.get_node().set_friendly_name(name)
+    return net("Add", y, net.weight(f"{name}.bias")) if net.has(f"{name}.bias") else y
 
 
 def layer_norm(net: OpenvinoNetwork, x: Node, name: str) -> Node:
@@ -508,27 +490,21 @@ def distance_vectors(
 
 
 def feed_forward(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
-    """Expand [..., hidden], activate, project back; loud units apart, where some are known."""
-    loud = net.loud.get(layer)
-    if loud is None:
-        return block_of_units(net, layer, x)
-    quiet = block_of_units(net, layer, x, ~loud)
-    return net("Add", quiet, block_of_units(net, layer, x, loud, loud=True))
-
-
-def block_of_units(
-    net: OpenvinoNetwork, layer: int, x: Node, units: Units = None, loud: bool = False
-) -> Node:
-    """Map [..., hidden] to [..., hidden] through some of the units of a block, or all."""
+    """Expand [..., hidden], activate, project back; loud units apart, where some are."""
     name, act = f"bert.encoder.layer.{layer}", net.config.hidden_act
-    wide = linear(net, x, f"{name}.intermediate.dense", units, loud=loud)
-    if net.structure.gated:
-        gate = linear(net, x, f"{name}.intermediate.gate", units, loud=loud)
-        wide = net("Multiply", activated(net, gate, act), wide)
-    else:
-        wide = activated(net, wide, act)
-    net.widened[layer] = wide
-    return linear(net, wide, f"{name}.output.dense", None, units, loud)
+
+    def through(units: str) -> Node:
+        wide = linear(net, x, f"{name}.{units}intermediate.dense")
+        if net.structure.gated:
+            gate = linear(net, x, f"{name}.{units}intermediate.gate")
+            wide = net("Multiply", activated(net, gate, act), wide)
+        else:
+            wide = activated(net, wide, act)
+        net.widened[layer] = wide
+        return linear(net, wide, f"{name}.{units}output.dense")
+
+    apart = net.has(f"{name}.{LOUD}output.dense.weight")
+    return net("Add", through(""), through(LOUD)) if apart else through("")
 
 
 def encoder_layer(net: OpenvinoNetwork, batch: Batch, layer: int, x: Node) -> Node:

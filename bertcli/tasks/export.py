@@ -40,7 +40,7 @@ from bertcli.inference.cpu_engine import RowLayout
 from bertcli.inference.exported_graph import (
     VECTORS,
     calibration_texts,
-    loud_units,
+    loud_apart,
     named_model,
     padded_batch,
     padded_scores,
@@ -188,12 +188,11 @@ def export(
     texts = calibration_texts(spec, config)
     held_out = texts[::HELD_OUT]
     weights = read_weights(spec.folder, spec.kind, False if spec.kind == "BertModel" else None)
-    loud = {}
     if library:
         texts = [text for at, text in enumerate(texts) if at % HELD_OUT]
         layout = RowLayout(Reading(), config.most_tokens)
-        loud = loud_units(weights, spec, [layout.of(text) for text in texts])
-    net = OpenvinoNetwork(rounded(weights) if options.dtype == "bfloat16" else weights, loud)
+        weights = loud_apart(weights, spec, [layout.of(text) for text in texts])
+    net = OpenvinoNetwork(rounded(weights) if options.dtype == "bfloat16" else weights)
     batch = padded_batch(net)
     if isinstance(model, Embedder):
         outputs = sentence_outputs(net, batch, model)
