@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 from math import inf, isfinite, prod
 from pathlib import Path
-from sys import float_info
 from typing import Any, NamedTuple
 
 from bertcli.errors import InputError
@@ -130,26 +129,27 @@ def _cell(text: Any) -> Any:
 def _of_records(
     blocks: Iterable[list[tuple[str, dict[str, Any]]]], report: FileReport
 ) -> Iterator[ArrayPart]:
+    import numpy
+
     report.records = 0
     for records in blocks:
         report.records += len(records)
-        vectors_of: dict[str, list[list[float]]] = {}
-        for _, record in records:
+        vectors_of: dict[str, list[Any]] = {}
+        for where, record in records:
             for name, value in record.items():
                 vectors = [] if name in SPANS else _vectors(value)
-                vectors_of.setdefault(name, []).extend(vectors)
+                try:
+                    arrays = [numpy.array(vector, numpy.float64) for vector in vectors]
+                except OverflowError:
+                    raise InputError(f"{where}: field {name!r} holds too large numbers") from None
+                vectors_of.setdefault(name, []).extend(arrays)
                 kind = type(value).__name__.replace("NoneType", "null")
                 kind = "numbers" if vectors else kind
                 before = report.fields.get(name, kind)
                 alike = before in (kind, "null") or kind == "null"
                 report.fields[name] = kind if alike else "mixed"
-        for name, rows in vectors_of.items():
-            try:
-                for block in _stacked(rows):
-                    yield ArrayPart(name, "JSON", None, block)
-            except OverflowError:
-                where = next(where for where, record in records if _overflows(record.get(name)))
-                raise InputError(f"{where}: field {name!r} holds too large numbers") from None
+        for name, arrays in vectors_of.items():
+            yield from _parts(name, "JSON", arrays)
 
 
 def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
@@ -160,8 +160,7 @@ def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
         report.records, report.fields = table.count, table.kinds
         lists = [name for name in table.vector_columns if name not in SPANS]
         for name, kind, vectors in table.vectors(lists, ROWS):
-            for block in _stacked(vectors):
-                yield ArrayPart(name, kind, None, block)
+            yield from _parts(name, kind, vectors)
 
 
 def _vectors(value: Any, deep: int = 3) -> list[list[float]]:
@@ -177,19 +176,12 @@ def _vectors(value: Any, deep: int = 3) -> list[list[float]]:
     return [*chain(*inner)] if all(inner) else []
 
 
-def _overflows(value: Any) -> bool:
-    numbers = chain(*_vectors(value))
-    return any(type(number) is int and abs(number) > float_info.max for number in numbers)
-
-
-def _stacked(vectors: Sequence[Any]) -> Iterator[Any]:
-    """Yield vectors as blocks, those behind each other that are of one length together."""
+def _parts(name: str, kind: str, vectors: Sequence[Any]) -> Iterator[ArrayPart]:
+    """Yield vectors, those behind each other that are of one length together."""
     import numpy
 
     for _, rows in groupby(vectors, len):
-        with numpy.errstate(invalid="ignore"):  # a NaN of float32 that signals
-            block = numpy.array([*rows], numpy.float64)
-        yield block
+        yield ArrayPart(name, kind, None, numpy.stack([*rows]))
 
 
 # --- the report ---
@@ -209,6 +201,27 @@ SUFFIXES = {suffix: suffix for suffix in SOURCES} | {  # at the end of a name ->
 FILE_SUFFIXES = tuple(SUFFIXES)
 
 
+class Extent:
+    """How far some numbers reach: a sum that is too large has no mean."""
+
+    def __init__(self) -> None:
+        self.count, self.total, self.least, self.largest = 0, 0.0, inf, -inf
+
+    def add(self, numbers: Any) -> None:
+        """Add a numpy array."""
+        if numbers.size:
+            self.count, self.total = self.count + numbers.size, self.total + float(numbers.sum())
+            self.least = min(self.least, float(numbers.min()))
+            self.largest = max(self.largest, float(numbers.max()))
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return the measures as JSON values."""
+        if not self.count:
+            return dict.fromkeys(("min", "mean", "max"))
+        mean = self.total / self.count if isfinite(self.total) else None
+        return {"min": self.least, "mean": mean, "max": self.largest}
+
+
 class ArrayStatistics:
     """The numbers of an array, and the norms of its rows.
 
@@ -216,9 +229,7 @@ class ArrayStatistics:
     """
 
     def __init__(self, part: ArrayPart) -> None:
-        self.part = part
-        self.numbers: list[Extent] = []  # of what is finite, a block each
-        self.norms: list[Extent] = []
+        self.part, self.finite, self.norms = part, Extent(), Extent()
         self.count = self.nan = self.vectors = 0
         self.widths: set[int] = set()
 
@@ -233,48 +244,26 @@ class ArrayStatistics:
             values = block.astype(numpy.float64)
             finite = numpy.isfinite(values)
             self.nan += int(numpy.isnan(values).sum())
-            self.numbers += _extent(values[finite])
+            self.finite.add(values[finite])
             if self.part.rows and block.size:
-                self.norms += _extent(numpy.linalg.norm(values[finite.all(axis=1)], axis=1))
+                self.norms.add(numpy.linalg.norm(values[finite.all(axis=1)], axis=1))
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as JSON values; rows of different lengths have "min..max"."""
-        part, widths = self.part, sorted(self.widths)
+        part, widths, norm = self.part, sorted(self.widths), self.norms.to_json()
         width = widths[0] if len(widths) == 1 else f"{widths[0]}..{widths[-1]}" if widths else 0
-        finite, numbers = _range(self.numbers)
-        measured, norm = _range(self.norms)
         return {
             "name": part.name,
             "dtype": part.dtype,
             "shape": [self.vectors, width] if part.shape is None else part.shape,
             "numbers": self.count,
             "nan": self.nan,
-            "inf": self.count - self.nan - finite,
-            **numbers,
+            "inf": self.count - self.nan - self.finite.count,
+            **self.finite.to_json(),
             "vectors": self.vectors if part.rows else None,
-            "not_finite": self.vectors - measured if part.rows else None,
+            "not_finite": self.vectors - self.norms.count if part.rows else None,
             "norm": None if norm["mean"] is None else norm,
         }
-
-
-Extent = tuple[int, float, float, float]  # of numbers: how many, their sum, least and largest
-
-
-def _extent(numbers: Any) -> list[Extent]:
-    """Return the extent of a numpy array, if there is any number."""
-    if not numbers.size:
-        return []
-    return [(numbers.size, float(numbers.sum()), float(numbers.min()), float(numbers.max()))]
-
-
-def _range(extents: Sequence[Extent]) -> tuple[int, dict[str, float | None]]:
-    """Return the count of all numbers, and measures; a sum that is too large has no mean."""
-    if not extents:
-        return 0, {"min": None, "mean": None, "max": None}
-    counts, sums, lows, highs = zip(*extents, strict=True)
-    count, total = sum(counts), sum(sums)
-    mean = total / count if isfinite(total) else None
-    return count, {"min": min(lows), "mean": mean, "max": max(highs)}
 
 
 def inspect_file(path: Path) -> FileReport:

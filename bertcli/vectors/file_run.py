@@ -51,6 +51,7 @@ from bertcli.vectors.formats import (
     FIELDS,
     ID,
     INDEX,
+    RANGED,
     RAW,
     ROW,
     START,
@@ -60,11 +61,12 @@ from bertcli.vectors.formats import (
     Row,
     Rows,
     at_precision,
+    check_values,
     make,
     metas,
+    refuse_format,
     refuse_long_ids,
 )
-from bertcli.vectors.precision import RANGED, check_values, refuse_dense
 from bertcli.vectors.reading import Aside, floats
 from bertcli.vectors.run_folder import JOURNAL, WHOLE, RunFiles
 
@@ -155,13 +157,6 @@ class Target:
             )
         if self.form not in WRITERS:
             raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
-        if self.terms:
-            refuse_dense(self.form)
-        if self.many and self.form == "csv":
-            raise UsageError(
-                "csv holds one vector per row, and each text has several",
-                "use -f jsonl, parquet or npy",
-            )
         if self.path.is_dir():
             raise OutputError(f"{self.path}: is a folder", "name a file in it")
         if os.path.islink(os.path.realpath(self.path)):
@@ -306,6 +301,7 @@ class FileRun:
 
     def __post_init__(self) -> None:
         embedder = self.embedder
+        refuse_format(self.target.form, embedder.options)
         self.consumed = embedder.extra.read_by(self.reader)
         self.target = replace(
             self.target,

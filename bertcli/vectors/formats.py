@@ -29,8 +29,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bertcli.errors import OutputError
+from bertcli.errors import OutputError, PrecisionError, UsageError
 from bertcli.files import safetensors
 from bertcli.files.arrays import header_of, npz_archive
 from bertcli.files.jsonl import json_of
@@ -40,15 +41,16 @@ from bertcli.files.tables import NumbersText, TableHeader, fields_of
 from bertcli.files.typed_json import parse, parse_lines
 from bertcli.files.writers import open_output, writer_of
 from bertcli.records.records import carried
-from bertcli.vectors.precision import RANGED, quantize, ranges_of, refuse_stream
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedded import EmbeddedBlock
+    from bertcli.embedding.options import EmbedOptions
     from bertcli.embedding.sparse import TermNames
 
 Convert = Callable[[np.ndarray], np.ndarray]
 Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several
 Row = dict[str, Any]
+Floats = NDArray[np.float32]
 
 RAW, FIELDS, INDEX = "vectors", "fields", "index"  # files that rows are kept in until then
 START, STOP = "start", "stop"
@@ -409,6 +411,31 @@ def metas(block: EmbeddedBlock) -> list[Row]:
     return written
 
 
+STREAMED = ("jsonl", "csv")
+WITH_TERMS = ("jsonl", "npz", "parquet")  # formats of sparse vectors
+
+
+def refuse_format(form: str, options: EmbedOptions) -> None:
+    """Raise UsageError for a format that does not hold what texts become."""
+    if form == "csv" and options.per_token:
+        raise UsageError(
+            "csv holds one vector per row, and each text has several",
+            "use -f jsonl, parquet or npy",
+        )
+    if options.sparse and form not in WITH_TERMS:
+        raise UsageError(
+            f"--sparse: weights of terms cannot be written as {form}",
+            f"one of {', '.join(WITH_TERMS)}",
+        )
+
+
+def refuse_stream(form: str, precision: str) -> None:
+    """Raise OutputError for what is made of all rows together."""
+    if form not in STREAMED or precision in RANGED:
+        what = form if form not in STREAMED else f"--precision {precision}"
+        raise OutputError(f"{what} cannot be streamed", "use -o FILE")
+
+
 @contextmanager
 def stdout_writer(
     form: str, precision: str = "float32", terms: TermNames | None = None
@@ -430,3 +457,100 @@ def stdout_writer(
             write(cells(rows, vectors) if form == "csv" else lines(rows, vectors, terms))
 
         yield put
+
+
+# --- smaller numbers, with the bytes of sentence-transformers 6.2, quantize_embeddings ---
+
+PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
+RANGED = ("int8", "uint8")  # precisions that need the range of every dimension
+BUCKETS = 255  # steps between the least and the greatest value of a dimension
+
+
+def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> NDArray[np.generic]:
+    """Return vectors [..., D] in another precision; binary ones have ceil(D / 8) bytes.
+
+    int8 and uint8 need ``ranges`` [2, D], the least and the greatest value of each dimension.
+    Values outside of them become the nearest that can be had. Raises PrecisionError for a value
+    that float16 cannot hold.
+    """
+    match precision:
+        case "float32":
+            return vectors.astype(np.float32, copy=False)
+        case "float16":
+            check_values(vectors, precision)
+            return vectors.astype(np.float16)
+        case "int8" | "uint8":
+            least, step = _steps(precision, ranges)
+            bucket: Floats = np.clip(np.floor((vectors - least) / step), 0, BUCKETS)
+            return (
+                bucket.astype(np.uint8) if precision == "uint8" else (bucket - 128).astype(np.int8)
+            )
+        case "binary":
+            return (np.packbits(vectors > 0, axis=-1) ^ 0x80).view(np.int8)
+        case "ubinary":
+            return np.packbits(vectors > 0, axis=-1)
+        case unknown:
+            raise UsageError(f"unknown --precision {unknown!r}", f"one of {', '.join(PRECISIONS)}")
+
+
+def restore(
+    vectors: NDArray[np.generic], precision: str, ranges: Floats | None = None, dim: int = 0
+) -> Floats:
+    """Return vectors of bytes or bits in float32: the middle of each bucket, or -1 and 1 for a bit.
+
+    ``dim`` is the number of dimensions that were packed into bits.
+    """
+    if precision in RANGED:
+        least, step = _steps(precision, ranges)
+        shift = np.float32(128.5 if precision == "int8" else 0.5)
+        return ((vectors.astype(np.float32) + shift) * step + least).astype(np.float32)
+    packed = vectors.view(np.uint8) ^ (0x80 if precision == "binary" else 0)
+    bits = np.unpackbits(packed.astype(np.uint8), axis=-1, count=dim or None)
+    return bits.astype(np.float32) * 2 - 1
+
+
+def ranges_of(blocks: Iterable[Floats]) -> Floats:
+    """Return the least and greatest values of each dimension [2, D], of vectors [n, D].
+
+    Raises PrecisionError for fewer than two vectors.
+    """
+    rows, low, high = 0, np.float32(np.inf), np.float32(-np.inf)
+    for vectors in filter(len, blocks):
+        rows += len(vectors)
+        low, high = np.minimum(low, vectors.min(axis=0)), np.maximum(high, vectors.max(axis=0))
+    if rows < 2:
+        raise too_few(rows)
+    return np.stack((low, high))
+
+
+def too_few(rows: int) -> PrecisionError:
+    """Return the error for so few vectors that their dimensions have no ranges."""
+    return PrecisionError(
+        f"int8 and uint8 need the range of at least two vectors, not {rows}",
+        "give more texts, or --precision float16",
+    )
+
+
+def check_values(vectors: Floats, precision: str) -> None:
+    """Raise PrecisionError for a value that float16 cannot hold, where that is the precision."""
+    if precision != "float16":
+        return
+    largest = float(np.finfo(np.float16).max)
+    beyond = np.isfinite(vectors) & (np.abs(vectors) > largest)
+    if beyond.any():
+        extreme = float(np.abs(vectors[beyond]).max())
+        raise PrecisionError(
+            f"a value of {extreme:.6g} is too large for float16", "use --precision float32"
+        )
+
+
+def _steps(precision: str, ranges: Floats | None) -> tuple[Floats, Floats]:
+    """Return the least value and the width of a bucket for each dimension; a constant has 1."""
+    if ranges is None:
+        raise UsageError(
+            f"--precision {precision} needs the ranges of the values",
+            "calibrate on a sample of the vectors",
+        )
+    ranges = ranges.astype(np.float32, copy=False)
+    step = (ranges[1] - ranges[0]) / BUCKETS
+    return ranges[0], np.where(step == 0, np.float32(1), step).astype(np.float32, copy=False)

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.vectors.precision import quantize, restore
+from bertcli.vectors.formats import quantize, restore
 from bertcli.vectors.reading import Array, Aside, stored
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first

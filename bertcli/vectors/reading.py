@@ -28,8 +28,17 @@ from bertcli.files.typed_json import JsonObject, is_regular, kind_of, read_value
 from bertcli.files.writers import TENSORS
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source
-from bertcli.vectors.formats import INDICES, START, STOP, TERMS, VALUES, VECTORS
-from bertcli.vectors.precision import PRECISIONS, RANGED, restore
+from bertcli.vectors.formats import (
+    INDICES,
+    PRECISIONS,
+    RANGED,
+    START,
+    STOP,
+    TERMS,
+    VALUES,
+    VECTORS,
+    restore,
+)
 from bertcli.vectors.run_folder import RunFiles
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from bertcli.inference.compute import options_from
 from bertcli.inference.progress import InLog, Ran
 from bertcli.records.records import Record
 from bertcli.vectors.embed_run import RecordVectors
+from bertcli.vectors.formats import PRECISIONS, RANGED, quantize, ranges_of
 from bertcli.vectors.nearest import unit
-from bertcli.vectors.precision import PRECISIONS, RANGED, quantize, ranges_of
 from bertcli.vectors.search import DOCUMENT, QUERY, prompted
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from test_search import TINY, nearest, normal
 
 from bertcli.errors import InputError
 from bertcli.vectors import nearest as searching
+from bertcli.vectors.formats import quantize, restore
 from bertcli.vectors.nearest import Nearest, add_packed
-from bertcli.vectors.precision import quantize, restore
 
 
 def stored(path, vectors, precision):

@@ -17,8 +17,7 @@ from vector_sink import open_vectors
 from bertcli.errors import OutputError
 from bertcli.vectors import formats
 from bertcli.vectors.file_run import Target
-from bertcli.vectors.formats import WRITERS
-from bertcli.vectors.precision import PRECISIONS, quantize, ranges_of
+from bertcli.vectors.formats import PRECISIONS, WRITERS, quantize, ranges_of
 
 FORMS = list(WRITERS)
 MODEL = {"model": {"id": "tiny", "weights": "ab12"}, "options": {"pooling": "mean", "layers": [-1]}}

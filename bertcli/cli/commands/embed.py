@@ -224,15 +224,10 @@ def _check(
     options: EmbedOptions,
 ) -> None:
     """Raise UsageError for an output that is not possible, before a model is loaded."""
-    from bertcli.vectors.precision import RANGED, refuse_dense, refuse_stream, too_few
+    from bertcli.vectors.formats import RANGED, refuse_format, refuse_stream, too_few
 
-    if options.sparse and form != "table":
-        refuse_dense(form)
-    if form == "csv" and options.per_token:
-        raise UsageError(
-            "csv holds one vector per row, and each text has several",
-            "use -f jsonl, parquet or npy",
-        )
+    if form != "table":
+        refuse_format(form, options)
     if output.output is not None:
         if precision in RANGED and len(source.texts or ()) == 1 and not options.several:
             raise too_few(1)
