@@ -74,8 +74,8 @@ def engines(folder: Path, count: int, repeats: int, threads: int) -> dict[str, f
 
 def stages(path: Path, threads: int) -> dict[str, float]:
     """Return the seconds a text takes in each stage, and the bytes that come and go."""
-    from bertcli.embedding.embedded import EmbeddedBlock
     from bertcli.embedding.embedder import Embedder, EmbedOptions
+    from bertcli.embedding.pooling import EmbeddedBlock
     from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
     from bertcli.inference.devices import use_threads
     from bertcli.records.reader import Reader
@@ -108,8 +108,8 @@ def stages(path: Path, threads: int) -> dict[str, float]:
 def _written(windows: Sequence[Any]) -> tuple[float, int]:
     """Write embedded windows as Parquet; return the seconds, and the bytes of the file."""
     from bertcli.vectors.file_run import Target
-    from bertcli.vectors.fingerprint import Inputs
     from bertcli.vectors.formats import metas
+    from bertcli.vectors.run_folder import Inputs
 
     with tempfile.TemporaryDirectory() as folder:
         target = Target(Path(folder) / "out.parquet", "parquet")

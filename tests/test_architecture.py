@@ -63,7 +63,7 @@ checkpoints/comparison checkpoints/weights
 embedding/__init__
 inference/static_engine
 embedding/sentence_modules
-embedding/embedder embedding/embedded
+embedding/embedder
 embedding/options embedding/pooling embedding/sentence_config
 embedding/late_interaction embedding/sparse
 inference/__init__ inference/compute inference/cpu_engine inference/graph inference/exported_graph

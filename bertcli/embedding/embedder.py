@@ -22,18 +22,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
-from bertcli.embedding.embedded import (
+from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
+from bertcli.embedding.pooling import (
     COLUMNS,
     PLACES,
     TOKEN_COLUMNS,
     EmbeddedBlock,
+    Pooling,
     TokenVectors,
+    finish,
     joined,
+    pool_windows,
     pool_words,
+    split,
     words_of,
 )
-from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
-from bertcli.embedding.pooling import Pooling, finish, pool_windows, split
 from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.embedding.sentence_modules import (
     VectorModule,

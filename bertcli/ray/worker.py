@@ -25,7 +25,14 @@ from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import WINDOW, Task, TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.vectors.run_folder import RunFiles, not_resumable, object_in, put_json, refuse_changes
+from bertcli.vectors.run_folder import (
+    RunFiles,
+    made_by,
+    not_resumable,
+    object_in,
+    put_json,
+    refuse_changes,
+)
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
@@ -212,8 +219,6 @@ class EmbedJob(_Job):
 
     def made_by(self, loaded: Embedder) -> dict[str, Any]:
         """Return what the bytes of vectors depend on, besides the texts."""
-        from bertcli.vectors.fingerprint import made_by
-
         return {**made_by(loaded), "precision": self.precision}
 
     def max_length(self, loaded: Embedder) -> int:

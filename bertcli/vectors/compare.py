@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertcli.errors import BertcliError, InputError, counted
+from bertcli.vectors.nearest import unit
 from bertcli.vectors.reading import ROWS, Array, Aside, floats, precision_of, stored
 
 WORST = 5
@@ -181,7 +182,7 @@ def _compare_widths(agreement: Agreement, a: Array, b: Array, worst: int) -> Non
     agreement.not_finite = int((~whole).sum())
     keys = np.random.default_rng(SEED).random(len(a))
     chosen = np.sort(np.argsort(keys, kind="stable")[:SAMPLE])
-    x, y = (_unit(vectors[chosen[whole[chosen]]].astype(np.float32)) for vectors in (a, b))
+    x, y = (unit(vectors[chosen[whole[chosen]]]).astype(np.float32) for vectors in (a, b))
     rows = len(x)
     nearest = max(0, min(NEIGHBOURS, rows - 1))
     seed = SEED if len(a) > SAMPLE else None
@@ -208,8 +209,3 @@ def _compare_widths(agreement: Agreement, a: Array, b: Array, worst: int) -> Non
         correlation = max(-1.0, min(1.0, covariance / prod(variances) ** 0.5))
     overlap = shared / (rows * nearest)
     agreement.similarity = SimilarityAgreement(correlation, overlap, nearest, rows, seed)
-
-
-def _unit(vectors: Array) -> Array:
-    unit: Array = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return unit

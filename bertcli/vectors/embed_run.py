@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.embedding.embedded import EmbeddedBlock
 from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.pooling import EmbeddedBlock
 from bertcli.inference.progress import Advance, Ran, Step
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.source import Source

@@ -32,9 +32,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.checkpoints.scan import model_files
-from bertcli.embedding.embedded import EmbeddedBlock
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.pooling import split
+from bertcli.embedding.pooling import EmbeddedBlock, split
 from bertcli.errors import OutputError, PrecisionError, UsageError
 from bertcli.files.atomic import explained
 from bertcli.files.jsonl import objects_of, to_lines
@@ -45,7 +44,6 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import PLACE, TokenBlock
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
-from bertcli.vectors.fingerprint import InputDigest, Inputs, TextDigests, made_by
 from bertcli.vectors.formats import (
     DIGEST,
     FIELDS,
@@ -68,7 +66,15 @@ from bertcli.vectors.formats import (
     refuse_long_ids,
 )
 from bertcli.vectors.reading import Aside, floats
-from bertcli.vectors.run_folder import JOURNAL, WHOLE, RunFiles
+from bertcli.vectors.run_folder import (
+    JOURNAL,
+    WHOLE,
+    InputDigest,
+    Inputs,
+    RunFiles,
+    TextDigests,
+    made_by,
+)
 
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames

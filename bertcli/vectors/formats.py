@@ -43,8 +43,8 @@ from bertcli.files.writers import open_output, writer_of
 from bertcli.records.records import carried
 
 if TYPE_CHECKING:
-    from bertcli.embedding.embedded import EmbeddedBlock
     from bertcli.embedding.options import EmbedOptions
+    from bertcli.embedding.pooling import EmbeddedBlock
     from bertcli.embedding.sparse import TermNames
 
 Convert = Callable[[np.ndarray], np.ndarray]

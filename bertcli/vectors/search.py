@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, is_static, read_config
-from bertcli.embedding.embedded import EmbeddedBlock
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.pooling import EmbeddedBlock
 from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.embedding.sparse import has_routes
@@ -45,7 +45,6 @@ from bertcli.records.windows import windows
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.embed_run import EmbedRun, RecordVectors
 from bertcli.vectors.file_run import FileRun, Target
-from bertcli.vectors.fingerprint import InputDigest, numbers_of, tokenizer_of, weights_of
 from bertcli.vectors.formats import (
     DIGEST,
     IDS,
@@ -59,7 +58,7 @@ from bertcli.vectors.formats import (
     VECTORS,
     WRITTEN,
 )
-from bertcli.vectors.nearest import DIGITS, Match, MaxSim, Nearest, TermProducts, add_packed
+from bertcli.vectors.nearest import DIGITS, MaxSim, Nearest, TermProducts, add_packed
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
@@ -73,7 +72,15 @@ from bertcli.vectors.reading import (
     stored_terms,
     stored_tokens,
 )
-from bertcli.vectors.run_folder import RunFiles, end_killed, refuse_changed_file
+from bertcli.vectors.run_folder import (
+    InputDigest,
+    RunFiles,
+    end_killed,
+    numbers_of,
+    refuse_changed_file,
+    tokenizer_of,
+    weights_of,
+)
 
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
@@ -189,9 +196,14 @@ class SearchOptions:
 class Hit(NamedTuple):
     """A row of the corpus, and its text and fields as far as they are there."""
 
-    match: Match
-    id: Any
+    row: int
+    score: float
     record: Record
+
+    @property
+    def id(self) -> Any:
+        """The id of its text or its vector, else its own number."""
+        return self.row if self.record.id is None else self.record.id
 
     @property
     def text(self) -> str | None:
@@ -200,7 +212,7 @@ class Hit(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """Return what is written."""
-        row = {"row": self.match.row, "id": self.id, "score": self.match.score}
+        row = {"row": self.row, "id": self.id, "score": self.score}
         if self.text is not None:
             row["text"] = self.record.text
         return row | carried(row, self.record, ("query", "rank"))
@@ -227,7 +239,7 @@ class Answer(NamedTuple):
         """Return what is written to a table: a row for each hit."""
         query = self.query.text
         return [
-            {"query": query, "rank": rank, "score": hit.match.score} | hit.fields()
+            {"query": query, "rank": rank, "score": hit.score} | hit.fields()
             for rank, hit in enumerate(self.hits, 1)
         ]
 
@@ -400,14 +412,9 @@ class PassingSearch:
 
 
 def answers_of(queries: Sequence[Record], nearest: Collector, texts: Texts) -> list[Answer]:
-    """Return what was found; a row has the id of its text or its vector, else its own number."""
-
-    def hit(match: Match) -> Hit:
-        record = texts.get(match.row, NO_TEXT)
-        return Hit(match, match.row if record.id is None else record.id, record)
-
+    """Return what was found."""
     return [
-        Answer(query, [*map(hit, best)])
+        Answer(query, [Hit(*match, texts.get(match.row, NO_TEXT)) for match in best])
         for query, best in zip(queries, nearest.matches(), strict=True)
     ]
 

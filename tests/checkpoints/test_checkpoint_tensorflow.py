@@ -31,7 +31,7 @@ from bertcli.models.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
 )
-from bertcli.vectors.fingerprint import weights_of
+from bertcli.vectors.run_folder import weights_of
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Rows straight to a file of vectors, without a model."""
 
-from bertcli.vectors.fingerprint import Inputs
+from bertcli.vectors.run_folder import Inputs
 
 
 def open_vectors(target, fingerprint):

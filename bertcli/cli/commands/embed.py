@@ -44,8 +44,8 @@ from bertcli.hub import MODEL_FILES
 from bertcli.tokenizing.columns import PLACE
 
 if TYPE_CHECKING:
-    from bertcli.embedding.embedded import Embedded
     from bertcli.embedding.embedder import Embedder
+    from bertcli.embedding.pooling import Embedded
     from bertcli.ray.run import Pool
     from bertcli.ray.worker import Model, ShardJob
     from bertcli.records.reader import Reader

@@ -33,7 +33,7 @@ from bertcli.tasks.results import Result, flat_rows
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertcli.embedding.embedded import Embedded
+    from bertcli.embedding.pooling import Embedded
     from bertcli.embedding.sparse import TermNames
     from bertcli.tasks.results import Result
     from bertcli.tokenizing.columns import Encoded
@@ -455,8 +455,7 @@ def answer_view(answer: Answer, *, numbered: bool = False) -> RenderableType:
     """Draw the nearest texts of a query, the nearest first; ``numbered`` from 1, and shortened."""
     drawn = []
     for rank, hit in enumerate(answer.hits, 1):
-        record = hit.record._replace(id=hit.id)
-        row = hit_row(hit.match.score, hit.match.row, record, HIT if numbered else LONGEST)
+        row = hit_row(hit.score, hit.row, hit.record, HIT if numbered else LONGEST)
         drawn.append({"#": rank, **row} if numbered else row)
     title = "" if numbered else str(answer.query.text)
     return rows_table(drawn, title=title, leading=1) if drawn else Group(title, "no results")
