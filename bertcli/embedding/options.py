@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from bertcli.embedding.sentence_config import MODES, Sentence
-from bertcli.errors import UsageError
+from bertcli.errors import OutputError, PrecisionError, UsageError
 from bertcli.files.typed_json import whole_number
 from bertcli.inference.compute import Compute
 from bertcli.records.records import Record, Text, TextBlock
@@ -24,6 +24,10 @@ POOLINGS = tuple(MODES.values())  # these may be concatenated
 ALONE = ("auto", "pooler", "none")
 WORD_POOLINGS = ("first", "last", "mean", "max")  # of the tokens of a word
 
+PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
+RANGED = ("int8", "uint8")  # precisions that need the range of every dimension
+STREAMED = ("jsonl", "csv")
+WITH_TERMS = ("jsonl", "npz", "parquet")  # formats of sparse vectors
 
 LEAST = {  # of what is a whole number
     **dict.fromkeys(("top_terms", "dim", "max_length", "window", "threads", "batch_tokens"), 1),
@@ -203,3 +207,32 @@ def prepared(
     texts = [[*words, *text] if isinstance(text, list) else prompt + text for text in block.texts]
     pairs = block.pairs and [None if pair is None else change(pair) for pair in block.pairs]
     return replace(block, texts=list(map(change, texts)), pairs=pairs)
+
+
+def refuse_format(form: str, options: EmbedOptions) -> None:
+    """Raise UsageError for a format that does not hold what texts become."""
+    if form == "csv" and options.per_token:
+        raise UsageError(
+            "csv holds one vector per row, and each text has several",
+            "use -f jsonl, parquet or npy",
+        )
+    if options.sparse and form not in WITH_TERMS:
+        raise UsageError(
+            f"--sparse: weights of terms cannot be written as {form}",
+            f"one of {', '.join(WITH_TERMS)}",
+        )
+
+
+def refuse_stream(form: str, precision: str) -> None:
+    """Raise OutputError for what is made of all rows together."""
+    if form not in STREAMED or precision in RANGED:
+        what = form if form not in STREAMED else f"--precision {precision}"
+        raise OutputError(f"{what} cannot be streamed", "use -o FILE")
+
+
+def too_few(rows: int) -> PrecisionError:
+    """Return the error for so few vectors that their dimensions have no ranges."""
+    return PrecisionError(
+        f"int8 and uint8 need the range of at least two vectors, not {rows}",
+        "give more texts, or --precision float16",
+    )

@@ -33,6 +33,7 @@ import numpy as np
 
 from bertcli.checkpoints.scan import model_files
 from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import RANGED, refuse_format
 from bertcli.embedding.pooling import EmbeddedBlock, split
 from bertcli.errors import OutputError, PrecisionError, UsageError
 from bertcli.files.atomic import explained
@@ -49,7 +50,6 @@ from bertcli.vectors.formats import (
     FIELDS,
     ID,
     INDEX,
-    RANGED,
     RAW,
     ROW,
     START,
@@ -62,7 +62,6 @@ from bertcli.vectors.formats import (
     check_values,
     make,
     metas,
-    refuse_format,
     refuse_long_ids,
 )
 from bertcli.vectors.reading import Aside, floats

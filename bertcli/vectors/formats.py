@@ -31,6 +31,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertcli.embedding.options import PRECISIONS, RANGED, refuse_stream, too_few
 from bertcli.errors import OutputError, PrecisionError, UsageError
 from bertcli.files import safetensors
 from bertcli.files.arrays import header_of, npz_archive
@@ -43,7 +44,6 @@ from bertcli.files.writers import open_output, writer_of
 from bertcli.records.records import carried
 
 if TYPE_CHECKING:
-    from bertcli.embedding.options import EmbedOptions
     from bertcli.embedding.pooling import EmbeddedBlock
     from bertcli.embedding.sparse import TermNames
 
@@ -411,31 +411,6 @@ def metas(block: EmbeddedBlock) -> list[Row]:
     return written
 
 
-STREAMED = ("jsonl", "csv")
-WITH_TERMS = ("jsonl", "npz", "parquet")  # formats of sparse vectors
-
-
-def refuse_format(form: str, options: EmbedOptions) -> None:
-    """Raise UsageError for a format that does not hold what texts become."""
-    if form == "csv" and options.per_token:
-        raise UsageError(
-            "csv holds one vector per row, and each text has several",
-            "use -f jsonl, parquet or npy",
-        )
-    if options.sparse and form not in WITH_TERMS:
-        raise UsageError(
-            f"--sparse: weights of terms cannot be written as {form}",
-            f"one of {', '.join(WITH_TERMS)}",
-        )
-
-
-def refuse_stream(form: str, precision: str) -> None:
-    """Raise OutputError for what is made of all rows together."""
-    if form not in STREAMED or precision in RANGED:
-        what = form if form not in STREAMED else f"--precision {precision}"
-        raise OutputError(f"{what} cannot be streamed", "use -o FILE")
-
-
 @contextmanager
 def stdout_writer(
     form: str, precision: str = "float32", terms: TermNames | None = None
@@ -461,8 +436,6 @@ def stdout_writer(
 
 # --- smaller numbers, with the bytes of sentence-transformers 6.2, quantize_embeddings ---
 
-PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
-RANGED = ("int8", "uint8")  # precisions that need the range of every dimension
 BUCKETS = 255  # steps between the least and the greatest value of a dimension
 
 
@@ -521,14 +494,6 @@ def ranges_of(blocks: Iterable[Floats]) -> Floats:
     if rows < 2:
         raise too_few(rows)
     return np.stack((low, high))
-
-
-def too_few(rows: int) -> PrecisionError:
-    """Return the error for so few vectors that their dimensions have no ranges."""
-    return PrecisionError(
-        f"int8 and uint8 need the range of at least two vectors, not {rows}",
-        "give more texts, or --precision float16",
-    )
 
 
 def check_values(vectors: Floats, precision: str) -> None:

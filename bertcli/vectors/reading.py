@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertcli.embedding.options import PRECISIONS, RANGED
 from bertcli.errors import InputError, OutputError
 from bertcli.files.arrays import StoredArray, open_array, open_arrays
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
@@ -30,8 +31,6 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.formats import (
     INDICES,
-    PRECISIONS,
-    RANGED,
     START,
     STOP,
     TERMS,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions, settled
+from bertcli.embedding.options import PRECISIONS, RANGED, EmbedOptions, settled
 from bertcli.embedding.sentence_config import SENTENCE
 from bertcli.errors import ModelError, UsageError, called_from_python
 from bertcli.files.atomic import whole_folder
@@ -30,7 +30,7 @@ from bertcli.inference.compute import options_from
 from bertcli.inference.progress import InLog, Ran
 from bertcli.records.records import Record
 from bertcli.vectors.embed_run import RecordVectors
-from bertcli.vectors.formats import PRECISIONS, RANGED, quantize, ranges_of
+from bertcli.vectors.formats import quantize, ranges_of
 from bertcli.vectors.nearest import unit
 from bertcli.vectors.search import DOCUMENT, QUERY, prompted
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bertcli.vectors.formats import PRECISIONS, quantize, ranges_of
+from bertcli.embedding.options import PRECISIONS
+from bertcli.vectors.formats import quantize, ranges_of
 
 THEIRS = [precision for precision in PRECISIONS if precision != "float16"]
 BYTES = ("int8", "uint8")

@@ -14,10 +14,11 @@ from numpy.testing import assert_array_equal
 from vector_files import vectors_in
 from vector_sink import open_vectors
 
+from bertcli.embedding.options import PRECISIONS, RANGED
 from bertcli.errors import OutputError
 from bertcli.vectors import formats
 from bertcli.vectors.file_run import Target
-from bertcli.vectors.formats import PRECISIONS, WRITERS, quantize, ranges_of
+from bertcli.vectors.formats import WRITERS, quantize, ranges_of
 
 FORMS = list(WRITERS)
 MODEL = {"model": {"id": "tiny", "weights": "ab12"}, "options": {"pooling": "mean", "layers": [-1]}}
@@ -61,7 +62,7 @@ def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypat
     assert_array_equal(found.astype(wanted.dtype), wanted, strict=True)
     assert manifest["shape"] == list(wanted.shape)
     assert manifest["dtype"] == wanted.dtype.name
-    if precision in formats.RANGED:
+    if precision in RANGED:
         assert_array_equal(np.float32(manifest["ranges"]["min"]), vectors.min(0))
         assert_array_equal(np.float32(manifest["ranges"]["max"]), vectors.max(0))
     if form in ("npy", "npz", "safetensors"):

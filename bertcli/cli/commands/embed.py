@@ -38,7 +38,15 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.embedding.options import ALONE, POOLINGS, EmbedOptions
+from bertcli.embedding.options import (
+    ALONE,
+    POOLINGS,
+    RANGED,
+    EmbedOptions,
+    refuse_format,
+    refuse_stream,
+    too_few,
+)
 from bertcli.errors import UsageError, counted
 from bertcli.hub import MODEL_FILES
 from bertcli.tokenizing.columns import PLACE
@@ -224,8 +232,6 @@ def _check(
     options: EmbedOptions,
 ) -> None:
     """Raise UsageError for an output that is not possible, before a model is loaded."""
-    from bertcli.vectors.formats import RANGED, refuse_format, refuse_stream, too_few
-
     if form != "table":
         refuse_format(form, options)
     if output.output is not None:
