@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain
-from queue import Empty, Queue, SimpleQueue
-from threading import Lock, Semaphore, Thread
+from queue import Empty, Queue
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 from bertcli.records.records import Record, TextBlock
@@ -14,7 +14,6 @@ from bertcli.records.records import Record, TextBlock
 T = TypeVar("T")
 R = TypeVar("R")
 
-DONE = object()
 CHARACTERS = 4 << 20  # of a window: some hundred MB once they are tokens
 
 
@@ -80,72 +79,39 @@ def ahead(
 ) -> Iterator[R]:
     """Yield ``work(item)`` of each item in their order, made by threads while the caller works.
 
-    ``most`` of them wait for the caller, besides one that each thread has in hand. All threads but
-    one work only when the caller has to wait: where it is the slower one, they would be in its way.
-    Items are taken by one thread at a time, so they may come from a generator. The first is worked
-    on in place, so a short input starts no thread. An error is raised where the item would have
-    been.
+    ``most`` of them wait for the caller, besides those that are in hand. Another thread takes the
+    items, so they may come from a generator that waits. The first is worked on in place, so a short
+    input starts no thread. An error is raised where the item would have been.
     """
     for first in items:
         yield work(first)
         break
     else:
         return
-    turns = _Turns(items, work, most)
-    for number in range(threads):
-        Thread(target=turns.run, args=(number > 0,), daemon=True).start()
+    from concurrent.futures import Future, ThreadPoolExecutor  # a short input needs none
+
+    turns: Queue[Future[R] | None] = Queue(most)
+    ended = Event()
+
+    def take() -> None:
+        try:
+            for item in items:
+                turns.put(pool.submit(work, item))
+                if ended.is_set():
+                    return
+            turns.put(None)
+        except BaseException as error:
+            turns.put(failed := Future())
+            failed.set_exception(error)
+
+    pool = ThreadPoolExecutor(threads)
+    Thread(target=take, daemon=True).start()
     try:
-        while (result := turns.next())[0] is not DONE:
-            yield result[0]
-        if result[1] is not None:
-            raise result[1]
+        while turn := turns.get():
+            yield turn.result()
     finally:
-        turns.end(threads)
-
-
-class _Turns:
-    """Items that several threads work on, and what they make of them, in the order of the items.
-
-    A turn gets what was made of an item and None, or DONE and the error that ends all, if any.
-    """
-
-    def __init__(self, items: Iterator[Any], work: Callable[[Any], Any], most: int) -> None:
-        self.items, self.work = items, work
-        self.queue: Queue[SimpleQueue[tuple[Any, BaseException | None]]] = Queue(most)
-        self.lock, self.waited, self.ended = Lock(), Semaphore(0), False
-
-    def next(self) -> tuple[Any, BaseException | None]:
-        """Return what the next turn got; where it has to be waited for, that is heard."""
-        turn = self.queue.get()
-        if turn.empty():
-            self.waited.release()
-        return turn.get()
-
-    def run(self, helps: bool) -> None:
-        """Work until there is no item, one cannot be had or worked on, or nobody asks for more.
-
-        One that ``helps`` takes an item when the caller has waited for another.
-        """
-        item: Any = None
-        while item is not DONE and not self.ended:
-            if helps:
-                self.waited.acquire()
-            turn: SimpleQueue[Any] = SimpleQueue()
-            try:
-                with self.lock:
-                    try:
-                        item = DONE if self.ended else next(self.items, DONE)
-                    finally:
-                        self.queue.put(turn)
-                turn.put((DONE if item is DONE else self.work(item), None))
-            except BaseException as error:
-                turn.put((DONE, error))
-                return
-
-    def end(self, threads: int) -> None:
-        """Let so many threads that wait go on, so that they end."""
-        self.ended = True
-        self.waited.release(threads)
+        ended.set()
+        pool.shutdown(wait=False, cancel_futures=True)
         with suppress(Empty):
             while True:
-                self.queue.get_nowait()
+                turns.get_nowait()
