@@ -100,6 +100,12 @@ def _to_utf8(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator
         offset += len(chunk)
 
 
+def suffix_of(path: str | Path) -> str:
+    """Return the suffix of a file in lower case; of one that is packed, that of what is in it."""
+    path = Path(path)
+    return (path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower()
+
+
 def stream_of(parts: Iterator[bytes], file: IO[bytes]) -> IO[bytes]:
     """Return a stream of these parts, none of them empty; closing it closes the ``file``."""
     return io.BufferedReader(Derived(parts, file), CHUNK)

@@ -23,7 +23,7 @@ from bertcli.files.atomic import unwritable, whole_file
 from bertcli.files.jsonl import NAMES, to_lines
 from bertcli.files.paths import refuse_inputs, refuse_stdout
 from bertcli.files.printable import printable
-from bertcli.files.streams import PACKED, packed
+from bertcli.files.streams import packed, suffix_of
 from bertcli.files.system_calls import silence
 from bertcli.files.tables import Row, lines_of
 
@@ -39,12 +39,12 @@ RAGGED = ("ragged npz", "ragged safetensors")
 
 def format_of(path: Path) -> str:
     """Return the format that a file name asks for. Raises OutputError for an unknown suffix."""
-    name = path.with_suffix("") if path.suffix.lower() in PACKED else path
-    if name.suffix.lower() not in SUFFIXES:
+    suffix = suffix_of(path)
+    if suffix not in SUFFIXES:
         raise OutputError(
             f"{path}: unknown format", f"known: {', '.join(SUFFIXES)}; or give --format"
         )
-    return SUFFIXES[name.suffix.lower()]
+    return SUFFIXES[suffix]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import SKIP, InputError, UsageError, counted
 from bertcli.files.paths import input_name
-from bertcli.files.streams import can_be_reread
+from bertcli.files.streams import can_be_reread, suffix_of
 from bertcli.files.typed_json import BadJsonError, kind_of, parse
 from bertcli.records.extra_ids import extra_ids
 from bertcli.records.reader import Reader
@@ -165,13 +165,10 @@ def examples_source(path: str, **options: Any) -> Source:
     text_field = options.get("text_field")
     names = (text_field,) if text_field else tuple(dict.fromkeys(form.text for form in FORMS))
     source = Source(paths=(path,), text_fields=names, single=True, sentences=True, keep="*")
-    if path == "-" and options.get("format", "auto") == "auto":
-        options["format"] = "jsonl"
-    if (
-        path.removesuffix(".gz").removesuffix(".zst").endswith(CONLL)
-        and options.get("format", "auto") == "auto"
-    ):
-        options["format"] = "conll"
+    if options.get("format", "auto") == "auto":
+        options["format"] = (
+            "jsonl" if path == "-" else "conll" if suffix_of(path) in CONLL else "auto"
+        )
     source = Source(**{**vars(source), **options})
     if source.format_of(path) == "txt":
         can_be_reread(path)  # or there is no such file
@@ -217,7 +214,7 @@ def _example(
         texts = _texts(record, named)
         target: Any
         if form == CLASSIFY:
-            target = _label(record, named.target)
+            target = _word(_field(record, named.target), record, named.target)
         elif form == MULTILABEL:
             target = _labels(record, named.target)
         elif form == ANSWER:
@@ -253,10 +250,6 @@ def _texts(record: Record, form: Form) -> Record:
     if form.needs_pair and not pair:
         raise InputError(f"{record.where}: field {form.pair!r} is missing or empty", SKIP)
     return checked(record._replace(pair=pair or None, extra=None), Source())
-
-
-def _label(record: Record, name: str) -> str:
-    return _word(_field(record, name), record, name)
 
 
 def _word(value: Any, record: Record, name: str) -> str:

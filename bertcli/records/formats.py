@@ -148,20 +148,15 @@ def whole(
 ) -> Iterator[Sequence[Record]]:
     """One text, the whole file; its id is the name of the file."""
     source, name = reader.source, decode.name
-    raw = _all_of(stream, reader, name)
-    if raw is None:
-        return
-    block = Block(1, 0, raw)
-    block.lines = [raw]
 
-    def parse(number: int, index: int) -> Record:
-        return checked(Record(decode(block, index), id=name, file=name, line=number), source)
+    def parse(number: int, block: Block) -> Record:
+        return checked(Record(decode(block, 0), id=name, file=name, line=number), source)
 
-    yield reader.collect([(1, 0)], parse)
+    yield reader.collect(enumerate(_all_of(stream, reader, name), 1), parse)
 
 
-def _all_of(stream: IO[bytes], reader: ReadProgress, name: str) -> bytes | None:
-    """Return what is left of a file; one that is larger than a record may be is skipped."""
+def _all_of(stream: IO[bytes], reader: ReadProgress, name: str) -> Iterator[Block]:
+    """Yield what is left of a file as one line; one larger than a record may be is skipped."""
     limit = reader.source.max_record_bytes
     parts, size = [], 0
     while size <= limit and (chunk := read_chunk(stream, name)):
@@ -169,8 +164,10 @@ def _all_of(stream: IO[bytes], reader: ReadProgress, name: str) -> bytes | None:
         size += len(chunk)
     if size > limit:
         reader.skip(too_large(name, limit))
-        return None
-    return b"".join(parts)
+        return
+    block = Block(1, 0, b"".join(parts))
+    block.lines = [block.raw]
+    yield block
 
 
 def json_values(
@@ -182,15 +179,11 @@ def json_values(
     if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         yield from jsonl(stream, decode, reader)
         return
-    raw = _all_of(stream, reader, name)
-    if raw is None:
-        return
-    block = Block(1, 0, raw)
-    block.lines = [raw]
     objects = _Objects(reader, name, strings=True)
-    text = decode(block, 0)
-    escapes = "\\ud" if "\\ud" in text.lower() else ""
-    yield reader.collect(enumerate(value_of(text, name), 1), partial(objects.record, escapes))
+    for block in _all_of(stream, reader, name):
+        text = decode(block, 0)
+        escapes = "\\ud" if "\\ud" in text.lower() else ""
+        yield reader.collect(enumerate(value_of(text, name), 1), partial(objects.record, escapes))
 
 
 def jsonl(
@@ -220,7 +213,7 @@ def delimited(
         parse: Callable[[int, list[str]], Record] = partial(_pair_row, source, decode.name)
         header = None if tabs else next(rows, None)
         rows.skip = reader.skip
-        if header and header[1] != _pair_names(source):
+        if header and header[1] != [source.text_field or "text", source.pair_field or "pair"]:
             yield reader.collect(iter([header]), parse)
         yield from (reader.collect(batch, parse) for batch in handfuls(rows))
         return
@@ -245,10 +238,6 @@ def delimited(
         for field in filter(None, (fields.pair, fields.id)):
             columns[field] = [cell or None for cell in columns[field]]  # all that CSV has for none
         yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
-
-
-def _pair_names(source: Source) -> list[str]:
-    return [source.text_field or "text", source.pair_field or "pair"]
 
 
 def _pair_row(source: Source, name: str, number: int, row: list[str]) -> Record:

@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from pathlib import Path, PurePath
 from typing import Literal
 
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.paths import input_name
-from bertcli.files.streams import LARGEST_RECORD, PACKED, blocks, open_bytes, unreadable
+from bertcli.files.streams import LARGEST_RECORD, blocks, open_bytes, suffix_of, unreadable
 from bertcli.files.writers import SUFFIXES, TENSORS
 
 FORMATS = {**SUFFIXES, ".json": "json", ".tab": "tsv", ".pq": "parquet"}
@@ -98,9 +97,7 @@ class Source:
 
     def format_of(self, path: str) -> str:
         """Return the format of a file: that of the source, else by the suffix."""
-        name = Path(path)
-        inner = name.with_suffix("") if name.suffix.lower() in PACKED else name
-        form = FORMATS.get(inner.suffix.lower(), "txt") if self.format == "auto" else self.format
+        form = FORMATS.get(suffix_of(path), "txt") if self.format == "auto" else self.format
         if form in ("txt", "whole") and self.are_pairs and self.format == "auto":
             form = "tsv"  # a line of text is no pair
         if form in TENSORS and not self.ids:
@@ -148,13 +145,8 @@ def is_glob(name: str) -> bool:
 
 def is_data(name: str, source: Source, *, glob: bool = False) -> bool:
     """Return whether a file of a folder, or one that a ``glob`` matches, is one of records."""
-    has_format = glob or source.format != "auto" or _suffix(name) in _suffixes(source)
+    has_format = glob or source.format != "auto" or suffix_of(name) in _suffixes(source)
     return has_format and not name.endswith(OURS)
-
-
-def _suffix(name: str) -> str:
-    path = PurePath(name)
-    return (path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower()
 
 
 def _suffixes(source: Source) -> list[str]:
@@ -185,7 +177,7 @@ def _in_folder(folder: str, source: Source, note: Callable[[str], None]) -> list
             raise InputError(f"{path}: broken or circular symlink")
     others = [path for path in {*paths}.difference(data_files) if not path.endswith(OURS)]
     if others:
-        suffixes = sorted(Counter(map(_suffix, others)).items())
+        suffixes = sorted(Counter(map(suffix_of, others)).items())
         kinds = ", ".join(f"{count:,} {suffix or 'without'}" for suffix, count in suffixes)
         note(f"{folder}: {counted(len(others), 'file')} passed over, by suffix: {kinds}")
     return data_files

@@ -38,12 +38,9 @@ def windows(
                 part = part[: next(count for count, total in enumerate(totals) if total > 0)]
             parts.append(part)
             start, missing, room = start + len(part), missing - len(part), room - weight
-            if not missing or room <= 0:
+            if not missing or room <= 0 or (start == len(block) and not full):
                 yield _joined(parts)
                 parts, missing, room = [], size, characters
-        if parts and not full:
-            yield _joined(parts)
-            parts, missing, room = [], size, characters
     if parts:
         yield _joined(parts)
 
@@ -101,8 +98,9 @@ def ahead(
                     return
             turns.put(None)
         except BaseException as error:
-            turns.put(failed := Future())
+            failed: Future[R] = Future()
             failed.set_exception(error)
+            turns.put(failed)
 
     pool = ThreadPoolExecutor(threads)
     Thread(target=take, daemon=True).start()

@@ -13,7 +13,7 @@ from itertools import accumulate, chain, groupby, pairwise
 from operator import sub
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
-from bertcli.errors import UsageError, counted
+from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record, TextBlock
 
@@ -32,14 +32,6 @@ class Window(NamedTuple):
     second: Span
 
 
-class TooShortError(ValueError):
-    """The sequence that may be truncated is too short; ``way`` says what to do."""
-
-    def __init__(self, message: str, way: str = "use another --truncation") -> None:
-        super().__init__(message)
-        self.way = way
-
-
 def windows(
     first: int,
     second: int | None,
@@ -55,7 +47,7 @@ def windows(
     ``stride`` the number of tokens that neighbouring windows share. Without a need to cut there is
     one window. Where both sequences are cut, every part of one meets every part of the other.
 
-    Raises TooShortError when ``strategy`` (longest_first, only_first, only_second) cannot do it.
+    Raises InputError when ``strategy`` (longest_first, only_first, only_second) cannot do it.
     """
     over = first + (second or 0) - room
     if over <= 0:
@@ -75,11 +67,13 @@ def windows(
 def _kept_lengths(first: int, second: int | None, room: int, strategy: str) -> Span:
     """Return how many tokens of each of two sequences that are too long one window holds.
 
-    Raises TooShortError as `windows`.
+    Raises InputError as `windows`.
     """
     if second is None:
         if strategy == "only_second":
-            raise TooShortError("only_second cannot shorten a text that has no pair")
+            raise InputError(
+                "only_second cannot shorten a text that has no pair", "use another --truncation"
+            )
         return room, 0
     match strategy:
         case "longest_first":
@@ -92,7 +86,7 @@ def _kept_lengths(first: int, second: int | None, room: int, strategy: str) -> S
         case unknown:
             raise ValueError(f"unknown truncation strategy {unknown!r}")
     if keep <= 0:
-        raise TooShortError(
+        raise InputError(
             f"{strategy}: the {name} text alone has {counted(fixed, 'token')}, and {room:,} fit",
             "shorten that text",
         )
@@ -104,7 +98,7 @@ def _parts(length: int, size: int, side: str, stride: int) -> list[Span]:
     if length <= size or size == 0:
         return [(0, min(length, size))]
     if size <= stride:
-        raise TooShortError(
+        raise InputError(
             f"windows of {size} tokens cannot share {stride}", "use a smaller --stride"
         )
     starts = range(0, length - stride, size - stride)

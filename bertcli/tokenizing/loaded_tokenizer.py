@@ -35,7 +35,6 @@ from bertcli.records.records import Record
 from bertcli.tokenizing.columns import (
     Frame,
     Layout,
-    TooShortError,
     Window,
     as_lists,
     frame_of,
@@ -292,10 +291,10 @@ class LoadedTokenizer:
                 side=layout.truncation_side or self.truncation_side,
                 stride=layout.stride if layout.overflowing else 0,
             )
-        except TooShortError as error:
+        except InputError as error:
             raise InputError(
                 f"{record.where}: cannot be truncated to {limit} tokens: {error}",
-                f"{error.way}, a larger --max-length, or --on-error skip",
+                f"{error.hint}, a larger --max-length, or --on-error skip",
             ) from None
 
     def __getattr__(self, name: str) -> Any:

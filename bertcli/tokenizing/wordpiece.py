@@ -78,7 +78,11 @@ class WordPieceEngine:
 
     def __call__(self, texts: Sequence[str]) -> Flat:
         """Return the ids of all texts, one after the other, and where those of each begin."""
-        if (fast := self._chosen(texts)) is not None:
+        with PROVING:
+            if max(self.seen, self.expected) < MANY:
+                self.seen += sum(map(len, texts))
+            fast = self._fast if max(self.seen, self.expected) >= MANY else None
+        if fast is not None:
             rows: Flat = fast.encode_batch(texts, add_special_tokens=False, parallel=False)
             return rows
         encodings = self.core.encode_batch_fast(texts, add_special_tokens=False)
@@ -87,17 +91,6 @@ class WordPieceEngine:
         np.cumsum([len(row) for row in ids], out=offsets[1:])
         flat = (number for row in ids for number in row)
         return np.fromiter(flat, np.uint32, int(offsets[-1])), offsets
-
-    def _chosen(self, texts: Sequence[str]) -> Any:
-        """Return the tokenizer of nanotoken, or None where it is not worth it, or will not do."""
-        if "_fast" not in vars(self):
-            with PROVING:
-                if max(self.seen, self.expected) < MANY:
-                    self.seen += sum(map(len, texts))
-                if max(self.seen, self.expected) < MANY:
-                    return None
-                return self._fast
-        return self._fast
 
     @cached_property
     def _fast(self) -> Any:
