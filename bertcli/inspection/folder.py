@@ -13,7 +13,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -109,17 +108,8 @@ class ModelReport:
     weights: WeightFiles
     tensors: Sequence[StoredTensor]
     tokenizer: dict[str, Any] | None
-    tokenizer_warnings: Sequence[str]  # the first says why there is no tokenizer
     sentence: Sentence
-
-    @cached_property
-    def warnings(self) -> list[str]:
-        """What looks wrong."""
-        return [*self.tokenizer_warnings, *self._concerns()]
-
-    def _concerns(self) -> Iterator[str]:
-        """Yield what looks wrong beside the tokenizer."""
-        raise NotImplementedError
+    warnings: list[str]  # what looks wrong: the first says why there is no tokenizer
 
     @property
     def tensor_rows(self) -> list[dict[str, Any]]:
@@ -206,11 +196,6 @@ class FolderReport(ModelReport):
         return self.comparison.model
 
     @property
-    def declared(self) -> tuple[str, ...]:
-        """The classes that config.json names, as it does."""
-        return tuple(map(self.config.family.their_class, self.config.architectures))
-
-    @property
     def option(self) -> str:
         """The option of embed that a model requires that makes no vectors of texts; else ""."""
         return option_for(self.folder.path)
@@ -226,9 +211,11 @@ class FolderReport(ModelReport):
             "heads": comparison.heads,
             "renamed": len(comparison.renamed),
         }
+        family = self.config.family
+        declared = [*map(family.their_class, self.config.architectures)]
         first = {
-            "family": self.config.family.title,
-            "architecture": {"name": self.architecture, "declared": self.declared},
+            "family": family.title,
+            "architecture": {"name": self.architecture, "declared": declared},
             "parameters": self.parameters | {"in_file": comparison.in_file or None},
         }
         return {
@@ -238,7 +225,8 @@ class FolderReport(ModelReport):
             **({"tree": asdict(self.tree())} if with_tree else {}),
         }
 
-    def _concerns(self) -> Iterator[str]:
+    def concerns(self) -> Iterator[str]:
+        """Yield what looks wrong beside the tokenizer."""
         config, comparison, title = self.config, self.comparison, self.config.family.title
         if config.architectures and config.architectures[0] not in (*HEAD_PARTS, COLBERT):
             name = config.architectures[0]
@@ -334,8 +322,8 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         }
     except ModelError as bad:
         raise ModelError(f"{config_path}: {bad}", bad.hint) from None
-    tokenizer, tokenizer_warnings = read_tokenizer(place)
-    return FolderReport(
+    tokenizer, warnings = read_tokenizer(place)
+    report = FolderReport(
         folder=folder,
         bert=place,
         config_file=config_path.name,
@@ -344,10 +332,12 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         weights=weights,
         tensors=tensors,
         tokenizer=tokenizer,
-        tokenizer_warnings=tokenizer_warnings,
+        warnings=warnings,
         sentence=sentence,
         parameters=counts,
     )
+    report.warnings.extend(report.concerns())
+    return report
 
 
 def _by(shape: tuple[int, ...]) -> str:
@@ -381,15 +371,6 @@ class StaticReport(ModelReport):
             **({"tensors": self.tensor_rows} if with_tensors else {}),
         }
 
-    def _concerns(self) -> Iterator[str]:
-        if self.weights.format in FORMAT_WARNINGS:
-            yield FORMAT_WARNINGS[self.weights.format]
-        if self.tokenizer and self.tokenizer["largest_id"] >= self.tokens:
-            yield (
-                f"token ids go up to {self.tokenizer['largest_id']:,}, but only {self.tokens:,} "
-                "tokens have a vector: this model cannot be used"
-            )
-
 
 def inspect_static(folder: ModelFolder) -> StaticReport:
     """Read what is in the folder of a table. ModelError when it is incomplete or broken."""
@@ -398,6 +379,13 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
     inner = bert_folder(folder.path)
     weights, table, config = require_weights(inner), read_table(inner), find_config(inner)
     tokenizer, warnings = read_tokenizer(folder.path)
+    if weights.format in FORMAT_WARNINGS:
+        warnings.append(FORMAT_WARNINGS[weights.format])
+    if tokenizer and tokenizer["largest_id"] >= table.tokens:
+        warnings.append(
+            f"token ids go up to {tokenizer['largest_id']:,}, but only {table.tokens:,} tokens "
+            "have a vector: this model cannot be used"
+        )
     return StaticReport(
         folder=folder,
         weights=weights,
@@ -405,7 +393,7 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
         tokens=table.tokens,
         width=table.width,
         tokenizer=tokenizer,
-        tokenizer_warnings=warnings,
+        warnings=warnings,
         sentence=read_sentence(folder.path),
         config=dict(read_object(config)) if config else {},
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -24,8 +24,6 @@ from bertcli.inspection.vector_file import FileReport
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from bertcli.checkpoints.stored_tensor import StoredTensor
 
     Arrays = Iterator[tuple[str, np.ndarray]]
 
@@ -44,7 +42,10 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     if report.weights.format != "openvino":  # an exported graph has hashes alone
         if isinstance(report, FolderReport):
             yield _loads(report)
-        yield _finite("every number is finite", _stored(report.tensors))
+        from bertcli.checkpoints.stored_tensor import mapped
+
+        arrays = ((stored.name, mapped(stored)) for stored in report.tensors)
+        yield _finite("every number is finite", arrays)
     yield from _modules(report)
     for path in report.weights.files:
         yield _hash(report.folder, path)
@@ -54,7 +55,7 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     else:
         what, rows, unit = "every token has a vector", report.tokens, "vectors"
     if report.tokenizer is None:
-        yield VerifyCheck(what, False, report.tokenizer_warnings[0])
+        yield VerifyCheck(what, False, report.warnings[0])
     else:
         tokens, fits = report.tokenizer["vocabulary_size"], report.tokenizer["largest_id"] < rows
         yield VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} {unit}")
@@ -82,13 +83,18 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
     from bertcli.embedding.sentence_config import COLBERT
     from bertcli.embedding.sentence_modules import READERS, linear_in
     from bertcli.embedding.sparse import BGE as SPARSE_BGE
+    from bertcli.embedding.sparse import read_terms
+    from bertcli.tokenizing.tokenizer import Tokenizer
+
+    def terms(place: Path) -> Any:
+        return read_terms(place, Tokenizer.load(folder))
 
     folder = report.folder.path
     readers: dict[str, Callable[[], Any]] = {}
     for module in (*read_modules(folder), *chain(*read_routes(folder).values())):
         kind, place = module.kind.rpartition(".")[2], folder / module.path
         if kind == TERM_TABLE:
-            readers[f"{module.path} ({kind})"] = partial(_terms, place, folder)
+            readers[f"{module.path} ({kind})"] = partial(terms, place)
         elif kind in READERS and kind != "Normalize":
             readers[f"{module.path} ({kind})"] = partial(READERS[kind], place)
     for name in (BGE, SPARSE_BGE):
@@ -107,19 +113,6 @@ def _numbers(read: Callable[[], Any]) -> Arrays:
 
     values = vars(read()).items()
     yield from ((name, value) for name, value in values if isinstance(value, np.ndarray))
-
-
-def _terms(place: Path, folder: Path) -> Any:
-    from bertcli.embedding.sparse import read_terms
-    from bertcli.tokenizing.tokenizer import Tokenizer
-
-    return read_terms(place, Tokenizer.load(folder))
-
-
-def _stored(tensors: Sequence[StoredTensor]) -> Arrays:
-    from bertcli.checkpoints.stored_tensor import mapped
-
-    return ((stored.name, mapped(stored)) for stored in tensors)
 
 
 def _finite(what: str, arrays: Arrays) -> VerifyCheck:

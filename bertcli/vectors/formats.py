@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.embedding.options import PRECISIONS, RANGED, refuse_stream, too_few
+from bertcli.embedding.options import RANGED, refuse_stream, too_few
 from bertcli.errors import OutputError, PrecisionError, UsageError
 from bertcli.files import safetensors
 from bertcli.files.arrays import header_of, npz_archive
@@ -41,7 +41,6 @@ from bertcli.files.system_calls import opener, sync
 from bertcli.files.tables import NumbersText, TableHeader, fields_of
 from bertcli.files.typed_json import parse, parse_lines
 from bertcli.files.writers import open_output, writer_of
-from bertcli.records.records import carried
 
 if TYPE_CHECKING:
     from bertcli.embedding.pooling import EmbeddedBlock
@@ -388,10 +387,7 @@ WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vec
 
 
 def metas(block: EmbeddedBlock) -> list[Row]:
-    """Return what is written of each record beside its vector.
-
-    Raises InputError when a record carries a field of a name that is written.
-    """
+    """Return what is written of each record beside its vector."""
     records, written = block.records, []
     rows = zip(block.samples, records.ids or repeat(None), block.lengths, block.cuts, strict=False)
     for at, (sample, key, length, cut) in enumerate(rows):
@@ -402,13 +398,8 @@ def metas(block: EmbeddedBlock) -> list[Row]:
         if cut:
             row["truncated"] = cut
         written.append(row)
-    if records.extras:
-        several = isinstance(block.vectors, list)
-        also = WRITTEN_OF_MANY if block.pieces else WRITTEN_OF_TERMS if several else WRITTEN
-        return [
-            row | carried(row, record, also) for row, record in zip(written, records, strict=True)
-        ]
-    return written
+    extras = records.extras or repeat(None)  # whose names the reader knows to be others
+    return [row | (extra or {}) for row, extra in zip(written, extras, strict=False)]
 
 
 @contextmanager
@@ -460,10 +451,8 @@ def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> N
             )
         case "binary":
             return (np.packbits(vectors > 0, axis=-1) ^ 0x80).view(np.int8)
-        case "ubinary":
+        case _:
             return np.packbits(vectors > 0, axis=-1)
-        case unknown:
-            raise UsageError(f"unknown --precision {unknown!r}", f"one of {', '.join(PRECISIONS)}")
 
 
 def restore(

@@ -39,7 +39,7 @@ from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Step, Tell
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, Text, carried, is_empty
+from bertcli.records.records import Record, Text, is_empty
 from bertcli.records.source import Source
 from bertcli.records.windows import windows
 from bertcli.tokenizing.run import TokenCounts
@@ -215,7 +215,7 @@ class Hit(NamedTuple):
         row = {"row": self.row, "id": self.id, "score": self.score}
         if self.text is not None:
             row["text"] = self.record.text
-        return row | carried(row, self.record, ("query", "rank"))
+        return row | (self.record.extra or {})
 
 
 class Answer(NamedTuple):

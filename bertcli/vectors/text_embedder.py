@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,8 +179,7 @@ class TextEmbedder(Embedder):
         """Return an embedder with other options, of the same open model where that can be."""
         asked = {**self.asked, **options}
         before, chosen = embed_options(self.asked), embed_options(asked)
-        names = [option.name for option in fields(EmbedOptions)]
-        changed = {name for name in names if getattr(before, name) != getattr(chosen, name)}
+        changed = {name for name in vars(chosen) if vars(chosen)[name] != vars(before)[name]}
         if changed - AT_ANY_TIME or (changed and (self.terms or self.late)):
             return replace(self.open(self.folder, chosen, InLog(LOG), extra=True), asked=asked)
         embedder = replace(self, options=settled(chosen, self.sentence), asked=asked)
