@@ -95,7 +95,6 @@ def named_model(net: OpenvinoNetwork, outputs: Mapping[str, Node]) -> Any:
 
 def write_graph(graph: Any, path: Path) -> None:
     """Write a model of OpenVINO: an .xml, and the .bin of its numbers beside it."""
-    path.parent.mkdir(exist_ok=True)
     openvino().save_model(graph, str(path), compress_to_fp16=False)
 
 
@@ -288,10 +287,10 @@ def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
     lines = files(__package__).joinpath("calibration.txt").read_text("utf-8").splitlines()
     texts = []
     for item in tokenizer.encode_records([Record(line) for line in lines], layout):
-        ids = [*item.columns["input_ids"]]
+        text = Tokens.of([item])
         if token is not None:  # the one that is read
-            ids[len(ids) // 2] = token
-        texts.append(Tokens.listed([ids]))
+            text.ids[len(text.ids) // 2] = token
+        texts.append(text)
     return texts
 
 

@@ -23,7 +23,6 @@ from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.safetensors import float32_of
 from bertcli.inference.openvino import OpenvinoError, openvino_core
 from bertcli.models.distance_tables import (
-    EXACT,
     distance_buckets,
     distance_rows,
     rotary_turns,
@@ -307,6 +306,22 @@ class Batch:
         """How far each query stands behind each key, [L, L]."""
         return self.net("Subtract", self.net("Unsqueeze", self.row, 1), self.row)
 
+    def of_distances(self, table: np.ndarray, axis: int) -> Node:
+        """Return what a table has for each query and key; its middle is the distance 0.
+
+        Those that are further apart than it says are as the furthest that it has.
+        """
+        furthest = table.shape[axis] // 2
+        near = self.net("Maximum", self.net("Minimum", self.apart, furthest), -furthest)
+        return self.net("Gather", table, self.net("Add", near, furthest), axis)
+
+    @cached_property
+    def bucket_scores(self) -> Node:
+        """The score of each distance, [H, L, L], from the table that layers share."""
+        table = self.net.array("bert.encoder.relative_attention_bias.weight")
+        scores = np.ascontiguousarray(table[distance_buckets()].T)  # [H, distances]
+        return self.of_distances(scores, 1)
+
 
 def self_attention(net: OpenvinoNetwork, batch: Batch, layer: int, x: Node) -> Node:
     """Attend from x [1, T, hidden] to the tokens of the same texts, [1, T, H*D].
@@ -373,26 +388,20 @@ def placed(
         near = None if scores is None else (layer, scores)
         return net("Multiply", q, 1 / math.sqrt(structure.disentangled.parts)), k, near
     if structure.buckets:
-        return q, k, ("buckets", bucket_scores(net, batch))
+        return q, k, ("buckets", batch.bucket_scores)
     if structure.rotary and (rotary := structure.rotary[layer]):
         turns = rotary_turns(config.head_size, rotary)
         return rotated(net, batch, q, turns), rotated(net, batch, k, turns), None
-    match config.position_embedding_type:
-        case "relative_key" | "relative_key_query" as kind:
-            middle = config.max_position_embeddings - 1
-            between = net(
-                "Gather", net.weight(f"{name}.weight"), net("Add", batch.apart, middle), 0
-            )
-            between = net("Divide", between, math.sqrt(config.head_size))  # [L, L, D]
-            scores = net("Einsum", q, between, equation="bhid,ijd->bhij")
-            if kind == "relative_key_query":
-                of_keys = net("Einsum", k, between, equation="bhjd,ijd->bhij")
-                scores = net("Add", scores, of_keys)
-            return q, k, (layer, scores)
-        case "absolute" | "sinusoidal":
-            return q, k, None
-        case unknown:
-            raise OpenvinoError(f"the CPU engine has no position_embedding_type {unknown!r}")
+    if config.position_embedding_type in ("relative_key", "relative_key_query"):
+        rows = net("Add", batch.apart, config.max_position_embeddings - 1)
+        between = net("Gather", net.weight(f"{name}.weight"), rows, 0)
+        between = net("Divide", between, math.sqrt(config.head_size))  # [L, L, D]
+        scores = net("Einsum", q, between, equation="bhid,ijd->bhij")
+        if config.position_embedding_type == "relative_key_query":
+            of_keys = net("Einsum", k, between, equation="bhjd,ijd->bhij")
+            scores = net("Add", scores, of_keys)
+        return q, k, (layer, scores)
+    return q, k, None
 
 
 def rotated(net: OpenvinoNetwork, batch: Batch, x: Node, turns: np.ndarray) -> Node:
@@ -411,22 +420,6 @@ def rotated(net: OpenvinoNetwork, batch: Batch, x: Node, turns: np.ndarray) -> N
     return net("Concat", turned_left, turned_right, axis=-1)
 
 
-def within(net: OpenvinoNetwork, x: Node, furthest: int) -> Node:
-    """Return whole numbers, those further from 0 than this cut off."""
-    return net("Maximum", net("Minimum", x, furthest), -furthest)
-
-
-def bucket_scores(net: OpenvinoNetwork, batch: Batch) -> Node:
-    """Return the score of each distance, [H, L, L], from the table that layers share."""
-
-    def make() -> Node:
-        table = net.array("bert.encoder.relative_attention_bias.weight")
-        scores = np.ascontiguousarray(table[distance_buckets()].T)  # [H, distances]
-        return net("Gather", scores, net("Add", within(net, batch.apart, EXACT), EXACT), 1)
-
-    return net.once("buckets", make)
-
-
 def disentangled_scores(
     net: OpenvinoNetwork,
     batch: Batch,
@@ -439,12 +432,7 @@ def disentangled_scores(
     if disentangled.parts == 1:
         return None
 
-    def rows() -> Node:
-        furthest = 2 * disentangled.longest
-        apart = within(net, batch.apart, furthest)
-        return net("Gather", distance_rows(disentangled), net("Add", apart, furthest), 0)
-
-    which = net.once("rows of distances", rows)  # [L, L]
+    rows = net.once("rows", lambda: batch.of_distances(distance_rows(disentangled), 0))  # [L, L]
     total: Node | None = None
     for part, x, used in (
         ("key", q, disentangled.word_to_distance),
@@ -454,7 +442,7 @@ def disentangled_scores(
             continue
         vectors = distance_vectors(net, disentangled, name, part)  # [H, 2 span, D]
         met = net("MatMul", x, vectors)
-        index = which if part == "key" else net("Transpose", which, [1, 0])
+        index = rows if part == "key" else net("Transpose", rows, [1, 0])
         sizes = net("ShapeOf", met)
         shape = net(
             "Concat",

@@ -56,17 +56,6 @@ class Tokens:
             },
         )
 
-    @classmethod
-    def listed(
-        cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
-    ) -> Tokens:
-        """Return texts given as lists of ids, of token type 0 unless ``types`` are given."""
-        offsets = offsets_of(np.array([len(row) for row in ids], np.int64))
-        flat = np.fromiter(chain.from_iterable(ids), np.uint32, offsets[-1])
-        if types is None:
-            return cls(flat, np.zeros(len(flat), np.uint8), offsets)
-        return cls(flat, np.fromiter(chain.from_iterable(types), np.uint8, len(flat)), offsets)
-
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

@@ -2,7 +2,7 @@
 
     spec = ModelSpec(folder, Compute(dtype="bfloat16"))
     runtime = open_runtime(spec, open_tokenizer(spec))
-    vectors = result_of(runtime.runner.run(Tokens.listed([[101, 102]]), finish))
+    vectors = result_of(runtime.runner.run(Tokens.of(rows), finish))   # encoded texts
 
 Nobody else puts a tokenizer, a config, weights and a device together, or chooses the engine: by
 what the user asks for and the machine has. What can be told before the weights are read is told

@@ -1,7 +1,6 @@
 """The CPU engine with a model of each family: the numbers of torch, the same bits in any batch."""
 
 import random
-from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -118,9 +117,12 @@ def test_states_are_those_of_torch(tmp_path, changes):
     ids = [generator.choices(range(1, 97), k=length) for length in (1, 2, 15, 16, 17, 23, 23)]
     types = [[min(config.type_vocab_size - 1, at % 2) for at in range(len(row))] for row in ids]
     tables = config.extra_embeddings.items()
-    texts = replace(
-        Tokens.listed(ids, types if config.structure.token_types else None),
-        extra={name: np.arange(sum(map(len, ids))) % size for name, size in tables},
+    flat, kinds = np.concatenate(ids).astype(np.uint32), np.concatenate(types).astype(np.uint8)
+    texts = Tokens(
+        flat,
+        kinds if config.structure.token_types else np.zeros_like(kinds),
+        np.cumsum([0, *map(len, ids)]),
+        {name: np.arange(len(flat)) % size for name, size in tables},
     )
     for reading in (Reading((0, 1, -1), "stack"), Reading((1, -1), "concat", first=True)):
         spec = ModelSpec(tmp_path, Compute(dtype="float32"), reading=reading)

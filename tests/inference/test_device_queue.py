@@ -38,7 +38,8 @@ def model():
 @pytest.fixture(scope="module")
 def texts():
     draw = np.random.default_rng(3)
-    return Tokens.listed([draw.integers(0, 10, length).tolist() for length in LENGTHS])
+    ids = draw.integers(0, 10, sum(LENGTHS), np.uint32)
+    return Tokens(ids, np.zeros(len(ids), np.uint8), np.cumsum([0, *LENGTHS]))
 
 
 LAST = Reading()
@@ -104,7 +105,7 @@ def test_a_queue_gives_the_bits_of_its_encoder(model, texts, finish):
         for one, another in zip(expected, result_of(work), strict=True):
             assert np.array_equal(one, another)
     assert not queue.busy
-    assert len(result_of(queue.run(Tokens.listed([]), states))) == 0
+    assert len(result_of(queue.run(texts.take(np.arange(0)), states))) == 0
 
 
 class SmallDevice(Encoder):

@@ -33,6 +33,8 @@ from bertcli.inference.pool import process_runner
 from bertcli.inference.runner import ModelSpec, Reading, Tokens, result_of
 from bertcli.inference.torch_engine import open_torch
 
+TOKEN = Tokens(np.array([1], np.uint32), np.zeros(1, np.uint8), np.array([0, 1]))
+
 ONE, TWO = ("--device", "cpu", "--threads", 1), ("--device", "cpu,cpu", "--threads", 2)
 AUTO = {"BERTCLI_BACKEND": "auto"}  # which starts sooner than torch
 needs_ps = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
@@ -210,7 +212,7 @@ def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
     """A model that changes between the look of the parent and that of the processes."""
     spec = ModelSpec(folder.path, reading=Reading((7,)))
     pool = process_runner([("cpu", partial(open_torch, spec))], 100)
-    work = pool.run(Tokens.listed([[1]]), Pooling(("mean",)))
+    work = pool.run(TOKEN, Pooling(("mean",)))
     with pytest.raises(UsageError, match="layer 7 not found") as error:
         result_of(work)
     assert error.value.hint == "this model has layers 0 to 2; -1 is the last"
@@ -312,7 +314,7 @@ def test_a_choice_that_cannot_be_followed_leaves_no_process(folder):
 def test_a_pool_that_lost_a_process_says_so_of_each_window(folder):
     spec = ModelSpec(folder.path)
     pool = process_runner([("cpu", partial(open_torch, spec))], 100)
-    windows = [pool.run(Tokens.listed([[1]]), Pooling(("mean",))) for _ in range(2)]
+    windows = [pool.run(TOKEN, Pooling(("mean",))) for _ in range(2)]
     pool.devices[0].process.kill()
     for window in windows:
         with pytest.raises(BertcliError, match="the process for cpu was killed by SIGKILL"):
