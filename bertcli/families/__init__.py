@@ -3,8 +3,8 @@
 A family is a page that says, as data, how its config.json, its tensors and its classes are called
 and where its model differs from BERT (`Structure`). The networks are built in `models`, which reads
 the structure and knows no family; files are read in `checkpoints`, which knows the names alone.
-Begin with `structure`, then `family`, then any page: `bert`, `roberta`, `distilbert`, `electra`,
-`albert`, `mpnet`, `modernbert`, `nomic`, `gte`, `jina`, `deberta`; `registry` lists them,
-`config_checks` says what the values of config.json may be, `rope` reads what several configs say of
-rotary positions. No page imports another; nothing needs torch.
+Begin with `structure`, then `family`, then any page: `roberta`, `distilbert`, `electra`,
+`albert`, `mpnet`, `modernbert`, `nomic`, `gte`, `jina`, `deberta`; `registry` lists them, and has
+BERT itself; `rope` reads what several configs say of rotary positions. No page imports another;
+nothing needs torch.
 """

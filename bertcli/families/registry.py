@@ -1,4 +1,4 @@
-"""All families, by the `model_type` of config.json; a new page is a line here."""
+"""All families, by the `model_type` of config.json: BERT itself, and a line for each page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from bertcli.errors import ModelError
 from bertcli.families.albert import ALBERT
-from bertcli.families.bert import BERT
 from bertcli.families.deberta import DEBERTA_V2
 from bertcli.families.distilbert import DISTILBERT
 from bertcli.families.electra import ELECTRA
@@ -18,6 +17,20 @@ from bertcli.families.modernbert import MODERNBERT
 from bertcli.families.mpnet import MPNET
 from bertcli.families.nomic import NOMIC_BERT
 from bertcli.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+
+BERT_CLASSES = (
+    "BertModel",
+    "BertForMaskedLM",
+    "BertLMHeadModel",
+    "BertForPreTraining",
+    "BertForNextSentencePrediction",
+    "BertForSequenceClassification",
+    "BertForMultipleChoice",
+    "BertForTokenClassification",
+    "BertForQuestionAnswering",
+)
+
+BERT = Family("bert", "BERT", classes={name: name for name in BERT_CLASSES})
 
 FAMILIES: Mapping[str, Family] = {
     family.model_type: family

@@ -34,7 +34,7 @@ from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.sentence_config import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
-from bertcli.families.config_checks import HIDDEN_ACTS
+from bertcli.families.family import HIDDEN_ACTS
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_object

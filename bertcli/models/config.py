@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import ModelError
-from bertcli.families.bert import BERT
-from bertcli.families.config_checks import CHECKS, HIDDEN_ACTS, SIZE
-from bertcli.families.family import Family
-from bertcli.families.registry import family_of
+from bertcli.families.family import CHECKS, HIDDEN_ACTS, SIZE, Family
+from bertcli.families.registry import BERT, family_of
 from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject, is_regular, read_object, whole_number
 

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.errors import InputError, ModelError, UsageError
-from bertcli.families.config_checks import CHECKS
+from bertcli.families.family import CHECKS
 from bertcli.files.safetensors import NAMES, read_header
 from bertcli.files.typed_json import TEXT, JsonObject, is_text, read_value, whole_number
 from bertcli.hub import TOKENIZER_FILES

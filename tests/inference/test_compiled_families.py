@@ -13,7 +13,7 @@ from task_models import SIZES, tokenizer
 
 from bertcli.checkpoints.load import save
 from bertcli.embedding.pooling import Pooling
-from bertcli.families.config_checks import HIDDEN_ACTS
+from bertcli.families.family import HIDDEN_ACTS
 from bertcli.families.registry import FAMILIES
 from bertcli.inference.compute import Compute
 from bertcli.inference.cpu_engine import open_compiled

@@ -16,7 +16,7 @@ from front import (
 )
 
 from bertcli.errors import ModelError
-from bertcli.families.config_checks import CHECKS, SIZES
+from bertcli.families.family import CHECKS, SIZES
 from bertcli.models.bert import BertModel
 from bertcli.models.config import EXTRA_SIZES, MADE, BertConfig
 

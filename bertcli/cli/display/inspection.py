@@ -16,7 +16,7 @@ from rich.tree import Tree
 
 from bertcli.cli.display.tables import drawing, facts, plain, rows_table, shortened
 from bertcli.errors import counted
-from bertcli.families.bert import BERT
+from bertcli.families.registry import BERT
 from bertcli.files.printable import printable
 from bertcli.inspection import FileReport, FolderReport, tokenizer_details
 from bertcli.inspection.attention import AttentionMaps
