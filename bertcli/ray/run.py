@@ -1,4 +1,8 @@
-"""A cluster, and a pool of workers over shards, one each, replaced when they die."""
+"""A run on a cluster: the shards that are planned, the workers that make them, and what they did.
+
+A shard is an input file and its output file. A worker has one at a time, and is replaced when it
+dies.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,120 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from bertcli.errors import BertcliError, UsageError, counted
-from bertcli.files.paths import public
+from bertcli.errors import BertcliError, InputError, OutputError, UsageError, counted
+from bertcli.files.paths import beside, public, refuse_inputs
+from bertcli.files.streams import PACKED
 from bertcli.files.versions import __version__, install_command
-from bertcli.ray import locations
-from bertcli.ray.shards import Shard
-from bertcli.ray.worker import Done, ShardJob, ShardWorker
-from bertcli.vectors.run_folder import json_text, put_json
+from bertcli.ray.locations import is_local, listed, local_path, named, write
+from bertcli.ray.worker import DEAD, Done, Shard, ShardJob, ShardWorker
+from bertcli.records.source import FORMATS, Source, is_data, is_glob, no_data
+from bertcli.vectors.run_folder import RunFiles, json_text, put_json
+
+# --- which files ---
+
+SCHEMAS = 1000  # Parquet files whose fields are compared before anything starts
+
+
+def plan(source: Source, output: str, form: str) -> list[Shard]:
+    """Return the shards of a source's patterns: one file out, in the same order, for each one in.
+
+    What a folder holds keeps its place in it. Raises InputError for patterns that name nothing, or
+    files that do not go together.
+    """
+    if source.texts or "-" in source.paths:
+        raise UsageError("--engine ray reads files only", "give folders, globs or files with -i")
+    listing = [(place, pattern) for pattern in source.paths for place in listed(pattern)]
+    files = list(
+        dict.fromkeys(
+            place
+            for place, pattern in listing
+            if place == pattern or is_data(named(place), source, glob=is_glob(pattern))
+        )
+    )
+    if not files:
+        raise no_data(public(", ".join(source.paths)), len(listing), source)
+    shown = [named(file) for file in files]
+    _alike(shown, source)
+    names = _names(shown)
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        same = [file for file, name in zip(shown, names, strict=True) if name == twice[0]]
+        raise InputError(
+            f"{' and '.join(same)} would both be written to {twice[0]}", "rename one of them"
+        )
+    folder = output.rstrip("/")
+    shards = [
+        Shard(file, f"{folder}/{name}.{form}") for file, name in zip(files, names, strict=True)
+    ]
+    if is_local(folder):
+        place, own = local_path(folder), []
+        for out in (local_path(shard.output) for shard in shards):
+            own += [out, *RunFiles(out).own, beside(out, DEAD)]
+        sources = [local_path(shard.source) for shard in shards if is_local(shard.source)]
+        refuse_inputs(sources, [place, place / "manifest.json", *own])
+    return shards
+
+
+def refuse_unwritable(folder: str) -> None:
+    """Raise OutputError where the folder of the outputs is one of this machine that cannot be."""
+    path = local_path(folder)
+    above = next((part for part in (path, *path.parents) if part.exists()), path)
+    if is_local(folder) and not (above.is_dir() and os.access(above, os.W_OK)):
+        reason = "Permission denied" if above.is_dir() else "Not a directory"
+        raise OutputError(f"{path}: cannot be written: {reason}", "give another folder with -o")
+
+
+def _without(name: str, suffixes: Collection[str]) -> str:
+    """Return a name without a suffix that is one of these."""
+    path = PurePosixPath(name)
+    return str(path.with_suffix("") if path.suffix.lower() in suffixes else path)
+
+
+def _names(files: Sequence[str]) -> list[str]:
+    """Return the name of each file below what all have in common, without its suffixes."""
+    parents = [str(PurePosixPath(file).parent) for file in files]
+    base = os.path.commonpath(parents) if len(set(parents)) > 1 else parents[0]
+    inner = [os.path.relpath(file, base) for file in (str(PurePosixPath(file)) for file in files)]
+    return [_without(_without(name, PACKED), FORMATS) for name in inner]
+
+
+def _alike(files: Sequence[str], source: Source) -> None:
+    """Raise InputError unless all files have one format and, in Parquet, the fields that are read.
+
+    A long run should not find this out at its last file.
+    """
+    formats = {source.format_of(file): file for file in reversed(files)}
+    if len(formats) > 1:
+        examples = " and ".join(f"{form} ({file})" for form, file in sorted(formats.items()))
+        raise InputError(
+            f"the files have several formats: {examples}", "select one format with a glob"
+        )
+    if "parquet" not in formats:
+        return
+    from bertcli.files.parquet import opened
+
+    name = source.text_field or "text"
+    kinds: dict[str, tuple[str, str]] = {}  # of the text field -> (file, fields)
+    for file in list(filter(is_local, files))[:SCHEMAS]:
+        with opened(str(local_path(file)), file) as table:
+            kind = table.kinds.get(name, "no field")
+            kinds.setdefault(kind, (file, ", ".join(table.names)))
+    if len(kinds) > 1:
+        differing = "; ".join(
+            f"{kind} in {file} (of {names})" for kind, (file, names) in kinds.items()
+        )
+        raise InputError(f"{name!r} differs between the files: {differing}", "use a run for each")
+
+
+# --- the workers ---
 
 PAUSE = 0.5  # seconds between looks at how far the workers are
 RETRIES = 3  # of a shard whose worker has died
@@ -66,24 +170,23 @@ def run(
     worker does: what is done stays, and the next run goes on.
     """
     import ray
+    from ray.util import ActorPool
 
     resources: dict[str, Any] = {"num_cpus": pool.cpus, "num_gpus": pool.gpus}
     actor: Any = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **resources)(RayWorker)
     workers = [actor.remote(job) for _ in range(min(pool.workers or 1, len(shards)))]
-    busy = {worker.__ray_ready__.remote(): worker for worker in workers}
-    waiting, progress = list(reversed(shards)), RayProgress(len(shards))
+    starts = [worker.__ray_ready__.remote() for worker in workers]
+    busy, progress = ActorPool(workers), RayProgress(len(shards))
+    for shard in shards:
+        busy.submit(lambda worker, shard: worker.make.remote(shard), shard)
     try:
-        while busy:
-            ready, _ = ray.wait([*busy], timeout=PAUSE)
-            for task in ready:
-                worker, result = busy.pop(task), ray.get(task)
-                progress.begun = True
+        while busy.has_next():
+            with suppress(TimeoutError):
+                result = busy.get_next_unordered(timeout=PAUSE)
                 if isinstance(result, BertcliError):
                     raise result
-                if isinstance(result, Done):
-                    progress.done.append(result)
-                if waiting:
-                    busy[worker.make.remote(waiting.pop())] = worker
+                progress.done.append(result)
+            progress.begun = bool(ray.wait(starts, timeout=0)[0])
             watch(progress)
     except ray.exceptions.RayError as failed:
         raise _explained(failed) from None
@@ -105,6 +208,8 @@ def _explained(failed: Exception) -> Exception:
         )
     return failed
 
+
+# --- what they did ---
 
 NAME = "manifest.json"
 
@@ -128,7 +233,7 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
         "counts": dict(totals(done)),
         "shards": [
             {
-                "source": public(locations.named(result.shard.source)),
+                "source": public(named(result.shard.source)),
                 "output": result.shard.output.removeprefix(base + "/"),
                 "records": result.counts["records"],
                 "sha256": result.sha256,
@@ -136,10 +241,10 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
             for result in ordered
         ],
     }
-    if locations.is_local(base):
-        put_json(locations.local_path(base) / NAME, value)
+    if is_local(base):
+        put_json(local_path(base) / NAME, value)
         return
-    locations.write(f"{base}/{NAME}", json_text(value))
+    write(f"{base}/{NAME}", json_text(value))
 
 
 def told(done: Sequence[Done], seconds: float) -> Iterator[str]:
@@ -163,6 +268,8 @@ def _rates(counts: Counter[str], seconds: float) -> str:
         f"({records / seconds:,.0f} texts/s, {tokens / seconds:,.0f} tokens/s)"
     )
 
+
+# --- the cluster ---
 
 PATIENCE = 10.0  # seconds that a cluster may take to answer
 MOST_CPUS = 4  # of a worker, unless asked for: small models gain little from more

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import BertcliError
@@ -19,7 +19,6 @@ from bertcli.files.versions import __version__
 from bertcli.files.writers import open_writer
 from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model
 from bertcli.ray import locations
-from bertcli.ray.shards import DEAD, Shard
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
@@ -40,7 +39,15 @@ if TYPE_CHECKING:
 
 
 MANIFEST = ".manifest.json"
+DEAD = ".errors.jsonl"  # why records of a shard were skipped
 COUNTS = (*(field.name for field in fields(TokenCounts)), "skipped")
+
+
+class Shard(NamedTuple):
+    """An input file and its output file."""
+
+    source: str
+    output: str
 
 
 @dataclass(frozen=True)
@@ -55,24 +62,6 @@ class Done:
     passed_over: bool = False  # an earlier run had made it
     worker: str = ""
     seconds: float = 0.0
-
-
-class DeadLetters:
-    """Writes the records that were skipped to a file next to the output, if there are any.
-
-    That of an earlier run stays until then: of an output that a killed run had made, but not given
-    its name, nothing is read again.
-    """
-
-    def __init__(self, path: Path, names: tuple[str, str]) -> None:
-        self.path, self.names, self.mode = path, names, "w"
-
-    def __call__(self, message: str) -> None:
-        """Append one."""
-        reason = message.removeprefix("skipped: ").replace(*self.names)
-        with open(self.path, self.mode, encoding="utf-8") as file:
-            file.write(json.dumps({"error": reason}, ensure_ascii=False) + "\n")
-        self.mode = "a"
 
 
 @dataclass
@@ -140,8 +129,18 @@ class ShardWorker:
         output = locations.local_path(shard.output) if here else scratch / "out" / place.name
         output.parent.mkdir(parents=True, exist_ok=True)
         path = str(locations.fetch(shard.source, scratch))
-        letters = DeadLetters(beside(output, DEAD), (path, public(shard.source)))
-        reader = Reader(replace(job.source, paths=(path,)), letters)
+
+        def put_letter(message: str) -> None:
+            """Write why a record was skipped; the file of an earlier run stays until there is one.
+
+            Of an output that a killed run had made, but not named, nothing is read again.
+            """
+            reason = message.removeprefix("skipped: ").replace(path, public(shard.source))
+            mode = "w" if reader.skipped == 1 else "a"
+            with open(beside(output, DEAD), mode, encoding="utf-8") as file:
+                file.write(json.dumps({"error": reason}, ensure_ascii=False) + "\n")
+
+        reader = Reader(replace(job.source, paths=(path,)), put_letter)
         try:
             job.make(self.loaded, reader, output, about)
         except BertcliError as error:
@@ -255,8 +254,8 @@ class TokenizeJob(_Job):
         folder = self.model.find(TOKENIZER_FILES)
         tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
         place = bert_folder(folder.path)
-        names = [name for name in TOKENIZER_FILES if (place / name).is_file()]
-        return tokenizer, {name: sha256(place / name) for name in sorted(names)}
+        files = [place / name for name in TOKENIZER_FILES if (place / name).is_file()]
+        return tokenizer, {file.name: sha256(file) for file in files}
 
     def made_by(self, loaded: Signed) -> dict[str, Any]:
         """Return what the bytes of token ids depend on, besides the texts."""

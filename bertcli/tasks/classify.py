@@ -183,12 +183,10 @@ def ranked(windows: Iterable[Sequence[Result]], top_k: int | None = None) -> lis
 
 def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:
     """Return what is written of a text; in a table every row says what was truncated."""
-    record = result.record
-    key = result.sample if record.id is None else record.id
-    hit = {"row": result.sample, "id": key, "score": result.fields["score"], "text": record.text}
+    hit = {"row": result.sample, "id": result.id, **result.fields, "text": result.record.text}
     if flat or result.cut:
         hit["truncated"] = result.cut
-    return hit | carried(hit, record)
+    return hit | carried(hit, result.record)
 
 
 # --- what goes on with a text ---

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -393,16 +393,13 @@ class Stream:
         """Yield the results of windows of records, in input order."""
         for part in self.task.encoded(self.reader, self.tally):
             if results := self.task.judge(part):
-                yield [without(self.consumed, result) for result in results]
+                yield [*map(self._carrying, results)] if self.consumed else results
 
-
-def without(names: Collection[str], result: Result) -> Result:
-    """Return a result whose record does not carry these fields."""
-    extra = result.record.extra or {}
-    if extra.keys().isdisjoint(names):
-        return result
-    others = {name: value for name, value in extra.items() if name not in names}
-    return result._replace(record=result.record._replace(extra=others or None))
+    def _carrying(self, result: Result) -> Result:
+        """Return a result whose record has only the fields that are carried."""
+        fields = (result.record.extra or {}).items()
+        others = {name: value for name, value in fields if name not in self.consumed}
+        return result._replace(record=result.record._replace(extra=others or None))
 
 
 def growing(windows: Iterable[TokenBlock]) -> Iterator[Sequence[Encoded]]:

@@ -18,18 +18,18 @@ class Result(NamedTuple):
     fields: Mapping[str, Any]
     cut: int = 0  # tokens that truncation took away
 
+    @property
+    def id(self) -> Any:
+        """The id of the record; one without has its number."""
+        return self.sample if self.record.id is None else self.record.id
+
 
 def row(result: Result) -> dict[str, Any]:
     """Return the JSON object of a result: id, the task's fields, dropped tokens, other fields."""
-    fields = {"id": _id(result), **_rounded(result.fields)}
+    fields = {"id": result.id, **_rounded(result.fields)}
     if result.cut:
         fields["truncated"] = result.cut
     return fields | carried(fields, result.record)
-
-
-def _id(result: Result) -> Any:
-    """Return the id of a record; one without has its number."""
-    return result.sample if result.record.id is None else result.record.id
 
 
 def _rounded(value: Any) -> Any:
@@ -49,7 +49,7 @@ def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
 
     A mapping becomes a column for each of its names.
     """
-    single: dict[str, Any] = {"id": _id(result)}
+    single: dict[str, Any] = {"id": result.id}
     items: list[Mapping[str, Any]] = [{}]
     for name, value in _rounded(result.fields).items():
         match value:

@@ -4,7 +4,7 @@
 - `prepare` turns a corpus into a folder of instances: documents, tokenized on the disk, become
   sentence pairs and masked rows of `instances`, which also reads them.
 - `run` trains a task: `loop` (one optimizer step after another, on one process or several) with
-  the losses of its objective, `checkpoints` and the log; `options` are its numbers.
+  the losses of its objective, and writes checkpoints and the log; `options` are its numbers.
 - `pretraining` is the task of such a folder.
 - `fine_tuning` has the tasks of labelled texts, read and checked by `labelled_texts`: all weights,
   a head alone over vectors that are computed once, or an embedding model, with the losses in

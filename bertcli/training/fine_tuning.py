@@ -37,7 +37,7 @@ from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
 from bertcli.inference.runner import Tokens
 from bertcli.inference.runtime import fit_tokenizer, refuse_extra, refuse_pairs, token_limit
-from bertcli.models.bert import BertEncoder, BertModel
+from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import (
     BertForQuestionAnswering,
@@ -204,10 +204,16 @@ class FullTask(FineTuningTask):
         source = self.start
         if checkpoint is not None:
             source, _ = load(checkpoint, type(self.start), dtype=torch.float32)
-        model = deepcopy(source)
-        freeze_below(model, self.job.layers)
-        if isinstance(model, BertModel):
-            model.pooler.requires_grad_(False)  # no vector is made with it
+        model: Any = deepcopy(source)
+        bert = model if isinstance(model, BertModel) else model.bert
+        if bert is model:
+            bert.pooler.requires_grad_(False)  # no vector is made with it
+        if self.job.layers is not None:
+            bert.embeddings.requires_grad_(False)
+            bert.embeddings.extra.requires_grad_(True)  # nothing of them is pretrained
+            above = {*bert.encoder.order[self.job.layers :]}  # one may be used twice
+            for number, layer in enumerate(bert.encoder.layer):
+                layer.requires_grad_(number in above)
         return model
 
     def put(self, folder: Path, model: Any) -> None:
@@ -309,20 +315,6 @@ def _with_head(
     if headed and other:
         note += f"; the labels of {base.name} are others: {', '.join(own)[:80]}"
     return model, texts, [note] if fresh else []
-
-
-def freeze_below(model: nn.Module, layers: int | None) -> None:
-    """Exclude the embeddings and the layers below this one from training; None: nothing."""
-    if layers is None:
-        return
-    bert = model if isinstance(model, BertModel) else model.get_submodule("bert")
-    encoder = bert.get_submodule("encoder")
-    assert isinstance(encoder, BertEncoder)
-    above = {*encoder.order[layers:]}  # a layer that is used again there is trained
-    below = [layer for number, layer in enumerate(encoder.layer) if number not in above]
-    for part in (bert.get_submodule("embeddings"), *below):
-        part.requires_grad_(False)
-    bert.get_submodule("embeddings.extra").requires_grad_(True)  # nothing of them is pretrained
 
 
 def tokenized(

@@ -348,17 +348,16 @@ class Instances:
         Raises InputError when an id is not in the vocabulary, or in an extra embedding.
         """
         rows = {name: self.column(name, numbers) for name in self.kind.names or ()}
-        extra = {EXTRA + name: size for name, size in self.extra_embeddings.items()}
-        of_words = dict.fromkeys(("input_ids", "masked_lm_ids"), self.vocab_size)
-        for name, size in (of_words | extra).items():
-            for worst in (int(rows[name].max(initial=0)), int(rows[name].min(initial=0))):
-                if not 0 <= worst < size:
-                    of = "its embedding" if name in extra else "the vocabulary"
-                    raise InputError(
-                        f"{self.folder}: {name} contains {worst}, but {of} has {size} "
-                        f"{'ids' if name in extra else 'tokens'}",
-                        "prepare the instances again",
-                    )
+        limits = dict.fromkeys(("input_ids", "masked_lm_ids"), self.vocab_size)
+        limits |= {EXTRA + name: size for name, size in self.extra_embeddings.items()}
+        for name, limit in limits.items():
+            least, most = int(rows[name].min(initial=0)), int(rows[name].max(initial=0))
+            if least < 0 or most >= limit:
+                raise InputError(
+                    f"{self.folder}: {name} holds {least} to {most}, but its ids are 0 to "
+                    f"{limit - 1}",
+                    "prepare the instances again",
+                )
         return rows
 
     def verify(self) -> None:

@@ -120,28 +120,24 @@ def joined(name: str) -> Iterator[Ranks]:
 # --- rows ---
 
 
-class Order:
-    """The order of rows: each epoch is shuffled on its own, and batches may span two epochs.
+@lru_cache(2)
+def epoch_order(count: int, seed: int, epoch: int) -> Any:
+    """Return the numbers below ``count`` in the order of an epoch."""
+    return np.random.default_rng((seed, epoch)).permutation(count)
 
-    A function of the seed and the step alone, so there is no state to save.
+
+def batch_of(rows: Any, step: int, size: int, seed: int) -> Any:
+    """Return the rows of a step, counted from 0.
+
+    Each epoch is shuffled on its own, and batches may span two epochs: a function of the seed and
+    the step alone, so there is no state to save.
     """
-
-    def __init__(self, rows: Any, batch_size: int, seed: int) -> None:
-        self.rows, self.batch_size, self.seed = rows, batch_size, seed
-        self.shuffled = lru_cache(2)(self._shuffled)
-
-    def _shuffled(self, epoch: int) -> Any:
-        return np.random.default_rng((self.seed, epoch)).permutation(self.rows)
-
-    def batch(self, step: int) -> Any:
-        """Return the rows of a step, counted from 0."""
-        count = len(self.rows)
-        places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
-        epochs = range(places[0] // count, places[-1] // count + 1)
-        inside = [
-            self.shuffled(epoch)[places[places // count == epoch] % count] for epoch in epochs
-        ]
-        return np.concatenate(inside)
+    epochs, places = np.divmod(np.arange(step * size, (step + 1) * size), len(rows))
+    inside = [
+        epoch_order(len(rows), seed, epoch)[places[epochs == epoch]]
+        for epoch in range(epochs[0], epochs[-1] + 1)
+    ]
+    return rows[np.concatenate(inside)]
 
 
 def dealt(lengths: Any, count: int) -> list[Any]:
@@ -389,7 +385,7 @@ class Training:
     ) -> None:
         self.model, self.objective = model.train(), objective
         self.options, self.ranks = options, ranks
-        self.order = Order(rows, options.batch_size, options.seed)
+        self.rows = rows
         self.schedule = options.schedule(len(rows))
         self.optimizer = adamw(model, options)
         self.gradients = flat_gradients(trained(model).values())
@@ -407,7 +403,7 @@ class Training:
         Return the losses, the learning rate, the norm of the gradients and the number of tokens.
         """
         objective, ranks = self.objective, self.ranks
-        rows = self.order.batch(number)
+        rows = batch_of(self.rows, number, self.options.batch_size, self.options.seed)
         counts, lengths = objective.counts(rows), objective.lengths(rows)
         rate = self.schedule.at(number)
         for group in self.optimizer.param_groups:

@@ -27,9 +27,8 @@ from front import (
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.files.versions import install_command
 from bertcli.hub.download import Unreachable
-from bertcli.ray.run import Pool
-from bertcli.ray.shards import Shard, plan
-from bertcli.ray.worker import EmbedJob, Model, ShardWorker, TokenizeJob
+from bertcli.ray.run import Pool, plan
+from bertcli.ray.worker import EmbedJob, Model, Shard, ShardWorker, TokenizeJob
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
 from bertcli.vectors.run_folder import move, put_json

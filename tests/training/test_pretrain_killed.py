@@ -10,8 +10,8 @@ from model_reference import close
 from pretrain_folders import STILL, config_file, lines, prepared
 from safetensors.torch import load_file
 
-from bertcli.training import checkpoints
-from bertcli.training.checkpoints import Checkpoints, State, read_state
+from bertcli.training import run
+from bertcli.training.run import Checkpoints, State, read_state
 
 STEPS = 5
 
@@ -66,7 +66,7 @@ def states_seen(folder, copies, work):
     seen = []
 
     def look(frame, event, arg):
-        if frame.f_code.co_filename not in (checkpoints.__file__, shutil.__file__):
+        if frame.f_code.co_filename not in (run.__file__, shutil.__file__):
             return None
         now = sorted((str(path), path.stat().st_size) for path in folder.rglob("*"))
         if not seen or now != seen[-1]:

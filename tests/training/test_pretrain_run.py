@@ -26,7 +26,7 @@ from bertcli.errors import OutputError
 from bertcli.files.atomic import locked
 from bertcli.files.versions import install_command
 from bertcli.inspection.drawing import FAINT, SENTENCES
-from bertcli.training import checkpoints, run
+from bertcli.training import run
 from bertcli.training.pretraining import SIZES
 from bertcli.training.run import plot
 
@@ -447,8 +447,7 @@ def test_a_loss_that_is_no_number(place, tmp_path):
 
 @pytest.mark.parametrize("call_of", ["save_tensors", "put_folder"])
 def test_a_full_disk_leaves_the_last_good_checkpoint(place, whole, tmp_path, monkeypatch, call_of):
-    module = run if call_of == "save_tensors" else checkpoints
-    real, left = getattr(module, call_of), [1]
+    real, left = getattr(run, call_of), [1]
 
     def full(*given):
         left[0] -= 1
@@ -456,7 +455,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(place, whole, tmp_path, mon
             raise OSError(28, "No space left on device")
         return real(*given)
 
-    monkeypatch.setattr(module, call_of, full)
+    monkeypatch.setattr(run, call_of, full)
     done = call(*argv(place, tmp_path / "out"))
     error, hint = done.err.splitlines()[-2:]
     assert done.code == 1 and "checkpoint-4 cannot be written: No space left on device" in error

@@ -85,8 +85,7 @@ def on_ray(
 ) -> None:
     """Run a job on every input file, on the workers of a cluster, and report the result."""
     from bertcli.ray.locations import output_place
-    from bertcli.ray.run import connected, put_manifest, run, told
-    from bertcli.ray.shards import plan, refuse_unwritable
+    from bertcli.ray.run import connected, plan, put_manifest, refuse_unwritable, run, told
     from bertcli.ray.worker import Model
 
     if output.output is None:
@@ -138,7 +137,7 @@ def _shown(console: Console) -> "Iterator[Callable[[RayProgress], None]]":
 def _close(done: "list[Done]", console: Console) -> None:
     """Warn of truncated and skipped records; exit with 1 when records were skipped."""
     from bertcli.ray.run import totals
-    from bertcli.ray.shards import DEAD
+    from bertcli.ray.worker import DEAD
     from bertcli.tokenizing.run import TokenCounts
 
     counts = totals(done)

@@ -61,10 +61,10 @@ from bertcli.training.vocabulary import WordPieceOptions
 
 if TYPE_CHECKING:
     from bertcli.evaluation.report import Judged
-    from bertcli.training.checkpoints import Checkpoints
     from bertcli.training.fine_tuning import FineTuningTask
     from bertcli.training.loop import Ranks, TrainedTask
     from bertcli.training.pretraining import PretrainingTask
+    from bertcli.training.run import Checkpoints
 
 WARMUP_STEPS = number(
     "Steps in which the learning rate rises from 0 (default: a tenth of all steps).", low=0
@@ -192,7 +192,6 @@ def train_task(
     console: Console,
 ) -> None:
     """Open a task on every process that torchrun started, and train it."""
-    require_torch("training")
     from bertcli.inference.devices import dtype_of, slow, use_threads
     from bertcli.training.loop import joined
 
@@ -327,7 +326,8 @@ def train(
     options = {**vars(steps), **vars(held), **vars(saving), **vars(where)}
     options["dtype"] = where.precision
     readers: dict[str, Reader] = {}
-    from bertcli.training.checkpoints import Checkpoints
+    require_torch("training")
+    from bertcli.training.run import Checkpoints
 
     checkpoints = record(Checkpoints, job, saving)
 
@@ -598,8 +598,9 @@ def pretrain_run(
     $ torchrun --nproc-per-node 2 -m bertcli pretrain run instances --config base -o mine
     """
     console = messages.console()
-    from bertcli.training.checkpoints import Checkpoints
+    require_torch("training")
     from bertcli.training.options import PretrainingJob
+    from bertcli.training.run import Checkpoints
 
     options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=where.precision)
     extra = extra_fields(start.extra)
