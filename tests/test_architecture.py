@@ -64,7 +64,7 @@ embedding/__init__
 inference/static_engine
 embedding/sentence_modules
 embedding/embedder
-embedding/options embedding/pooling embedding/sentence_config
+embedding/options embedding/pooling
 embedding/late_interaction embedding/sparse
 inference/__init__ inference/compute inference/cpu_engine inference/graph inference/exported_graph
 inference/openvino

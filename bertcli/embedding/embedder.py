@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
-from bertcli.embedding.options import EmbedOptions, prepared, reads_first, settled
+from bertcli.embedding.options import (
+    EmbedOptions,
+    Sentence,
+    prepared,
+    read_sentence,
+    reads_first,
+    settled,
+)
 from bertcli.embedding.pooling import (
     COLUMNS,
     PLACES,
@@ -37,7 +44,6 @@ from bertcli.embedding.pooling import (
     split,
     words_of,
 )
-from bertcli.embedding.sentence_config import Sentence, read_sentence
 from bertcli.embedding.sentence_modules import (
     VectorModule,
     WeightedLayers,
@@ -119,7 +125,8 @@ class Embedder:
 
             options, sentence, kind, maker = read_sparse(folder.path, options, sentence)
         kind = STATIC if sentence.static else kind
-        chains = (sentence.of_tokens, sentence.of_texts) if options.own_modules else ((), ())
+        own = options.pooling == "auto" and not options.per_token  # else the encoder alone
+        chains = (sentence.of_tokens, sentence.of_texts) if own else ((), ())
         of_tokens, of_texts = (read_chain(folder.path, chain) for chain in chains)
         place = folder.path if sentence.static else folder.path / sentence.transformer
         spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
@@ -356,24 +363,22 @@ class Embedder:
 
     def refuse(self, batch: TokenBlock) -> None:
         """Raise InputError or ModelError for a record that can have no vector."""
+        if batch.records.pairs is not None:
+            refuse_pairs(batch, self.runtime.config)
+        if self.options.on_truncate == "error" and any(batch.cut):
+            item = next(item for item in batch if item.cut)
+            raise InputError(
+                f"{item.record.where}: {item.length + item.cut} tokens, "
+                f"and {self.max_length} is the limit",
+                "--on-truncate warn truncates texts, window and chunk encode all of them",
+            )
         may_be_empty = self.options.per_token or self.runtime.spec.kind in (STATIC, TERM_TABLE)
-        refused = self.options.on_truncate == "error" and any(batch.cut)
-        whole = may_be_empty or all(batch.lengths)
-        if batch.records.pairs is None and whole and not refused:
-            return
-        refuse_pairs(batch, self.runtime.config)
-        for item in batch:
-            if item.cut and self.options.on_truncate == "error":
-                raise InputError(
-                    f"{item.record.where}: {item.length + item.cut} tokens, "
-                    f"and {self.max_length} is the limit",
-                    "--on-truncate warn truncates texts, window and chunk encode all of them",
-                )
-            if not (item.length or may_be_empty):
-                raise InputError(
-                    f"{item.record.where}: has no tokens, so it has no vector",
-                    "leave out --no-special-tokens, or drop the text",
-                )
+        if not (may_be_empty or all(batch.lengths)):
+            where = batch.records[batch.lengths.index(0)].where
+            raise InputError(
+                f"{where}: has no tokens, so it has no vector",
+                "leave out --no-special-tokens, or drop the text",
+            )
 
     def _texts(self, batch: TokenBlock, work: Work) -> Iterator[Ran | EmbeddedBlock]:
         """Yield the records with a vector each, or the weights of terms, of all its windows."""

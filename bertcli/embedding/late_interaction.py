@@ -26,7 +26,7 @@ from bertcli.checkpoints.scan import (
     read_modules,
     transformer_path,
 )
-from bertcli.embedding.sentence_config import COLBERT, CONFIG
+from bertcli.embedding.options import COLBERT, CONFIG
 from bertcli.embedding.sentence_modules import Dense, VectorModule, linear_in, read_chain
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import JsonObject, is_regular, is_text, read_object

@@ -1,7 +1,7 @@
 """What stands before and behind the pooling of a sentence model, in NumPy.
 
 Each module takes vectors [..., D] of tokens or of texts, one at a time: the bits of one do not
-depend on the others. Which modules a folder has is read in `sentence_config`;
+depend on the others. Which modules a folder has is read in `options`;
 `write_sentence_parts` writes one that sentence-transformers reads as well. Source:
 sentence-transformers 6.2, Dense, Normalize, LayerNorm, WeightedLayerPooling; activations are those
 of torch.nn with their defaults.
@@ -22,8 +22,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from bertcli.checkpoints.scan import SentenceModule, WeightFiles, find_weights, require_weights
+from bertcli.embedding.options import CONFIG, OURS, Sentence
 from bertcli.embedding.pooling import finish
-from bertcli.embedding.sentence_config import CONFIG, OURS, Sentence
 from bertcli.errors import ModelError
 from bertcli.files.safetensors import write_arrays
 from bertcli.files.typed_json import AGAIN, read_object

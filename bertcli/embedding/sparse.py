@@ -40,9 +40,8 @@ from bertcli.checkpoints.scan import (
 from bertcli.checkpoints.stored_tensor import mapped
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.late_interaction import DOCUMENT, QUERY, linear
-from bertcli.embedding.options import TERM_POOLINGS, EmbedOptions
+from bertcli.embedding.options import CONFIG, TERM_POOLINGS, EmbedOptions, Sentence
 from bertcli.embedding.pooling import Pooling, library_of, split, widened
-from bertcli.embedding.sentence_config import CONFIG, Sentence
 from bertcli.embedding.sentence_modules import Dense, described
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import is_regular, read_object

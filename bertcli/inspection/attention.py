@@ -202,17 +202,6 @@ def page(texts: Sequence[AttentionMaps]) -> bytes:
     return filled.encode("utf-8", "replace")
 
 
-def unsupported_characters(texts: Sequence[AttentionMaps], form: str) -> str:
-    """Return which characters of the tokens this format draws as boxes, in words, or ""."""
-    if form not in ("png", "pdf"):
-        return ""
-    boxes = without_glyph("".join(token for maps in texts for token in maps.tokens))
-    if not boxes:
-        return ""
-    first = " ".join(sorted(boxes)[:10])
-    return f"{form.upper()} draws these characters as boxes: {first}; SVG and HTML have them all"
-
-
 # --- drawn with matplotlib ---
 
 INCH, POINT = 96, 0.75  # pixels to the inch; points to the pixel
@@ -335,10 +324,15 @@ def write_maps(
     """Write the maps, and return a warning about what the format cannot show, or ""."""
     refuse_inputs(model_files(report.folder.path), [path])
     form = path.suffix.lower()[1:]
-    warning, content = unsupported_characters(texts, form), picture(texts, form)
+    content = picture(texts, form)
     with open_output(path, overwrite=overwrite) as output:
         output.write(content)
-    return warning
+    tokens = "".join(token for maps in texts for token in maps.tokens)
+    boxes = without_glyph(tokens) if form in ("png", "pdf") else ()
+    if not boxes:
+        return ""
+    first = " ".join(sorted(boxes)[:10])
+    return f"{form.upper()} draws these characters as boxes: {first}; SVG and HTML have them all"
 
 
 def numbers(text: str | None, option: str) -> list[int] | None:

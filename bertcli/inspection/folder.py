@@ -32,7 +32,7 @@ from bertcli.checkpoints.scan import (
 )
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
-from bertcli.embedding.sentence_config import COLBERT, Sentence, option_for, read_sentence
+from bertcli.embedding.options import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
 from bertcli.families.family import HIDDEN_ACTS
 from bertcli.families.structure import HEAD_PARTS

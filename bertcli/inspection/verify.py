@@ -80,7 +80,7 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
     """Check what stands beside the encoder: modules, and the layers of ColBERT and BGE-M3."""
     from bertcli.checkpoints.scan import TERM_TABLE, find_weights, read_modules, read_routes
     from bertcli.embedding.late_interaction import BGE, linear
-    from bertcli.embedding.sentence_config import COLBERT
+    from bertcli.embedding.options import COLBERT
     from bertcli.embedding.sentence_modules import READERS, linear_in
     from bertcli.embedding.sparse import BGE as SPARSE_BGE
     from bertcli.embedding.sparse import read_terms

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertcli.embedding.sentence_config import CONFIG
+from bertcli.embedding.options import CONFIG
 from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
 from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.files.typed_json import JsonObject, read_object

@@ -20,9 +20,8 @@ import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, read_config, read_modules
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions, prepared
+from bertcli.embedding.options import EmbedOptions, default_prompt, prepared
 from bertcli.embedding.pooling import split
-from bertcli.embedding.sentence_config import default_prompt
 from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.hub import MODEL_FILES, ModelFolder, find_model
 from bertcli.inference.compute import Compute, options_from

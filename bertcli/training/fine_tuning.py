@@ -20,9 +20,8 @@ from torch import nn
 from bertcli.checkpoints.load import load, load_tensors, save_tensors
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions, prepared
+from bertcli.embedding.options import EmbedOptions, prepared, read_sentence
 from bertcli.embedding.options import settled as chosen_options
-from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_modules import (
     IDENTITY,
     Dense,

@@ -37,7 +37,7 @@ import torch
 
 from bertcli.checkpoints.load import load_tensors, save_tensors
 from bertcli.checkpoints.scan import UTF8_ONLY
-from bertcli.embedding.sentence_config import CONFIG as PROMPTS
+from bertcli.embedding.options import CONFIG as PROMPTS
 from bertcli.errors import BertcliError, ModelError, OutputError, out_of_memory
 from bertcli.files.atomic import FULL, locked, move, put_files, put_folder, scratch_folder
 from bertcli.files.paths import refuse_inputs, sha256

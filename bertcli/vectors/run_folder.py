@@ -136,7 +136,7 @@ class RunFiles:
         nothing says what to do with it, and for one to go on with that this program has not made,
         or not as it is.
         """
-        inputs.refuse([self.path, *self.own])
+        refuse_inputs((*inputs.paths, *inputs.needed), [self.path, *self.own])
         for path in self.own:
             if path.is_dir():
                 raise OutputError(
@@ -520,10 +520,6 @@ class Inputs:
     texts: Sequence[str | None] = ()
     needed: Sequence[Path] = ()
     times: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of files that were hashed
-
-    def refuse(self, own: Sequence[Path]) -> None:
-        """Raise OutputError when one of them is a file that the run writes."""
-        refuse_inputs((*self.paths, *self.needed), own)
 
     @property
     def streams(self) -> list[str]:

@@ -25,9 +25,8 @@ import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, is_static, read_config
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.options import EmbedOptions, read_sentence
 from bertcli.embedding.pooling import EmbeddedBlock
-from bertcli.embedding.sentence_config import read_sentence
 from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.embedding.sparse import has_routes
 from bertcli.errors import InputError, UsageError, counted

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import PRECISIONS, RANGED, EmbedOptions, settled
-from bertcli.embedding.sentence_config import SENTENCE
+from bertcli.embedding.options import PRECISIONS, RANGED, SENTENCE, EmbedOptions, settled
 from bertcli.errors import ModelError, UsageError, called_from_python
 from bertcli.files.atomic import whole_folder
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from bertcli.embedding.options import MODES
 from bertcli.embedding.pooling import POOLINGS, finish, pool, pool_windows
-from bertcli.embedding.sentence_config import MODES
 
 D = 12
 OURS = tuple(POOLINGS)

@@ -13,7 +13,7 @@ from front import (
     json_in,
 )
 
-from bertcli.embedding.sentence_config import LEGACY, MODES, Sentence, read_sentence
+from bertcli.embedding.options import LEGACY, MODES, Sentence, read_sentence
 from bertcli.errors import ModelError, UsageError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 

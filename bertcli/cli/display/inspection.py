@@ -26,7 +26,7 @@ from bertcli.inspection.verify import VerifyCheck
 from bertcli.tasks.head import command_of, is_pooled_head
 
 if TYPE_CHECKING:
-    from bertcli.embedding.sentence_config import Sentence
+    from bertcli.embedding.options import Sentence
     from bertcli.inspection.folder import Node
     from bertcli.models.config import BertConfig
 
