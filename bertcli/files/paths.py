@@ -39,18 +39,18 @@ def refuse_inputs(inputs: Iterable[str | Path], own: Sequence[Path]) -> None:
     ``-`` is stdin, which may be redirected from a file. Pipes and devices are no matter: nothing of
     theirs is lost.
     """
-    outputs = {_identity(path): path for path in reversed(own)}
+    outputs = {_identity(path, None): path for path in reversed(own)}
     for named in inputs:
-        identity = _identity_of_input(named)
+        identity = _identity(named, sys.stdin)
         if identity and identity in outputs:
             raise _both(input_name(named), outputs[identity], own[0])
 
 
 def refuse_stdout(inputs: Iterable[str | Path]) -> None:
     """Raise OutputError when stdout is appended to a file that is read: it would have no end."""
-    stdout = _identity_of(sys.stdout)
+    stdout = _identity("-", sys.stdout)
     for named in inputs:
-        if stdout and _identity_of_input(named) == stdout:
+        if stdout and _identity(named, sys.stdin) == stdout:
             name = input_name(named)
             raise OutputError(f"stdout is redirected to {name}, which is also an input", HINT)
 
@@ -68,28 +68,16 @@ def _both(named: str, own: Path, output: Path) -> OutputError:
     return OutputError(f"{output}: the input {named} is the same {kind}", HINT)
 
 
-def _identity_of_input(named: str | Path) -> Identity | None:
-    return _identity_of(sys.stdin) if str(named) == "-" else _identity(Path(named))
-
-
-def _identity(path: Path) -> Identity | None:
-    with suppress(OSError, ValueError):
-        try:
-            return _of(os.stat(path))
-        except FileNotFoundError:
-            return os.path.realpath(path)
-    return None
-
-
-def _identity_of(stream: Any) -> Identity | None:
+def _identity(named: str | Path, stream: Any) -> Identity | None:
+    """Return what tells a file, or for ``-`` the stream, from all others that last."""
     with suppress(OSError, ValueError, AttributeError):  # closed, or no file of the system
-        return _of(os.fstat(stream.fileno()))
+        try:
+            status = os.stat(stream.fileno() if str(named) == "-" else named)
+        except FileNotFoundError:
+            return os.path.realpath(named)
+        if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+            return status.st_dev, status.st_ino
     return None
-
-
-def _of(status: os.stat_result) -> Identity | None:
-    lasting = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-    return (status.st_dev, status.st_ino) if lasting else None
 
 
 LONGEST = 255  # bytes of a name, on the file systems in use

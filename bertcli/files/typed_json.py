@@ -276,10 +276,7 @@ class JsonObject(dict[str, Any]):
 
     def checked(self, key: str, holds: Callable[[Any], bool], expected: str) -> Any:
         """Return the value of a key for which ``holds`` is true, or None."""
-        value = self.get(key)
-        if value is not None and not holds(value):
-            raise self.bad(key, expected)
-        return value
+        return None if self.get(key) is None else self.needed(key, holds, expected)
 
     def needed(self, key: str, holds: Callable[[Any], bool], expected: str) -> Any:
         """Return the value of a key that has to be there, and for which ``holds`` is true."""

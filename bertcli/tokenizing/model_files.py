@@ -209,9 +209,8 @@ def _growth(part: JsonObject) -> float:
     """Return how many times longer replacements make a text, at most; ModelError for too many."""
     times = 1.0
     for key in ("normalizers", "decoders"):
-        inner = part.entries(key)
-        for at in inner:
-            times *= _growth(inner.object(at))
+        for inner in part.entries(key).objects().values():
+            times *= _growth(inner)
     if part["type"] == "Replace":
         pattern = part["pattern"].get("String")  # one of a regex may match nothing, everywhere
         content = len(part["content"])
@@ -225,9 +224,8 @@ def _growth(part: JsonObject) -> float:
 
 def _check_pre_tokenizer(part: JsonObject) -> None:
     """Refuse empty tokens, on which the library would panic."""
-    inner = part.entries("pretokenizers")
-    for at in inner:
-        _check_pre_tokenizer(inner.object(at))
+    for inner in part.entries("pretokenizers").objects().values():
+        _check_pre_tokenizer(inner)
     part.whole("length", 1)
 
 
@@ -245,9 +243,8 @@ def _check_processor(core: Tokenizer, processor: JsonObject) -> None:
 
     match processor["type"]:
         case "Sequence":
-            inner = processor.entries("processors")
-            for at in inner:
-                _check_processor(core, inner.object(at))
+            for inner in processor.entries("processors").objects().values():
+                _check_processor(core, inner)
         case "TemplateProcessing":
             special = processor.object("special_tokens")
             for name in special:
