@@ -27,9 +27,9 @@ from bertcli.checkpoints.shapes import Shape
 from bertcli.checkpoints.stored_tensor import MappedFiles, StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.checkpoints.weights import array_of, report_on
-from bertcli.errors import ModelError, OutputError
+from bertcli.errors import ModelError
 from bertcli.families.family import BASE
-from bertcli.files.atomic import own_folder, put_files
+from bertcli.files.atomic import saving
 from bertcli.files.safetensors import write_arrays
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.config import BertConfig
@@ -154,7 +154,6 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     ValueError when `config` does not describe the model; OutputError when
     the folder cannot be written.
     """
-    folder = Path(folder)
     weights = _as_saved(model)
     pooler = isinstance(model, BertModel) and not isinstance(model.pooler, Absent)
     if _shapes(_empty(type(model), config, pooler)) != _shapes(model):
@@ -163,15 +162,9 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     other = {key: value for key, value in config.other.items() if key != "torch_dtype"}
     names = (type(model).__name__,)
     described = replace(config, architectures=names, other={**other, "dtype": dtype}).to_json()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with own_folder(folder / "saving") as scratch:
-            (scratch / "config.json").write_text(described, encoding="utf-8")
-            save_tensors(scratch / "model.safetensors", weights)
-            put_files(scratch, folder, last="config.json")
-    except OSError as error:
-        reason = error.strerror or error
-        raise OutputError(f"{folder}: the model cannot be written: {reason}") from error
+    with saving(Path(folder), last="config.json", what="the model") as scratch:
+        (scratch / "config.json").write_text(described, encoding="utf-8")
+        save_tensors(scratch / "model.safetensors", weights)
 
 
 def _as_saved(model: Model) -> dict[str, Tensor]:

@@ -173,6 +173,22 @@ def put_files(source: Path, folder: Path, last: str) -> None:
     sync_folder(folder)
 
 
+@contextmanager
+def saving(folder: Path, last: str, what: str) -> Iterator[Path]:
+    """Yield an empty folder, whose files are moved to ``folder`` as `put_files` does.
+
+    Raises OutputError when ``what`` they are cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with own_folder(folder / "saving") as scratch:
+            yield scratch
+            put_files(scratch, folder, last)
+    except OSError as failed:
+        reason = failed.strerror or failed
+        raise OutputError(f"{folder}: {what} cannot be written: {reason}") from failed
+
+
 def put_folder(source: Path, target: Path) -> None:
     """Give a folder that is whole its name, in place of one that has it."""
     sync_files(source)

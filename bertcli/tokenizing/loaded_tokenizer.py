@@ -24,7 +24,6 @@ from bertcli.checkpoints.scan import bert_folder, is_static
 from bertcli.errors import (
     InputError,
     ModelError,
-    OutputError,
     UsageError,
     called_from_python,
     counted,
@@ -186,12 +185,10 @@ class LoadedTokenizer:
         size = self.core.get_vocab_size()
         if size <= rows and all(map(self.core.id_to_token, range(size))):
             return None  # no id is left out, so there is none beyond them; a dict takes longer
-        vocabulary = self.core.get_vocab()
-        if max(vocabulary.values(), default=-1) < rows:
-            return None
         return min(
-            ((token, index) for token, index in vocabulary.items() if index >= rows),
+            (entry for entry in self.core.get_vocab().items() if entry[1] >= rows),
             key=lambda entry: entry[1],
+            default=None,
         )
 
     def special_ids(self) -> dict[str, int]:
@@ -310,23 +307,16 @@ class LoadedTokenizer:
 
         Each appears whole. Raises OutputError when the folder cannot be written.
         """
-        from bertcli.files.atomic import own_folder, put_files
+        from bertcli.files.atomic import saving
         from bertcli.files.jsonl import to_json
 
-        folder = Path(folder)
         files = {
             WHOLE: self.core.to_str(pretty=True),
             "tokenizer_config.json": to_json(self._settings()),
         }
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with own_folder(folder / "saving") as temporary:
-                for name, text in files.items():
-                    (temporary / name).write_text(text, encoding="utf-8")
-                put_files(temporary, folder, last=WHOLE)
-        except OSError as failed:
-            reason = failed.strerror or failed
-            raise OutputError(f"{folder}: the tokenizer cannot be written: {reason}") from failed
+        with saving(Path(folder), last=WHOLE, what="the tokenizer") as scratch:
+            for name, text in files.items():
+                (scratch / name).write_text(text, encoding="utf-8")
 
     save_pretrained = save
 
