@@ -15,8 +15,7 @@ from bertcli.evaluation.metrics import (
     ranks,
     spearman,
 )
-from bertcli.evaluation.report import intervals, samples
-from bertcli.evaluation.retrieval import judged
+from bertcli.evaluation.report import intervals, samples, search_scores
 
 DRAW = np.random.default_rng(3)
 
@@ -102,12 +101,12 @@ def test_answers_are_compared_as_squad_compares_them():
 
 
 def test_search_by_hand():
-    ndcg, recall, rank = judged(["x", "b", "a"], {"a": 2.0, "b": 1.0, "c": 1.0})
+    ndcg, recall, rank = search_scores(["x", "b", "a"], {"a": 2.0, "b": 1.0, "c": 1.0})
     gained = 1 / np.log2(3) + 2 / np.log2(4)
     ideal = 2 / np.log2(2) + 1 / np.log2(3) + 1 / np.log2(4)
     assert ndcg == pytest.approx(gained / ideal)
     assert (recall, rank) == (pytest.approx(2 / 3), 0.5)
-    assert judged(["x"] * 10 + ["a"], {"a": 1.0}) == (0.0, 1.0, 0.0)
+    assert search_scores(["x"] * 10 + ["a"], {"a": 1.0}) == (0.0, 1.0, 0.0)
 
 
 def test_intervals_hold_the_metric():

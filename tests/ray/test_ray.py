@@ -407,7 +407,7 @@ def test_tokens_and_records_that_cannot_be_read(cluster, tmp_path):
     common += ("--max-length", "3")
     code, err = run("tokenize", "-i", source / "*.jsonl", *common)
     assert code == 1
-    assert "a.jsonl:2: the text is a number" in err
+    assert "a.jsonl:2: the text is a whole number" in err
     code, err = run("tokenize", "-i", source / "*.jsonl", *common, "--on-error", "skip")
     assert code == 1
     assert "1 record was skipped" in err and "1 of 3 texts truncated to 3 tokens (1 dropped)" in err

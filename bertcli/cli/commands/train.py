@@ -680,7 +680,7 @@ def evaluate(
             rows = read_examples(readers[0], examples.task, extra, examples.fields)
             report = _report([judge.judge(rows) for judge in judges], len(rows), console)
         else:
-            from bertcli.evaluation.retrieval import SearchTest
+            from bertcli.evaluation.report import SearchTest
 
             queries, corpus = readers
             search = SearchTest.read(queries, corpus, judged.qrels or "")
