@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -161,10 +161,8 @@ class RayWorker:
             return error
 
 
-def run(
-    job: ShardJob, shards: Sequence[Shard], pool: Pool, watch: Callable[[RayProgress], None]
-) -> list[Done]:
-    """Make the shards on the cluster that is joined; ``watch`` gets the progress.
+def run(job: ShardJob, shards: Sequence[Shard], pool: Pool) -> Iterator[RayProgress]:
+    """Make the shards on the cluster that is joined, and yield the progress, again and again.
 
     A worker has one shard at a time, and is replaced when it dies. Raises BertcliError as soon as a
     worker does: what is done stays, and the next run goes on.
@@ -187,10 +185,9 @@ def run(
                     raise result
                 progress.done.append(result)
             progress.begun = bool(ray.wait(starts, timeout=0)[0])
-            watch(progress)
+            yield progress
     except ray.exceptions.RayError as failed:
         raise _explained(failed) from None
-    return progress.done
 
 
 def _explained(failed: Exception) -> Exception:

@@ -1,6 +1,6 @@
 """`bertcli chunk`: texts to pieces of at most N tokens."""
 
-from bertcli.cli.display.console import Console, special_tokens
+from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     AT,
     OVERLAP,
@@ -82,11 +82,9 @@ def chunk(
     kind = "finished" if form == "txt" else form
     with output.open(kind, reader.source.inputs, model) as put:
         size = size_on_disk(reader.source.paths)
-        steps = (
+        console.follow(
             Advance(pieces, "chunks", reader.bytes_read / size if size else None)
             for pieces in run.write(form, put, null=reader.source.null)
         )
-        for _ in console.track(steps):
-            pass
-    console.warn(special_tokens(run.tally))
-    console.close(run.tally.records, reader, numbered=True)
+    console.special_tokens(run.tally)
+    console.close(reader, numbered=True)

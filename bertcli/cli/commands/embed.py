@@ -7,14 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 from bertcli.cli.commands.on_ray import EmbedEngineOptions, on_ray
-from bertcli.cli.display.console import (
-    Console,
-    computing,
-    empty,
-    pooling,
-    special_tokens,
-    truncated,
-)
+from bertcli.cli.display.console import Console, computing, pooling
 from bertcli.cli.options.common import (
     AT,
     OVERLAP,
@@ -323,7 +316,7 @@ def _to_file(run: "FileRun", console: Console) -> None:
         what = f"vectors of {counted(run.tally.records, 'text')}"
         console.note(f"{what} written to {target.path} in {seconds:,.1f} s")
     _report(run.tally, embedder, console)
-    console.close(run.tally.records, run.reader, numbered=target.many or target.with_fields)
+    console.close(run.reader, numbered=target.many or target.with_fields)
 
 
 def _to_stream(
@@ -350,7 +343,7 @@ def _to_stream(
             run = EmbedRun(embedder, reader, write)
             console.follow(run)
     _report(run.tally, embedder, console)
-    console.close(run.tally.records, reader, numbered=form != "table")
+    console.close(reader, numbered=form != "table")
 
 
 def _report(tally: "TokenCounts", embedder: "Embedder", console: Console) -> None:
@@ -358,6 +351,6 @@ def _report(tally: "TokenCounts", embedder: "Embedder", console: Console) -> Non
         advice = "; --on-truncate window encodes all of the text"
         if not embedder.options.several:
             advice += ", chunk gives each of its chunks a vector"
-        console.warn(truncated(tally, embedder.max_length, advice))
-    console.warn(special_tokens(tally))
-    console.note(empty(tally))
+        console.truncated(tally, embedder.max_length, advice)
+    console.special_tokens(tally)
+    console.empty(tally)

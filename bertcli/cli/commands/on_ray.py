@@ -1,14 +1,12 @@
 """`--engine ray`: from folders and globs of files to a folder of files."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
-import typer
-
-from bertcli.cli.display.console import Console, ProgressBar, skipped, truncated
+from bertcli.cli.display.console import Console, ProgressBar
 from bertcli.cli.options.common import InputOptions, ModelOptions, OutputOptions, allowed_form
 from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import UsageError, counted
@@ -85,8 +83,17 @@ def on_ray(
 ) -> None:
     """Run a job on every input file, on the workers of a cluster, and report the result."""
     from bertcli.ray.locations import output_place
-    from bertcli.ray.run import connected, plan, put_manifest, refuse_unwritable, run, told
-    from bertcli.ray.worker import Model
+    from bertcli.ray.run import (
+        connected,
+        plan,
+        put_manifest,
+        refuse_unwritable,
+        run,
+        told,
+        totals,
+    )
+    from bertcli.ray.worker import DEAD, Model
+    from bertcli.tokenizing.run import TokenCounts
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
@@ -100,23 +107,29 @@ def on_ray(
         pool = engine.pool().on(nodes)
         console.detail(f"{counted(len(shards), 'shard')} on {counted(len(nodes), 'node')}, {pool}")
         job = make(Model(model.model, model.revision, model.offline), read, form, pool)
-        with _shown(console) as watch:
-            done = run(job, shards, pool, watch)
+        done = _followed(run(job, shards, pool), console)
         put_manifest(place, done)
     for line in told(done, monotonic() - begun):
         console.note(line)
-    _close(done, console)
+    counts = totals(done)
+    cut = {name: counts[name] for name in ("records", "truncated", "cut")}
+    console.truncated(TokenCounts(**cut), done[0].max_length)
+    console.skipped(counts["skipped"], f": see the files *{DEAD}")
 
 
-@contextmanager
-def _shown(console: Console) -> "Iterator[Callable[[RayProgress], None]]":
-    """Yield a function that shows progress, and warns when no worker starts."""
+def _followed(steps: "Iterable[RayProgress]", console: Console) -> "list[Done]":
+    """Run to the end with a progress bar, and warn when no worker starts."""
     begun, late = monotonic(), LATE
-
-    def show(now: "RayProgress") -> None:
-        nonlocal late
-        seconds = monotonic() - begun
-        if not now.begun:
+    with closing(ProgressBar(console.watched)) as bar:
+        for progress in steps:
+            seconds = monotonic() - begun
+            if progress.begun:
+                records, tokens = (sum(done.counts[n] for done in progress.new) for n in COUNTED)
+                rates = f"{records / seconds:,.0f} texts/s  {tokens / seconds:,.0f} tokens/s"
+                shards = f"{len(progress.done)} of {progress.shards} shards"
+                counts = f"{shards}  {records:,} texts  {rates}"
+                bar.update(counts, len(progress.done) / progress.shards, seconds)
+                continue
             bar.update("waiting for workers", None, seconds)
             if seconds > late:
                 late = inf
@@ -124,25 +137,4 @@ def _shown(console: Console) -> "Iterator[Callable[[RayProgress], None]]":
                     f"no worker has started in {LATE:.0f} seconds; the cluster may be busy (see "
                     "ray status)"
                 )
-            return
-        records, tokens = (sum(done.counts[name] for done in now.new) for name in COUNTED)
-        rates = f"{records / seconds:,.0f} texts/s  {tokens / seconds:,.0f} tokens/s"
-        counts = f"{len(now.done)} of {now.shards} shards  {records:,} texts  {rates}"
-        bar.update(counts, len(now.done) / now.shards, seconds)
-
-    with closing(ProgressBar(console.watched)) as bar:
-        yield show
-
-
-def _close(done: "list[Done]", console: Console) -> None:
-    """Warn of truncated and skipped records; exit with 1 when records were skipped."""
-    from bertcli.ray.run import totals
-    from bertcli.ray.worker import DEAD
-    from bertcli.tokenizing.run import TokenCounts
-
-    counts = totals(done)
-    cut = {name: counts[name] for name in ("records", "truncated", "cut")}
-    console.warn(truncated(TokenCounts(**cut), done[0].max_length))
-    if counts["skipped"]:
-        console.warn(skipped(counts["skipped"], f": see the files *{DEAD}"))
-        raise typer.Exit(1)
+    return progress.done

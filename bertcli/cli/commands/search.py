@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertcli.cli.display.console import Console, stdin_is_terminal, truncated
+from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.options.common import (
     DELIMITER,
     FILES,
@@ -92,7 +92,7 @@ def follow_embedding(run: ModelRun, search: "Search", console: Console) -> None:
         hint = hint if "--resume" in failed.hint else failed.hint
         raise OutputError(str(failed), hint) from None
     texts = run.tally.records
-    console.warn(truncated(run.tally, search.embedder.max_length, WINDOWS))
+    console.truncated(run.tally, search.embedder.max_length, WINDOWS)
     if file := search.options.vectors:
         console.note(f"vectors of {counted(texts, 'text')} kept in {file} for the next search")
     elif texts > MANY:
@@ -260,10 +260,10 @@ def similar(
             _mine(search, queries, query.margin, write, console)
             return
         _write(answers, form, write, with_text=texts is not None)
-    console.warn(truncated(search.asked, search.embedder.max_length, what="queries"))
-    console.close(search.asked.records, queries)
+    console.truncated(search.asked, search.embedder.max_length, what="queries")
+    console.close(queries)
     if search.reader is not None:
-        console.close(search.reader.records, search.reader, numbered=True)
+        console.close(search.reader, numbered=True)
 
 
 def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:
@@ -276,7 +276,7 @@ def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console:
         write_rows(mining, write, header)
     negatives = counted(mining.negatives, "negative")
     console.note(f"{negatives} for {counted(mining.pairs, 'pair')}")
-    console.close(mining.pairs, pairs)
+    console.close(pairs)
 
 
 def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[list["Answer"]]:
@@ -396,7 +396,7 @@ def duplicates(
                     pass
             else:
                 follow_embedding(run.embedding(), search, console)
-            console.watch(run)
+            console.follow(run)
             _write_groups(run, form, write)
     if search.by_dot:
         console.note("scores are cosines, though the model compares by dot product")
@@ -404,7 +404,7 @@ def duplicates(
     if run.records:
         dropped = counted(run.dropped, "duplicate")
         console.note(f"{groups}: {dropped} among {counted(run.records, 'text')}")
-    console.close(reader.records, reader)
+    console.close(reader)
 
 
 def _write_groups(run: "Duplicates", form: str, write: Write) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import bertcli
-from bertcli.cli.display.console import Console, empty, special_tokens, truncated
+from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     PARSE_SPECIAL,
     TEXT_FIELD,
@@ -185,11 +185,7 @@ def run_task(
         console.detail(f"labels: {', '.join(head.labels)}{function}")
     if form != "table":
         reader.reserve(fields_written(judge.blank, flat=form != "jsonl") - stream.consumed)
-    batches = console.track(
-        stream,
-        reader,
-        truncated=lambda: stream.tally.truncated,
-    )
+    batches = console.track(stream)
     written: Iterable[Sequence[Any]] = batches
     if form == "jsonl":
         written = ([row(result) for result in batch] for batch in batches)
@@ -204,11 +200,11 @@ def run_task(
 def report(stream: "Stream", console: Console, advice: str = "", *, numbered: bool) -> None:
     """Report warnings and counts of a pass."""
     tally = stream.tally
-    console.warn(truncated(tally, stream.task.layout.max_length or 0, advice and f"; {advice}"))
+    console.truncated(tally, stream.task.layout.max_length or 0, advice and f"; {advice}")
     if not stream.task.masks:
-        console.warn(special_tokens(tally))
-    console.note(empty(tally))
-    console.close(tally.records, stream.reader, numbered=numbered)
+        console.special_tokens(tally)
+    console.empty(tally)
+    console.close(stream.reader, numbered=numbered)
 
 
 class WordOptions(OptionGroup):
@@ -355,7 +351,7 @@ def rerank(
     reader.reserve(frozenset((*BLANK_HIT, "truncated")))
     inputs = reader.source.inputs
     with output.open(form, inputs, model, view="tables.ranking_view") as write:
-        windows = console.track(stream, reader, truncated=lambda: stream.tally.truncated)
+        windows = console.track(stream)
         best = ranked(windows, asked.top_k)
         rows = [ranked_row(result, flat=form != "jsonl") for result in best]
         write(best if form == "table" else rows or [TableHeader({**BLANK_HIT, "truncated": 0})])

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.commands.on_ray import TokenizeEngineOptions, on_ray
-from bertcli.cli.display.console import Console, special_tokens, too_long, truncated
+from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     FILES,
     FILES_FROM,
@@ -36,7 +36,7 @@ from bertcli.errors import UsageError, counted
 from bertcli.files.tables import Made, TableHeader
 from bertcli.files.writers import TENSORS
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, row_of
+from bertcli.records.records import row_of
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout, strategies
 from bertcli.tokenizing.run import TABULAR, Task, TokenizeRun, decoded
@@ -189,7 +189,7 @@ def tokenize(
     taken = frozenset() if mode.stats or form == "table" else task.fields
     reader = source.reader(console, taken=taken, placed=False if form == "txt" else None)
     run = task.run(reader, tokenizer, layout.window)
-    windows: Any = console.track(run, reader, truncated=lambda: run.tally.truncated)
+    windows: Any = console.track(run)
     if mode.is_summary:
         _summary(run, windows, mode, output, model, form, layout.max_length)
     else:
@@ -198,16 +198,20 @@ def tokenize(
         with output.open(task.writer, inputs, model, view=view, about=about) as put:
             task.write(run, windows, put)
     tally = run.tally
-    if shape.truncation == "do_not_truncate":
-        console.warn(too_long(tally, tokenizer.limit))
-    console.warn(truncated(tally, tokenizer.cut_at(shape)))
-    console.warn(special_tokens(tally))
+    if shape.truncation == "do_not_truncate" and tally.too_long:
+        limit, longest = tokenizer.limit, tally.longest
+        console.warn(
+            f"{tally.too_long:,} of {tally.records:,} texts longer than the model's limit of "
+            f"{limit} tokens (longest: {longest}); --truncation true truncates them"
+        )
+    console.truncated(tally, tokenizer.cut_at(shape))
+    console.special_tokens(tally)
     if run.window and tally.records > run.window:
         console.note(
             f"--padding longest was applied to {counted(run.window, 'record')} at a time (--window)"
         )
     console.detail(f"tokenized with {tokenizer.engine_used}")
-    console.close(tally.records, reader)
+    console.close(reader)
 
 
 def _job(
@@ -313,15 +317,13 @@ def _ids_of_tokens(
     console: Console,
 ) -> None:
     """Write the ids of tokens: those of the arguments, or of each line."""
-    records = 0
     source.refuse_kept_fields(form)
     names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))
-    reader = source.reader(console, pre_split=True, taken=names)
-    records_read = (Record(list(source.texts), line=1),) if source.texts else reader
+    given = (source.texts,) if source.texts else ()
+    reader = source.reader(console, texts=given, pre_split=True, taken=names)
     with output.open(form, reader.source.inputs, model) as write:
-        for record in records_read:
+        for record in reader:
             ids, unknown = tokenizer.ids_of(record.text)
-            records += 1
             if unknown:
                 console.warn(f"not in the vocabulary, replaced by [UNK]: {' '.join(unknown[:10])}")
             if form == "table":
@@ -330,10 +332,10 @@ def _ids_of_tokens(
             else:
                 tokens = {"tokens": Made(tokenizer.tokens_of(ids))} if fields.tokens else {}
                 write([row_of(record, {"input_ids": Made(ids)} | tokens)])
-        if not records:
+        if not reader.records:
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
             write([TableHeader({name: Made() for name in columns})])
-    console.close(records, reader)
+    console.close(reader)
 
 
 class IdOptions(OptionGroup, panel=INPUT, of=Source):
@@ -399,4 +401,4 @@ def decode(
             records += len(rows)
         if not records:
             write([reader.header({how.as_: Made() if how.as_ == "tokens" else ""})])
-    console.close(records, reader)
+    console.close(reader)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from bertcli.cli.commands.tasks import CutOptions
-from bertcli.cli.display.console import Console, empty, truncated
+from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     DELIMITER,
     ENCODING,
@@ -356,16 +356,16 @@ def train(
             task = pair_task(based, options, texts, folder.path)
         elif frozen:
             compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
-            task = FrozenTask.open(based, options, texts, folder, compute, console.watch)
+            task = FrozenTask.open(based, options, texts, folder, compute, console.follow)
         else:
             task = head_task(based, options, texts, folder.path)
-        console.warn(truncated(task.tally, task.max_length))
-        console.note(empty(task.tally))
+        console.truncated(task.tally, task.max_length)
+        console.empty(task.tally)
         return task
 
     train_task(opened, checkpoints, where, console)
     for reader_of_file in readers.values():
-        console.close(reader_of_file.records, reader_of_file)
+        console.close(reader_of_file)
 
 
 class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
@@ -442,7 +442,7 @@ def pretrain_vocab(
         tokens = vocabulary.train(words)
         vocabulary.write(tokens, words.options, place)
     console.note(words.described(tokens))
-    console.close(len(tokens), reader)
+    console.close(reader)
 
 
 class InstanceOptions(OptionGroup, panel="Instances", of=PrepareOptions):
@@ -506,13 +506,13 @@ def pretrain_prepare(
         shards.shard_size,
         extra,
     )
-    console.watch(run)
+    console.follow(run)
     for line in described(run.statistics):
         console.note(line)
     for name, size in run.sizes.items():
         console.note(f"extra embedding {name}: ids 0 to {size - 1}, from the field {extra[name]}")
     console.warn(doubts(run.statistics))
-    console.close(run.statistics["instances"], reader)
+    console.close(reader)
 
 
 BETA = decimal("Coefficient of AdamW.", high=0.9999)
@@ -689,9 +689,9 @@ def evaluate(
             report = _report(results, len(search.queries), console)
         write([report])
     for judge in judges:
-        console.warn(truncated(judge.tally, judge.max_length))
+        console.truncated(judge.tally, judge.max_length)
     for reader in readers:
-        console.close(reader.records, reader)
+        console.close(reader)
 
 
 def _report(results: "list[Judged]", count: int, console: Console) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from datetime import timedelta
 from time import monotonic
@@ -16,7 +16,7 @@ from bertcli.errors import counted
 from bertcli.files.paths import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
-from bertcli.inference.progress import Advance, ModelRun, Progress, Ran, Step
+from bertcli.inference.progress import Advance, Progress, Ran, Step
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Drawn
@@ -24,41 +24,6 @@ if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.records.reader import Reader
     from bertcli.tokenizing.run import TokenCounts
-
-
-def truncated(tally: TokenCounts, limit: int | None, advice: str = "", what: str = "texts") -> str:
-    """Return what was truncated: "1 of 2 texts truncated to 8 tokens (3 dropped)"."""
-    if not tally.truncated:
-        return ""
-    return (
-        f"{tally.truncated:,} of {tally.records:,} {what} truncated to {limit} tokens "
-        f"({tally.cut:,} dropped){advice}"
-    )
-
-
-def too_long(tally: TokenCounts, limit: int | None) -> str:
-    """Return how many texts are longer than the model's limit, and how to truncate them."""
-    if not tally.too_long:
-        return ""
-    return (
-        f"{tally.too_long:,} of {tally.records:,} texts longer than the model's limit of {limit} "
-        f"tokens (longest: {tally.longest}); --truncation true truncates them"
-    )
-
-
-def special_tokens(tally: TokenCounts) -> str:
-    """Return how many special tokens were found in the texts, and how to prevent that."""
-    if not tally.literals:
-        return ""
-    return (
-        f"special tokens in the input were parsed as special tokens ({tally.literals:,}); "
-        "--no-parse-special treats them as plain text"
-    )
-
-
-def empty(tally: TokenCounts) -> str:
-    """Return how many texts were empty."""
-    return f"{counted(tally.empty, 'text was', 'texts were')} empty" if tally.empty else ""
 
 
 def pooling(embedder: Embedder) -> str:
@@ -86,11 +51,6 @@ def computing(embedder: Embedder) -> str:
         if value not in (None, "") and name not in ("device", "threads", "modules")
     )
     return f"runs on {where}, threads {runtime.threads}; {settled}"
-
-
-def skipped(records: int, where: str = "") -> str:
-    """Return how many records were skipped."""
-    return f"{counted(records, 'record was', 'records were')} skipped{where}" if records else ""
 
 
 QUIET_SECONDS = 1.0  # work shorter than this shows no bar
@@ -268,51 +228,63 @@ class Console:
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         return terminal and not self.quiet
 
-    def track(
-        self,
-        steps: Iterable[Any],
-        reader: Reader | None = None,
-        *,
-        truncated: Callable[[], int] = lambda: 0,
-    ) -> Iterator[Any]:
+    def track(self, run: Iterable[Any], reader: Reader | None = None) -> Iterator[Any]:
         """Yield what a run yields, with a progress bar when somebody watches for long.
 
-        That is steps, or windows of the texts of a ``reader``. There is no bar where the output
-        itself goes to the terminal (``beside_output``). ``truncated`` tells how many texts were cut
-        so far.
+        That is steps, or windows of the texts of its ``reader``. There is no bar where the output
+        itself goes to the terminal (``beside_output``). With --verbose, say what it came to.
         """
-        progress = Progress()
+        progress, reader = Progress(), reader or getattr(run, "reader", None)
         with closing(ProgressBar(self.watched and not self.beside_output)) as bar:
-            for step in steps:
+            for step in run:
                 progress.add(step if isinstance(step, Step) else Ran(len(step)))
                 if isinstance(step, Ran):
                     self.warn(step.warning)
                 if bar.shown:
-                    bar.show(step, progress, reader, truncated())
+                    tally: TokenCounts | None = getattr(run, "tally", None)
+                    bar.show(step, progress, reader, tally.truncated if tally else 0)
                 yield step
         if progress.tokens and reader:
             texts = counted(progress.texts, "text")
             tokens = counted(progress.tokens, "token")
             self.detail(f"{texts}, {tokens} in {progress.seconds:,.1f} s: {progress.rates}")
 
-    def watch(self, run: Iterable[Ran | Advance]) -> None:
+    def follow(self, run: Iterable[Step]) -> None:
         """Run to the end, with a progress bar when somebody watches for long."""
         for _ in self.track(run):
             pass
 
-    def follow(self, run: ModelRun) -> None:
-        """Run a model to the end, with a progress bar, and with --verbose say what it came to."""
-        for _ in self.track(run, run.reader, truncated=lambda: run.tally.truncated):
-            pass
+    def truncated(
+        self, tally: TokenCounts, limit: int | None, advice: str = "", what: str = "texts"
+    ) -> None:
+        """Warn of what was truncated: "1 of 2 texts truncated to 8 tokens (3 dropped)"."""
+        if tally.truncated:
+            self.warn(
+                f"{tally.truncated:,} of {tally.records:,} {what} truncated to {limit} tokens "
+                f"({tally.cut:,} dropped){advice}"
+            )
 
-    def close(self, records: int, reader: Reader, *, numbered: bool = False) -> None:
+    def special_tokens(self, tally: TokenCounts) -> None:
+        """Warn of special tokens that were found in the texts, and say how to prevent that."""
+        if tally.literals:
+            self.warn(
+                f"special tokens in the input were parsed as special tokens ({tally.literals:,}); "
+                "--no-parse-special treats them as plain text"
+            )
+
+    def empty(self, tally: TokenCounts) -> None:
+        """Say how many texts were empty."""
+        if tally.empty:
+            self.note(f"{counted(tally.empty, 'text was', 'texts were')} empty")
+
+    def close(self, reader: Reader, *, numbered: bool = False) -> None:
         """Say what became of the input; exit with 1 when records were skipped.
 
         ``numbered`` tells that a record without an id was written with the number of its row.
         """
         for remark in self.remarks:
             self.note(remark)
-        if not records and not reader.skipped:
+        if not reader.records and not reader.skipped:
             self.note("no records: the input is empty")
         if reader.empty:
             self.note(f"{counted(reader.empty, 'empty text')} left out")
@@ -327,8 +299,12 @@ class Console:
         if reader.replaced:
             characters = counted(reader.replaced, "character")
             self.warn(f"{characters} could not be decoded: read as U+FFFD")
-        if reader.skipped:
-            self.warn(skipped(reader.skipped))
+        self.skipped(reader.skipped)
+
+    def skipped(self, records: int, where: str = "") -> None:
+        """Exit with 1 when records were skipped, and say how many."""
+        if records:
+            self.warn(f"{counted(records, 'record was', 'records were')} skipped{where}")
             raise typer.Exit(1)
 
     def _write(self, kind: str, message: str) -> None:
