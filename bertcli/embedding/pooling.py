@@ -131,10 +131,8 @@ def pool_windows(
     """Put the windows of long texts together: vectors of windows -> [n, ..., D], n texts.
 
     Each text has ``counts`` windows, one after the other. Its vector is their mean, weighted by
-    ``weights``, one a window: the tokens in it. A text of one window keeps its vector as it is.
+    ``weights``, one a window: the tokens in it.
     """
-    if all(count == 1 for count in counts):
-        return vectors
     averaged = []
     shares = split(np.asarray(weights, vectors.dtype), counts)
     for windows, share in zip(split(vectors, counts), shares, strict=True):
@@ -281,8 +279,7 @@ class EmbeddedBlock:
         pieces: list[TokenVectors] | None = None,
     ) -> None:
         self.batch, self.vectors, self.pieces = batch, vectors, pieces
-        self.records, self.samples = batch.records, batch.samples
-        self.lengths, self.cuts = batch.lengths, batch.cut
+        self.records = batch.records
 
     @property
     def stacked(self) -> np.ndarray:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,8 @@ from bertcli.vectors.reading import ROWS, Array, Aside, floats, precision_of, st
 WORST = 5
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class Row:
     """How far apart two rows are."""
 
     row: int
@@ -55,12 +56,9 @@ class Agreement:
 
     def fields(self) -> dict[str, Any]:
         """Return what is written."""
-        written = {**asdict(self), "worst": [row._asdict() for row in self.worst]}
-        widths, similarity = written.pop("widths"), self.similarity
-        del written["similarity"]
-        return (
-            written if similarity is None else {**written, "widths": widths, **similarity._asdict()}
-        )
+        written = asdict(self)
+        widths, similarity = written.pop("widths"), written.pop("similarity")
+        return written | ({"widths": widths, **similarity} if similarity else {})
 
     def check(self, tolerance: float) -> None:
         """Raise BertcliError when a difference is greater than this, or cannot be measured."""
@@ -161,7 +159,8 @@ SEED = 0  # of the sample
 FEWEST = 3  # rows that have more than one similarity
 
 
-class SimilarityAgreement(NamedTuple):
+@dataclass(frozen=True)
+class SimilarityAgreement:
     """What two files agree on; None where there are too few rows to tell."""
 
     similarity_correlation: float | None

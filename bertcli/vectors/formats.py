@@ -388,8 +388,8 @@ WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vec
 
 def metas(block: EmbeddedBlock) -> list[Row]:
     """Return what is written of each record beside its vector."""
-    records, written = block.records, []
-    rows = zip(block.samples, records.ids or repeat(None), block.lengths, block.cuts, strict=False)
+    records, batch, written = block.records, block.batch, []
+    rows = zip(batch.samples, records.ids or repeat(None), batch.lengths, batch.cut, strict=False)
     for at, (sample, key, length, cut) in enumerate(rows):
         row: Row = {"id": sample if key is None else key}
         if block.pieces:

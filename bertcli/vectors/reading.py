@@ -10,7 +10,7 @@ NPY, NPZ and safetensors: the array `embeddings`, or the only one. JSONL, CSV an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
@@ -254,30 +254,38 @@ def stored_tokens(path: str) -> Iterator[Lists]:
             with closing(Aside()) as aside:
                 for block in floats(path):
                     aside.add(block)
-                index, vectors = index_of(path), aside.vectors()
-                if index and index[-1][STOP] > len(vectors):
+                ends, vectors = _ends_in_index(path), aside.vectors()
+                if ends[-1] > len(vectors):
                     raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
-                for at in range(0, len(index), ROWS):
-                    texts = index[at : at + ROWS]
-                    yield [np.array(vectors[text[START] : text[STOP]]) for text in texts]
+                for texts in _texts(vectors, ends):
+                    yield [*map(np.array, texts)]
         case form:
             raise InputError(f"{path}: {form} holds no vectors of tokens")
 
 
-def index_of(path: str) -> list[dict[str, Any]]:
-    """Return the index beside a file of arrays: the rows and the id of each text."""
+def _ends_in_index(path: str) -> list[int]:
+    """Return where the rows of texts begin and end, by the index beside a file of arrays, [n + 1].
+
+    Raises InputError where it does not say so.
+    """
     place = RunFiles(Path(path)).index
     if not is_regular(place, InputError, MAKE_AGAIN, math.inf):
         raise InputError(f"{place}: file not found; it says which rows are whose", MAKE_AGAIN)
-    index, end = [], 0
+    ends = [0]
     for rows in objects_of(str(place)):
         for where, row in rows:
             start, stop = row.get(START), row.get(STOP)
-            if start != end or not isinstance(stop, int) or stop < end:
+            if start != ends[-1] or not isinstance(stop, int) or stop < start:
                 raise InputError(f"{where}: not the rows behind those of the text before")
-            index.append({"id": row.get("id"), START: start, STOP: stop})
-            end = stop
-    return index
+            ends.append(stop)
+    return ends
+
+
+def _texts(rows: Array, ends: Sequence[int]) -> Iterator[Lists]:
+    """Yield the rows of each text, some texts at a time; ``ends`` [n + 1] begins with the first."""
+    for at in range(0, len(ends) - 1, ROWS):
+        first, *stops = ends[at : at + ROWS + 1]
+        yield np.split(rows[first : stops[-1]], np.array(stops[:-1], int) - first)
 
 
 def _columns(path: str, names: tuple[str, ...]) -> Iterator[list[list[Any]]]:
@@ -331,9 +339,7 @@ def _of_matrix(path: str) -> Iterator[Lists]:
     if not whole or (np.diff(ends) < 0).any():
         raise InputError(f"{path}: its arrays are not those of a CSR matrix", MAKE_AGAIN)
     terms = np.stack([ids, weights], 1).astype(np.float32)
-    for at in range(0, len(ends) - 1, ROWS):
-        first, *stops = ends[at : at + ROWS + 1].astype(int).tolist()
-        yield np.split(terms[first : stops[-1]], np.array(stops[:-1], int) - first)
+    yield from _texts(terms, ends.astype(int).tolist())
 
 
 def _numbers(array: StoredArray) -> Array:

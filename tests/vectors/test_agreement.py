@@ -178,7 +178,8 @@ def test_vectors_of_different_widths_agree_on_similarities(write, rows, nearest)
     correlation, overlap = by_hand(x, y, nearest)
     assert found.similarity.similarity_correlation == pytest.approx(correlation, abs=1e-5)
     assert found.similarity.neighbour_overlap == pytest.approx(overlap, abs=1e-3)
-    assert found.similarity[2:] == (nearest, rows, None)
+    agreed = found.similarity
+    assert (agreed.neighbours, agreed.rows_compared, agreed.seed) == (nearest, rows, None)
     assert (found.shape, found.widths, found.identical) == ([rows], [6, 9], False)
 
 
