@@ -56,10 +56,11 @@ BINARY = {  # what files begin with -> what they are
 FEW = 16  # lines that are not worth a look at all of them together
 BLANK = re.compile(rb"(\xef\xbb\xbf)?[\s\0]*")  # a byte order mark may come first
 READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format txt: as text)"
+Blocks = Iterator[Sequence[Record]]  # as many records as a read brought
 SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked up anew
 
 
-def read(path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
+def read(path: str, reader: ReadProgress) -> Blocks:
     """Yield the records of one file, in the source's format or that of the suffix."""
     form = reader.source.format_of(path)
     name = input_name(path)
@@ -105,7 +106,7 @@ def _not_text(head: bytes, path: str, source: Source) -> InputError | None:
     return InputError(f"{path}: is {kind}, not text", "save it as txt, csv or jsonl first")
 
 
-def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[list[Record]]:
+def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Blocks:
     """NPY, NPZ and safetensors: a row is a record of token ids."""
     from bertcli.files.id_arrays import read_ids
 
@@ -120,9 +121,7 @@ def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Iterator[l
         yield reader.collect(enumerate(rows, number), parse)
 
 
-def lines(
-    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
-) -> Iterator[Sequence[Record]]:
+def lines(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
     """One text per line (or up to a NUL); an empty line is an empty text."""
     source, name = reader.source, decode.name
     plain = not (source.pre_split or source.ids)
@@ -143,9 +142,7 @@ def lines(
             yield TextBlock.of_lines(texts, name, block.number)
 
 
-def whole(
-    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
-) -> Iterator[Sequence[Record]]:
+def whole(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
     """One text, the whole file; its id is the name of the file."""
     source, name = reader.source, decode.name
 
@@ -170,9 +167,7 @@ def _all_of(stream: IO[bytes], reader: ReadProgress, name: str) -> Iterator[Bloc
     yield block
 
 
-def json_values(
-    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
-) -> Iterator[Sequence[Record]]:
+def json_values(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
     """One JSON array of objects or strings, each a record; what begins otherwise is JSONL."""
     name = decode.name
     head = read_chunk(stream, name, peek=True)
@@ -186,9 +181,7 @@ def json_values(
         yield reader.collect(enumerate(value_of(text, name), 1), partial(objects.record, escapes))
 
 
-def jsonl(
-    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress
-) -> Iterator[Sequence[Record]]:
+def jsonl(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
     """One JSON object per line; blank lines are skipped."""
     objects = _Objects(reader, decode.name)
 
@@ -204,7 +197,7 @@ def jsonl(
 
 def delimited(
     stream: IO[bytes], decode: LineDecoder, reader: ReadProgress, *, tabs: bool
-) -> Iterator[Sequence[Record]]:
+) -> Blocks:
     """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
     source = reader.source
     limit, delimiter = source.max_record_bytes, source.delimiter
@@ -251,7 +244,7 @@ def _pair_row(source: Source, name: str, number: int, row: list[str]) -> Record:
     return checked(Record(row[0], row[1], file=name, line=number), source)
 
 
-def parquet(place: str, path: str, reader: ReadProgress) -> Iterator[Sequence[Record]]:
+def parquet(place: str, path: str, reader: ReadProgress) -> Blocks:
     """Parquet, read in batches of rows and only the columns needed."""
     from bertcli.files.parquet import opened
 
@@ -272,7 +265,7 @@ def parquet(place: str, path: str, reader: ReadProgress) -> Iterator[Sequence[Re
             yield reader.rows(fields, columns, path, lines)
 
 
-def conll(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[list[Record]]:
+def conll(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
     """Sentences as in CoNLL 2003: a word a line, its tag last, and a blank line after each."""
     lines: list[list[str]] = []
     start = 1
@@ -427,7 +420,7 @@ def field_names(path: str, source: Source) -> Sequence[str]:
     return ()
 
 
-FORMS: dict[str, Callable[[IO[bytes], LineDecoder, ReadProgress], Iterator[Sequence[Record]]]] = {
+FORMS: dict[str, Callable[[IO[bytes], LineDecoder, ReadProgress], Blocks]] = {
     "txt": lines,
     "whole": whole,
     "jsonl": jsonl,

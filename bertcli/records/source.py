@@ -12,7 +12,14 @@ from typing import Literal
 
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.paths import input_name
-from bertcli.files.streams import LARGEST_RECORD, blocks, open_bytes, suffix_of, unreadable
+from bertcli.files.streams import (
+    LARGEST_RECORD,
+    LineDecoder,
+    blocks,
+    open_bytes,
+    suffix_of,
+    unreadable,
+)
 from bertcli.files.writers import SUFFIXES, TENSORS
 
 FORMATS = {**SUFFIXES, ".json": "json", ".tab": "tsv", ".pq": "parquet"}
@@ -226,12 +233,13 @@ def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
     Raises InputError for a name, with its line, that is not one of a file, and for an empty list.
     """
     where, names = input_name(path), []
+    separator = b"\0" if null else b"\n"
+    decode = LineDecoder(where, "utf-8", "surrogateescape", separator=separator)  # as os.fsdecode
     with open_bytes(path) as stream:
-        for block in blocks(stream, where, b"\0" if null else b"\n"):
-            for number, line in enumerate(block.lines, block.number):
-                name = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                if name := name if null else name.removesuffix(b"\r"):
-                    names.append(_listed(os.fsdecode(name), f"{where}:{number}"))
+        for block in blocks(stream, where, separator):
+            for index in range(len(block.lines)):
+                if name := decode(block, index):
+                    names.append(_listed(name, f"{where}:{block.number + index}"))
     if not names:
         raise InputError(
             f"{where}: the list of files is empty", "--files-from reads names of files"

@@ -372,8 +372,8 @@ def frame_of(core: Core, *, pair: bool, special: bool) -> Frame | None:
     which, ids, types = encoding.sequence_ids, encoding.ids, encoding.type_ids
     if 0 not in which or (pair and 1 not in which):
         return None
-    ends = [which.index(0), len(which) - which[::-1].index(0)]
-    ends += [which.index(1), len(which) - which[::-1].index(1)] if pair else [ends[1], ends[1]]
+    ends = [*span(which, 0)]
+    ends += span(which, 1) if pair else [ends[1], ends[1]]
     cuts = [0, *ends, len(ids)]
     if cuts != sorted(cuts):  # the second text comes first
         return None

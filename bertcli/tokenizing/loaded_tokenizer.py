@@ -13,7 +13,7 @@ overridden: how long a text may become is decided here, for single records and f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import count
@@ -135,9 +135,9 @@ class LoadedTokenizer:
     from_pretrained = load
 
     @cached_property
-    def literals(self) -> SpecialTextCounter:
-        """What finds special tokens in texts."""
-        return SpecialTextCounter(self.core)
+    def literals(self) -> Callable[[Iterable[str]], int]:
+        """What counts special tokens in texts."""
+        return special_text_counter(self.core)
 
     @cached_property
     def engine(self) -> WordPieceEngine:
@@ -456,8 +456,7 @@ class LoadedTokenizer:
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
         """Return [CLS] A [SEP], or [CLS] A [SEP] B [SEP], of ids without special tokens."""
-        frame = self._frame(token_ids_1)
-        return [*frame.before, *token_ids_0, *frame.between, *(token_ids_1 or ()), *frame.after]
+        return [index for part in self._parts(token_ids_0, token_ids_1) for index in part]
 
     def create_token_type_ids_from_sequences(
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
@@ -466,8 +465,8 @@ class LoadedTokenizer:
         types = self._frame(token_ids_1).types[1:-1]
         return [
             kind
-            for kind, size in zip(types, self._sizes(token_ids_0, token_ids_1), strict=True)
-            for _ in range(size)
+            for kind, part in zip(types, self._parts(token_ids_0, token_ids_1), strict=True)
+            for _ in part
         ]
 
     def get_special_tokens_mask(
@@ -486,8 +485,8 @@ class LoadedTokenizer:
                 raise InputError("ids that have special tokens already are one list, not two")
             special = {*self.all_special_ids}
             return [int(index in special) for index in token_ids_0]
-        sizes = self._sizes(token_ids_0, token_ids_1)
-        return [1 - at % 2 for at, size in enumerate(sizes) for _ in range(size)]
+        parts = self._parts(token_ids_0, token_ids_1)
+        return [1 - at % 2 for at, part in enumerate(parts) for _ in part]
 
     def add_tokens(
         self,
@@ -533,30 +532,30 @@ class LoadedTokenizer:
             raise ModelError("this tokenizer does not put special tokens around two texts in order")
         return frame
 
-    def _sizes(self, first: Sequence[int], second: Sequence[int] | None) -> list[int]:
-        """Return how many ids there are before, in, between and after the texts."""
+    def _parts(
+        self, first: Sequence[int], second: Sequence[int] | None
+    ) -> tuple[Sequence[int], ...]:
+        """Return the ids before, of, between and after the texts."""
         frame = self._frame(second)
-        parts = (frame.before, first, frame.between, second or (), frame.after)
-        return list(map(len, parts))
+        return frame.before, first, frame.between, second or (), frame.after
 
 
-class SpecialTextCounter:
-    """Finds the special tokens of a tokenizer in texts."""
+def special_text_counter(core: Core) -> Callable[[Iterable[str]], int]:
+    """Return what counts the special tokens that are written out in texts.
 
-    def __init__(self, core: Core) -> None:
-        added = core.get_added_tokens_decoder().values()
-        names = [token.content for token in added if token.special]
-        longest = sorted(names, key=len, reverse=True)
-        used = {character for name in names for character in name}
-        self.between = next(chr(code) for code in count(10) if chr(code) not in used)
-        self.patterns = [
-            (first, re.compile("|".join(re.escape(name) for name in longest if name[0] == first)))
-            for first in dict.fromkeys(name[0] for name in names)
-        ]
+    Texts without the first character of one cost little.
+    """
+    added = core.get_added_tokens_decoder().values()
+    names = [token.content for token in added if token.special]
+    longest = sorted(names, key=len, reverse=True)
+    between = next(chr(code) for code in count(10) if chr(code) not in "".join(names))
+    patterns = [
+        (first, re.compile("|".join(re.escape(name) for name in longest if name[0] == first)))
+        for first in dict.fromkeys(name[0] for name in names)
+    ]
 
-    def count(self, texts: Iterable[str]) -> int:
-        """Return how often they occur; texts without their first character cost little."""
-        whole = self.between.join(texts)
-        return sum(
-            len(pattern.findall(whole)) for first, pattern in self.patterns if first in whole
-        )
+    def counted_in(texts: Iterable[str]) -> int:
+        whole = between.join(texts)
+        return sum(len(pattern.findall(whole)) for first, pattern in patterns if first in whole)
+
+    return counted_in

@@ -279,10 +279,10 @@ class Task:
 def decoded(
     reader: Reader,
     tokenizer: Tokenizer,
-    field: str = "text",
+    field: str,
     *,
-    skip_special: bool = False,
-    clean_up: bool | None = None,
+    skip_special: bool,
+    clean_up: bool | None,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield rows with ``text`` or ``tokens``, after the record's id and before its other fields.
 

@@ -102,7 +102,7 @@ class Tokenizer(LoadedTokenizer):
         """Return how many special tokens are written out in the texts, and parsed as such."""
         if self.core.encode_special_tokens:
             return 0
-        return self.literals.count(TextBlock.of(records).strings)
+        return self.literals(TextBlock.of(records).strings)
 
     def encode_records(
         self,
