@@ -153,7 +153,7 @@ def write_onnx(graph: Any, path: Path) -> None:
             f"--to onnx needs the package onnx: {failed}", install_command("onnx")
         ) from None
     add, helper = OnnxNodes(onnx), onnx.helper
-    names: dict[tuple[str, int], str] = {}  # of what a node of OpenVINO gives, in ONNX
+    names: dict[str, str] = {}  # of a node of OpenVINO, that of its output in ONNX
     inputs, results = [], []
 
     def described(name: str, port: Any) -> Any:
@@ -164,28 +164,22 @@ def write_onnx(graph: Any, path: Path) -> None:
 
     for node in graph.get_ordered_ops():
         sources = [value.get_source_output() for value in node.inputs()]
-        given = [names[source.get_node().get_name(), source.get_index()] for source in sources]
+        given = [names[source.get_node().get_name()] for source in sources]
         match node.get_type_name():
             case "Parameter":
                 name = node.get_friendly_name()
                 inputs.append(described(name, node.output(0)))
-                written = [name]
             case "Constant":
                 kind = TYPES[node.get_element_type().get_type_name()]
-                written = [add.constant(np.asarray(node.data), kind)]
+                name = add.constant(np.asarray(node.data), kind)
             case "Result":
                 (name,) = sources[0].get_names()
                 add.nodes.append(helper.make_node("Identity", given, [name]))
                 results.append(described(name, node.output(0)))
                 continue
-            case "Split":
-                count = node.get_attributes()["num_splits"]
-                written = [f"Split_{len(add.nodes)}_{part}" for part in range(count)]
-                attributes = {"axis": _constant(node, 1), "num_outputs": count}
-                add.nodes.append(helper.make_node("Split", given[:1], written, **attributes))
             case _:
-                written = [_added(add, node, given)]
-        names |= {(node.get_name(), at): name for at, name in enumerate(written)}
+                name = _added(add, node, given)
+        names[node.get_name()] = name
     read = {name for node in add.nodes for name in node.input}
     numbers = [tensor for tensor in add.numbers if tensor.name in read]
     model = helper.make_model(
@@ -234,6 +228,9 @@ def _added(add: OnnxNodes, node: Any, inputs: list[str]) -> str:
             return add(kind, *inputs[:2], axis=_constant(node, 2))
         case "Transpose":
             return add(kind, x, perm=_constant(node, 1))
+        case "Slice":
+            _, start, stop, step, axes = inputs
+            return add(kind, x, start, stop, axes, step)
         case "CumSum":
             return add(kind, *inputs, exclusive=int(attributes["exclusive"]))
         case "Clamp":

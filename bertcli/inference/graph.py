@@ -414,7 +414,8 @@ def rotated(net: OpenvinoNetwork, batch: Batch, x: Node, turns: np.ndarray) -> N
     key = turns.tobytes()
     cos = net.once(("Cos", key), lambda: waves("Cos"))  # [L, D / 2]
     sin = net.once(("Sin", key), lambda: waves("Sin"))
-    left, right = net.factory.create("Split", [x, net.constant(3)], {"num_splits": 2}).outputs()
+    half = net.config.head_size // 2
+    left, right = (net("Slice", x, [start], [start + half], [1], [3]) for start in (0, half))
     turned_left = net("Subtract", net("Multiply", left, cos), net("Multiply", right, sin))
     turned_right = net("Add", net("Multiply", right, cos), net("Multiply", left, sin))
     return net("Concat", turned_left, turned_right, axis=-1)
