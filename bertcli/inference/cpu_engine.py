@@ -93,15 +93,9 @@ class RowLayout:
         rows = texts.offsets[:-1, None] + np.where(real, place, 0)
         whole = self.reading.mean or self.reading.terms
         read = np.arange(0) if whole else self.reading.places(texts)
-        arrays = (*flat[:3], rows, self._attended(texts), read)
+        arrays = (*flat[:3], rows, self.reading.attended(texts), read)
         extra = [flat[3:]] if self.tables else []
         return [np.ascontiguousarray(array, np.int32) for array in (*arrays, *extra)]
-
-    def _attended(self, texts: Tokens) -> Places:
-        if self.reading.idle is None:
-            return texts.lengths
-        attended = self.reading.attended(texts)
-        return np.diff(np.append(0, attended.cumsum())[texts.offsets])
 
 
 BUDGET = 4096  # tokens of a batch: few enough for the cache of a CPU

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -108,15 +108,12 @@ class Reading:
                 )
         return indices
 
-    def attended(self, texts: Tokens) -> NDArray[np.bool_]:
-        """Return which tokens others attend to, [T]."""
-        seen = np.ones(len(texts.ids), bool)
+    def attended(self, texts: Tokens) -> Places:
+        """Return how many tokens of each text others attend to, [B]: the first ones."""
         if self.idle is None:
-            return seen
-        for start, end in pairwise(texts.offsets.tolist()):
-            real = np.flatnonzero(texts.ids[start:end] != self.idle)
-            seen[start + (real[-1] + 1 if len(real) else 0) : end] = False
-        return seen
+            return texts.lengths
+        rows = np.split(texts.ids != self.idle, texts.offsets[1:-1])
+        return np.array([row.nonzero()[0].max(initial=-1) + 1 for row in rows])
 
     def places(self, texts: Tokens) -> Places:
         """Return which tokens are read, [n]; all where what is read is made of all."""

@@ -34,8 +34,6 @@ from bertcli.models.heads import ARCHITECTURES, BertWithHead
 from bertcli.models.positions import NoDistance
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from bertcli.inference.runner import Places
 
 
@@ -105,8 +103,8 @@ class Encoder(Engine):
     @torch.inference_mode()
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Give a batch to the device, and return what waits for its vectors."""
-        attended, reading = self.reading.attended(batch), self.reading
-        if self.varlen and attended.all():
+        reading, attended = self.reading, self.reading.attended(batch)
+        if self.varlen and np.array_equal(attended, batch.lengths):
             states, tokens = self._packed(batch, self.varlen)
         else:
             states, tokens = self._padded(batch, attended)
@@ -132,13 +130,12 @@ class Encoder(Engine):
         kernel = varlen(bounds, int(batch.lengths.max()), run)
         return self.bert.states(ids, types=types, at=at_there, extra=extra, kernels=kernel), ...
 
-    def _padded(self, batch: Tokens, attended: NDArray[np.bool_]) -> tuple[Iterator[Tensor], Any]:
+    def _padded(self, batch: Tokens, attended: Places) -> tuple[Iterator[Tensor], Any]:
         """Return the states of each layer [B, L, hidden], and the index of the tokens in them."""
-        real = np.arange(batch.lengths.max()) < batch.lengths[:, None]
+        places = np.arange(batch.lengths.max())
+        real, looked_at = (places < lengths[:, None] for lengths in (batch.lengths, attended))
         columns = np.zeros((2 + len(batch.extra), *real.shape), np.int64)
         columns[:, real] = np.stack([batch.ids, batch.types, *batch.extra.values()])
-        looked_at = real.copy()
-        looked_at[real] = attended
         keep = None if looked_at.all() else self._there(looked_at)
         ids, types, *others = self._there(columns)
         extra = dict(zip(batch.extra, others, strict=True))
