@@ -77,7 +77,7 @@ def stages(path: Path, threads: int) -> dict[str, float]:
     from bertcli.embedding.embedder import Embedder, EmbedOptions
     from bertcli.embedding.pooling import EmbeddedBlock
     from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
-    from bertcli.inference.devices import use_threads
+    from bertcli.inference.torch_engine import use_threads
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
 

@@ -24,7 +24,7 @@ import torch
 import transformers
 
 from bertcli.files.safetensors import write_arrays
-from bertcli.inference.devices import devices
+from bertcli.inference.torch_engine import devices
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import initialise
 from bertcli.training.instances import FORMAT, INDEX, SHARD, VERSION, Instances, row_type

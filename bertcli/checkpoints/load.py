@@ -112,7 +112,9 @@ def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.d
     state = {}
     for name, canonical in zip(model.state_dict(), _shapes(model), strict=True):
         if canonical in report.fresh:
-            state[name] = _drawn(model, name).to(device=device, dtype=dtype)
+            weight = torch.empty(model.get_parameter(name).shape)
+            initialise_weight(name, weight, model.config.initializer_range)
+            state[name] = weight.to(device=device, dtype=dtype)
             continue
         source = report.used[canonical]
         own = model.config.tie_word_embeddings or source is report.stored.get(canonical)
@@ -134,13 +136,6 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     files = MappedFiles()
     stored = read_tensors(WeightFiles("safetensors", (path,)))
     return {tensor.name: _tensor(tensor, files).clone() for tensor in stored}
-
-
-def _drawn(model: Model, name: str) -> Tensor:
-    """Return a weight as before training."""
-    weight = torch.empty(model.get_parameter(name).shape)
-    initialise_weight(name, weight, model.config.initializer_range)
-    return weight
 
 
 # --- saving ---

@@ -101,10 +101,6 @@ POINTER = b"version https://git-lfs"
 INSIDE = "a path inside the model's folder"
 
 
-class UnsupportedModel(ModelError):
-    """A model of another kind than any that bertcli has, whatever its files."""
-
-
 class WeightFiles(NamedTuple):
     """The files that hold the weights of a folder."""
 
@@ -307,7 +303,7 @@ def bert_folder(folder: Path) -> Path:
     first = modules[0].kind if modules else ""
     if first in OTHER_MODELS and not any(module.kind in TRANSFORMERS for module in modules):
         kinds = ", ".join(module.kind for module in modules)
-        raise UnsupportedModel(
+        raise ModelError(
             f"{folder / MODULES}: unsupported module {first} (of {kinds})",
             f"choose a model whose modules begin with Transformer or {STATIC}",
         )

@@ -25,19 +25,15 @@ OLDER_NORMS = (
 def rotary(values: JsonObject, theta: float, layers: int) -> tuple[Rotary, ...]:
     """Return the rotary positions of every layer, the same in all, `theta` where none is named.
 
-    Today's key is `rope_parameters`, older ones are `rope_scaling` and `rope_theta`.
+    Today's key is `rope_parameters`, older ones are `rope_scaling` and `rope_theta`. ModelError for
+    heads that are not as wide as the hidden size divided by them.
     """
-    refuse_odd_heads(values)
-    older = values.checked("rope_theta", *POSITIVE) or theta
-    scaling_settings = values.object("rope_scaling") or values.object("rope_parameters")
-    return (scaled(scaling_settings, older),) * layers
-
-
-def refuse_odd_heads(values: JsonObject) -> None:
-    """Raise ModelError for heads that are not as wide as the hidden size divided by them."""
     size, heads = values.whole("head_dim", 1), values["num_attention_heads"]
     if size is not None and size * heads != values.get("hidden_size", 768):
         raise values.bad("head_dim", "the hidden size divided by the heads")
+    older = values.checked("rope_theta", *POSITIVE) or theta
+    scaling_settings = values.object("rope_scaling") or values.object("rope_parameters")
+    return (scaled(scaling_settings, older),) * layers
 
 
 def scaled(scaling_settings: JsonObject, theta: float) -> Rotary:

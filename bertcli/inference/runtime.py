@@ -118,7 +118,7 @@ def _not_openvino(spec: ModelSpec) -> str:
     if reason := compute.beyond_openvino:
         return reason
     if compute.device == "auto" and compute.dtype != "int8" and gpu_possible():
-        from bertcli.inference.devices import available
+        from bertcli.inference.torch_engine import available
 
         if (best := available()[0]) != "cpu":
             return f"device {best}"

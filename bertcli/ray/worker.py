@@ -210,7 +210,7 @@ class EmbedJob(_Job):
     def open(self) -> Embedder:
         """Load the model."""
         from bertcli.embedding.embedder import Embedder
-        from bertcli.inference.devices import refuse_several
+        from bertcli.inference.torch_engine import refuse_several
 
         refuse_several(self.options.device, "--gpus-per-worker spreads the work of an engine")
         options = replace(self.options, threads=self.threads)

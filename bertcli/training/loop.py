@@ -25,8 +25,8 @@ from torch import Tensor, distributed, nn
 from bertcli.checkpoints.load import Model, save
 from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import TOKENIZER_FILES
-from bertcli.inference.devices import devices, dtype_of
 from bertcli.inference.runner import Tokens
+from bertcli.inference.torch_engine import devices, dtype_of
 from bertcli.models.bert import BertEncoder, BertModel, recomputing
 from bertcli.models.config import BertConfig
 from bertcli.models.forward_passes import encode

@@ -28,10 +28,9 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.pooling import Pooling
 from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import MODEL_FILES, find_model
-from bertcli.inference.devices import devices
 from bertcli.inference.pool import process_runner
 from bertcli.inference.runner import ModelSpec, Reading, Tokens, result_of
-from bertcli.inference.torch_engine import open_torch
+from bertcli.inference.torch_engine import devices, open_torch
 
 TOKEN = Tokens(np.array([1], np.uint32), np.zeros(1, np.uint8), np.array([0, 1]))
 

@@ -8,6 +8,7 @@ from model_reference import close, load, texts, theirs, tiny
 
 from bertcli.checkpoints.load import save
 from bertcli.errors import ModelError
+from bertcli.families.family import HIDDEN_ACTS
 from bertcli.models.attention import Recording, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.decoder import Decoder, memories
@@ -15,37 +16,12 @@ from bertcli.models.heads import ARCHITECTURES
 
 pytestmark = pytest.mark.parity
 
-ACTIVATIONS = [
-    "gelu",
-    "gelu_new",
-    "gelu_pytorch_tanh",
-    "gelu_fast",
-    "gelu_accurate",
-    "gelu_python",
-    "gelu_python_tanh",
-    "gelu_10",
-    "quick_gelu",
-    "relu",
-    "relu2",
-    "relu6",
-    "leaky_relu",
-    "silu",
-    "swish",
-    "hardswish",
-    "mish",
-    "laplace",
-    "sqrtsoftplus",
-    "sigmoid",
-    "tanh",
-    "linear",
-]
-
 
 def call(model, ids, keep, types, **more):
     return model(ids, attention_mask=keep, token_type_ids=types, **more)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", HIDDEN_ACTS)
 @torch.no_grad()
 def test_activations_are_those_of_transformers(name):
     reference = theirs(hidden_act=name, num_hidden_layers=1)

@@ -192,7 +192,7 @@ def train_task(
     console: Console,
 ) -> None:
     """Open a task on every process that torchrun started, and train it."""
-    from bertcli.inference.devices import dtype_of, slow, use_threads
+    from bertcli.inference.torch_engine import dtype_of, slow, use_threads
     from bertcli.training.loop import joined
 
     use_threads(where.threads)
