@@ -449,16 +449,8 @@ class BertModel(Network):
         kernels = masked(mask, self.direction) if kernels is None else kernels
         return self.encoder.states(x, kernels, at=at, keep=keep)
 
-    def forward(
-        self,
-        ids: Tensor,
-        keep: Tensor | None = None,
-        types: Tensor | None = None,
-        at: Tensor | None = None,
-        extra: Mapping[str, Tensor] | None = None,
-        kernels: Kernels | None = None,
-    ) -> Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Return the last hidden states, [..., hidden]; arguments as in `states`."""
-        for state in self.states(ids, keep, types, at, extra, kernels):
+        for state in self.states(*inputs, **named):
             last = state
         return last

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertcli.families.structure import HEAD_PARTS, HeadParts, TextHead
 from bertcli.models.activations import activation
-from bertcli.models.bert import BertModel, Kernels, dropout, layer_norm
+from bertcli.models.bert import BertModel, dropout, layer_norm
 from bertcli.models.config import BertConfig
 from bertcli.models.network import Network
 
@@ -36,16 +36,10 @@ class BertWithHead(Network):
         return self.bert.config
 
     def forward(
-        self,
-        ids: Tensor,
-        keep: Tensor | None = None,
-        types: Tensor | None = None,
-        at: Tensor | None = None,
-        extra: Mapping[str, Tensor] | None = None,
-        kernels: Kernels | None = None,
+        self, ids: Tensor, keep: Tensor | None = None, *others: Any, **named: Any
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the logits; arguments as in `BertModel.states`."""
-        hidden = self.bert(ids, keep, types, at, extra, kernels)
+        hidden = self.bert(ids, keep, *others, **named)
         return self.logits(mean_token(hidden, keep) if self.means else hidden)
 
     def logits(self, hidden: Tensor) -> Tensor | tuple[Tensor, Tensor]:
