@@ -108,7 +108,7 @@ class FineTuningTask(TrainedTask):
             "bertcli": __version__,
             "versions": versions("torch", "tokenizers", "numpy"),
             **identity,
-            "data": [{"path": path, "sha256": digest} for path, digest in texts.sources],
+            "data": [{"path": file["name"], "sha256": file["sha256"]} for file in texts.sources],
             "examples": {"train": len(texts.train), "eval": len(texts.held)},
             "options": asdict(self.job) | asdict(self.options),
             "steps": self.options.schedule(len(self.rows)).steps,

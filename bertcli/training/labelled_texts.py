@@ -7,18 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertcli.errors import InputError, UsageError, counted
-from bertcli.files.paths import sha256
-from bertcli.files.streams import unreadable
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.training.options import FineTuningJob
+from bertcli.vectors.run_folder import Inputs
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class LabelledTexts:
     targets: Any  # [n, ...]
     train: Any  # rows
     held: Any  # rows
-    sources: Sequence[tuple[str, str | None]]  # files, sha256 before they were read; None: a pipe
+    sources: Sequence[Mapping[str, Any]]  # name and sha256 of the files, before they were read
     notes: Sequence[str] = ()
 
     @classmethod
@@ -40,12 +38,8 @@ class LabelledTexts:
         Raises InputError for examples that nothing can be learnt from.
         """
         fields = tuple(dict.fromkeys(job.extra.values()))
-        sources = []
-        for path in filter(None, (job.file, job.eval)):  # before they are read: they may change
-            try:
-                sources.append((path, sha256(Path(path)) if Path(path).is_file() else None))
-            except OSError as failed:
-                raise unreadable(path, failed) from None
+        files = [path for path in (job.file, job.eval) if path]
+        sources = Inputs(files).described()  # before they are read: they may change
         examples = read_examples(opened(job.file), job.task, fields, job.fields)
         task = examples.form.task
         if fields and task in ("answer", "embed"):

@@ -24,7 +24,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from math import inf, isfinite
@@ -160,17 +160,17 @@ class Checkpoints:
             shutil.rmtree(path)
         self._drop()
 
-    def write(self, state: State, fill: Callable[[Path], None]) -> Path:
-        """Write the checkpoint of a step, whose files `fill` writes to a folder; remove old ones.
+    @contextmanager
+    def written(self, state: State) -> Iterator[Path]:
+        """Yield a folder for the files of a checkpoint, which becomes that of its step.
 
-        Raises OutputError, which names the last checkpoint, when the disk is full or fails.
+        Old ones are removed. Raises OutputError, which names the last checkpoint, when the disk is
+        full or fails.
         """
         target = self.path(state.step)
-        making = self.output / f"{MAKING}{target.name}"
         with self.explained(f"{target.name} cannot be written"):
-            self.output.mkdir(parents=True, exist_ok=True)
-            with scratch_folder(making):
-                fill(making)
+            with scratch_folder(self.output / f"{MAKING}{target.name}") as making:
+                yield making
                 digests = {path.name: sha256(path) for path in sorted(making.iterdir())}
                 record = {"version": VERSION, **asdict(state), "sha256": digests}
                 text = json.dumps({**record, "digest": _digest(record)}, indent=2) + "\n"
@@ -178,7 +178,6 @@ class Checkpoints:
                 put_folder(making, target)
             self._drop()
             (self.output / BEGUN).unlink(missing_ok=True)
-        return target
 
     def clear(self) -> None:
         """Remove what an earlier run left, the model first, as it is no longer complete.
@@ -198,13 +197,14 @@ class Checkpoints:
         for name in (*RESULT, *(["README.md"] if b'"bertcli"' in manifest else [])):
             (self.output / name).unlink(missing_ok=True)
 
-    def publish(self, fill: Callable[[Path], None]) -> None:
-        """Move what `fill` writes into the folder itself, config.json last."""
+    @contextmanager
+    def published(self) -> Iterator[Path]:
+        """Yield a folder for the result, which moves into the run's own, config.json last."""
         with (
             self.explained("the model cannot be written"),
             scratch_folder(self.output / f"{MAKING}result") as making,
         ):
-            fill(making)
+            yield making
             for part in [path for path in making.iterdir() if path.is_dir()]:
                 put_folder(part, self.output / part.name)
             put_files(making, self.output, last="config.json")
@@ -455,31 +455,25 @@ class TrainingRun:
     def _save(self, step: int, log: IO[bytes]) -> None:
         """Write a checkpoint."""
         training, state = self.training, self.state
-
-        def fill(folder: Path) -> None:
-            self.task.put(folder, training.model)
-            save_tensors(folder / OPTIMIZER, moments(training.model, training.optimizer))
-            if state.best:
-                save_tensors(folder / BEST, self.best_weights)
-
         with self.checkpoints.explained(f"{LOG} cannot be written"):
             sync(log)
         state.step, state.log_bytes = step, log.seek(0, os.SEEK_END)
         state.scaler = training.scaler.state_dict()
-        self.checkpoints.write(state, fill)
+        with self.checkpoints.written(state) as folder:
+            self.task.put(folder, training.model)
+            save_tensors(folder / OPTIMIZER, moments(training.model, training.optimizer))
+            if state.best:
+                save_tensors(folder / BEST, self.best_weights)
 
     def _finish(self) -> None:
         """Write the model and the figure of the log to the output folder."""
         model = self.training.model
         if self.state.best:
             model.load_state_dict(self.best_weights)
-
-        def fill(folder: Path) -> None:
+        with self.checkpoints.published() as folder:
             self.task.publish(folder, model, self.state.best)
             if self.plots:
                 (folder / PLOT).write_bytes(plot(self.checkpoints.output / LOG))
-
-        self.checkpoints.publish(fill)
 
 
 # --- the figure of the log ---

@@ -56,9 +56,10 @@ def test_two_processes_train_as_one(forked, tmp_path):
 # --- every line of the code that writes checkpoints ---
 
 
-def filled(folder):
-    (folder / "model.safetensors").write_bytes(b"weights of this step")
-    (folder / "config.json").write_text("{}")
+def save(checkpoints, step):
+    with checkpoints.written(State(step=step)) as folder:
+        (folder / "model.safetensors").write_bytes(b"weights of this step")
+        (folder / "config.json").write_text("{}")
 
 
 def states_seen(folder, copies, work):
@@ -87,10 +88,11 @@ def states_seen(folder, copies, work):
 
 def test_every_line_is_a_place_to_be_killed(tmp_path):
     folder = tmp_path / "work"
+    folder.mkdir()
     kept = Checkpoints(folder, keep=2)
     for step in (1, 2):
-        kept.write(State(step=step), filled)
-    states = states_seen(folder, tmp_path / "copies", lambda: kept.write(State(step=3), filled))
+        save(kept, step)
+    states = states_seen(folder, tmp_path / "copies", lambda: save(kept, 3))
     assert len(states) > 6
     for state in states:
         found = Checkpoints(state, keep=2)
