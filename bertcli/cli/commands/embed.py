@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 from bertcli.cli.commands.on_ray import EmbedEngineOptions, on_ray
-from bertcli.cli.display.console import Console, computing, pooling
+from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     AT,
     OVERLAP,
@@ -284,10 +284,37 @@ def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> "Embe
 
     embedder = Embedder.open(folder, options, console, extra=True)
     guessed = options.pooling == "auto" and not options.several and not embedder.sentence.found_in
-    (console.remark if guessed else console.detail)(pooling(embedder))
+    (console.remark if guessed else console.detail)(pooling_of(embedder))
     console.detail(f"model: {folder.path} ({folder.source})")
     console.detail(computing(embedder))
     return embedder
+
+
+def pooling_of(embedder: "Embedder") -> str:
+    """Return how vectors are pooled, and where that was found."""
+    options = embedder.options
+    if options.words is not None:
+        return f"one vector per word: {options.words} of its tokens"
+    if options.sparse:
+        return f"weights of terms: {options.pooling} over the tokens"
+    if options.per_token:
+        special = "included" if options.special_tokens else "left out"
+        return f"one vector per token, special tokens {special}"
+    where = embedder.sentence.found_in or "not specified by the model"
+    modules = ", ".join(module.kind for module in embedder.modules)
+    return f"pooling: {options.pooling} ({where}){f'; modules: {modules}' if modules else ''}"
+
+
+def computing(embedder: "Embedder") -> str:
+    """Return where and how vectors are computed."""
+    runtime = embedder.runtime
+    where = ", ".join(map(str, runtime.devices))
+    settled = ", ".join(
+        f"{name} {value}"
+        for name, value in embedder.chosen().items()
+        if value not in (None, "") and name not in ("device", "threads", "modules")
+    )
+    return f"runs on {where}, threads {runtime.threads}; {settled}"
 
 
 def _to_file(run: "FileRun", console: Console) -> None:

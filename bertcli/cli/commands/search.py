@@ -228,7 +228,7 @@ def similar(
     $ bertcli similar 'late delivery' --vectors reviews.npy -f jsonl
     """
     console = messages.console()
-    form = output.form(terminal="jsonl" if query.mine else "table")
+    form = output.form(usual="jsonl" if query.mine else "")
     typed = query.typed and form == "table" and output.on_terminal
     queries = Reader(Source()) if typed else query.reader(console)
     corpus.check(("-",) if typed else queries.source.paths)

@@ -247,7 +247,7 @@ def _form(
             raise UsageError("--per-file requires files", "give them with -i")
         return output.form(("table", "jsonl", *TABULAR) if mode.count else ("table", "jsonl"))
     if mode.count:
-        return output.form(("txt", "jsonl", *TABULAR), piped="txt", terminal="txt")
+        return output.form(("txt", "jsonl", *TABULAR), usual="txt")
     if mode.stats:
         return output.form(("table", "jsonl"))
     form = output.form((*["txt"] * mode.from_tokens, *TABLES, *TENSORS))
@@ -387,7 +387,7 @@ def decode(
     $ bertcli decode -i ids.npy -o texts.txt
     """
     console = messages.console(output)
-    form = output.form(piped="txt", terminal="txt")
+    form = output.form(usual="txt")
     tokenizer = model.tokenizer(console)
     skip, clean_up = how.skip_special_tokens, how.clean_up
     taken, placed = frozenset({"id", how.as_}), False if form == "txt" else None

@@ -197,7 +197,7 @@ def train_task(
 
     use_threads(where.threads)
     with joined(where.device) as ranks, _speaking(ranks):
-        from bertcli.cli.display.training import watching
+        from bertcli.cli.display.training import follow_training
         from bertcli.training.run import TrainingRun
 
         console = console if ranks.first else Console(quiet=True)
@@ -207,13 +207,11 @@ def train_task(
         run = TrainingRun(opened(ranks, console), checkpoints, ranks)
         for note in run.notes:
             console.note(note)
-        with watching(run, console) as show:
-            try:
-                for event in run.events():
-                    show(event)
-            except KeyboardInterrupt:
-                console.note(f"interrupted; {checkpoints.kept()}; continue with --resume")
-                raise
+        try:
+            follow_training(run, console)
+        except KeyboardInterrupt:
+            console.note(f"interrupted; {checkpoints.kept()}; continue with --resume")
+            raise
 
 
 @contextmanager
@@ -467,19 +465,13 @@ class InstanceOptions(OptionGroup, panel="Instances", of=PrepareOptions):
     )
     whole_word = flag("Mask whole words.")
     seed = option("Random seed: the same seed gives the same bytes.", "N", envvar="BERTCLI_SEED")
-
-
-class ShardOptions(OptionGroup, panel=OUTPUT):
-    """How the instances are stored."""
-
-    shard_size = number("Instances per file.", default=32768)
+    shard_size = number("Instances per file.", default=32768, panel=OUTPUT)
 
 
 def pretrain_prepare(
     corpus: PretrainCorpusOptions,
     model: ModelOptions,
     options: InstanceOptions,
-    shards: ShardOptions,
     folder: FolderOptions,
     messages: ConsoleOptions,
 ) -> None:
@@ -503,7 +495,7 @@ def pretrain_prepare(
         settings,
         folder.output,
         folder.overwrite,
-        shards.shard_size,
+        options.shard_size,
         extra,
     )
     console.follow(run)

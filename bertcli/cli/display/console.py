@@ -21,36 +21,8 @@ from bertcli.inference.progress import Advance, Progress, Ran, Step
 if TYPE_CHECKING:
     from rich.progress import Progress as Drawn
 
-    from bertcli.embedding.embedder import Embedder
     from bertcli.records.reader import Reader
     from bertcli.tokenizing.run import TokenCounts
-
-
-def pooling(embedder: Embedder) -> str:
-    """Return how vectors are pooled, when the command does not say it."""
-    options = embedder.options
-    if options.words is not None:
-        return f"one vector per word: {options.words} of its tokens"
-    if options.sparse:
-        return f"weights of terms: {options.pooling} over the tokens"
-    if options.per_token:
-        special = "included" if options.special_tokens else "left out"
-        return f"one vector per token, special tokens {special}"
-    where = embedder.sentence.found_in or "not specified by the model"
-    modules = ", ".join(module.kind for module in embedder.modules)
-    return f"pooling: {options.pooling} ({where}){f'; modules: {modules}' if modules else ''}"
-
-
-def computing(embedder: Embedder) -> str:
-    """Return where and how vectors are computed."""
-    runtime = embedder.runtime
-    where = ", ".join(map(str, runtime.devices))
-    settled = ", ".join(
-        f"{name} {value}"
-        for name, value in embedder.chosen().items()
-        if value not in (None, "") and name not in ("device", "threads", "modules")
-    )
-    return f"runs on {where}, threads {runtime.threads}; {settled}"
 
 
 QUIET_SECONDS = 1.0  # work shorter than this shows no bar

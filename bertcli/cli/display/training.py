@@ -2,93 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from bertcli.cli.display.console import Console, ProgressBar, clock
 
 if TYPE_CHECKING:
-    from bertcli.training.run import Event, TrainingRun
-
-Show = Callable[["Event"], None]
+    from bertcli.training.run import TrainingRun
 
 
-@contextmanager
-def watching(run: TrainingRun, console: Console) -> Iterator[Show]:
-    """Yield a function that shows the events of a run."""
-    progress = TrainingProgress(run.schedule.steps, run.state.step)
+def follow_training(run: TrainingRun, console: Console) -> None:
+    """Train, and show the events: in a bar on a terminal, else in lines.
+
+    The bar leaves what was last, and which weights are kept; the log has all of it.
+    """
+    steps, first, began = run.schedule.steps, run.state.step, monotonic()
+    place = counts = losses = held_out = ""
     with closing(ProgressBar(console.watched)) as bar:
-
-        def show(event: Event) -> None:
-            line = progress.see(event)
+        for event in run.events():
+            place, line = f"step {event.step:,}/{steps:,}", ""
+            share = (event.step - first) / max(steps - first, 1)  # of the steps of this process
+            seconds = monotonic() - began
+            match event.kind:
+                case "step":
+                    parts = (event.values[name] for name in event.values if name.endswith("loss"))
+                    counts = f"{place}  loss {sum(parts):.4f}"
+                case "log":
+                    losses = training_line(event.values)
+                    line = f"{losses}  {clock(seconds * (1 - share) / (share or 1))} left"
+                case "evaluation":
+                    line = held_out = evaluation_line(event.values)
+                case "checkpoint":
+                    line = f"checkpoint: {event.values['path']}"
             if bar.shown:
-                bar.update(progress.counts(), progress.share, progress.seconds)
-            else:
-                console.note(line)
-
-        yield show
+                bar.update(counts, share, seconds)
+            elif line:
+                console.note(f"{place}  {line}")
     if bar.shown:
-        for line in progress.last_lines(run.state.best):
-            console.note(line)
-
-
-class TrainingProgress:
-    """The progress of a run so far."""
-
-    def __init__(self, steps: int, done: int) -> None:
-        self.steps, self.first, self.step = steps, done, done
-        self.began = monotonic()
-        self.loss: float | None = None
-        self.last = self.held = ""  # what was said last of the training, and of held-out examples
-
-    def see(self, event: Event) -> str:
-        """Add an event, and describe it in a line; empty for events that are not shown."""
-        self.step = event.step
-        at = f"{self.place}  "
-        match event.kind:
-            case "step":
-                losses = (value for name, value in event.values.items() if name.endswith("loss"))
-                self.loss = sum(losses)
-            case "log":
-                self.last = training_line(event.values)
-                left = clock(self.seconds * (1 - self.share) / (self.share or 1))
-                return f"{at}{self.last}  {left} left"
-            case "evaluation":
-                self.held = evaluation_line(event.values)
-                return f"{at}{self.held}"
-            case "checkpoint":
-                return f"{at}checkpoint: {event.values['path']}"
-        return ""
-
-    @property
-    def place(self) -> str:
-        """The step, of how many."""
-        return f"step {self.step:,}/{self.steps:,}"
-
-    @property
-    def share(self) -> float:
-        """The share of the steps of this process that is done."""
-        return (self.step - self.first) / max(self.steps - self.first, 1)
-
-    @property
-    def seconds(self) -> float:
-        """The time since the run began."""
-        return monotonic() - self.began
-
-    def counts(self) -> str:
-        """Describe where the run is."""
-        return self.place if self.loss is None else f"{self.place}  loss {self.loss:.4f}"
-
-    def last_lines(self, best: Mapping[str, Any]) -> Iterator[str]:
-        """Describe what was last, and the weights that are kept; the log has all of it."""
-        if self.last:
-            yield f"{self.place}  {self.last}"
-        if best:
-            yield f"weights of step {best['step']:,} kept; {evaluation_line(best)}"
-        elif self.held:
-            yield f"{self.place}; {self.held}"
+        console.note(f"{place}  {losses}" if losses else "")
+        if best := run.state.best:
+            console.note(f"weights of step {best['step']:,} kept; {evaluation_line(best)}")
+        elif held_out:
+            console.note(f"{place}; {held_out}")
 
 
 def training_line(values: Any) -> str:

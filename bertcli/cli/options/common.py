@@ -149,10 +149,10 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         if self.output == Path("-"):
             self.output = None  # stdout, as `-i -` is stdin
 
-    def form(
-        self, allowed: Sequence[str] = (), *, piped: str = "jsonl", terminal: str = "table"
-    ) -> str:
-        """Return the format to write: --format, else by the suffix, else by the kind of stdout.
+    def form(self, allowed: Sequence[str] = (), usual: str = "") -> str:
+        """Return the format to write: --format, else by the suffix, else the ``usual`` one.
+
+        Without that, it is a table on a terminal, and jsonl elsewhere.
 
         Raises UsageError for one that is not ``allowed``, or else a choice of --format.
         """
@@ -168,7 +168,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         if form == "auto" and self.output is not None:
             form = format_of(self.output)
         elif form == "auto":
-            form = terminal if stdout_is_terminal() else piped
+            form = usual or ("table" if stdout_is_terminal() else "jsonl")
         return allowed_form(form, allowed or [name for name in choices if name != "auto"])
 
     def open(
