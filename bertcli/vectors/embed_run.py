@@ -1,6 +1,6 @@
 """A run of a model over texts: what `bertcli embed` streams, and vectors for whoever needs them.
 
-    run = RecordVectors(embedder, [Record("I love NLP!")])
+    run = RecordVectors(embedder, [Record("A text.")])
     for step in run:      # how far it is
         ...
     run.vectors           # [1, D]
