@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     # Most models have no use for these, which are imported where they have.
     from bertcli.embedding.late_interaction import LateInteraction
     from bertcli.embedding.sparse import TermMaker, TermNames
-    from bertcli.tokenizing.chunks import Chunker
 
 BEGUN = 3  # windows for each device that are begun before the first is written
 COMMITTED = 1 << 18  # characters of a window: a CPU needs less than a minute until it is committed
@@ -242,26 +241,25 @@ class Embedder:
         """Whether long texts are divided, so that each of their pieces has a vector."""
         return self.options.on_truncate == "chunk"
 
-    def chunker(self) -> Chunker:
-        """Return what divides texts, so that a piece with its prompt is not too long."""
-        from bertcli.tokenizing.chunks import Chunker, ChunkSettings
+    def divided(self, reader: Reader) -> Reader:
+        """Return the reader, which divides long texts where those have several vectors.
+
+        A piece with its prompt is not too long.
+        """
+        if not self.chunks:
+            return reader
+        from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
 
         options = self.options
         settings = ChunkSettings(
             self.max_length, options.overlap, options.at, special_tokens=options.special_tokens
         )
-        return Chunker(
+        chunker = Chunker(
             self.runtime.tokenizer,
             settings,
             lambda texts: TextBlock.of(self.prepare(TextBlock.of_lines(texts, "", 1))).texts,
         )
-
-    def divided(self, reader: Reader) -> Reader:
-        """Return the reader, which divides long texts where those have several vectors."""
-        if self.chunks:
-            from bertcli.tokenizing.chunks import pieces
-
-            reader.divide = partial(pieces, self.chunker())
+        reader.divide = partial(pieces, chunker)
         return reader
 
     def places(self, reader: Reader) -> tuple[str, ...]:

@@ -488,6 +488,21 @@ def prepared(
     return replace(block, texts=list(map(change, texts)), pairs=pairs)
 
 
+def layers_in(value: Any) -> tuple[int, ...]:
+    """Return the layers that are named: by a number, several, or a text as on the command line.
+
+    Raises UsageError for anything else.
+    """
+    try:
+        if isinstance(value, int):
+            return (value,)
+        return tuple(map(int, value.split(",") if isinstance(value, str) else value))
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"--layers {value} is not a list of numbers", "for example -1 or 0,-2,-1"
+        ) from None
+
+
 def refuse_format(form: str, options: EmbedOptions) -> None:
     """Raise UsageError for a format that does not hold what texts become."""
     if form == "csv" and options.per_token:

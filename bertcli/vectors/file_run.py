@@ -301,7 +301,7 @@ class FileRun:
     tally: TokenCounts = field(default_factory=TokenCounts)
     complete: bool = False  # whether the file was there already
     committed: int = 0  # records that a run which is resumed need not compute again
-    known: KnownVectors | None = None  # of an output that is updated
+    reusable: KnownVectors | None = None  # of an output that is updated
     unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
 
     def __post_init__(self) -> None:
@@ -318,7 +318,7 @@ class FileRun:
     @property
     def reused(self) -> int:
         """The texts whose vectors the output had before."""
-        return self.known.reused if self.known else 0
+        return self.reusable.reused if self.reusable else 0
 
     def __iter__(self) -> Iterator[Step]:
         """Yield how far the run is; at the end the file is there.
@@ -353,9 +353,9 @@ class FileRun:
                 decides = {**maker, **about, "precision": target.precision}
                 del decides["model"]
                 digests = TextDigests(decides, tuple(embedder.extra.limits))
-                self.known = KnownVectors(sink, digests, embedder, state.get("reused", 0))
-                stack.enter_context(closing(self.known))
-                windows = self.known.windows(run)
+                self.reusable = KnownVectors(sink, digests, embedder, state.get("reused", 0))
+                stack.enter_context(closing(self.reusable))
+                windows = self.reusable.windows(run)
             for window in windows:
                 for part in window:
                     if isinstance(part, Ran):
@@ -396,7 +396,7 @@ class FileRun:
         return chain([uncommitted], blocks) if uncommitted else blocks
 
     def _write(self, sink: Sink, block: EmbeddedBlock) -> None:
-        digests = self.known.digests.of(block.records) if self.known else ()
+        digests = self.reusable.digests.of(block.records) if self.reusable else ()
         counts, target = None, self.target
         block.records = block.records.without(self.consumed)
         if not target.only_ids:

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import PRECISIONS, RANGED, SENTENCE, EmbedOptions, settled
+from bertcli.embedding.options import (
+    PRECISIONS,
+    RANGED,
+    SENTENCE,
+    EmbedOptions,
+    layers_in,
+    settled,
+)
 from bertcli.errors import ModelError, UsageError, called_from_python
 from bertcli.files.atomic import whole_folder
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
@@ -203,7 +210,7 @@ def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
     if "device" in named:
         named["device"] = str(named["device"])  # also one of torch
     if "layers" in named:
-        named["layers"] = _layers(named["layers"])
+        named["layers"] = layers_in(named["layers"])
     if named.pop("token_vectors", False):
         if named.get("words") or named.get("pooling", "auto") not in ("auto", "none"):
             raise UsageError("--token-vectors cannot be combined with --word-vectors or --pooling")
@@ -218,14 +225,3 @@ def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
     if options.max_length is not None and options.max_length < 2:
         raise UsageError(f"--max-length {options.max_length} leaves no room for text")
     return options
-
-
-def _layers(value: Any) -> tuple[int, ...]:
-    try:
-        if isinstance(value, str):
-            value = value.split(",")
-        return (value,) if isinstance(value, int) else tuple(int(layer) for layer in value)
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"--layers {value!r} is not a list of numbers", "for example -1 or (0, -2, -1)"
-        ) from None

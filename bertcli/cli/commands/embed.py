@@ -36,6 +36,7 @@ from bertcli.embedding.options import (
     POOLINGS,
     RANGED,
     EmbedOptions,
+    layers_in,
     refuse_format,
     refuse_stream,
     too_few,
@@ -141,16 +142,6 @@ class VectorFileOptions(OptionGroup, panel=OUTPUT):
         "interrupted update."
     )
     manifest = flag("Write a manifest next to the output.", default=True)
-
-
-def layers_in(text: str) -> tuple[int, ...]:
-    """Return the numbers in a list of layers. Raises UsageError for anything else."""
-    try:
-        return tuple(int(layer) for layer in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"--layers {text} is not a list of numbers", "for example -1 or 0,-2,-1"
-        ) from None
 
 
 def chosen(vector: VectorOptions, length: LengthOptions, compute: ComputeOptions) -> EmbedOptions:
@@ -334,10 +325,10 @@ def _to_file(run: "FileRun", console: Console) -> None:
     if run.complete:
         console.note(f"{target.path} is already complete: nothing to do")
         return
-    if known := run.known:
+    if reusable := run.reusable:
         texts = run.tally.records
-        why = ": the output before was made without --update" if known.without_digests else ""
-        console.note(f"{known.reused:,} of {counted(texts, 'vector')} reused{why}")
+        why = ": the output before was made without --update" if reusable.without_digests else ""
+        console.note(f"{reusable.reused:,} of {counted(texts, 'vector')} reused{why}")
     if console.watched:
         seconds = monotonic() - console.begun
         what = f"vectors of {counted(run.tally.records, 'text')}"
