@@ -78,7 +78,7 @@ def padded_scores(net: OpenvinoNetwork, batch: Batch, reading: Reading) -> Node:
     """Return the logits of a head, of each text [B, ...] or of each token [B, L, ...]."""
     (x,) = states(net, batch, [net.config.depth])
     if reading.mean:
-        return logits(net, means(net, batch, x))
+        return logits(net, means(net, batch, batch.in_rows(x)))
     if reading.first:
         return logits(net, net("Gather", x, batch.read, 0))
     return batch.in_rows(logits(net, x))

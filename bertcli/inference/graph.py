@@ -297,6 +297,12 @@ class Batch:
         """Return what tokens have, [T, ...], where they stand in the rows, [B, L, ...]."""
         return self.net("Gather", x, self.rows, 0)
 
+    def total(self, rows: Node) -> Node:
+        """Return the sum of what each text has in its row, [B, ...], of [B, L, ...]."""
+        more = [*range(2, len(rows.get_partial_shape()))]
+        real = self.net("Unsqueeze", self.real, more)
+        return self.net("ReduceSum", self.net("Select", real, rows, 0.0), [1])
+
     def packed(self, x: Node) -> Node:
         """Return what the places of all rows have, [B*L, ...], for the tokens, [T, ...]."""
         return self.net("Gather", x, self.back, 0)
@@ -565,14 +571,11 @@ def combined(net: OpenvinoNetwork, layers: Sequence[Node], how: str) -> Node:
     return net({"mean": "ReduceMean", "sum": "ReduceSum"}[how], stacked, [1])
 
 
-def means(net: OpenvinoNetwork, batch: Batch, x: Node) -> Node:
-    """Return the mean of each text's tokens, [B, ...], of [T, ...]."""
+def means(net: OpenvinoNetwork, batch: Batch, rows: Node) -> Node:
+    """Return the mean of each text's tokens, [B, ...], of what stands in the rows, [B, L, ...]."""
     lengths = net("Convert", batch.lengths, destination_type="f32")
-    more = list(range(2, len(x.get_partial_shape()) + 1))
-    real = net("Unsqueeze", batch.real, more)
-    rows = net("Select", real, batch.in_rows(x), 0.0)
-    total = net("ReduceSum", rows, [1])
-    return net("Divide", total, net("Unsqueeze", lengths, [axis - 1 for axis in more]))
+    more = [*range(1, len(rows.get_partial_shape()) - 1)]
+    return net("Divide", batch.total(rows), net("Unsqueeze", lengths, more))
 
 
 def pooler(net: OpenvinoNetwork, x: Node) -> Node:
@@ -586,11 +589,7 @@ def word_scores(net: OpenvinoNetwork, x: Node) -> Node:
     x = linear(net, x, f"{name}.transform.dense")
     x = activated(net, x, words.activation or net.config.hidden_act)
     x = layer_norm(net, x, f"{name}.transform.LayerNorm")
-    weight = net.weight(f"{name}.decoder.weight")
-    x = net("MatMul", x, weight)
-    tied = net.config.tie_word_embeddings and net.has(f"{name}.bias")
-    bias = f"{name}.bias" if tied else f"{name}.decoder.bias"
-    return net("Add", x, net.weight(bias)) if net.has(bias) else x
+    return linear(net, x, f"{name}.decoder")
 
 
 def logits(net: OpenvinoNetwork, x: Node) -> Node:
@@ -622,8 +621,7 @@ def term_scores(net: OpenvinoNetwork, batch: Batch, x: Node, terms: Terms) -> No
     scores = net("Relu", scores)
     for _ in range(terms.logarithms):
         scores = net("Log", net("Add", scores, 1.0))
-    real = net("Unsqueeze", batch.real, [2])
-    return net("ReduceSum", net("Select", real, scores, 0.0), [1])
+    return batch.total(scores)
 
 
 # --- the whole ---
@@ -653,7 +651,7 @@ def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Stored | None = None) -
     if reading.terms:
         x = term_scores(net, batch, x, reading.terms)
     elif reading.mean:
-        x = means(net, batch, x)
+        x = means(net, batch, batch.in_rows(x))
     else:
         x = net("Gather", x, batch.read, 0)
     if spec.pooler:

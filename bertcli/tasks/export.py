@@ -48,7 +48,16 @@ from bertcli.inference.exported_graph import (
     write_graph,
     write_onnx,
 )
-from bertcli.inference.graph import LOGITS, STATES, Batch, Node, OpenvinoNetwork, activated, states
+from bertcli.inference.graph import (
+    LOGITS,
+    STATES,
+    Batch,
+    Node,
+    OpenvinoNetwork,
+    activated,
+    means,
+    states,
+)
 from bertcli.inference.openvino import nncf, openvino, settings
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Reading, Tokens, result_of
@@ -73,26 +82,21 @@ ACTIVATIONS = {
 
 def pooled(net: OpenvinoNetwork, batch: Batch, x: Node, mode: str) -> Node:
     """Pool the states of texts, [B, L, D]: [B, D]."""
-    real = net("Unsqueeze", batch.real, [2])
-
-    def total(rows: Node) -> Node:
-        return net("ReduceSum", rows, [1])
-
-    attended = net("Select", real, x, 0.0)
-    counts = net("Unsqueeze", net("Convert", batch.lengths, destination_type="f32"), [1])
     match mode:
         case "cls":
             return net("Gather", x, 0, 1)
         case "max":
+            real = net("Unsqueeze", batch.real, [2])
             return net("ReduceMax", net("Select", real, x, -np.inf), [1])
         case "mean":
-            return net("Divide", total(attended), counts)
+            return means(net, batch, x)
         case "mean_sqrt_len":
-            return net("Divide", total(attended), net("Sqrt", counts))
+            counts = net("Convert", net("Unsqueeze", batch.lengths, [1]), destination_type="f32")
+            return net("Divide", batch.total(x), net("Sqrt", counts))
         case "weightedmean":
             places = net("Convert", net("Add", batch.row, 1), destination_type="f32")
-            weights = net("Select", real, net("Unsqueeze", places, [0, 2]), 0.0)
-            return net("Divide", total(net("Multiply", attended, weights)), total(weights))
+            places = net("Unsqueeze", places, [0, 2])
+            return net("Divide", batch.total(net("Multiply", x, places)), batch.total(places))
         case "lasttoken":
             last = net("Subtract", net("Add", batch.read, batch.lengths), 1)
             width = x.get_partial_shape()[2].get_length()
