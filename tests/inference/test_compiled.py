@@ -30,7 +30,7 @@ from safetensors.numpy import load_file, save_file
 
 import bertcli
 from bertcli.hub import DEFAULT_MODEL
-from bertcli.inference import cpu_engine, devices, runtime
+from bertcli.inference import cpu_engine, runtime, torch_engine
 
 ROOT = Path(__file__).parents[2]
 OPENVINO = ("--backend", "openvino")
@@ -341,7 +341,7 @@ def test_auto_is_openvino_on_a_cpu_and_torch_for_all_else(monkeypatch):
 def test_auto_is_torch_where_there_is_a_gpu(monkeypatch):
     monkeypatch.setattr(runtime, "gpu_possible", lambda: True)
     assert backend() == "openvino"  # torch finds none
-    monkeypatch.setattr(devices, "available", lambda: ["cuda:0", "cpu"])
+    monkeypatch.setattr(torch_engine, "available", lambda: ["cuda:0", "cpu"])
     monkeypatch.setattr(runtime, "require_torch", lambda why: pytest.skip(why))
     with pytest.raises(pytest.skip.Exception, match="device cuda:0"):
         backend()
