@@ -193,7 +193,10 @@ def read_ids(place: str, path: str, form: str) -> Iterator[Numbered]:
 
 def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[Numbered]:
     """Yield the rows of flat ids. Raises InputError where the arrays do not fit each other."""
-    if not all(_is_list(array) for array in (ids, offsets)):
+    if not all(
+        getattr(array.dtype, "kind", "O") in "iu" and len(array.shape) == 1
+        for array in (ids, offsets)
+    ):
         raise InputError(f"{path}: input_ids and offsets are not lists of whole numbers")
     blocks = ids.read(ids.shape[0], 1, BLOCK)
     numbers = chain.from_iterable(block.reshape(-1).tolist() for block in blocks)
@@ -212,7 +215,3 @@ def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[
         number, at = number + len(stops), stops[-1]
     if at != ids.shape[0]:
         raise InputError(f"{path}: offsets end at {at:,}, and there are {ids.shape[0]:,} ids")
-
-
-def _is_list(array: StoredArray) -> bool:
-    return getattr(array.dtype, "kind", "O") in "iu" and len(array.shape) == 1

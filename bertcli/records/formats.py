@@ -203,7 +203,18 @@ def delimited(
     limit, delimiter = source.max_record_bytes, source.delimiter
     rows = DelimitedRows(stream, decode, limit, tabs=tabs, delimiter=delimiter)
     if source.are_pairs:
-        parse: Callable[[int, list[str]], Record] = partial(_pair_row, source, decode.name)
+
+        def parse(number: int, row: list[str]) -> Record:
+            where = f"{decode.name}:{number}"
+            if len(row) > 2:
+                raise too_many_columns(where, len(row))
+            if len(row) < 2:
+                raise InputError(
+                    f"{where}: {len(row)} column, but a pair has two",
+                    "separate the two texts by a tab",
+                )
+            return checked(Record(row[0], row[1], file=decode.name, line=number), source)
+
         header = None if tabs else next(rows, None)
         rows.skip = reader.skip
         if header and header[1] != [source.text_field or "text", source.pair_field or "pair"]:
@@ -231,17 +242,6 @@ def delimited(
         for field in filter(None, (fields.pair, fields.id)):
             columns[field] = [cell or None for cell in columns[field]]  # all that CSV has for none
         yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
-
-
-def _pair_row(source: Source, name: str, number: int, row: list[str]) -> Record:
-    if len(row) > 2:
-        raise too_many_columns(f"{name}:{number}", len(row))
-    if len(row) < 2:
-        raise InputError(
-            f"{name}:{number}: {len(row)} column, but a pair has two",
-            "separate the two texts by a tab",
-        )
-    return checked(Record(row[0], row[1], file=name, line=number), source)
 
 
 def parquet(place: str, path: str, reader: ReadProgress) -> Blocks:

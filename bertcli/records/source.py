@@ -133,7 +133,10 @@ def _files(name: str, source: Source, note: Callable[[str], None]) -> Sequence[s
     if os.path.isdir(name):
         return _in_folder(name, source, note)
     if is_glob(name) and not os.path.lexists(name):
-        matching = _matches("", *_parts(name))
+        parts = name.replace(os.sep, "/").split("/")
+        if parts[-1] == "**":  # the last one matches files
+            parts.append("*")
+        matching = _matches("", *parts)
         data_files = sorted({path for path in matching if is_data(path, source, glob=True)})
         if not data_files:
             raise InputError(f"{name}: no matching files", QUOTE)
@@ -190,12 +193,6 @@ def _in_folder(folder: str, source: Source, note: Callable[[str], None]) -> list
     return data_files
 
 
-def _parts(pattern: str) -> list[str]:
-    """Return the parts of a glob; the last one matches files."""
-    parts = pattern.replace(os.sep, "/").split("/")
-    return [*parts, "*"] if parts[-1] == "**" else parts
-
-
 def _matches(base: str, part: str, *further: str) -> Iterator[str]:
     """Yield the files below a folder that match; no wildcard matches a hidden name."""
     if part == "**":
@@ -204,16 +201,16 @@ def _matches(base: str, part: str, *further: str) -> Iterator[str]:
             if not link and not name.startswith(".") and os.path.isdir(base + name):
                 yield from _matches(f"{base}{name}/", part, *further)
         return
-    names = [name for name, _ in _entries(base) if _fits(name, part)] if is_glob(part) else [part]
+    names = [part]
+    if is_glob(part):
+        hidden = part.startswith(".")
+        names = [name for name, _ in _entries(base) if hidden or not name.startswith(".")]
+        names = [name for name in names if fnmatch(name, part)]
     for name in names:
         if further:
             yield from _matches(f"{base}{name}/", *further)
         elif os.path.isfile(base + name):
             yield base + name
-
-
-def _fits(name: str, part: str) -> bool:
-    return fnmatch(name, part) and (part.startswith(".") or not name.startswith("."))
 
 
 def _entries(folder: str) -> list[tuple[str, bool]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from itertools import accumulate, groupby, pairwise
 from typing import Any
@@ -45,20 +45,15 @@ def file_rows(
     """
     files = {input_name(path): total.blank() for path in paths}
     for batch in batches:
-        for file, part in _by_file(batch):
+        start = 0
+        for file, rows_of_file in groupby(batch.records.files):
+            stop = start + len(list(rows_of_file))
+            part = batch[start:stop]
             files[file].add(part)
             total.add(part)
+            start = stop
     rows = [{"file": name} | counts.summary() for name, counts in files.items()]
     return [*rows, {"file": None} | total.summary()]
-
-
-def _by_file(batch: TokenBlock) -> Iterator[tuple[str, TokenBlock]]:
-    """Yield the parts of a batch that are of one file."""
-    start = 0
-    for file, rows in groupby(batch.records.files):
-        stop = start + len(list(rows))
-        yield file, batch[start:stop]
-        start = stop
 
 
 UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped

@@ -27,7 +27,7 @@ It is young and has one author, so it proves itself on PROOF for each tokenizer 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -110,7 +110,10 @@ class WordPieceEngine:
         except ValueError as unsupported:
             self.why = f"tokenizers, as nanotoken has no such tokenizer: {unsupported}"
             return None
-        texts = list(self._proof())
+        words = [token.content for token in self.core.get_added_tokens_decoder().values()]
+        texts = [*PROOF, *words]
+        for word in words:
+            texts += [f"a{word}b", f" {word} {word}{word}. {word.upper()}{word.lower()}"]
         ids, offsets = fast.encode_batch(texts, add_special_tokens=False, parallel=False)
         right = self.core.encode_batch_fast(texts, add_special_tokens=False)
         for text, encoded, start, stop in zip(texts, right, offsets, offsets[1:], strict=False):
@@ -130,9 +133,3 @@ class WordPieceEngine:
                 raise ValueError("added tokens beside special ones that are not parsed")
             described["added_tokens"] = []
         return orjson.dumps(described)
-
-    def _proof(self) -> Iterator[str]:
-        yield from PROOF
-        for token in self.core.get_added_tokens_decoder().values():
-            word = token.content
-            yield from (word, f"a{word}b", f" {word} {word}{word}. {word.upper()}{word.lower()}")
