@@ -1,6 +1,5 @@
 """`bertcli chunk`: texts to pieces of at most N tokens."""
 
-from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     AT,
     OVERLAP,
@@ -19,7 +18,6 @@ from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number,
 from bertcli.errors import UsageError
 from bertcli.files.streams import size_on_disk
 from bertcli.inference.progress import Advance
-from bertcli.records.reader import Reader
 from bertcli.tokenizing.chunks import WRITTEN, Chunker, ChunkRun, ChunkSettings
 
 
@@ -28,12 +26,6 @@ class ChunkTextOptions(OptionGroup, panel=INPUT):
 
     texts: list[str] | None = TEXTS
     text_field = TEXT_FIELD
-
-    def reader(self, files: TaskFileOptions, console: Console, taken: frozenset[str]) -> Reader:
-        """Return the reader of the texts, files or stdin that were given."""
-        return reader_of(
-            source_of(self, files, single=True, taken=taken), console, self.texts or ()
-        )
 
 
 class ChunkOptions(OptionGroup, panel=LAYOUT, of=ChunkSettings):
@@ -70,7 +62,8 @@ def chunk(
     if form == "txt" and files.keep_fields:
         raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
     taken = frozenset(WRITTEN) if form != "txt" else frozenset()
-    reader = texts.reader(files, console, taken)
+    source = source_of(texts, files, single=True, taken=taken)
+    reader = reader_of(source, console, source.texts)
     tokenizer = model.tokenizer(console, parse_special=chunks.parse_special)
     chunker = Chunker(tokenizer, record(ChunkSettings, chunks))
     if tokenizer.limit is not None and chunker.limit > tokenizer.limit:

@@ -144,20 +144,6 @@ class VectorFileOptions(OptionGroup, panel=OUTPUT):
     manifest = flag("Write a manifest next to the output.", default=True)
 
 
-def chosen(vector: VectorOptions, length: LengthOptions, compute: ComputeOptions) -> EmbedOptions:
-    """Return the options of the library. Raises UsageError for contradictions."""
-    return record(
-        EmbedOptions,
-        vector,
-        length,
-        compute,
-        pooling=vector.mode,
-        words=vector.word_vectors,
-        layers=layers_in(vector.layers),
-        combine=vector.layer_combine,
-    )
-
-
 PAIR_OF_SENTENCE_MODEL = (
     "a pair becomes one vector of both texts, which this sentence-embedding model was not trained "
     "for; embed the texts one by one, or score pairs with classify"
@@ -182,7 +168,16 @@ def embed(
     $ bertcli embed -i reviews.csv --text-field body -o vectors.parquet
     """
     console = messages.console(output)
-    options = chosen(vector, length, compute)
+    options = record(
+        EmbedOptions,
+        vector,
+        length,
+        compute,
+        pooling=vector.mode,
+        words=vector.word_vectors,
+        layers=layers_in(vector.layers),
+        combine=vector.layer_combine,
+    )
     form = output.format if engine.engine == "ray" else output.form()
     if not options.per_token:  # of tokens and words, the index has the fields
         source.refuse_kept_fields(form)

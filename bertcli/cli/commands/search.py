@@ -354,12 +354,6 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
     id_field = ID_FIELD
     max_record_bytes = MAX_RECORD_BYTES
 
-    def reader(self, console: Console) -> Reader:
-        """Return the reader of the texts. Raises UsageError for what can be read once."""
-        reader = reader_of(source_of(self, named=self.files, asked=()), console)
-        refuse_pipes(reader)
-        return reader
-
 
 def duplicates(
     texts: FileOptions,
@@ -376,7 +370,8 @@ def duplicates(
     """
     console = messages.console()
     form = output.form()
-    reader = texts.reader(console)
+    reader = reader_of(source_of(texts, named=texts.files, asked=()), console)
+    refuse_pipes(reader)
     folder = model.folder(MODEL_FILES)
     from bertcli.embedding.options import EmbedOptions
     from bertcli.vectors.duplicates import Duplicates

@@ -321,11 +321,6 @@ class RankedOptions(OptionGroup):
     top_k = number("Number of texts to return, best first (default: all).", "--top-k", "-k")
     text_field = TEXT_FIELD
 
-    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
-        """Return the reader of the texts: arguments, files or stdin."""
-        source = source_of(self, files, single=True)
-        return reader_of(source, console, (self.query, *source.texts))
-
 
 def rerank(
     asked: RankedOptions,
@@ -343,7 +338,8 @@ def rerank(
     """
     console = messages.console()
     form = output.form()
-    reader = asked.reader(files, console)
+    source = source_of(asked, files, single=True)
+    reader = reader_of(source, console, (asked.query, *source.texts))
     kind, head = open_head("Reranker", model, length, compute, console)
     from bertcli.tasks.classify import BLANK_HIT, ranked, ranked_row
 

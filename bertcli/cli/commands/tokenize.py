@@ -355,11 +355,6 @@ class IdOptions(OptionGroup, panel=INPUT, of=Source):
     on_error = ON_ERROR
     max_record_bytes = MAX_RECORD_BYTES
 
-    def source(self) -> Source:
-        """Return where to read from."""
-        texts = (" ".join(self.ids),) if self.ids else ()
-        return source_of(self, texts=texts, ids=True, asked=())  # lists have fields in txt as well
-
 
 class DecodeOptions(OptionGroup):
     """How ids are decoded."""
@@ -390,8 +385,14 @@ def decode(
     form = output.form(usual="txt")
     tokenizer = model.tokenizer(console)
     skip, clean_up = how.skip_special_tokens, how.clean_up
-    taken, placed = frozenset({"id", how.as_}), False if form == "txt" else None
-    read = replace(source.source(), taken=taken, placed=placed)
+    read = source_of(
+        source,
+        texts=(" ".join(source.ids),) if source.ids else (),
+        ids=True,
+        taken=frozenset({"id", how.as_}),
+        placed=False if form == "txt" else None,
+        asked=(),  # lists have fields in txt as well
+    )
     reader = Reader(read, console.warn, console.note)
     records = 0
     with output.open(form, reader.source.inputs, model) as write:

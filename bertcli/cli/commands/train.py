@@ -60,7 +60,6 @@ from bertcli.training.options import FEW, FineTuningJob, PrepareOptions, Trainin
 from bertcli.training.vocabulary import WordPieceOptions
 
 if TYPE_CHECKING:
-    from bertcli.evaluation.report import Judged
     from bertcli.training.fine_tuning import FineTuningTask
     from bertcli.training.loop import Ranks, TrainedTask
     from bertcli.training.pretraining import PretrainingTask
@@ -656,7 +655,7 @@ def evaluate(
     files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
     readers = [Reader(examples.source(path), console.warn) for path in files]
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.evaluation.report import Judge
+    from bertcli.evaluation.report import Judge, doubts, report
     from bertcli.tasks.head import Settings
 
     settings = record(Settings, length, compute)
@@ -670,25 +669,18 @@ def evaluate(
 
             extra = sorted({field for judge in judges for field in judge.extra_fields})
             rows = read_examples(readers[0], examples.task, extra, examples.fields)
-            report = _report([judge.judge(rows) for judge in judges], len(rows), console)
+            results, count = [judge.judge(rows) for judge in judges], len(rows)
         else:
             from bertcli.evaluation.report import SearchTest
 
             queries, corpus = readers
             search = SearchTest.read(queries, corpus, judged.qrels or "")
             console.note(search.note)
-            results = [search.judge(judge) for judge in judges]
-            report = _report(results, len(search.queries), console)
-        write([report])
+            results, count = [search.judge(judge) for judge in judges], len(search.queries)
+        for warning in doubts(results, count):
+            console.warn(warning)
+        write([report(results[0], count, *results[1:])])
     for judge in judges:
         console.truncated(judge.tally, judge.max_length)
     for reader in readers:
         console.close(reader)
-
-
-def _report(results: "list[Judged]", count: int, console: Console) -> dict[str, object]:
-    from bertcli.evaluation.report import doubts, report
-
-    for warning in doubts(results, count):
-        console.warn(warning)
-    return report(results[0], count, *results[1:])
