@@ -19,7 +19,7 @@ SERVER = """if True:
     import json, os, signal, sys, torch, rich.console
     import bertcli.training.run, bertcli.cli.commands.train
     import bertcli.training.fine_tuning
-    import bertcli.cli.display.training, torch._dynamo
+    import torch._dynamo
     from bertcli.cli.app import main
     os.fsync = lambda file: None  # what a killed process has written is there
     print("ready", flush=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from bertcli.cli.commands.tasks import CutOptions
-from bertcli.cli.display.console import Console
+from bertcli.cli.display.console import Console, follow_training
 from bertcli.cli.options.common import (
     DELIMITER,
     ENCODING,
@@ -196,7 +196,6 @@ def train_task(
 
     use_threads(where.threads)
     with joined(where.device) as ranks, _speaking(ranks):
-        from bertcli.cli.display.training import follow_training
         from bertcli.training.run import TrainingRun
 
         console = console if ranks.first else Console(quiet=True)
