@@ -6,7 +6,7 @@ the classes of this name in transformers.
 
 from __future__ import annotations
 
-from bertcli.families.family import Family, classes, unsupported
+from bertcli.families.family import Family, classes, refuse_variants
 from bertcli.families.structure import Dropouts, Structure
 from bertcli.files.typed_json import JsonObject, whole_number
 
@@ -17,8 +17,7 @@ def structure(values: JsonObject) -> Structure:
     """Return where ALBERT differs from BERT. ModelError for groups of several layers."""
     count: int = values.needed("num_hidden_layers", *whole_number())
     groups: int = values.needed("num_hidden_groups", *whole_number(1, max(count, 1)))
-    if values.whole("inner_group_num") != 1:
-        raise unsupported(values, "inner_group_num", "1")
+    refuse_variants(values, {"inner_group_num": 1})
     return Structure(
         embedding_size=values.needed("embedding_size", *whole_number(1)),
         layer_groups=tuple(int(layer / (count / groups)) for layer in range(count)),

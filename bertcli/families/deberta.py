@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertcli.errors import ModelError
-from bertcli.families.family import Family, classes, unsupported
+from bertcli.families.family import Family, classes, refuse_variants, unsupported
 from bertcli.families.structure import Convolution, Disentangled, Structure, TextHead
 from bertcli.files.typed_json import PROBABILITY, TEXT, JsonObject, whole_number
 
@@ -22,13 +22,8 @@ def renewed(values: JsonObject) -> dict[str, Any]:
 def structure(values: JsonObject) -> Structure:
     """Return where DeBERTa differs from BERT. ModelError for sizes that differ in one model."""
     hidden, heads = values["hidden_size"], values["num_attention_heads"]
-    for key, allowed in (
-        ("embedding_size", hidden),
-        ("pooler_hidden_size", hidden),
-        ("attention_head_size", hidden // heads),
-    ):
-        if values.get(key, allowed) != allowed:
-            raise unsupported(values, key, str(allowed))
+    sizes = dict.fromkeys(("embedding_size", "pooler_hidden_size"), hidden)
+    refuse_variants(values, {**sizes, "attention_head_size": hidden // heads})
     if values.get("pos_att_type") and not values.switch("relative_attention"):
         raise ModelError(f"{values.source}: pos_att_type needs relative_attention")
     last = values.checked("cls_dropout", *PROBABILITY)

@@ -7,7 +7,7 @@ transformers.
 
 from __future__ import annotations
 
-from bertcli.families.family import TEXT_HEAD, Family, classes, unsupported
+from bertcli.families.family import TEXT_HEAD, Family, classes, refuse_variants
 from bertcli.families.structure import Structure, TextHead, WordHead
 from bertcli.files.typed_json import PROBABILITY, JsonObject, whole_number
 
@@ -15,10 +15,7 @@ from bertcli.files.typed_json import PROBABILITY, JsonObject, whole_number
 def structure(values: JsonObject) -> Structure:
     """Return where ELECTRA differs from BERT. ModelError for a summary other than usual."""
     width: int = values.needed("embedding_size", *whole_number(1))
-    if values.text("summary_type") != "first":
-        raise unsupported(values, "summary_type", "first")
-    if not values.switch("summary_use_proj"):
-        raise unsupported(values, "summary_use_proj", "true")
+    refuse_variants(values, {"summary_type": "first", "summary_use_proj": True})
     return Structure(
         embedding_size=width if width != values["hidden_size"] else None,
         pooler=False,

@@ -10,6 +10,7 @@ pair that fits counts, in both directions.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -198,6 +199,17 @@ def unsupported(values: JsonObject, key: str, supported: str) -> ModelError:
         f"{values.source}: {values.path}{key} {values[key]!r} is not supported, only {supported}",
         "the folder is not broken: bertcli lacks this variant; give another --model",
     )
+
+
+def refuse_variants(values: JsonObject, supported: Mapping[str, Any]) -> None:
+    """Raise ModelError unless these keys, where there are any, say the one value that is supported.
+
+    null is as good where that one is off.
+    """
+    for key, only in supported.items():
+        value = values.get(key, only)
+        if value != only and (only or value is not None):
+            raise unsupported(values, key, json.dumps(only))
 
 
 class Family(NamedTuple):

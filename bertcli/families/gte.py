@@ -7,7 +7,7 @@ name in transformers, and for `new` the code that comes with the files.
 from __future__ import annotations
 
 from bertcli.errors import ModelError
-from bertcli.families.family import QKV, Family, classes
+from bertcli.families.family import QKV, Family, classes, refuse_variants
 from bertcli.families.rope import LAYERS, rotary
 from bertcli.families.structure import Dropouts, Rotary, Structure, WordHead
 from bertcli.files.typed_json import POSITIVE, JsonObject
@@ -30,13 +30,7 @@ def structure(values: JsonObject) -> Structure:
 
 def new_structure(values: JsonObject) -> Structure:
     """Return where Alibaba's `new` differs from BERT. ModelError for what GTE has not."""
-    for key, allowed in (
-        ("position_embedding_type", ("rope",)),
-        ("layer_norm_type", ("layer_norm",)),
-        ("logn_attention_scale", (False,)),
-    ):
-        if values.get(key, allowed[0]) not in allowed:
-            raise values.bad(key, f"{allowed[0]}, as nothing else is supported")
+    refuse_variants(values, SAME)
     scaling = values.object("rope_scaling")
     if scaling.get("type") != "ntk":
         return structure(values)
@@ -50,6 +44,12 @@ def new_structure(values: JsonObject) -> Structure:
     return structure(plain)._replace(rotary=(turned,) * values["num_hidden_layers"])
 
 
+# What Alibaba's files may say, and GTE has.
+SAME = {
+    "position_embedding_type": "rope",
+    "layer_norm_type": "layer_norm",
+    "logn_attention_scale": False,
+}
 DEFAULTS = {
     "vocab_size": 250048,
     "hidden_size": 768,

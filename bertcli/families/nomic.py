@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertcli.families.family import QKV, Family, classes
+from bertcli.families.family import QKV, Family, classes, refuse_variants
 from bertcli.families.rope import LAYERS, OLDER_NORMS, rotary
 from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject
@@ -28,26 +28,24 @@ OLDER = {
 }
 GATES = {"swiglu": "silu", "geglu": "gelu"}
 # What older files may say, and this page has.
-SAME: Mapping[str, tuple[Any, ...]] = {
-    "rotary_emb_fraction": (1.0,),
-    "rotary_emb_interleaved": (False,),
-    "rotary_emb_scale_base": (None,),
-    "rotary_scaling_factor": (None,),
-    "qkv_proj_bias": (False,),
-    "mlp_fc1_bias": (False,),
-    "mlp_fc2_bias": (False,),
-    "prenorm": (False,),
-    "parallel_block": (False,),
-    "use_rms_norm": (False, None),
-    "num_experts": (0, None),
+SAME: Mapping[str, Any] = {
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None,
+    "qkv_proj_bias": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "prenorm": False,
+    "parallel_block": False,
+    "use_rms_norm": False,
+    "num_experts": 0,
 }
 
 
 def renewed(values: JsonObject) -> dict[str, Any]:
     """Return config.json with today's keys. ModelError for another network than that of today."""
-    for key, allowed in SAME.items():
-        if key in values and values[key] not in allowed:
-            raise values.bad(key, f"{allowed[0]}, as nothing else is supported")
+    refuse_variants(values, SAME)
     renamed = {key: value for key, value in values.items() if key not in SAME}
     for key, name in OLDER.items():
         if key in renamed:

@@ -414,7 +414,7 @@ def rotated(net: OpenvinoNetwork, batch: Batch, x: Node, turns: np.ndarray) -> N
     """Turn [B, H, L, D] by angles that grow with the place."""
 
     def waves(function: str) -> Node:
-        places = net("Convert", net("Unsqueeze", batch.row, 1), destination_type="f32")
+        places = net.float32(net("Unsqueeze", batch.row, 1))
         return net(function, net("Multiply", places, turns[None]))
 
     key = turns.tobytes()
@@ -573,7 +573,7 @@ def combined(net: OpenvinoNetwork, layers: Sequence[Node], how: str) -> Node:
 
 def means(net: OpenvinoNetwork, batch: Batch, rows: Node) -> Node:
     """Return the mean of each text's tokens, [B, ...], of what stands in the rows, [B, L, ...]."""
-    lengths = net("Convert", batch.lengths, destination_type="f32")
+    lengths = net.float32(batch.lengths)
     more = [*range(1, len(rows.get_partial_shape()) - 1)]
     return net("Divide", batch.total(rows), net("Unsqueeze", lengths, more))
 

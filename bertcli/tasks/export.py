@@ -91,10 +91,10 @@ def pooled(net: OpenvinoNetwork, batch: Batch, x: Node, mode: str) -> Node:
         case "mean":
             return means(net, batch, x)
         case "mean_sqrt_len":
-            counts = net("Convert", net("Unsqueeze", batch.lengths, [1]), destination_type="f32")
+            counts = net.float32(net("Unsqueeze", batch.lengths, [1]))
             return net("Divide", batch.total(x), net("Sqrt", counts))
         case "weightedmean":
-            places = net("Convert", net("Add", batch.row, 1), destination_type="f32")
+            places = net.float32(net("Add", batch.row, 1))
             places = net("Unsqueeze", places, [0, 2])
             return net("Divide", batch.total(net("Multiply", x, places)), batch.total(places))
         case "lasttoken":
