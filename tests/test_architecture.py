@@ -252,8 +252,8 @@ def test_the_package_itself_imports_nothing():
 
 # Tokens of code, not comments or docstrings, that a package may have: to need more is a decision.
 ROOM = {
-    "cli": 27_500, "embedding": 13_000, "evaluation": 4_100, "families": 5_750, "files": 18_000,
-    "hub": 3_150, "inference": 16_100, "inspection": 8_900, "checkpoints": 8_150, "models": 11_400,
+    "cli": 27_500, "embedding": 13_000, "evaluation": 4_100, "families": 5_600, "files": 18_000,
+    "hub": 3_150, "inference": 15_600, "inspection": 8_900, "checkpoints": 7_800, "models": 11_150,
     "ray": 4_600, "records": 11_200, "tasks": 10_200, "tokenizing": 21_450, "training": 20_100,
     "vectors": 21_900,
 }  # fmt: skip
