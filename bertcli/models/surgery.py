@@ -27,18 +27,22 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
     """Prune heads: layer -> heads, both counted as in the model before any pruning.
 
     `model.config.pruned_heads` then names all pruned heads, so that the model can be saved and
-    built again. ModelError for a layer or head that does not exist, or a layer that would keep
-    none, or where layers share their weights, or a table with something for each head.
+    built again. ValueError for a layer or head that does not exist, or a layer that would keep
+    none, or one whose weights are those of others; ModelError where layers share a table with
+    something for each head.
     Source: Are Sixteen Heads Really Better than One?, section 4.
     """
     before = model.config
     if before.depth > before.distinct_layers:
-        raise ModelError("layers that share their weights cannot be pruned")
+        raise ValueError("layers that share their weights cannot be pruned")
     pruned = {**before.pruned_heads}
     for layer, cut in heads.items():
         pruned[layer] = tuple(sorted({*pruned.get(layer, ()), *cut}))
     after = replace(before, pruned_heads={layer: cut for layer, cut in pruned.items() if cut})
-    after.refuse_bad_heads()
+    try:
+        after.refuse_bad_heads()
+    except ModelError as wrong:  # in this call, and not in the model
+        raise ValueError(str(wrong)) from None
     after.refuse_unbuildable()
     for layer in heads:
         gone = before.pruned_heads.get(layer, ())

@@ -91,7 +91,7 @@ def test_pruning_twice_counts_heads_as_in_the_whole_model(model):
     ],
 )
 def test_pruning_too_much_is_refused_before_anything_is_cut(model, heads, words):
-    with pytest.raises(ModelError, match=words):
+    with pytest.raises(ValueError, match=words):
         prune_heads(model, {0: [0], **heads})
     assert model.config.pruned_heads == {}
     assert model.encoder.layer[0].attention.self.query.out_features == 32
