@@ -4,7 +4,6 @@ import pytest
 import torch
 from model_reference import close, randomise, texts, tiny
 
-from bertcli.errors import ModelError
 from bertcli.models.attention import Recording, head_masked
 from bertcli.models.bert import BertModel
 from bertcli.models.heads import BertForMaskedLM
