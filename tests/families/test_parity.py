@@ -266,7 +266,7 @@ def test_a_tokenizer_without_a_position_for_a_token_is_refused(tmp_path):
 
 def test_layers_that_share_their_weights_are_not_pruned():
     model = BertModel(BertConfig.from_dict({"model_type": "albert", "hidden_size": 64}))
-    with pytest.raises(ModelError, match="share"):
+    with pytest.raises(ValueError, match="share"):
         prune_heads(model, {0: [1]})
 
 
