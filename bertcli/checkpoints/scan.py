@@ -122,6 +122,12 @@ class SentenceModule(NamedTuple):
     path: str  # seen from the folder; "" is the folder itself
 
 
+def files_for(dtype: str) -> tuple[str, ...]:
+    """Return the files of a model that is run in this number format, with its graph in 8 bits."""
+    graph = (GRAPHS["int8"].replace(".xml", ".*"),) if dtype == "int8" else ()
+    return (*MODEL_FILES, *graph)
+
+
 def find_config(folder: Path) -> Path | None:
     """Return config.json, or bert_config.json as Google calls it. ModelError for a broken link."""
     path = next((folder / name for name in CONFIGS if is_regular(folder / name)), None)

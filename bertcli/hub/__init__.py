@@ -7,7 +7,7 @@ import neither that nor the carrier, since `bertcli tokenize` has 150 ms in all.
 fetched, `download` fills the cache.
 """
 
-from bertcli.checkpoints.scan import MODEL_FILES, TOKENIZER_FILES
+from bertcli.checkpoints.scan import MODEL_FILES, TOKENIZER_FILES, files_for
 from bertcli.hub.finding import ModelFolder, find_model
 from bertcli.hub.local import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, known_models
 
@@ -17,6 +17,7 @@ __all__ = [
     "MODEL_FILES",
     "TOKENIZER_FILES",
     "ModelFolder",
+    "files_for",
     "find_model",
     "known_models",
 ]

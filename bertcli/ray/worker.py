@@ -17,7 +17,7 @@ from bertcli.files.paths import beside, manifest_beside, public, sha256
 from bertcli.files.typed_json import as_json
 from bertcli.files.versions import __version__
 from bertcli.files.writers import open_writer
-from bertcli.hub import MODEL_FILES, TOKENIZER_FILES, find_model
+from bertcli.hub import TOKENIZER_FILES, files_for, find_model
 from bertcli.ray import locations
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
@@ -214,7 +214,7 @@ class EmbedJob(_Job):
 
         refuse_several(self.options.device, "--gpus-per-worker spreads the work of an engine")
         options = replace(self.options, threads=self.threads)
-        return Embedder.open(self.model.find(MODEL_FILES), options)
+        return Embedder.open(self.model.find(files_for(options.dtype)), options)
 
     def made_by(self, loaded: Embedder) -> dict[str, Any]:
         """Return what the bytes of vectors depend on, besides the texts."""

@@ -23,7 +23,7 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, default_prompt, prepared
 from bertcli.embedding.pooling import split
 from bertcli.errors import InputError, ModelError, called_from_python
-from bertcli.hub import MODEL_FILES, ModelFolder, find_model
+from bertcli.hub import ModelFolder, files_for, find_model
 from bertcli.inference.compute import Compute, options_from
 from bertcli.inference.progress import SILENCE, InLog, Ran, Tell
 from bertcli.inference.runner import Finish, ModelSpec, Reading, Tokens, result_of
@@ -296,7 +296,8 @@ class HeadTask(ABC):
     ) -> Self:
         """Load a model: a name as in `find_model`, or a folder; ``options`` are `Settings`."""
         settings, tell = options_from(Settings, options), InLog(LOG)
-        folder = find_model(os.fspath(name), files=MODEL_FILES, revision=revision, offline=offline)
+        files = files_for(settings.dtype)
+        folder = find_model(os.fspath(name), files=files, revision=revision, offline=offline)
         return cls(cls.open_head(folder, settings, tell))
 
     @classmethod

@@ -31,7 +31,7 @@ from bertcli.embedding.options import (
 )
 from bertcli.errors import ModelError, UsageError, called_from_python
 from bertcli.files.atomic import whole_folder
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.hub import DEFAULT_MODEL, files_for, find_model
 from bertcli.inference.compute import options_from
 from bertcli.inference.progress import InLog, Ran
 from bertcli.records.records import Record
@@ -85,8 +85,8 @@ class TextEmbedder(Embedder):
         if isinstance(name, Path) and not name.is_dir():
             raise ModelError(f"{name}: folder not found")
         chosen = embed_options(options)
-        place = os.fspath(name)
-        folder = find_model(place, files=MODEL_FILES, revision=revision, offline=offline)
+        place, files = os.fspath(name), files_for(chosen.dtype)
+        folder = find_model(place, files=files, revision=revision, offline=offline)
         opened = cls.open(folder, chosen, InLog(LOG), extra=True)
         return replace(opened, asked=options)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from fake_hub import FakeHub
-from front import process
+from front import TINY, good, process
 
 from bertcli.errors import ModelError
 from bertcli.files.paths import public, sha256
@@ -382,6 +382,22 @@ def test_the_weights_are_added_when_they_are_asked_for(hub):
     assert hub.fetched() == set(MODEL) - set(TOKENIZER)
     assert Path(found["path"], "model.safetensors").read_bytes() == MODEL["model.safetensors"]
     assert ask("org/bert", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
+
+
+def test_a_graph_in_8_bits_is_fetched_where_it_is_run(hub, tmp_path):
+    pytest.importorskip("openvino")
+    made, graph = tmp_path / "made", "openvino/openvino_model"
+    good("export", "-q", "-m", TINY, "-o", made)
+    files = {path.name: path.read_bytes() for path in TINY.iterdir() if path.is_file()}
+    eight = {
+        f"{graph}_qint8_quantized{end}": (made / graph).with_suffix(end).read_bytes()
+        for end in (".xml", ".bin")
+    }
+    hub.add("org/bert", files | eight)
+    for dtype, fetched in (("float32", set()), ("int8", set(eight))):
+        how = ("--backend", "openvino", "--dtype", dtype)
+        done = process("embed", "I love NLP!", "-m", "org/bert", *how, env=ONLINE)
+        assert (done.code, set(eight) & hub.fetched()) == (0, fetched), done.err
 
 
 def test_a_bert_in_a_part_of_a_sentence_model_is_fetched(hub):

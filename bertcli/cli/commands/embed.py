@@ -42,7 +42,7 @@ from bertcli.embedding.options import (
     too_few,
 )
 from bertcli.errors import UsageError, counted
-from bertcli.hub import MODEL_FILES
+from bertcli.hub import files_for
 from bertcli.tokenizing.columns import PLACE
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def _taken(options: EmbedOptions) -> frozenset[str]:
 
 def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> "Embedder":
     """Return the embedder that the options ask for; its backend is imported here."""
-    folder = model.folder(MODEL_FILES)
+    folder = model.folder(files_for(options.dtype))
     from bertcli.embedding.embedder import Embedder
 
     embedder = Embedder.open(folder, options, console, extra=True)

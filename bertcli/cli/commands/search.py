@@ -44,7 +44,7 @@ from bertcli.errors import OutputError, UsageError, counted
 from bertcli.files.streams import can_be_reread
 from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write
-from bertcli.hub import MODEL_FILES
+from bertcli.hub import files_for
 from bertcli.inference.progress import ModelRun
 from bertcli.records.reader import Reader
 from bertcli.records.source import QUOTE, Source
@@ -235,7 +235,7 @@ def similar(
     if query.mine and form == "table":
         raise UsageError("--mine writes no table")
     texts = corpus.reader(console)
-    folder = model.folder(MODEL_FILES)
+    folder = model.folder(files_for(compute.dtype))
     from bertcli.embedding.options import EmbedOptions
     from bertcli.vectors.search import Search, SearchOptions
 
@@ -372,7 +372,7 @@ def duplicates(
     form = output.form()
     reader = reader_of(source_of(texts, named=texts.files, asked=()), console)
     refuse_pipes(reader)
-    folder = model.folder(MODEL_FILES)
+    folder = model.folder(files_for(compute.dtype))
     from bertcli.embedding.options import EmbedOptions
     from bertcli.vectors.duplicates import Duplicates
     from bertcli.vectors.reading import Aside

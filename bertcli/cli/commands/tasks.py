@@ -33,7 +33,7 @@ from bertcli.cli.options.groups import (
 )
 from bertcli.errors import UsageError
 from bertcli.files.tables import TableHeader
-from bertcli.hub import MODEL_FILES
+from bertcli.hub import files_for
 from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def open_head(
     task: str, model: ModelOptions, length: OptionGroup, compute: ComputeOptions, console: Console
 ) -> tuple[Any, Any]:
     """Return the task, as Python names it, and the model for it; its backend is imported here."""
-    folder = model.folder(MODEL_FILES)
+    folder = model.folder(files_for(compute.dtype))
     from bertcli.tasks.head import Settings
 
     kind = getattr(bertcli, task)
