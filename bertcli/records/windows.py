@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from queue import Empty, Queue
 from threading import Event, Thread
 from typing import Any, TypeVar
@@ -80,11 +80,12 @@ def ahead(
     items, so they may come from a generator that waits. The first is worked on in place, so a short
     input starts no thread. An error is raised where the item would have been.
     """
-    for first in items:
+    for first in islice(items, 1):
         yield work(first)
-        break
-    else:
+    second = [*islice(items, 1)]
+    if not second:
         return
+    items = chain(second, items)
     from concurrent.futures import Future, ThreadPoolExecutor  # a short input needs none
 
     turns: Queue[Future[R] | None] = Queue(most)
