@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain, islice
 from queue import Empty, Queue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any, TypeVar
 
 from bertcli.records.records import Record, TextBlock
@@ -76,7 +76,7 @@ def ahead(
 ) -> Iterator[R]:
     """Yield ``work(item)`` of each item in their order, made by threads while the caller works.
 
-    ``most`` of them wait for the caller, besides those that are in hand. Another thread takes the
+    ``most`` of them wait for the caller, besides those that are in hand. The threads take the
     items, so they may come from a generator that waits. The first is worked on in place, so a short
     input starts no thread. An error is raised where the item would have been.
     """
@@ -86,31 +86,37 @@ def ahead(
     if not second:
         return
     items = chain(second, items)
-    from concurrent.futures import Future, ThreadPoolExecutor  # a short input needs none
+    from concurrent.futures import Future  # which a short input does not need
 
     turns: Queue[Future[R] | None] = Queue(most)
-    ended = Event()
+    lock, ended = Lock(), Event()
 
     def take() -> None:
-        try:
-            for item in items:
-                turns.put(pool.submit(work, item))
+        while True:
+            turn: Future[R] = Future()
+            with lock:
                 if ended.is_set():
                     return
-            turns.put(None)
-        except BaseException as error:
-            failed: Future[R] = Future()
-            failed.set_exception(error)
-            turns.put(failed)
+                try:
+                    item = next(items)
+                except BaseException as failed:
+                    ended.set()
+                    turn.set_exception(failed)
+                    turns.put(None if isinstance(failed, StopIteration) else turn)
+                    return
+                turns.put(turn)
+            try:
+                turn.set_result(work(item))
+            except BaseException as failed:
+                turn.set_exception(failed)
 
-    pool = ThreadPoolExecutor(threads)
-    Thread(target=take, daemon=True).start()
+    for _ in range(threads):
+        Thread(target=take, daemon=True).start()
     try:
         while turn := turns.get():
             yield turn.result()
     finally:
         ended.set()
-        pool.shutdown(wait=False, cancel_futures=True)
         with suppress(Empty):
             while True:
                 turns.get_nowait()
