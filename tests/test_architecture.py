@@ -250,12 +250,13 @@ def test_the_package_itself_imports_nothing():
 # --- sizes and habits ---------------------------------------------------------------------------
 
 
-# Tokens of code, not comments or docstrings, that a package may have: to need more is a decision.
+# Tokens of code, not comments or docstrings, that a package may have, in steps of 250: to need
+# more is a decision.
 ROOM = {
-    "cli": 27_500, "embedding": 13_000, "evaluation": 4_100, "families": 5_600, "files": 18_000,
-    "hub": 3_150, "inference": 15_600, "inspection": 8_900, "checkpoints": 7_800, "models": 11_150,
-    "ray": 4_600, "records": 11_200, "tasks": 10_200, "tokenizing": 21_450, "training": 20_100,
-    "vectors": 21_900,
+    "cli": 27_500, "embedding": 13_250, "evaluation": 4_250, "families": 5_750, "files": 18_250,
+    "hub": 3_250, "inference": 15_750, "inspection": 9_000, "checkpoints": 8_000, "models": 11_250,
+    "ray": 4_750, "records": 11_500, "tasks": 10_250, "tokenizing": 21_750, "training": 20_250,
+    "vectors": 22_000,
 }  # fmt: skip
 LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}
 

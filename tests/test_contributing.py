@@ -67,6 +67,7 @@ def test_the_command_of_the_readme(run, tmp_path):
     found = run("count", "-m", TINY, "-i", texts, "--on-error", "skip", code=1).splitlines()
     counts = [json.loads(line) for line in found]
     assert [(row["id"], row["length"] > 2) for row in counts] == [("a", True), ("b", False)]
+    assert "length" in run("count", "-m", TINY, "-f", "table", "I love NLP!")
     assert "Count the tokens of texts." in run("count", "--help")
     assert "count" in run("--help")
 

@@ -5,7 +5,7 @@ positions are made of, `activations` and `positions` are parts, `attention` has 
 passed to the model, `bert` is the model, `heads` and `decoder` are what stands on top.
 `network` has the calls and methods of transformers' models, `forward_passes` runs it in other ways.
 
-Changes to a built model are in `surgery`. Imports `errors`
-and `files` (for the config). Begin with `bert`. samples/transformer.py puts the parts together to
+Changes to a built model are in `surgery`. Imports `errors`, and for the config `files` and
+`families`. Begin with `bert`. samples/transformer.py puts the parts together to
 the Transformer of 2017.
 """

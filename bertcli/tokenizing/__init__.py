@@ -7,6 +7,6 @@ whole input, counts (`statistics` a corpus, or each file) and says what is writt
 `extra_columns` has ids of extra embeddings for tokens. `chunks` divides texts at `boundaries`, and
 writes the pieces. For Python, `call` has the arguments of transformers. Millions of texts go as
 flat arrays: `wordpiece` makes their ids, `ragged` adds special tokens, truncation and padding, and
-makes lines of them. Imports `errors`, `files`, `checkpoints`, `hub` and `records`. Begin with
-`tokenizer`.
+makes lines of them. Imports `errors`, `files`, `families`, `models` (its
+config), `checkpoints`, `hub` and `records`. Begin with `tokenizer`.
 """

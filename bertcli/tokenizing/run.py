@@ -1,7 +1,7 @@
 """Runs over records: tokens a window at a time, what `tokenize` writes of them, and the way back.
 
     task = Task(Layout())
-    run = task.run(reader, tokenizer, window)
+    run = task.run(reader, tokenizer)
     with open_writer(path, task.writer) as put:
         task.write(run, run, put)
 
@@ -160,8 +160,8 @@ class Task:
         cut = () if self.layout.truncation == "do_not_truncate" else ("truncated",)
         return frozenset({"id", *self.layout.columns, *self.extra, *pair, *cut})
 
-    def run(self, reader: Reader, tokenizer: Tokenizer, window: int) -> TokenizeRun:
-        """Return the run over these records; ``window`` of them are padded together."""
+    def run(self, reader: Reader, tokenizer: Tokenizer, window: int = WINDOW) -> TokenizeRun:
+        """Return the run over these records; so many are padded together (padding longest)."""
         together = self.layout.padding == "longest"
         size = window if together else None
         return TokenizeRun(reader, tokenizer, self.layout, size, full=together)
@@ -258,7 +258,7 @@ class Task:
     def _written(self, tokens: TokenBlock) -> Any:
         """Return what the writer of the format takes: bytes, rows or a table of columns."""
         form = self.form
-        if form == "table":
+        if form == "table" and not self.only_count:
             return tokens
         if self.only_count and form in LINES and tokens.records.is_plain:
             line = b"%d\n" if form == "txt" else b'{"length":%d}\n'

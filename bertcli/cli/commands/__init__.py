@@ -1,1 +1,1 @@
-"""One module per command: a signature, and a call into the library."""
+"""The commands, those of a kind in one module: a signature, and a call into the library."""
