@@ -52,8 +52,10 @@ def rotary_turns(head_size: int, rotary: Rotary) -> np.ndarray:
     Source: RoFormer, section 3.2.2.
     """
     even = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
-    powers = (np.float64(np.float32(rotary.theta)) ** even.astype(np.float64)).astype(np.float32)
-    return np.float32(1) / powers / np.float32(rotary.scaling)
+    with np.errstate(all="ignore"):  # what is not finite is refused with the vectors
+        theta = np.float64(np.float32(rotary.theta))
+        powers = (theta ** even.astype(np.float64)).astype(np.float32)
+        return np.float32(1) / powers / np.float32(rotary.scaling)
 
 
 def _log(numbers: np.ndarray) -> np.ndarray:
