@@ -89,6 +89,8 @@ RULES = {
     "--layers requires --attention": "",
     "--heads requires --attention": "",
     "--output requires --attention": "",
+    "--keep-fields has no effect with --stats": "",
+    "--id-field has no effect with --stats": "",
     "--stride has no effect without --overflowing": "",
     "--stride has no effect without --on-truncate window": "",
     "--overlap has no effect without --on-truncate chunk": "",
@@ -99,7 +101,7 @@ RULES = {
     "--on-truncate chunk cannot be combined with --pairs": CHUNKS,
     "--on-truncate chunk cannot be combined with --pre-split": CHUNKS,
 }
-RELATION = re.compile("( cannot be combined with | requires | has no effect without )")
+RELATION = re.compile("( cannot be combined with | requires | has no effect with(?:out)? )")
 ARGUMENTS = {"TEXT": "texts", "QUERY": "queries"}
 
 
