@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain, islice
 from queue import Empty, Queue
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Semaphore, Thread
 from typing import Any, TypeVar
 
 from bertcli.records.records import Record, TextBlock
@@ -76,9 +76,10 @@ def ahead(
 ) -> Iterator[R]:
     """Yield ``work(item)`` of each item in their order, made by threads while the caller works.
 
-    ``most`` of them wait for the caller, besides those that are in hand. The threads take the
-    items, so they may come from a generator that waits. The first is worked on in place, so a short
-    input starts no thread. An error is raised where the item would have been.
+    ``most`` of them wait for the caller, besides those that are in hand. All threads but one help
+    only when the caller has to wait: else they would be in its way. They take the items, so these
+    may come from a generator that waits. The first is worked on in place, so a short input starts
+    no thread. An error is raised where the item would have been.
     """
     for first in islice(items, 1):
         yield work(first)
@@ -89,10 +90,12 @@ def ahead(
     from concurrent.futures import Future  # which a short input does not need
 
     turns: Queue[Future[R] | None] = Queue(most)
-    lock, ended = Lock(), Event()
+    lock, ended, waited = Lock(), Event(), Semaphore(0)
 
-    def take() -> None:
+    def take(*, helps: bool) -> None:
         while True:
+            if helps:
+                waited.acquire()
             turn: Future[R] = Future()
             with lock:
                 if ended.is_set():
@@ -110,13 +113,16 @@ def ahead(
             except BaseException as failed:
                 turn.set_exception(failed)
 
-    for _ in range(threads):
-        Thread(target=take, daemon=True).start()
+    for number in range(threads):
+        Thread(target=take, kwargs={"helps": number > 0}, daemon=True).start()
     try:
         while turn := turns.get():
+            if not turn.done():
+                waited.release()
             yield turn.result()
     finally:
         ended.set()
+        waited.release(threads)
         with suppress(Empty):
             while True:
                 turns.get_nowait()
