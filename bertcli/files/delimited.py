@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError, OutputError, counted
 from bertcli.files.streams import CHUNK, LARGEST_RECORD, Block, LineDecoder, blocks, stop, too_large
-from bertcli.files.tables import Row, fields_of, lines_of, refuse_new
+from bertcli.files.tables import Row, cell, fields_of, lines_of, refuse_new
 
 ROWS = 1024  # records a list, where the format does not set it
 
@@ -137,7 +136,7 @@ class Delimited:
             self.names = fields_of(rows)
             table.append(self.names)
         refuse_new(rows, self.names)
-        table += [[_cell(row.get(name)) for name in self.names] for row in lines_of(rows)]
+        table += [[cell(row.get(name)) for name in self.names] for row in lines_of(rows)]
         return "".join(self.lines(table)).encode()
 
 
@@ -156,9 +155,3 @@ def _tsv(table: Sequence[Sequence[Any]]) -> Iterator[str]:
                 "a value holds a tab or a line end, which TSV cannot hold", "write CSV or JSONL"
             )
         yield "\t".join(texts) + "\n"
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, bool | list | tuple | dict):
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return value

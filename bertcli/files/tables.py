@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -66,6 +67,13 @@ class TableHeader(Row):
 def lines_of(rows: Sequence[Row]) -> list[Row]:
     """Return the rows that are to be written."""
     return [row for row in rows if not isinstance(row, TableHeader)]
+
+
+def cell(value: Any) -> Any:
+    """Return a value as a table of text has it: what has no form of its own there is JSON."""
+    if isinstance(value, bool | list | tuple | dict):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return value
 
 
 def fields_of(rows: Sequence[Row]) -> list[str]:

@@ -25,7 +25,7 @@ from bertcli.files.paths import refuse_inputs, refuse_stdout
 from bertcli.files.printable import printable
 from bertcli.files.streams import packed, suffix_of
 from bertcli.files.system_calls import silence
-from bertcli.files.tables import Row, lines_of
+from bertcli.files.tables import Row, cell, lines_of
 
 Write = Callable[[Sequence[Any]], None]  # takes rows
 Format = Callable[[IO[bytes]], AbstractContextManager[Write]]
@@ -104,7 +104,7 @@ def writer_of(form: str) -> Format:
 def to_text(row: Row) -> str:
     """Return a row as a plain line. OutputError for a value that would be more than one."""
     values = [
-        " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        " ".join(map(str, value)) if isinstance(value, list) else str(cell(value))
         for value in row.values()
     ]
     if any(end in value for value in values for end in ("\t\r\n" if len(values) > 1 else "\n")):

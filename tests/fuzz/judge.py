@@ -121,7 +121,7 @@ def output_problems(command: Command, done: Result, place: Path) -> Iterator[str
         yield "data beside a usage error"
     plain = "-f" not in command.argv and command.argv[0] not in ("inspect", "decode")
     if "--count" in command.argv:
-        yield from count_problems(done) if plain else ()
+        yield from count_problems(command, done) if plain else ()
     elif done.stdout and (plain or "--json" in command.argv):
         yield from json_problems("stdout", done.stdout)
     path = place / command.output
@@ -136,10 +136,11 @@ def output_problems(command: Command, done: Result, place: Path) -> Iterator[str
             yield "an .npy without numbers"
 
 
-def count_problems(done: Result) -> Iterator[str]:
-    """Say which line is not the id of a text, if it has one, and how many tokens it has."""
+def count_problems(command: Command, done: Result) -> Iterator[str]:
+    """Say which line is not the id of a text, if it has one, its tokens, and fields it keeps."""
+    fields = r"(\t.*)?" if "--keep-fields" in command.argv else ""
     for line in done.stdout.decode(errors="replace").split("\n")[:-1]:
-        if not re.fullmatch(r"([^\t]*\t)?\d+", line):
+        if not re.fullmatch(rf"([^\t]*\t)?\d+{fields}", line):
             yield f"a line of --count is no number: {line[:300]!r}"
             return
 
