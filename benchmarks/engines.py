@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from contestants import Contestant
-from exported import ctranslate2_folder, fused_file, openvino_file
+from exported import bertcli_folder, ctranslate2_folder, fused_file, openvino_file
 
 BUDGETS = (1024, 2048, 4096, 8192)  # tokens of a batch
 ROWS = (16, 32, 64, 128)  # texts of a batch, where the peer counts those
@@ -46,9 +46,8 @@ def bertcli(contestant: Contestant, place: Place) -> Loaded:
 
     given: dict[str, Any] = {"dtype": contestant.precision, "device": contestant.device}
     given |= {"max_length": place.max_length, "threads": place.threads}
-    embedder = Embedder.open(
-        find_model(str(place.model)), EmbedOptions(**given | contestant.options)
-    )
+    folder = bertcli_folder(place.model, place.work, contestant.precision)
+    embedder = Embedder.open(find_model(str(folder)), EmbedOptions(**given | contestant.options))
 
     def run(texts: Sequence[str], batch: int) -> np.ndarray:
         vectors = RecordVectors(embedder, texts)

@@ -32,6 +32,23 @@ def fused_file(model: Path, work: Path, *, quantized: bool) -> str:
     return str(small if quantized else path)
 
 
+def bertcli_folder(model: Path, work: Path, precision: str) -> Path:
+    """Return the folder that bertcli runs in this precision: in 8 bits, one it exported."""
+    if precision != "int8":
+        return model
+    folder = work / "bertcli.int8"
+    if not folder.exists():
+        apart(_eight_bits, model, folder)
+    return folder
+
+
+def _eight_bits(model: Path, folder: Path) -> None:
+    from bertcli.hub import find_model
+    from bertcli.tasks.export import ExportOptions, export
+
+    export(find_model(str(model)), folder, ExportOptions(dtype="int8"))
+
+
 def apart(make: Callable[..., None], *arguments: Any) -> None:
     """Make a file in a process of its own, so that its memory is not the contestant's."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:

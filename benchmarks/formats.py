@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from exported import fused_file, openvino_file
+from exported import bertcli_folder, fused_file, openvino_file
 
 PEER = """
 import sys
@@ -67,8 +67,17 @@ def contestants(model: Path, texts: Path, work: Path, threads: int) -> dict[str,
     ends = [str(model / "tokenizer.json"), str(texts)]
     commands = {
         f"bertcli {dtype}": [
-            *("-m", "bertcli", "embed", "-q", "--overwrite", "-m", str(model), "-i", str(texts)),
-            *("--backend", "openvino", "--dtype", dtype, "--threads", str(threads)),
+            *("-m", "bertcli", "embed", "-q", "--overwrite", "-i", str(texts)),
+            *(
+                "-m",
+                str(bertcli_folder(model, work, dtype)),
+                "--backend",
+                "openvino",
+                "--dtype",
+                dtype,
+                "--threads",
+                str(threads),
+            ),
             *("--normalize", "--on-truncate", "ignore", "--max-length", "256", "-o"),
         ]
         for dtype in ("float32", "bfloat16", "int8")

@@ -85,17 +85,17 @@ def run() -> NoReturn:
         # `python -m bertcli` would end by SIGINT, whatever its code, when the last code that stood
         # in a string, such as dataclasses are made by, ended by an interrupt. Now it has not.
         exec("")
-    leave(128 + caught[0] if caught else code)
+    leave(128 + caught[0] if caught else code, bool(caught))
 
 
-def leave(code: int) -> NoReturn:
+def leave(code: int, interrupted: bool) -> NoReturn:
     """End the process with this code, at once.
 
     To take all modules and libraries apart takes 15 ms, and the system takes their memory back
     anyway; threads that are at work in a library meanwhile may end in its abort. What Python runs
-    or waits for at its end, it still does.
+    or waits for at its end, it still does, unless it was interrupted.
     """
-    if sum(not thread.daemon for thread in threading.enumerate()) == 1:
+    if interrupted or sum(not thread.daemon for thread in threading.enumerate()) == 1:
         atexit._run_exitfuncs()
         with suppress(OSError, ValueError):  # then Python itself tells of a stdout that is full
             if sys.stdout is not None:

@@ -68,12 +68,13 @@ embedding/options embedding/pooling
 embedding/late_interaction embedding/sparse
 inference/__init__ inference/compute inference/cpu_engine inference/graph inference/exported_graph
 inference/openvino
-inference/pool inference/progress inference/runner inference/runtime
+inference/progress inference/runner inference/runtime
 models/distance_tables
 """.split()  # noqa: SIM905
 # `except Exception`, and why nothing narrower will do.
 BROAD = {
-    "tokenizing/model_files.py": "tokenizers raises nothing narrower when it reads tokenizer.json"
+    "tokenizing/model_files.py": "tokenizers raises nothing narrower when it reads tokenizer.json",
+    "hub/download.py": "huggingface_hub, httpx, hf_xet and what they are built on share no class",
 }
 
 
@@ -253,10 +254,10 @@ def test_the_package_itself_imports_nothing():
 # Tokens of code, not comments or docstrings, that a package may have, in steps of 250: to need
 # more is a decision.
 ROOM = {
-    "cli": 27_500, "embedding": 13_250, "evaluation": 4_250, "families": 5_750, "files": 18_250,
-    "hub": 3_250, "inference": 15_750, "inspection": 9_000, "checkpoints": 8_000, "models": 11_250,
-    "ray": 4_750, "records": 11_500, "tasks": 10_250, "tokenizing": 21_750, "training": 20_250,
-    "vectors": 22_000,
+    "cli": 25_500, "embedding": 12_250, "evaluation": 4_000, "families": 5_500, "files": 16_000,
+    "hub": 3_250, "inference": 14_000, "inspection": 8_000, "checkpoints": 7_750, "models": 10_000,
+    "ray": 3_500, "records": 11_250, "tasks": 10_000, "tokenizing": 21_750, "training": 18_250,
+    "vectors": 20_250,
 }  # fmt: skip
 LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}
 
@@ -312,7 +313,6 @@ ONE_HOME = {
     "SIGHUP": "files/system_calls",
     "SIGALRM": "files/system_calls",
     "setitimer": "files/system_calls",
-    "pthread_sigmask": "files/system_calls",
     "sched_getaffinity": "files/system_calls",
 }
 NOWHERE = [
@@ -440,7 +440,6 @@ def test_completion_of_formats():
     assert {"jsonl", "csv", "npy"} <= set(completed("bertcli tokenize --format "))
     assert completed("bertcli decode --input-format np") == ["npy", "npz"]
     assert completed("bertcli tokenize --padding l") == ["longest"]
-    assert completed("bertcli embed --pooling mean+ma") == ["mean+max"]
     assert completed("bertcli tokenize --truncation only") == ["only_first", "only_second"]
 
 
@@ -454,30 +453,6 @@ def test_completion_of_models(tmp_path):
     env = {"HF_HOME": str(tmp_path)}
     assert completed("bertcli tokenize -m sent", **env) == [DEFAULT_MODEL]
     assert completed("bertcli decode --model some", **env) == ["someone/tiny-bert"]
-
-
-def test_completion_of_fields(tmp_path):
-    from pyarrow import parquet, table
-
-    (tmp_path / "a.csv").write_text('text,"the title",label\n')
-    (tmp_path / "b.jsonl").write_text('\n{"title": 1, "text": 2}\n')
-    (tmp_path / "c.txt").write_text("title\n")
-    parquet.write_table(table({"title": ["x"], "y": [1]}), tmp_path / "d.parquet")
-    expected = {
-        "a.csv": ["text", "the", "title"],
-        "b.jsonl": ["title", "text"],
-        "c.txt": [],
-        "d.parquet": ["title"],
-        "none.csv": [],
-    }
-    for name, fields_shown in expected.items():
-        assert completed(f"bertcli embed -i {tmp_path}/{name} --text-field t") == fields_shown
-    assert completed(f"bertcli tag -i {tmp_path} --keep-fields text,l") == ["text,label"]
-
-
-def test_completion_of_devices():
-    assert completed("bertcli embed --device c")[0] == "cpu"
-    assert completed("bertcli similar --device a") == ["auto"]
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])

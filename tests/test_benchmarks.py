@@ -71,6 +71,21 @@ def test_a_run_with_bertcli_alone(tmp_path):
 
 
 @pytest.mark.slow
+def test_int8_is_measured_on_a_folder_that_is_made_for_it(scripts, corpus, tmp_path):
+    from contestants import Contestant
+    from engines import Place, load
+
+    model = find_model(DEFAULT_MODEL).path
+    place = Place(model, tmp_path, 256, 2)
+    float32, int8 = (
+        load(Contestant(f"bertcli {kind}", "bertcli", kind), place).run(["a", "b c"], 0)
+        for kind in ("float32", "int8")
+    )
+    assert (tmp_path / "bertcli.int8" / "manifest.json").exists()
+    assert 0.99 < (float32 * int8).sum(1).min() < 0.99999
+
+
+@pytest.mark.slow
 def test_the_road_beside_the_model(scripts, tmp_path, monkeypatch):
     import host
 

@@ -6,7 +6,6 @@ Tensors are compared under the names of names.py, so a file of any age is compar
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,20 +15,18 @@ from pathlib import Path
 from bertcli.checkpoints.names import HEADS, TIED, canonical, classes_in, heads_in, ignored
 from bertcli.checkpoints.shapes import Shape, expected
 from bertcli.checkpoints.stored_tensor import StoredTensor
-from bertcli.errors import ModelError, counted
+from bertcli.errors import ModelError
 from bertcli.families.family import BASE
 from bertcli.models.config import BertConfig
 
-CHOICE = "BertForMultipleChoice"
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
 
 
 @dataclass(frozen=True)
 class LoadReport:
     """What the files of a folder hold for a class.
 
-    Names are canonical, those in ``misplaced``, ``unexpected`` and ``unreadable`` as in the files.
+    Names are canonical, those in ``misplaced`` and ``unreadable`` as in the files.
     """
 
     folder: Path
@@ -128,19 +125,10 @@ class LoadReport:
     @property
     def misplaced(self) -> tuple[str, ...]:
         """Tensors of BERT or of a head in use, but not of this config."""
-        kin = (BASE, *(HEADS[head] for head in heads_in(self.needed)))
-        return tuple(self.stored[name].name for name in self._odd() if name.startswith(kin))
-
-    @property
-    def unexpected(self) -> tuple[str, ...]:
-        """Tensors of something that is not BERT."""
-        misplaced = self.misplaced
-        names = (self.stored[name].name for name in self._odd())
-        return tuple(name for name in names if name not in misplaced)
-
-    def _odd(self) -> list[str]:
         foreign = tuple(HEADS[head] for head in self.unused)
-        return [name for name in self.spare if not name.startswith(foreign)]
+        kin = (BASE, *(HEADS[head] for head in heads_in(self.needed)))
+        names = (name for name in self.spare if name.startswith(kin))
+        return tuple(self.stored[name].name for name in names if not name.startswith(foreign))
 
     @property
     def unreadable(self) -> dict[str, str]:
@@ -151,11 +139,7 @@ class LoadReport:
     @property
     def classes(self) -> list[str]:
         """The classes that the heads in the files allow."""
-        classes = classes_in(self.stored, self.config)
-        scores = self.stored.get("classifier.weight")
-        if CHOICE in classes and (scores is None or scores.model_shape[:1] != (1,)):
-            classes.remove(CHOICE)  # which alone has one score
-        return [*map(self.config.family.their_class, classes)]
+        return [*map(self.config.family.their_class, classes_in(self.stored, self.config))]
 
     @property
     def complete(self) -> bool:
@@ -181,10 +165,6 @@ class LoadReport:
     def faults(self) -> list[str]:
         """List why the files do not hold this model, one phrase each."""
         faults = []
-        inside = len({match[1] for name in self.stored if (match := LAYER.match(name))})
-        described = self.config.distinct_layers
-        if inside != described:
-            faults.append(f"{counted(inside, 'layer')} in the weights, {described} by the config")
         if self.missing:
             heads = ", ".join(self.heads) or "none"
             needed = _some([*map(self._in_files, self.missing)])
@@ -209,12 +189,10 @@ class LoadReport:
         return self.config.family.theirs(name, self.model)
 
     def _hint(self) -> str:
-        wrong = {*self.mismatched, *self.misplaced}
         if self.unreadable:
             return "quantised weights are not supported; use the original model"
-        if wrong and all(name.endswith(("classifier.weight", "classifier.bias")) for name in wrong):
-            return "id2label in config.json must have as many labels as the classifier"
         heads = tuple(start for head, start in HEADS.items() if head not in self.heads)
+        wrong = self.mismatched or self.misplaced
         if not wrong and all(name.startswith(heads) for name in self.missing):
             return f"these weights can be loaded as {', '.join(self.classes)}"
         return "config.json and the weights belong to different models, or one is incomplete"

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from glob import escape
-from math import inf
 from os.path import isfile  # unlike Path.is_file, false where looking is not allowed
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -182,7 +181,7 @@ def find_weights(folder: Path) -> WeightFiles:
     if graph := next((folder / name for name in GRAPHS.values() if isfile(folder / name)), None):
         return WeightFiles("openvino", (graph, graph.with_suffix(".bin")))
     for path in (*(folder / name for name in WEIGHTS), *indexes):
-        is_regular(path, hint=AGAIN, most=inf)
+        is_regular(path, hint=AGAIN)
     return WeightFiles("none")
 
 
@@ -191,13 +190,8 @@ def require_weights(folder: Path) -> WeightFiles:
     weights = find_weights(folder)
     if weights.format != "none":
         return weights
-    hint = f"one of {', '.join(WEIGHTS)} is needed"
-    old = next((n for n in ("tf_model.h5", "flax_model.msgpack") if (folder / n).exists()), None)
-    if old is not None:
-        source = "from_tf" if old.startswith("tf") else "from_flax"
-        hint = f"""{old} is of another library: with `transformers<5` and that library installed,
-            AutoModelForPreTraining.from_pretrained(folder, {source}=True).save_pretrained(new)"""
-    raise ModelError(f"{folder}: no weights in this folder", hint)
+    needed = ", ".join(WEIGHTS)
+    raise ModelError(f"{folder}: no weights in this folder", f"one of {needed} is needed")
 
 
 def weight_map(index: Path) -> dict[str, str]:
@@ -234,7 +228,7 @@ def model_files(folder: Path) -> list[Path]:
 def refuse_placeholder(path: Path) -> None:
     """Refuse what cannot be a file of weights, before anything tries to read it."""
     try:
-        if not is_regular(path, hint=AGAIN, most=inf):
+        if not is_regular(path, hint=AGAIN):
             raise ModelError(f"{path}: file not found", AGAIN)
         with path.open("rb") as file:
             start = file.read(len(POINTER))

@@ -17,7 +17,7 @@ LevelDB.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf, prod
+from math import prod
 from pathlib import Path
 
 from bertcli.checkpoints.names import NESTED
@@ -48,7 +48,7 @@ def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
         return [tensor for path in weights.files for tensor in _read_file(path)]
     tensors: dict[str, StoredTensor] = {}
     for path in weights.files:
-        if not is_regular(path, hint=AGAIN, most=inf):
+        if not is_regular(path, hint=AGAIN):
             raise ModelError(f"{path}: missing, but {weights.index_file.name} lists it", AGAIN)
         tensors |= {
             tensor.name: tensor

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from bertcli.cli.options.common import VersionOptions
 from bertcli.cli.options.groups import command
 from bertcli.errors import (
     BertcliError,
-    InputError,
     UsageError,
     called_from_python,
     out_of_memory,
@@ -56,11 +53,6 @@ COMMANDS = {
     "pretrain run": "train",
 }
 GROUPS = {"pretrain": "Pretrain a BERT: vocabulary, instances, model."}
-
-JSON = {"-fjson": "-fjsonl", "--format=json": "--format=jsonl"}
-
-# Options whose value is a file; "" is what a shell makes of a variable that is not set.
-FILES = ("-i", "--input", "-o", "--output", "--corpus", "--vectors", "--pairs", "--files-from")
 
 # Options that may be given without a value, and the value that they then have.
 BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
@@ -109,8 +101,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         bare = words in ([], *([group] for group in GROUPS))  # which shows the help
         args = [*words, "-h"] if bare else words
-        refuse_empty(args)
-        refuse_no_folder()
         code = build(asked or COMMANDS)(args=args, prog_name="bertcli", standalone_mode=False)
     except BertcliError as error:
         if os.environ.get("BERTCLI_DEBUG"):
@@ -138,6 +128,8 @@ def _of_libraries(failed: BaseException) -> tuple[str, str] | None:
     """Return a message and a hint for what the system and libraries raise; None is our own bug."""
     if out_of_memory(failed):
         return "out of memory", "give less text at a time, or use a smaller model"
+    if isinstance(failed, RecursionError):
+        return "lists or objects in the input are nested too deeply", "flatten them"
     if panicked(failed):
         return f"the tokenizer failed: {failed}", "correct the model's tokenizer.json"
     return _of_the_system(failed) if isinstance(failed, OSError) else None
@@ -172,40 +164,12 @@ def _failed(message: str, hint: str, code: int) -> int:
     return code
 
 
-def refuse_empty(argv: Sequence[str]) -> None:
-    """Raise UsageError for the name of a file that is empty."""
-    words = argv[: argv.index("--")] if "--" in argv else argv
-    for option, value in (*pairwise(words), *(word.split("=", 1) for word in words if "=" in word)):
-        if option in FILES and not value:
-            raise UsageError(
-                f"{option} is given an empty name", "is a variable of the shell unset?"
-            )
-
-
-def refuse_no_folder() -> None:
-    """Raise InputError where the working folder was removed: libraries end the process there."""
-    try:
-        os.getcwd()
-    except PermissionError:  # what is named by a whole path may be had all the same
-        return
-    except FileNotFoundError:
-        raise InputError(
-            "the working folder no longer exists", "change to another, or make it again"
-        ) from None
-
-
 def with_values(argv: Sequence[str]) -> list[str]:
-    """Add the default value of options given without one, when an option follows.
-
-    What other tools call json is jsonl here.
-    """
+    """Add the default value of options given without one, when an option follows."""
     words: list[str] = []
     for at, argument in enumerate(argv):
         if argument == "--":
             return [*words, *argv[at:]]
-        argument = JSON.get(argument, argument)
-        if argument == "json" and words and words[-1] in ("-f", "--format"):
-            argument = "jsonl"
         words.append(argument)
         following = argv[at + 1] if at + 1 < len(argv) else "-"
         if argument in BARE and following.startswith("-"):
@@ -215,133 +179,11 @@ def with_values(argv: Sequence[str]) -> list[str]:
 
 USAGE: type[Any] = typer.BadParameter.__bases__[0]  # all that the parser of Typer refuses
 
-# What users of other tools type, and what it is called here: commands, then options, of which the
-# first that the command has is named, or an argument.
-COMMANDS_ELSEWHERE = {
-    "similar": "search query find retrieve nearest semantic-search mine",
-    "embed": "encode vectorize vectorise embedding embeddings vectors",
-    "tokenize --count": "count wc count-tokens",
-    "tokenize --stats": "stats statistics",
-    "tokenize": "tokens",
-    "decode": "detokenize untokenize",
-    "chunk": "split split-text",
-    "duplicates": "dedup dedupe deduplicate unique cluster",
-    "train": "finetune fine-tune fit learn",
-    "classify": "predict sentiment score cross-encode",
-    "evaluate": "eval test benchmark",
-    "tag": "ner entities",
-    "answer": "qa question-answering",
-    "fill-mask": "mask fill mlm",
-    "inspect": "info show summary describe attention",
-    "compare": "diff",
-    "models": "list ls download cache",
-    "--version": "version",
-}
-OPTIONS_ELSEWHERE = {
-    "TEXT": "text sentence sentences",
-    "--text-field": "text text-column column field",
-    "QUERY": "query q",
-    "--id-field": "id-column",
-    "--label-field": "label label-column",
-    "--pair-field": "pair-column",
-    "--model": "model-name model-id model-path model-name-or-path checkpoint",
-    "--input": "input-file file files data dataset train-file path",
-    "--output": "output-file output-path output-dir out outfile save-to",
-    "--corpus": "docs documents index database input",
-    "--batch-tokens": "batch-size batch bs",
-    "--batch-size": "batch bs train-batch-size per-device-train-batch-size",
-    "--max-length": "max-len max-tokens max-seq-length max-seq-len chunk-size",
-    "--overlap": "chunk-overlap",
-    "--top-k": "n k limit num-results top topk",
-    "--threshold": "min-score min-similarity cutoff",
-    "--device cuda": "gpu cuda use-gpu",
-    "--dtype float16": "fp16 half",
-    "--dtype bfloat16": "bf16",
-    "--dtype int8": "int8 quantize",
-    "--learning-rate": "lr",
-    "--epochs": "num-epochs num-train-epochs",
-    "--eval": "eval-file validation validation-file dev test",
-    "--format": "output-format",
-    "--format jsonl": "json",
-    "--format csv": "csv",
-    "--json": "format f",
-    "--normalize": "normalize-embeddings",
-    "--overwrite": "force yes",
-    "--quiet": "silent no-progress",
-    "--threads": "jobs num-workers num-threads workers j",
-    "--delimiter": "sep separator",
-    "--offline": "local-files-only",
-}
-
-KINDS = {"int range": "whole number", "float range": "number", "int": "whole number"}
-COMMAND = re.compile(r"No such command '(.*?)'")
-NOT_ONE = re.compile(r"'(.*)' is not one of")
-NO_SWITCH = " is not a valid boolean. Recognized values: , "  # the empty one can be no help
-RANGE = re.compile(r" is not in the range (?:(\S+)<=)?x(?:([<>])=(\S+?))?\.?$")
-NO_KIND = re.compile(r" is not a valid (int range|float range|int|float)\.?$")
-
 
 def explained(wrong: Any) -> tuple[str, str]:
     """Return the message and the hint of an exception of the parser."""
     path = wrong.ctx.command_path if wrong.ctx else "bertcli"
-    text, page = " ".join(wrong.format_message().split()), f"see {path} --help"
-    if hasattr(wrong, "possibilities"):
-        params = wrong.ctx.command.params
-        names = [name for param in params for name in (*param.opts, _name(param).rstrip("."))]
-        word = wrong.option_name.lstrip("-").replace("_", "-")
-        hint = _meant(word, names, OPTIONS_ELSEWHERE)
-        return f"no such option: {wrong.option_name}", hint or page
-    if named := COMMAND.match(text):
-        hint = _meant(named[1], [*wrong.ctx.command.commands, "--version"], COMMANDS_ELSEWHERE)
-        return f"no such command: {named[1]}", hint or f"{path} -h lists the commands"
-    param = getattr(wrong, "param", None)
-    if param is None:
-        return text[:1].lower() + text[1:].rstrip("."), page
-    name = _name(param)
-    if not wrong.message:
-        return f"missing {param.param_type_name} {name}", f"{path} -h shows how it is used"
-    choices = getattr(param.type, "choices", ())
-    if choices and (refused := NOT_ONE.match(wrong.message)):
-        listed = ", ".join(choices)
-        if param.name == "format":
-            return f"this command cannot write {refused[1]}", f"--format can be: {listed}"
-        hint = f"{_meant(refused[1], choices)} choices: {listed}".strip()
-        return f"invalid value for {name}: {refused[1]}", hint
-    reason = RANGE.sub(_limits, wrong.message).replace(NO_SWITCH, " is not one of ")
-    reason = NO_KIND.sub(lambda kind: f" is not a {KINDS.get(kind[1], 'number')}", reason)
-    return f"invalid value for {name}: {reason.rstrip('.')}", page
-
-
-def _limits(range_: re.Match[str]) -> str:
-    """Return the range of a number in words."""
-    low, sign, high = range_.groups()
-    if low:
-        return f" (must be {low} to {high})"
-    return f" (must be at {'least' if sign == '>' else 'most'} {high})"
-
-
-def _name(param: Any) -> str:
-    """Return the longest name of an option, or what stands for an argument."""
-    if param.param_type_name == "argument":
-        return str(param.metavar or param.name.upper())
-    return str(max(param.opts, key=len))
-
-
-def _meant(word: str, names: Sequence[str], elsewhere: Mapping[str, str] = {}) -> str:
-    """Return a hint: what a word of other tools is called here, or else the name most like it."""
-    from difflib import get_close_matches  # only what is wrong needs it
-
-    for name, words in elsewhere.items():
-        if word in words.split() and name.split()[0] in names:
-            is_argument = name.isupper()
-            return (
-                f"{name} is an argument, without an option"
-                if is_argument
-                else f"did you mean {name}?"
-            )
-    without_dashes = {name.lstrip("-"): name for name in names}
-    near = get_close_matches(word, without_dashes, n=1)
-    return f"did you mean {without_dashes[near[0]]}?" if near else ""
+    return wrong.format_message(), f"see {path} --help"
 
 
 # --- `bertcli.train` and `bertcli.evaluate`: the commands, with their options as keywords ---

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +45,6 @@ from bertcli.embedding.pooling import (
 )
 from bertcli.embedding.sentence_modules import (
     VectorModule,
-    WeightedLayers,
     described,
     read_chain,
     width_after,
@@ -60,7 +58,6 @@ from bertcli.inference.runtime import (
     Runtime,
     open_runtime,
     open_tokenizer,
-    refuse_extra,
     refuse_pairs,
     token_limit,
 )
@@ -96,8 +93,7 @@ class Embedder:
     runtime: Runtime
     options: EmbedOptions
     sentence: Sentence
-    of_tokens: tuple[VectorModule, ...] = ()  # modules before the pooling
-    of_texts: tuple[VectorModule, ...] = ()  # and behind it
+    modules: tuple[VectorModule, ...] = ()  # behind the pooling
     terms: TermMaker | None = None  # what makes weights of terms instead
     late: LateInteraction | None = None  # what tokens are matched one by one
 
@@ -125,8 +121,7 @@ class Embedder:
             options, sentence, kind, maker = read_sparse(folder.path, options, sentence)
         kind = STATIC if sentence.static else kind
         own = options.pooling == "auto" and not options.per_token  # else the encoder alone
-        chains = (sentence.of_tokens, sentence.of_texts) if own else ((), ())
-        of_tokens, of_texts = (read_chain(folder.path, chain) for chain in chains)
+        modules = read_chain(folder.path, sentence.of_texts if own else ())
         place = folder.path if sentence.static else folder.path / sentence.transformer
         spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
         tokenizer = open_tokenizer(spec, tell)
@@ -136,29 +131,29 @@ class Embedder:
 
             late = read_late(folder.path, tokenizer, options.prompt_name)
         if late:
+            if late.idle is not None and read_config(place).structure.blank_padding:
+                raise ModelError(f"{place}: queries of a DeBERTa cannot be filled up")
             if options.on_truncate == "window":
                 raise UsageError(
                     "--on-truncate window cannot be combined with a model of late interaction",
                     "use bertcli chunk, and embed the chunks",
                 )
             normalize = late.normalize if options.normalize is None else options.normalize
-            options, of_texts = replace(options, normalize=normalize), late.modules
+            options, modules = replace(options, normalize=normalize), late.modules
             prompts = {**sentence.prompts, **late.prompts}
             sentence = replace(sentence, prompts=prompts, default_prompt="document")
         asked, options = options.dim, settled(options, sentence)
         terms = maker(tokenizer) if maker else None
         if extra and not sentence.static:  # texts that have ids for their words keep these words
-            config, needs = read_config(place), "the model needs an id for each word, and this"
-            if late:
-                refuse_extra(place, config)
-            if config.extra_embeddings and options.on_truncate == "chunk":
-                hint = "use --on-truncate window"
-                raise UsageError(f"--on-truncate chunk: {needs} changes the words", hint)
-            if config.extra_embeddings and options.prompt:
-                hint = "write it into the texts, with ids"
-                raise UsageError(f"--prompt: {needs} changes the words", hint)
+            changed = late or options.prompt or options.on_truncate == "chunk"
+            if changed and read_config(place).extra_embeddings:
+                raise UsageError(
+                    "this model needs an id for each word, so its texts cannot be changed",
+                    "leave out --prompt, --on-truncate chunk and --token-vectors",
+                )
         reading = Reading(
-            *_layers(place, options, of_tokens),
+            options.layers,
+            options.combine,
             reads_first(options, sentence),
             terms=terms.scored if terms else None,
             idle=late.idle if late else None,
@@ -166,12 +161,8 @@ class Embedder:
         pooler = None if kind == "BertForMaskedLM" else options.pooling == "pooler"
         spec = replace(spec, compute=options, reading=reading, pooler=pooler)
         runtime = open_runtime(spec, tokenizer, tell)
-        try:
-            embedder = cls(folder, runtime, options, sentence, of_tokens, of_texts, terms, late)
-            return embedder.with_dim(asked)
-        except BertcliError:
-            runtime.runner.close()
-            raise
+        embedder = cls(folder, runtime, options, sentence, modules, terms, late)
+        return embedder.with_dim(asked)
 
     def with_dim(self, asked: int | None) -> Self:
         """Return this with no more dimensions than its vectors have.
@@ -192,11 +183,6 @@ class Embedder:
         return ExtraColumns.of(self.runtime.config)
 
     @property
-    def modules(self) -> tuple[VectorModule, ...]:
-        """What the folder has beside the model and its pooling."""
-        return (*self.of_tokens, *self.of_texts)
-
-    @property
     def width(self) -> int:
         """The number of dimensions of a vector before truncation to ``dim``."""
         if self.terms:
@@ -204,7 +190,7 @@ class Embedder:
             table = self.terms.table
             return self.runtime.config.vocab_size if table is None else len(table)
         pooled = self.state_width * len(self.options.modes)
-        return width_after(self.of_texts, pooled, self.folder.path)
+        return width_after(self.modules, pooled, self.folder.path)
 
     @property
     def state_width(self) -> int:
@@ -212,7 +198,7 @@ class Embedder:
         states = self.runtime.config.hidden_size
         if self.options.combine == "concat":
             states *= len(self.options.layers)
-        return width_after(self.of_tokens, states, self.folder.path)
+        return states
 
     @property
     def nothing(self) -> np.ndarray:
@@ -295,26 +281,25 @@ class Embedder:
             self.layout,
             self.options.window,
             full=full,
-            characters=COMMITTED if full and self.runtime.devices[0] == "cpu" else CHARACTERS,
+            characters=COMMITTED if full and self.runtime.engine.places[0] == "cpu" else CHARACTERS,
             prepare=self.prepare,
         )
 
     def windows(self, run: TokenizeRun) -> Iterator[Iterator[Ran | EmbeddedBlock]]:
         """Yield what comes of the windows of a run, in order; each is counted once it is iterated.
 
-        Where several processes compute, later windows are begun while they could run out of work,
-        unless the windows come as slowly as their records. Few are: where texts come more slowly
-        than they are computed, vectors would be held, and nothing kept, up to the end.
+        Where GPUs compute, later windows are begun while they could run out of work, unless the
+        windows come as slowly as their records.
         """
-        runner, ahead = self.runtime.runner, run.full and not self.options.per_token
-        most = BEGUN * len(self.runtime.devices)
+        ahead = run.full and not self.options.per_token and self.runtime.runner.threads
+        most = BEGUN * len(self.runtime.engine.places) if ahead else 0
         begun: deque[Iterator[Ran | EmbeddedBlock]] = deque()
         for counts, items in run.counted():
             if self._most_characters:
                 items = self._with_rest_counted(items, counts)
-            work = self._begun(items) if ahead and not runner.busy else None
+            work = self._begun(items) if ahead else None
             begun.append(self._in_turn(run, counts, items, work))
-            while begun and (runner.busy or not ahead or len(begun) > most):
+            if len(begun) > most:
                 yield begun.popleft()
         yield from begun
 
@@ -439,7 +424,7 @@ class Embedder:
         return self._finished(np.asarray(result_of(self._run(texts)), np.float32))
 
     def _finished(self, vectors: np.ndarray) -> np.ndarray:
-        for module in self.of_texts:
+        for module in self.modules:
             vectors = module(vectors)
         normalize, options = bool(self.options.normalize), self.options
         return finish(vectors, dim=options.dim, normalize=normalize, dim_last=options.dim_last)
@@ -455,7 +440,7 @@ class Embedder:
             "max_length": self.max_length,
             "include_prompt": self.sentence.include_prompt,
             "lower_case": self.sentence.lower_case,
-            **self.runtime.facts(),
+            **self.runtime.engine.facts(),
         }
         if self.terms:
             chosen |= {"sparse": True, **self.terms.described, "top_terms": options.top_terms}
@@ -521,7 +506,7 @@ class Embedder:
             prompt = [Record(self.options.prompt)]
             (encoded,) = self.runtime.tokenizer.encode_records(prompt, layout)
             skip = encoded.length - self.options.special_tokens  # less the [SEP]
-        return Pooling(self.options.modes, skip, self.of_tokens)
+        return Pooling(self.options.modes, skip)
 
 
 def refuse_infinite(records: Sequence[Record], vectors: np.ndarray | list[np.ndarray]) -> None:
@@ -536,23 +521,3 @@ def refuse_infinite(records: Sequence[Record], vectors: np.ndarray | list[np.nda
             f"{record.where}: its vector contains NaN or infinity",
             "bertcli inspect --verify checks the weights; float16 overflows, float32 does not",
         )
-
-
-def _layers(
-    folder: Path, options: EmbedOptions, modules: Sequence[VectorModule]
-) -> tuple[tuple[int, ...], str]:
-    """Return the layers to read, and how to combine them: as asked, or as a module weighs them."""
-    if not modules or not isinstance(modules[0], WeightedLayers):
-        return options.layers, options.combine
-    if options.layers != (-1,):
-        raise UsageError(
-            "--layers cannot be combined with this model's own WeightedLayerPooling",
-            "give --pooling (mean, cls, ...) as well",
-        )
-    layers, depth = modules[0].layers, read_config(folder).num_hidden_layers
-    if layers[-1] != depth:
-        raise ModelError(
-            f"{folder}: WeightedLayerPooling has weights for layers {layers[0]} to "
-            f"{layers[-1]}, and the model has layers 0 to {depth}"
-        )
-    return layers, "stack"

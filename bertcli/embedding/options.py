@@ -59,11 +59,6 @@ CONFIG = "config_sentence_transformers.json"
 MODEL2VEC_TOKENS = 512  # of a text, where a model2vec folder names no limit
 COLBERT = "HF_ColBERT"  # the architecture of ColBERT's own folders
 SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"  # what modules hand to each other
-HINTS = {  # by the option that a model is for
-    "": "give --pooling (mean, cls, ...) to take the vectors of the encoder inside",
-    "--sparse": "--sparse writes the weights of terms that this model makes",
-    "--token-vectors": "--token-vectors gives the vectors of tokens of this model (ColBERT)",
-}
 
 TERM_POOLINGS = ("max", "sum")  # of the weights of a term at the tokens
 POOLINGS = tuple(MODES.values())  # these may be concatenated
@@ -192,7 +187,6 @@ class Sentence:
     pooling: tuple[str, ...] | None = None  # several are concatenated
     dimension: int | None = None  # of what is pooled
     include_prompt: bool = True  # whether the tokens of a prompt are pooled too
-    of_tokens: tuple[SentenceModule, ...] = ()  # that change the vectors of tokens
     of_texts: tuple[SentenceModule, ...] = ()  # that change what is pooled
     unknown: tuple[str, ...] = ()  # the modules that bertcli does not have
     normalize: bool = False  # what they make of it
@@ -233,8 +227,7 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     modules, static = read_modules(folder), is_static(folder)
     transformer = transformer_path(modules)
     inner, settings = sentence_settings(folder / transformer), read_object(folder / CONFIG)
-    layers = not static and _gives_layers(folder / transformer, inner)
-    of_tokens, of_texts, unknown = _chain(folder, modules, layers)
+    of_texts, unknown = _chain(folder, modules)
     if static and unknown:
         names = ", ".join(unknown)
         raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}")
@@ -251,7 +244,6 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     normalize = bool(of_texts) and of_texts[-1].kind == "Normalize"
     sentence = Sentence(
         modules=tuple(module.kind for module in modules),
-        of_tokens=tuple(of_tokens),
         of_texts=tuple(of_texts[:-1] if normalize else of_texts),
         unknown=tuple(unknown),
         normalize=normalize,
@@ -286,72 +278,37 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     )
 
 
-def _chain(
-    folder: Path, modules: list[SentenceModule], layers: bool
-) -> tuple[list[SentenceModule], list[SentenceModule], list[str]]:
-    """Return the modules that change vectors of tokens and of texts, and names of unknown ones.
-
-    Those of texts are behind the last Pooling, which starts a text's vector anew. ``layers`` tells
-    whether the first module gives the states of all layers.
-    """
-    of_tokens: list[SentenceModule] = []
+def _chain(folder: Path, modules: list[SentenceModule]) -> tuple[list[SentenceModule], list[str]]:
+    """Return the modules that change vectors of texts, behind the Pooling; and unknown ones."""
     of_texts: list[SentenceModule] = []
     unknown, kinds = [], [module.kind for module in modules]
     last = len(kinds) - kinds[::-1].index("Pooling") if "Pooling" in kinds else 0
     for at, module in enumerate(modules):
-        subject, before = SENTENCE, at < last
         match module.kind:
             case "Transformer" | "StaticEmbedding" if at == 0:
-                continue
-            case "Pooling" | "Dropout":
-                continue
-            case "WeightedLayerPooling" if before:  # it takes the states of layers: nothing else
-                of_tokens[:] = [module] if layers else of_tokens
-                continue
-            case "Dense" | "Normalize":
-                subject = _subject(folder, module.path)
-            case "LayerNorm":
                 pass
+            case "Pooling" | "Dropout":
+                pass
+            case "Dense" | "Normalize" | "LayerNorm":
+                raw = read_object(folder / module.path / "config.json") if module.path else NOTHING
+                ends = ("module_input_name", "module_output_name")
+                others = {raw.text(end) or SENTENCE for end in ends} - {SENTENCE}
+                if others:
+                    unknown.append(f"{module.kind} of {', '.join(sorted(others))}")
+                elif at < last:
+                    unknown.append(f"{module.kind} before Pooling")
+                else:
+                    of_texts.append(module)
             case other:
                 unknown.append(other)
-                continue
-        if subject == TOKENS and before:
-            of_tokens.append(module)
-        elif subject != SENTENCE:
-            unknown.append(f"{module.kind} of {subject}")
-        elif not before:
-            of_texts.append(module)
-        elif "Pooling" not in kinds[:at]:
-            unknown.append(f"{module.kind} before Pooling")
-    return of_tokens, of_texts, unknown
-
-
-def _subject(folder: Path, place: str) -> str:
-    """Return what a module takes, and gives another of in its place."""
-    raw = read_object(folder / place / "config.json") if place else NOTHING
-    source = raw.text("module_input_name") or SENTENCE
-    target = raw.text("module_output_name") or source
-    return source if source == target else f"{source} as {target}"
-
-
-def _gives_layers(folder: Path, inner: JsonObject) -> bool:
-    """Tell whether sentence-transformers would give the states of all layers to modules."""
-    changed = (inner.object(key) for key in ("config_kwargs", "config_args"))
-    for raw in (*changed, read_object(folder / "config.json")):
-        if "output_hidden_states" in raw:
-            return bool(raw.switch("output_hidden_states"))
-    return False
+    return of_texts, unknown
 
 
 def _refuse(unknown: list[str], modules: list[SentenceModule], folder: Path) -> None:
-    option, config = option_for(folder), folder / "modules.json"
-    if not modules and option:
-        raise ModelError(
-            f"{folder / 'config.json'}: {COLBERT} makes no vector of a text",
-            "--token-vectors gives those of its tokens; --pooling (mean, cls, ...) takes the "
-            "vectors of the encoder inside",
-        )
-    hint = HINTS[option]
+    hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
+    if option := option_for(folder):
+        raise ModelError(f"{folder}: makes no vector of a text", f"give {option}; or {hint}")
+    config = folder / "modules.json"
     if unknown:
         raise ModelError(f"{config}: unsupported module {', '.join(unknown)}", hint)
     if modules and "Pooling" not in {module.kind for module in modules}:

@@ -74,33 +74,20 @@ def pool(states: Any, lengths: Sequence[int], modes: Sequence[str], skip: int = 
     """Pool token states [T, ..., D] of texts of these lengths: [n, ..., D * len(modes)].
 
     The results of several modes lie one behind the other. ``skip`` counts the tokens at the start
-    of each text that are left out, [CLS] included: those of a prompt that is not to be pooled. Half
-    precision is summed, and returned, in float32. ValueError when lengths and tokens disagree, or a
-    text has no tokens.
+    of each text that are left out, [CLS] included: those of a prompt that is not to be pooled; the
+    last one never is. Half precision is summed, and returned, in float32.
     """
-    if sum(lengths) != states.shape[0] or not all(lengths):
-        raise ValueError(f"lengths {list(lengths)} do not make up {states.shape[0]} tokens")
     if not lengths:
         return library_of(states).concat([states] * len(modes), -1)
     concat, pooled, start = library_of(states).concat, [], 0
     for length, same in groupby(lengths):
         end = start + sum(same)
         tokens = widened(states[start:end].reshape(-1, length, *states.shape[1:]))
-        left = tokens[:, skip:] if skip < length else None
-        of_modes = [
-            _of_nothing(tokens[:, 0], mode) if left is None else POOLINGS[mode](left, skip)
-            for mode in modes
-        ]
-        pooled.append(concat(of_modes, -1))
+        omitted = min(skip, length - 1)
+        left = tokens[:, omitted:]
+        pooled.append(concat([POOLINGS[mode](left, omitted) for mode in modes], -1))
         start = end
     return concat(pooled)
-
-
-def _of_nothing(first: Any, mode: str) -> Any:
-    """Return what sentence-transformers gives when every token is left out; the first is [CLS]."""
-    if mode == "cls":
-        return first
-    return library_of(first).full_like(first, -np.inf if mode == "max" else 0)
 
 
 def split(states: Any, sizes: Sequence[int]) -> list[Any]:

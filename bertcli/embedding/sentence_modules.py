@@ -1,9 +1,9 @@
-"""What stands before and behind the pooling of a sentence model, in NumPy.
+"""What stands behind the pooling of a sentence model, in NumPy.
 
 Each module takes vectors [..., D] of tokens or of texts, one at a time: the bits of one do not
 depend on the others. Which modules a folder has is read in `options`;
 `write_sentence_parts` writes one that sentence-transformers reads as well. Source:
-sentence-transformers 6.2, Dense, Normalize, LayerNorm, WeightedLayerPooling; activations are those
+sentence-transformers 6.2, Dense, Normalize, LayerNorm; activations are those
 of torch.nn with their defaults.
 """
 
@@ -30,27 +30,16 @@ from bertcli.files.typed_json import AGAIN, read_object
 
 MODULE = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
-PRELU = "PReLU"  # an activation with a number of its own
 
 Activation: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
-_SELU, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # Klambauer et al. 2017
-_RRELU = (1 / 8 + 1 / 3) / 2  # outside of training, the mean of its bounds
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         scores: np.ndarray = 1 / (1 + np.exp(-x))
     return scores
-
-
-def _softplus(x: np.ndarray) -> np.ndarray:
-    return np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
-
-
-def _elu(x: np.ndarray, alpha: float = 1.0) -> np.ndarray:
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -60,36 +49,14 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return scores
 
 
-def _leaky(x: np.ndarray, slope: float = 0.01) -> np.ndarray:
-    """Multiply what is below 0 by the slope."""
-    return np.where(x > 0, x, slope * x)
-
-
 # The name of a class in torch.nn -> [..., D] -> [..., D].
 ACTIVATIONS: Mapping[str, Activation] = {
     "Identity": lambda x: x,
     "Tanh": np.tanh,
     "ReLU": lambda x: np.maximum(x, 0),
     "Sigmoid": _sigmoid,
-    "CELU": _elu,
-    "ELU": _elu,
     "GELU": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
-    "Hardshrink": lambda x: np.where(np.abs(x) > 0.5, x, 0),
-    "Hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
-    "Hardtanh": lambda x: np.clip(x, -1, 1),
-    "Hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
-    "LeakyReLU": _leaky,
-    "LogSigmoid": lambda x: -_softplus(-x),
-    "Mish": lambda x: x * np.tanh(_softplus(x)),
-    "RReLU": lambda x: _leaky(x, _RRELU),
-    "ReLU6": lambda x: np.clip(x, 0, 6),
-    "SELU": lambda x: _SELU * _elu(x, _SELU_ALPHA),
     "SiLU": lambda x: x * _sigmoid(x),
-    "Softmax": softmax,  # of the numbers of one vector
-    "Softplus": _softplus,
-    "Softshrink": lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0),
-    "Softsign": lambda x: x / (1 + np.abs(x)),
-    "Tanhshrink": lambda x: x - np.tanh(x),
 }
 
 
@@ -131,17 +98,13 @@ class Dense(VectorModule):
     bias: np.ndarray | None = None  # [out]
     activation: str = "Identity"
     residual: np.ndarray | None = None  # [out, in], added behind the activation
-    slope: np.ndarray | None = None  # [1], of PReLU below 0
     kind = "Dense"
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Return the vectors that it makes of these."""
         linear = _product(vectors, self.weight)
         linear = linear if self.bias is None else linear + self.bias
-        if self.slope is None:
-            result = ACTIVATIONS[self.activation](linear)
-        else:
-            result = _leaky(linear, float(self.slope[0]))
+        result = ACTIVATIONS[self.activation](linear)
         if self.residual is not None:
             result = result + _product(vectors, self.residual)
         return np.asarray(result, np.float32)
@@ -178,27 +141,6 @@ class VectorNorm(VectorModule):
         variance = np.square(centred).mean(-1, keepdims=True)
         scaled = centred / np.sqrt(variance + np.float32(EPSILON))
         return np.asarray(scaled * self.weight + self.bias, np.float32)
-
-
-@dataclass(frozen=True)
-class WeightedLayers(VectorModule):
-    """WeightedLayerPooling: the mean of a token's states, weighted by layer: [..., k, D]."""
-
-    start: int  # the first layer; 0 is the embedding output
-    weights: np.ndarray  # [k], one for each layer from there to the last
-    kind = "WeightedLayerPooling"
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """The layers whose states it takes."""
-        return tuple(range(self.start, self.start + len(self.weights)))
-
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the mean over the layers, [..., D]."""
-        total = np.zeros_like(vectors[..., 0, :])
-        for at, weight in enumerate(self.weights):  # each number is added up in the same order
-            total += weight * vectors[..., at, :]
-        return np.asarray(total / self.weights.sum(), np.float32)
 
 
 def read_chain(folder: Path, modules: Iterable[SentenceModule]) -> tuple[VectorModule, ...]:
@@ -238,21 +180,16 @@ def _dense(folder: Path) -> Dense:
     # sentence-transformers takes Tanh where none is named.
     named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
     name, tensors = named.rpartition(".")[2], _arrays(require_weights(folder))
-    by_token = name == "Softmax" and config.text("module_input_name") == "token_embeddings"
-    if name not in (*ACTIVATIONS, PRELU) or not named.startswith("torch.nn.") or by_token:
-        supported = ", ".join((*ACTIVATIONS, PRELU))
+    if name not in ACTIVATIONS or not named.startswith("torch.nn."):
         problem = f"{config.source}: unsupported activation {named}"
-        raise ModelError(problem, f"bertcli has {supported}")
-    layer = _linear(tensors, folder, "linear.")
-    residual = slope = None
+        raise ModelError(problem, f"bertcli has {', '.join(ACTIVATIONS)}")
+    layer, residual = _linear(tensors, folder, "linear."), None
     if config.switch("use_residual"):
         shape = layer.weight.shape
         if shape[0] == shape[1]:
             tensors.setdefault("residual.weight", np.eye(shape[0], dtype=np.float32))
         residual = _shaped(tensors, "residual.weight", folder, shape)
-    if name == PRELU:
-        slope = _shaped(tensors, "activation_function.weight", folder, (1,))
-    return replace(layer, activation=name, residual=residual, slope=slope)
+    return replace(layer, activation=name, residual=residual)
 
 
 def _linear(tensors: Mapping[str, np.ndarray], where: Path, before: str) -> Dense:
@@ -280,12 +217,6 @@ def _vector_norm(folder: Path) -> VectorNorm:
     return VectorNorm(weight, _shaped(tensors, "norm.bias", folder, weight.shape))
 
 
-def _weighted_layers(folder: Path) -> WeightedLayers:
-    start = read_object(folder / MODULE).whole("layer_start")
-    weights = _shaped(_arrays(require_weights(folder)), "layer_weights", folder, 1)
-    return WeightedLayers(4 if start is None else start, weights)
-
-
 def linear_in(files: WeightFiles, where: Path, before: str = "") -> Dense:
     """Return the linear layer of this name in files. ModelError where there is none."""
     return _linear(_arrays(files, before), where, before)
@@ -304,7 +235,6 @@ READERS: Mapping[str, Callable[[Path], VectorModule]] = {
     "Dense": _dense,
     "Normalize": lambda folder: UnitLength(),
     "LayerNorm": _vector_norm,
-    "WeightedLayerPooling": _weighted_layers,
 }
 
 
@@ -334,7 +264,6 @@ def write_sentence_parts(
     pooling |= {key: mode in parts.modes for key, mode in OURS.items()}
     pooling["include_prompt"] = sentence.include_prompt
     chain: list[tuple[str, Path | Dense | dict[str, Any]]] = [("Transformer", base)]
-    chain += [(module.kind, base / module.path) for module in sentence.of_tokens]
     chain += [("Pooling", pooling)]
     chain += [(module.kind, base / module.path) for module in sentence.of_texts]
     chain += [("Normalize", {})] * parts.normalize

@@ -18,7 +18,6 @@ import numpy as np
 
 Rows = np.ndarray | slice
 ALL = slice(None)
-BINS = 15  # of the calibration error
 
 # --- classes ---
 
@@ -69,7 +68,7 @@ class ClassPredictions:
         return counts
 
     def details(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the confusion, the numbers of each class, and the calibration."""
+        """Return the confusion, and the numbers of each class."""
         confusion = self.confusion()
         right, truths, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
         columns = {
@@ -85,23 +84,7 @@ class ClassPredictions:
                 name: {metric: values[number].item() for metric, values in columns.items()}
                 for number, name in enumerate(names)
             },
-            "calibration": self.calibration(),
         }
-
-    def calibration(self) -> dict[str, Any]:
-        """Return the expected calibration error and the bins that it is made of.
-
-        Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
-        """
-        confidence, right = self.scores.max(-1), self.predicted == self.truth
-        place = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
-        numbers, counts = np.unique(place, return_counts=True)
-        means = [np.bincount(place, values)[numbers] / counts for values in (confidence, right)]
-        keys = ("from", "n", "confidence", "accuracy")
-        columns = (numbers / BINS, counts, *means)
-        bins = zip(*(column.tolist() for column in columns), strict=True)
-        error = float((counts * abs(means[0] - means[1])).sum()) / max(len(right), 1)
-        return {"error": error, "bins": [dict(zip(keys, bin, strict=True)) for bin in bins]}
 
 
 @dataclass(frozen=True)

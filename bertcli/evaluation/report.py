@@ -55,12 +55,11 @@ from bertcli.vectors.search import DOCUMENT, QUERY, prompted
 
 @dataclass(frozen=True)
 class Judged:
-    """The predictions of a model, with further numbers and warnings for the report."""
+    """The predictions of a model, with further numbers for the report."""
 
     task: str
     predictions: Predictions
     details: Mapping[str, Any] = field(default_factory=dict)
-    warnings: Sequence[str] = ()
 
 
 @dataclass
@@ -124,7 +123,7 @@ class Judge:
 
     def _class_scores(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[str]]:
         """Return the scores of all labels of each text, [n, k], and the labels."""
-        classifier = open_classifier(self.folder, self.settings, self.tell, "evaluate")
+        classifier = open_classifier(self.folder, self.settings, self.tell)
         task = Classifier(classifier)
         scores = self._predicted(task, task.scores, examples)
         return np.stack(scores), classifier.labels
@@ -137,26 +136,16 @@ class Judge:
         labels = {label for target in targets for label in target}
         numbers = label_numbers(names, labels)
         _refuse_other_labels(labels, numbers)
-        unknown = sum(not numbers.keys() >= {*target} for target in targets)
-        warnings = []
-        if unknown:
-            warnings = [
-                f"{unknown:,} of {len(examples):,} examples have a label that the model lacks"
-            ]
         lacking = sorted(labels - numbers.keys())
         numbers |= {label: len(names) + place for place, label in enumerate(lacking)}
         if task == "classify":
-            if len(labels) == 1:
-                warnings.append(
-                    f"all examples have the label {targets[0][0]!r}: macro F1 says little"
-                )
             classes = np.array([numbers[label] for (label,) in targets])
             predictions = ClassPredictions(classes, scores)
-            return Judged(task, predictions, predictions.details([*names, *lacking]), warnings)
+            return Judged(task, predictions, predictions.details([*names, *lacking]))
         truth = np.array([[label in target for label in numbers] for target in targets])
         predicted = np.zeros_like(truth)
         predicted[:, : len(names)] = scores >= LIKELY
-        return Judged(task, LabelPredictions(truth, predicted), {}, warnings)
+        return Judged(task, LabelPredictions(truth, predicted))
 
     def vectors(self, records: Sequence[Record], prompts: Sequence[str] = ()) -> np.ndarray:
         """Return the vectors of texts, [n, D].
@@ -305,7 +294,6 @@ class SearchTest:
     queries: Mapping[str, Record]
     corpus: Mapping[str, Record]
     relevant: Mapping[str, Mapping[str, float]]
-    note: str = ""
 
     @classmethod
     def read(cls, queries: Reader, corpus: Reader, qrels: str) -> SearchTest:
@@ -319,9 +307,7 @@ class SearchTest:
                 f"{qrels}: document {min(unknown)!r} is not in the corpus",
                 f"{len(unknown):,} of the relevant documents are missing",
             )
-        unjudged = len(asked) - len(judged)
-        note = f"{unjudged:,} of {len(asked):,} queries have no relevant documents and do not count"
-        return cls(judged, texts, relevant, note if unjudged else "")
+        return cls(judged, texts, relevant)
 
     def judge(self, judge: Judge) -> Judged:
         """Return what a model finds."""
@@ -339,10 +325,6 @@ class SearchTest:
 DRAWS, WORK = 1000, 20_000_000  # samples, and examples in all of them at most
 LEAST = 200  # samples all the same
 SHARE = 0.95
-# Examples below which intervals are too narrow: of a model that is right in nine of ten cases, the
-# interval of the accuracy contains 0.9 in 95 % of the draws of 30 examples, in 87 % of those of 20,
-# in 65 % of those of 10; of one or two examples it is mostly [1, 1].
-FEW = 30
 
 
 def samples(count: int) -> Iterator[np.ndarray]:
@@ -358,15 +340,6 @@ def intervals(drawn: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     edges = edge, 1 - edge
     values = {name: [metrics[name] for metrics in drawn] for name in drawn[0]}
     return {name: np.quantile(numbers, edges).tolist() for name, numbers in values.items()}
-
-
-def doubts(results: Sequence[Judged], n: int) -> Iterator[str]:
-    """Yield what makes the numbers of n examples doubtful."""
-    for judged in results:
-        yield from judged.warnings
-    if n < FEW:
-        counted = "queries" if results[0].task == "retrieval" else "examples"
-        yield f"fewer than {FEW} {counted} ({n}): the intervals are too narrow"
 
 
 def report(judged: Judged, n: int, other: Judged | None = None) -> dict[str, Any]:

@@ -4,39 +4,32 @@
         print(array.dtype, array.shape)
         for block in array.blocks(1024): ...
 
-    file.write(header_of("<f4", (2, 384)))          # of an NPY file
-    with npz_archive(file) as member:
-        with member("embeddings") as array: ...
+    write_arrays(file, "npz", {"embeddings": ArrayParts("<f4", (2, 384), parts)})
 
-Only headers are read until blocks are asked for. Numpy's own reader of them evaluates what is none,
-and makes room for what they promise; archives from outside have bounds as well. Source:
-numpy.lib.format.
+Only headers are read until blocks are asked for.
 """
 
 from __future__ import annotations
 
-import ast
 import math
-import os
-import stat
 import struct
-import warnings
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from tokenize import TokenError
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from zipfile import ZIP_STORED as ZIP_STORED
 from zipfile import BadZipFile as BadZipFile
+from zipfile import ZipFile as ZipFile
+from zipfile import ZipInfo
 
 from bertcli.errors import InputError
 from bertcli.files import safetensors
-from bertcli.files.safetensors import AGAIN, DIMENSIONS
-from bertcli.files.streams import PACKED, open_bytes, size_on_disk, unreadable
+from bertcli.files.safetensors import AGAIN
+from bertcli.files.streams import open_bytes, unreadable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,60 +37,13 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 MAGIC = b"\x93NUMPY"
-LONGEST = 1 << 16  # bytes of a header
 WIDEST = 1 << 22  # numbers of a row, all of which are in memory at once
 BLOCK = 1 << 20  # numbers of a block, unless a row has more
-UNREADABLE = (BadZipFile, zlib.error, EOFError)  # what a broken archive raises
-BAD_HEADER = (
-    ValueError, SyntaxError, TypeError, LookupError, MemoryError, RecursionError, struct.error,
-)  # fmt: skip
+# What a broken archive raises, and one that is encrypted or packed in another way.
+UNREADABLE = (BadZipFile, zlib.error, EOFError, struct.error, RuntimeError)
 
 
 # --- NPY ---
-
-
-class Header(NamedTuple):
-    """What an NPY file says that it holds."""
-
-    dtype: Any
-    shape: tuple[int, ...]
-    by_columns: bool  # Fortran order
-    end: int  # the bytes of the whole file
-
-
-def read_header(file: IO[bytes]) -> Header:
-    """Read up to the data. Raises ValueError for what is no NPY header."""
-    import numpy
-
-    try:
-        start = file.read(8)
-        if start[:6] != MAGIC or start[6] not in (1, 2, 3):
-            raise ValueError("it does not start like one")
-        digits = 2 if start[6] == 1 else 4
-        length = int.from_bytes(file.read(digits), "little")
-        if length > LONGEST:
-            raise ValueError(f"a header of {length:,} bytes")
-        text = file.read(length).decode("latin-1")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python and numpy, about odd headers
-            header = ast.literal_eval(text.strip())
-            if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
-                raise ValueError("its header is not that of an array")
-            dtype = numpy.dtype(header["descr"])
-        if not dtype.itemsize:
-            raise ValueError(f"its numbers, {dtype}, have no bytes")
-        shape = header["shape"]
-        whole = isinstance(shape, tuple) and all(
-            type(size) is int and 0 <= size < 2**63 for size in shape
-        )
-        if not whole or len(shape) > DIMENSIONS:
-            raise ValueError("its shape is not of whole numbers from 0")
-        if shape and shape[0] > BLOCK and not math.prod(shape):
-            raise ValueError(f"{shape[0]:,} rows without a number")
-        end = 8 + digits + length + math.prod(shape) * dtype.itemsize
-        return Header(dtype, shape, bool(header["fortran_order"]), end)
-    except BAD_HEADER as broken:
-        raise ValueError(str(broken).split("\n")[0] or type(broken).__name__) from None
 
 
 def rows_at_once(width: int, most: int) -> int:
@@ -134,40 +80,34 @@ def header_of(dtype: str, shape: tuple[int, ...]) -> bytes:
     return MAGIC + b"\x01\x00" + struct.pack("<H", 118) + text.ljust(117).encode() + b"\n"
 
 
-# --- archives ---
+class ArrayParts(NamedTuple):
+    """An array that is written part by part."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    parts: Iterable[bytes]
 
 
-def open_zip(path: str | Path) -> ZipFile:
-    """Open an archive for reading. Raises BadZipFile, or OSError."""
-    if not stat.S_ISREG(os.stat(path).st_mode):  # a device may have no end
-        raise BadZipFile("it has no directory of members: it is no regular file")
-    try:
-        archive = ZipFile(path)
-    except (ValueError, NotImplementedError, struct.error, RuntimeError) as broken:
-        raise BadZipFile(f"its directory is broken: {broken}") from None
-    entries = archive.infolist()
-    counts = Counter(entry.filename for entry in entries)
-    for entry in entries:
-        name = entry.filename
-        if counts[name] > 1:
-            raise BadZipFile(f"{name!r} is in it twice")
-        if entry.flag_bits & 1:
-            raise BadZipFile(f"{name!r} is encrypted")
-        if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-            raise BadZipFile(f"{name!r} is compressed in a way that is not supported")
-    return archive
+def write_arrays(file: IO[bytes], form: str, arrays: Mapping[str, ArrayParts]) -> None:
+    """Write arrays, of NPY the only one. Equal arrays give equal bytes.
 
-
-@contextmanager
-def npz_archive(file: IO[bytes]) -> Iterator[Callable[[str], IO[bytes]]]:
-    """Yield what opens an array of an archive, to write it there. Equal arrays give equal bytes."""
-    with ZipFile(file, "w") as archive:
-
-        def member(name: str) -> IO[bytes]:
+    In safetensors the widest numbers are first, so all are aligned.
+    """
+    if form == "safetensors":
+        order = sorted(arrays, key=lambda name: -int(arrays[name].dtype[-1]))
+        shapes = {n: (safetensors.NAMES[arrays[n].dtype], arrays[n].shape) for n in order}
+        file.write(safetensors.header_of(shapes))
+        for name in order:
+            file.writelines(arrays[name].parts)
+        return
+    onward: Any = SimpleNamespace(write=file.write, flush=file.flush)  # no pipe goes back
+    with ZipFile(onward, "w") if form == "npz" else nullcontext() as archive:
+        for name, array in arrays.items():
             entry = ZipInfo(f"{name}.npy")  # its date is fixed
-            return archive.open(entry, "w", force_zip64=True)
-
-        yield member
+            opened = archive.open(entry, "w", force_zip64=True) if archive else nullcontext(file)
+            with opened as place:
+                place.write(header_of(array.dtype, array.shape))
+                place.writelines(array.parts)
 
 
 # --- the arrays of a file ---
@@ -182,7 +122,6 @@ class StoredArray:
     by_columns: bool  # in Fortran order
     read: Callable[[int, int, int], Iterator[Array]]  # rows, width, at most so many at a time
     label: str  # what its file calls the type: float32, F32
-    behind: int = 0  # bytes in the file after the array
 
     def blocks(self, most: int) -> Iterator[Array]:
         """Yield the rows in blocks of so many: [<= most, D...], or [1, width] for a list."""
@@ -225,35 +164,38 @@ def open_array(place: str, path: str, form: str, name: str) -> Iterator[StoredAr
 
 @contextmanager
 def _npy(place: str) -> Iterator[Arrays]:
-    packed = Path(place).suffix.lower() in PACKED
     with open_bytes(place) as stream:
-        yield {"": lambda: _array(stream, None if packed else size_on_disk((place,)))}
+        yield {"": lambda: _array(stream)}
 
 
 @contextmanager
 def _npz(place: str) -> Iterator[Arrays]:
-    def member(entry: ZipInfo) -> StoredArray:
-        try:
-            return _array(archive.open(entry), entry.file_size)  # closed when nobody has it
-        except (ValueError, EOFError, RuntimeError) as broken:
-            raise ValueError(f"{entry.filename}: {broken}") from None
-
-    with open_zip(place) as archive:
-        entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
-        yield {entry.filename.removesuffix(".npy"): partial(member, entry) for entry in entries}
+    with ZipFile(place) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".npy")]
+        yield {n.removesuffix(".npy"): partial(_member, archive, n) for n in names}
 
 
-def _array(stream: IO[bytes], size: int | None) -> StoredArray:
-    head = read_header(stream)
-    size = head.end if size is None else size
-    if head.end > size:
-        raise EOFError(f"truncated: {size:,} bytes, not {head.end:,}")
+def _member(archive: ZipFile, name: str) -> StoredArray:
+    return _array(archive.open(name))
+
+
+def _array(stream: IO[bytes]) -> StoredArray:
+    """Read the header. Raises ValueError for what is none."""
+    from numpy.lib import format as npy
+
+    try:
+        is_first = npy.read_magic(stream) == (1, 0)
+        read_header = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
+        shape, by_columns, dtype = read_header(stream)
+    except (TypeError, TokenError) as broken:
+        raise ValueError(f"a header that is none: {broken}") from None
+    if min(shape, default=0) < 0:
+        raise ValueError("a shape with negative sizes")
 
     def read(rows: int, width: int, most: int) -> Iterator[Array]:
-        return read_blocks(stream, head.dtype, rows, width, most)
+        return read_blocks(stream, dtype, rows, width, most)
 
-    label = str(head.dtype)
-    return StoredArray(head.dtype, head.shape, head.by_columns, read, label, size - head.end)
+    return StoredArray(dtype, shape, by_columns, read, str(dtype))
 
 
 @contextmanager

@@ -1,12 +1,8 @@
 """Arrow's values as those of JSON and NumPy, and NumPy's as Arrow's. Nothing else imports pyarrow.
 
-What JSON has no type for is text, and nothing is rounded:
-
-- timestamps, dates and times are ISO 8601 with every digit of their unit, the offset of their time
-  zone behind them (``2024-05-01T12:00:00.000000001+02:00``); outside the years 1 to 9999 they are a
-  count (``9999999999999 s since 1970-01-01``); durations are seconds (``PT1.5S``);
-- decimals are digits (``"1.20"``), UUIDs as usual, other binary values base64;
-- NaN is null, as data frames mean it.
+What JSON has no type for is text: timestamps are ISO 8601 with every digit of their unit and the
+offset of their time zone (``2024-05-01T12:00:00.000000001+02:00``), durations counts of their unit,
+decimals digits (``"1.20"``), binary values base64. NaN is null, as data frames mean it.
 """
 
 from __future__ import annotations
@@ -15,8 +11,7 @@ import base64
 import json
 import math
 from collections.abc import Sequence
-from decimal import Decimal
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -32,23 +27,10 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
-YEARS = range(-62_135_596_800, 253_402_300_800)  # 1 to 9999, in seconds since 1970
 STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
-LISTS = (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
 
 
 # --- values as JSON has them ---
-
-
-def is_plain(kind: Any) -> bool:
-    """Whether values of an Arrow type are those of JSON: text, whole numbers, lists of them."""
-    if isinstance(kind, pyarrow.BaseExtensionType):
-        return is_plain(kind.storage_type)
-    if any(check(kind) for check in (*LISTS, types.is_dictionary)):
-        return is_plain(kind.value_type)
-    checks = (types.is_null, types.is_boolean, types.is_integer, types.is_floating, *STRINGS)
-    return any(check(kind) for check in checks)
 
 
 def values(array: Any, errors: str = "strict") -> list[Any]:
@@ -61,27 +43,25 @@ def values(array: Any, errors: str = "strict") -> list[Any]:
     if any(check(kind) for check in STRINGS):
         stored = array.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
         return [None if raw is None else _decoded(raw, errors) for raw in stored]
-    if types.is_struct(kind):
-        return _objects(array, errors)
-    if types.is_map(kind) or hasattr(kind, "value_type"):
-        return _lists(array, errors)
-    if types.is_timestamp(kind) or types.is_date(kind):
-        return _moments(array)
-    if types.is_duration(kind):
-        counts = array.cast("int64").to_pylist()
-        return [None if count is None else _duration(count, kind.unit) for count in counts]
-    if types.is_time(kind):
+    if types.is_timestamp(kind):
+        from pyarrow import compute
+
+        zone = "%Ez" if kind.tz else ""
+        array = compute.strftime(array, format=f"%Y-%m-%dT%H:%M:%S{zone}")
+    elif types.is_temporal(kind):
         array = array.cast("string")
     return [_plain(value) for value in array.to_pylist()]
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | int):
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if value is None or isinstance(value, str | int | float):
         return value
-    if isinstance(value, float):
-        return None if math.isnan(value) else value
-    if isinstance(value, Decimal):
-        return format(value, "f")
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
@@ -90,56 +70,6 @@ def _decoded(raw: bytes, errors: str) -> str | bytes:
         return raw.decode(errors=errors)
     except UnicodeDecodeError:
         return raw
-
-
-def _moments(array: Any) -> list[Any]:
-    """Return ISO 8601 of timestamps and dates; without a zone it is local, wherever."""
-    from pyarrow import compute
-
-    form = "%Y-%m-%d"
-    if types.is_date(array.type):
-        array = array.cast(pyarrow.timestamp("s"))
-    else:
-        form += "T%H:%M:%S%Ez" if array.type.tz else "T%H:%M:%S"
-    unit, texts = array.type.unit, compute.strftime(array, format=form).to_pylist()
-    return [
-        text
-        if count is None or count // 10 ** DIGITS[unit] in YEARS
-        else f"{count} {unit} since 1970-01-01"
-        for text, count in zip(texts, array.cast("int64").to_pylist(), strict=True)
-    ]
-
-
-def _duration(count: int, unit: str) -> str:
-    seconds, parts = divmod(abs(count), 10 ** DIGITS[unit])
-    fraction = f".{parts:0{DIGITS[unit]}}".rstrip("0.") if parts else ""
-    return f"{'-' if count < 0 else ''}PT{seconds}{fraction}S"
-
-
-def _objects(array: Any, errors: str) -> list[Any]:
-    names = [field.name for field in array.type]
-    if len({*names}) < len(names):
-        raise ValueError(f"an object has two fields of one name: {', '.join(names)}")
-    columns = [values(column, errors) for column in array.flatten()]
-    return [
-        {name: column[at] for name, column in zip(names, columns, strict=True)} if valid else None
-        for at, valid in enumerate(array.is_valid().to_pylist())
-    ]
-
-
-def _lists(array: Any, errors: str) -> list[Any]:
-    """Return lists, and of maps lists of pairs."""
-    from pyarrow import compute
-
-    pairs = types.is_map(array.type)
-    if pairs:
-        array = array.cast(pyarrow.list_(array.type.field(0)))
-    inner = iter(values(array.flatten(), errors))
-    lists = [
-        None if size is None else list(islice(inner, size))
-        for size in compute.list_value_length(array).to_pylist()
-    ]
-    return [pair and [[*item.values()] for item in pair] for pair in lists] if pairs else lists
 
 
 # --- lists of numbers as NumPy has them, and back ---

@@ -17,13 +17,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from bertcli.errors import OutputError
-from bertcli.files.paths import making, making_alone, refuse_inputs
+from bertcli.files.paths import making, refuse_inputs
 from bertcli.files.system_calls import (
     MOVES_OPEN_FILES,
-    OWNER,
     hold,
     is_at,
     open_folder,
@@ -33,9 +32,7 @@ from bertcli.files.system_calls import (
 )
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-# Ends of hidden names, of a folder that is replaced, and removed: as long as that of one that is
-# made, or a long name would have no room for them.
-OLD, GOING = ".old", ".end"
+OLD = ".old"  # end of the hidden name of a folder that is replaced: as long as ".tmp"
 PATIENCE = 0.2  # seconds; a lock file that others make and remove is tried again
 # A file system without locks, as some on clusters are: work there goes on unguarded.
 UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
@@ -83,7 +80,7 @@ def own_folder(path: Path) -> Iterator[Path]:
             _free(place)
             held = _claimed(place)
         except OSError:  # a living process has it, or was quicker, or nobody can tell
-            place = making_alone(path)
+            place = making(path, os.urandom(4).hex())
             held = _claimed(place)
         yield place
     finally:
@@ -203,11 +200,11 @@ def put_folder(source: Path, target: Path) -> None:
 
 def restore(source: Path, target: Path) -> None:
     """Undo what `put_folder` was killed in, or end it: what it moved away comes back, or goes."""
-    old, going = source.with_suffix(OLD), source.with_suffix(GOING)
-    shutil.rmtree(going, ignore_errors=True)
-    if old.exists():  # what is half removed is never taken for what was there
-        move(old, going if target.exists() else target)
-        shutil.rmtree(going, ignore_errors=True)
+    old = source.with_suffix(OLD)
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    elif old.exists():
+        move(old, target)
 
 
 def sync_files(folder: Path) -> None:
@@ -266,7 +263,7 @@ def _refuse(path: Path, target: Path, ours: Sequence[str], *, overwrite: bool) -
 
 
 @contextmanager
-def locked(path: Path, output: Path, mode: int | None = None) -> Iterator[None]:
+def locked(path: Path, output: Path) -> Iterator[None]:
     """Hold the lock file at ``path`` while the block runs, and remove it afterwards.
 
     Raises OutputError, about ``output``, when a living process holds it. The file that a dead one
@@ -274,8 +271,7 @@ def locked(path: Path, output: Path, mode: int | None = None) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    own: dict[str, Any] = {} if mode is None else {"mode": mode | OWNER}
-    lock = FileLock(path, timeout=PATIENCE, fallback_to_soft=False, **own)
+    lock = FileLock(path, timeout=PATIENCE, fallback_to_soft=False)
     with explained(output):
         try:
             lock.acquire()

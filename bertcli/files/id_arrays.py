@@ -18,22 +18,21 @@ from __future__ import annotations
 
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain, islice, pairwise
-from shutil import copyfileobj
 from typing import IO, Any
 
 from bertcli.errors import InputError, OutputError, counted
-from bertcli.files import safetensors
 from bertcli.files.arrays import (
     BLOCK,
     WIDEST,
+    ArrayParts,
     StoredArray,
-    header_of,
-    npz_archive,
     open_array,
     open_arrays,
+    write_arrays,
 )
 from bertcli.files.tables import NUMERIC, ColumnTable, Row, lines_of
 
@@ -74,10 +73,11 @@ class NumberSpool:
                     "with --truncation when some are too long",
                 )
 
-    def copy_to(self, file: IO[bytes]) -> None:
-        """Write the numbers to a file."""
+    @property
+    def array(self) -> ArrayParts:
+        """The array, to be written."""
         self.file.seek(0)
-        copyfileobj(self.file, file, 1 << 20)
+        return ArrayParts(self.dtype, self.shape, iter(partial(self.file.read, 1 << 20), b""))
 
 
 def ids_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
@@ -124,7 +124,7 @@ def ids_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
                 spool_of(OFFSETS).add(array("q", [0]), 1)
             yield write
             if spools:
-                _put_all(form, file if ragged else _Onward(file), spools)
+                write_arrays(file, form, {name: spool.array for name, spool in spools.items()})
 
     return ids_writer
 
@@ -142,29 +142,6 @@ def _flat(
         elif rows and name in rows[0]:
             numbers = array("q", chain.from_iterable(row[name] for row in rows))
             yield name, numbers, [len(row[name]) for row in rows]
-
-
-class _Onward:
-    """A file that is only ever written on, as a pipe is: /dev/null claims that it can seek."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.write, self.flush = file.write, file.flush
-
-
-def _put_all(form: str, file: Any, spools: Mapping[str, NumberSpool]) -> None:
-    """Write the arrays; to safetensors the widest numbers first, so all are aligned."""
-    if form == "safetensors":
-        order = sorted(spools, key=lambda name: -int(spools[name].dtype[-1]))
-        kinds = {name: safetensors.NAMES[spools[name].dtype] for name in order}
-        file.write(safetensors.header_of({n: (kinds[n], spools[n].shape) for n in order}))
-        for name in order:
-            spools[name].copy_to(file)
-        return
-    with npz_archive(file) if form == "npz" else nullcontext() as member:
-        for name, spool in spools.items():
-            with member(name) if member else nullcontext(file) as place:
-                place.write(header_of(spool.dtype, spool.shape))
-                spool.copy_to(place)
 
 
 Numbered = tuple[int, list[list[int]]]  # the number of the first of some rows, and the rows

@@ -14,12 +14,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import BertcliError, InputError, OutputError
-from bertcli.files.arrays import rows_at_once
 from bertcli.files.streams import unreadable
 from bertcli.files.tables import (
     TYPES,
@@ -85,15 +83,6 @@ class Table:
         """The name of the type of each column."""
         return {field.name: str(field.type) for field in self.schema}
 
-    def check_text(self, name: str) -> None:
-        """Raise InputError for a column of a type that is no text, list or number."""
-        kind = self.schema.field(name).type
-        if not arrow.is_plain(kind):
-            raise InputError(
-                f"{self.path}: column {name!r} is of type {kind}, not text",
-                "name another with --text-field, or cast it to string",
-            )
-
     def columns(
         self, names: Sequence[str], limit: int, large: Large, errors: str = "strict"
     ) -> Iterator[tuple[int, dict[str, list[Any]]]]:
@@ -142,18 +131,8 @@ class Table:
         """Yield columns in batches of at most so many rows, and fewer of long lists and texts."""
         for group in range(self.metadata.num_row_groups):
             row_group = self.metadata.row_group(group)
-            chunks = [
-                chunk
-                for chunk in map(row_group.column, range(row_group.num_columns))
-                if any(f"{chunk.path_in_schema}.".startswith(f"{name}.") for name in names)
-            ]
-            rows = max(1, row_group.num_rows)
-            # However little room equal values take in the file.
-            width = max((chunk.num_values for chunk in chunks), default=0) // rows
-            size = sum(chunk.total_uncompressed_size for chunk in chunks) // rows
-            for first in islice(self.file.iter_batches(8, [group], list(names)), 1):
-                size = max(size, first.nbytes // len(first))  # equal texts are there once
-            step = min(rows_at_once(width, most), max(1, DECODED // max(1, size)))
+            size = row_group.total_byte_size // max(1, row_group.num_rows)
+            step = max(1, min(most, DECODED // max(1, size)))
             yield from self.file.iter_batches(step, row_groups=[group], columns=list(names))
 
 

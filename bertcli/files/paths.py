@@ -5,9 +5,7 @@
 
 No file is both read and written by one run: neither by its name nor through a link. What a run
 writes is the output, first, and the files beside it that it makes and removes. The manifest of
-``out.npy`` is ``out.npy.manifest.json``; where that is longer than a file system takes, the name in
-it is cut and a digest of the whole name takes its place, so that the side files of two outputs
-never meet: ``loooo~5f0c9a1b2c3d.manifest.json``. What opens a door stays out of addresses.
+``out.npy`` is ``out.npy.manifest.json``. What opens a door stays out of addresses.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ def refuse_inputs(inputs: Iterable[str | Path], own: Sequence[Path]) -> None:
     ``-`` is stdin, which may be redirected from a file. Pipes and devices are no matter: nothing of
     theirs is lost.
     """
-    outputs = {_identity(path, None): path for path in reversed(own)}
+    outputs = {*(_identity(path, None) for path in own)} - {None}
     for named in inputs:
-        identity = _identity(named, sys.stdin)
-        if identity and identity in outputs:
-            raise _both(input_name(named), outputs[identity], own[0])
+        if _identity(named, sys.stdin) in outputs:
+            name = input_name(named)
+            raise OutputError(f"{own[0]}: the input {name} would be overwritten", HINT)
 
 
 def refuse_stdout(inputs: Iterable[str | Path]) -> None:
@@ -53,19 +51,6 @@ def refuse_stdout(inputs: Iterable[str | Path]) -> None:
         if stdout and _identity(named, sys.stdin) == stdout:
             name = input_name(named)
             raise OutputError(f"stdout is redirected to {name}, which is also an input", HINT)
-
-
-def _both(named: str, own: Path, output: Path) -> OutputError:
-    if own != output and output.is_dir():
-        return OutputError(f"{output}: the input {named} lies in the output folder", HINT)
-    if own != output:
-        return OutputError(
-            f"{output}: the input {named} is a file that this run writes: {own.name}", HINT
-        )
-    if named == str(output):
-        return OutputError(f"{output}: is both the input and the output", HINT)
-    kind = "folder" if output.is_dir() else "file"
-    return OutputError(f"{output}: the input {named} is the same {kind}", HINT)
 
 
 def _identity(named: str | Path, stream: Any) -> Identity | None:
@@ -80,24 +65,9 @@ def _identity(named: str | Path, stream: Any) -> Identity | None:
     return None
 
 
-LONGEST = 255  # bytes of a name, on the file systems in use
-
-
-def side_name(name: str, end: str) -> str:
-    """Return the name of the side file with this end."""
-    import hashlib
-
-    if _size(name + end) <= LONGEST:
-        return name + end
-
-    mark = f"~{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}"
-    room = LONGEST - _size(mark + end)
-    return os.fsencode(name)[:room].decode("utf-8", "ignore") + mark + end
-
-
 def beside(path: Path, end: str) -> Path:
     """Return the place of the side file with this end."""
-    return path.with_name(side_name(path.name, end))
+    return path.with_name(path.name + end)
 
 
 def manifest_beside(path: Path) -> Path:
@@ -105,18 +75,9 @@ def manifest_beside(path: Path) -> Path:
     return beside(Path(os.path.realpath(path)), ".manifest.json")
 
 
-def making(path: Path) -> Path:
+def making(path: Path, end: str = "bertcli") -> Path:
     """Return the hidden name of what is to become this file or folder."""
-    return path.with_name(side_name(f".{path.name}", ".bertcli.tmp"))
-
-
-def making_alone(path: Path) -> Path:
-    """Return such a name that no other process has."""
-    return path.with_name(side_name(f".{path.name}", f".{os.urandom(4).hex()}.tmp"))
-
-
-def _size(name: str) -> int:
-    return len(os.fsencode(name))
+    return path.with_name(f".{path.name}.{end}.tmp")
 
 
 HIDDEN = "***"

@@ -3,9 +3,6 @@
     for tensor in read_header("model.safetensors"):
         print(tensor.name, tensor.shape)
 
-`safe_open` says neither where a tensor begins nor what is wrong with a header, and takes one of 100
-MB: so the header is read here, before the library is shown a file.
-
 The header is 8 bytes (its length, little-endian), then a JSON object, then the data without gaps.
 Source: https://github.com/huggingface/safetensors, Format. A header that cannot be true of its
 file is an error that says why.
@@ -22,12 +19,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.errors import ModelError
-from bertcli.files.typed_json import BadJsonError, is_text, kind_of, parse, shown
+from bertcli.files.typed_json import BadJsonError, kind_of, parse
 
 if TYPE_CHECKING:
     import numpy as np
 
-LARGEST = 1 << 24  # bytes of a header: those of 100,000 tensors; the library takes 100 MB
 DIMENSIONS = 64  # more than any tensor has
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
@@ -73,8 +69,6 @@ def tensors_in(path: str | Path) -> list[TensorInfo]:
         size = os.fstat(file.fileno()).st_size
         head = file.read(8)
         length = int.from_bytes(head, "little")
-        if length > LARGEST:
-            raise ValueError(f"a header of {length:,} bytes: this is not a safetensors file")
         if not 2 <= length <= size - 8:
             raise ValueError(f"the header has {length:,} bytes, and the file {size:,}")
         raw = file.read(length)
@@ -84,21 +78,16 @@ def tensors_in(path: str | Path) -> list[TensorInfo]:
         raise ValueError(f"the header is not valid JSON: {bad}") from None
     if not isinstance(entries, dict):
         raise ValueError(f"the header: expected a JSON object, found {kind_of(entries)}")
-    for name in entries:
-        if not is_text(name):
-            raise ValueError(f"the header: expected tensor names, found {shown(name)}")
     entries.pop("__metadata__", None)
     at = 8 + length
     tensors = [_tensor(name, entry, at) for name, entry in entries.items()]
     tensors.sort(key=lambda tensor: (tensor.start, tensor.nbytes))
     for tensor in tensors:
         if tensor.start != at:
-            what = "overlaps the one before" if tensor.start < at else "leaves a gap before it"
-            raise ValueError(f"{tensor.name} {what}")
+            raise ValueError(f"{tensor.name} does not begin where the one before it ends")
         at += tensor.nbytes
     if at != size:
-        both = f"the header describes {at:,} bytes, and the file has {size:,}"
-        raise ValueError(f"{both}: it is truncated" if size < at else both)
+        raise ValueError(f"the header describes {at:,} bytes, and the file has {size:,}")
     return tensors
 
 
@@ -106,12 +95,11 @@ def _tensor(name: str, entry: Any, data: int) -> TensorInfo:
     """Check one entry of the header; `data` is where the file's data begin."""
     try:
         dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        numbers = (*shape, start, end)
-        whole = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+        valid = all(type(number) is int and number >= 0 for number in (*shape, start, end))
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{name}: dtype, shape and two data_offsets are expected") from None
-    if not whole or len(shape) > DIMENSIONS:
-        raise ValueError(f"{name}: shape and offsets are not whole numbers from 0")
+        valid = False
+    if not valid:
+        raise ValueError(f"{name}: dtype, shape and two data_offsets are expected")
     if not isinstance(dtype, str) or dtype not in BITS:
         raise ValueError(f"{name}: unknown dtype {dtype!r}; known: {', '.join(BITS)}")
     needed = prod(shape) * BITS[dtype] // 8

@@ -9,8 +9,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
 OWNER = 0o600  # who may always read and write what is not finished
 UNSYNCED = (errno.EACCES, errno.EINVAL, errno.ENOTSUP)  # of folders that one may only write to
 MOVES_OPEN_FILES = os.name == "posix"  # and removes them
-HANGUP = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []
-FROM_TERMINAL = [signal.SIGINT, *HANGUP]  # what a terminal sends to all that it started
-ENDING = [signal.SIGINT, signal.SIGTERM, *HANGUP]  # what asks a run to end
+# What asks a run to end.
+ENDING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
 # --- files ---
@@ -128,37 +126,6 @@ def cores() -> int:
     """Return how many cores this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed else os.cpu_count() or 1
-
-
-def start_tracker() -> None:
-    """Start multiprocessing's tracker, whose own start would end deafness; Windows has none."""
-    if os.name == "posix":
-        from multiprocessing.resource_tracker import ensure_running
-
-        ensure_running()
-
-
-@contextmanager
-def born_deaf() -> Iterator[None]:
-    """Let processes be born deaf to what a terminal sends to them too: their parent ends them.
-
-    One that a Ctrl-C ended while it started was an error, before we heard of the Ctrl-C ourselves.
-    Windows blocks no signals: there the process itself says that it ignores them.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_TERMINAL)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def ignore_terminal() -> None:
-    """Ignore what a terminal sends: whoever started this process ends it."""
-    for number in FROM_TERMINAL:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def on_alarm(heard: Callable[[int, Any], None]) -> None:

@@ -15,18 +15,18 @@ import io
 import os
 import pickle
 import struct
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
 from bertcli.errors import ModelError
-from bertcli.files.arrays import UNREADABLE, ZIP_STORED, BadZipFile, open_zip
+from bertcli.files.arrays import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile
 from bertcli.files.safetensors import BITS, DIMENSIONS, TensorInfo
 from bertcli.files.typed_json import AGAIN, is_text
 
-LARGEST = 1 << 22  # bytes of a pickle, whose objects take up to 90 times as many; BERT's have 60 KB
-ARGUMENTS = 16  # of a call; torch's have 7 at most
+LARGEST = 1 << 22  # bytes of the pickles of an old file; BERT's have 60 KB
 DEPTH = 4  # dicts in dicts; a dict may hold itself
 STORAGES = {
     "FloatStorage": "F32", "DoubleStorage": "F64", "HalfStorage": "F16", "BFloat16Storage": "BF16",
@@ -39,17 +39,9 @@ BROKEN = (*UNREADABLE, pickle.UnpicklingError, LookupError, ValueError, TypeErro
 Regions = Mapping[str, tuple[int, int]]  # key of a storage -> its first byte and its length
 # What the files of state dicts and of trainings name, beside what is torch's own.
 NAMES = {
-    "collections.OrderedDict", "collections.defaultdict", "_codecs.encode",
-    "torch.nn.parameter.Parameter", "torch.serialization._get_layout",
-    *(f"{module}.{name}" for module in ("builtins", "__builtin__") for name in ("set", "complex")),
+    "_codecs.encode", "torch.nn.parameter.Parameter", "torch.serialization._get_layout",
+    "builtins.set", "builtins.complex", "__builtin__.set", "__builtin__.complex",
 }  # fmt: skip
-OPCODES = """
-PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE
-SHORT_BINUNICODE BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES EMPTY_LIST EMPTY_TUPLE TUPLE
-TUPLE1 TUPLE2 TUPLE3 BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET APPEND APPENDS SETITEM SETITEMS
-GLOBAL STACK_GLOBAL BINPERSID
-""".split()  # noqa: SIM905 - a list of names reads best as lines
-CODES = [getattr(pickle, name)[0] for name in OPCODES]
 
 
 class Storage(NamedTuple):
@@ -70,27 +62,46 @@ class Tensor(NamedTuple):
 
 
 class Opaque(NamedTuple):
-    """What is no plain tensor: of interest is only its kind."""
+    """A class or a function, or what it makes: of interest is only its name."""
 
     kind: str
 
+    def __call__(self, *arguments: Any) -> Opaque:
+        """Return what stands for the result of a call."""
+        return self
 
-class Contents(dict[Any, Any]):
-    """A dict of a pickle. A key that is not text is replaced: its hash could take for ever."""
 
-    __slots__ = ()
-    kind = "dict"
+def _tensor(
+    storage: Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *_: Any
+) -> Tensor:
+    return Tensor(storage, offset, shape, strides)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key if type(key) is str else None, value)
+
+def _parameter(tensor: Tensor, *_: Any) -> Tensor:
+    return tensor
+
+
+def _from_type(function: Callable[..., Any], _: Any, arguments: Any, *__: Any) -> Any:
+    return function(*arguments)
+
+
+# What is called in place of what a file names.
+CALLS: dict[str, Callable[..., Any]] = {
+    "collections.OrderedDict": OrderedDict,
+    "collections.defaultdict": defaultdict,
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_parameter_with_state": _parameter,
+    "torch._tensor._rebuild_from_type_v2": _from_type,
+}
 
 
 class PickleReader(pickle._Unpickler):
     """Reads what was saved, with a Tensor for each tensor. ModelError for what asks to run.
 
-    A class or a function is its name alone: nothing is imported, and nothing is called. Python's
-    own reader, not C's: its memo is a dict, where C's has room for the highest number that 16 bytes
-    may ask for, 4 GB; and opcodes that torch does not write can be left out.
+    Nothing is imported, and nothing is called but `CALLS`. Python's own reader, not C's, so that
+    attributes can be passed over.
     """
 
     stack: list[Any]
@@ -100,11 +111,11 @@ class PickleReader(pickle._Unpickler):
         self.path = path
         self.storages: dict[str, Storage] = {}
 
-    def find_class(self, module: str, name: str) -> str:
-        """Return the name of a class or a function."""
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for a class or a function."""
         full = f"{module}.{name}"
-        if module in ("torch", "torch._utils", "torch._tensor") or full in NAMES:
-            return full
+        if full in CALLS or full in NAMES or module in ("torch", "torch._utils", "torch._tensor"):
+            return CALLS.get(full, Opaque(name))
         raise ModelError(
             f"{self.path}: asks to run {full.removeprefix('builtins.')}: refused, and nothing was "
             "run",
@@ -115,46 +126,18 @@ class PickleReader(pickle._Unpickler):
 
     def persistent_load(self, pid: Any) -> Storage:
         """Describe the storage that an id speaks of."""
-        kind, dtype, key, _, numbers, *view = pid
-        if kind != "storage" or type(dtype) is not str or type(key) is not str or any(view):
+        _, dtype, key, _, numbers, *view = pid
+        if any(view):
             raise ValueError("an id that is not of a whole storage")
-        return self.storages.setdefault(key, Storage(dtype.rpartition(".")[2], key, numbers))
-
-    def _dict(self) -> None:
-        self.stack.append(Contents())
-
-    def _reduce(self) -> None:
-        arguments, name = self.stack.pop(), self.stack.pop()
-        self.stack.append(_result(name, arguments))
+        return self.storages.setdefault(key, Storage(dtype.kind, key, numbers))
 
     def _build(self) -> None:
         self.stack.pop()  # attributes, of which no tensor has any
 
     dispatch: ClassVar[dict[int, Any]] = {
-        **{code: pickle._Unpickler.dispatch[code] for code in CODES},
-        pickle.EMPTY_DICT[0]: _dict,
-        pickle.REDUCE[0]: _reduce,
+        **pickle._Unpickler.dispatch,
         pickle.BUILD[0]: _build,
     }
-
-
-def _result(name: Any, arguments: Any) -> Any:
-    """Return what stands for the result of a call."""
-    if type(arguments) is not tuple or len(arguments) > ARGUMENTS:
-        raise ValueError("a call that torch does not write")
-    match name, arguments:
-        case ("collections.OrderedDict", ()) | ("collections.defaultdict", _):
-            return Contents()
-        case "torch._utils._rebuild_tensor" | "torch._utils._rebuild_tensor_v2", _:
-            return Tensor(*arguments[:4])
-        case (
-            "torch._utils._rebuild_parameter" | "torch._utils._rebuild_parameter_with_state",
-            [tensor, *_],
-        ):
-            return tensor
-        case "torch._tensor._rebuild_from_type_v2", [inner, _, inner_arguments, *_]:
-            return _result(inner, inner_arguments)
-    return Opaque("Tensor" if "_rebuild_" in str(name) else str(name).rpartition(".")[2])
 
 
 def read_torch(path: Path, nested: Sequence[str]) -> list[TensorInfo]:
@@ -212,30 +195,16 @@ def _are_counts(values: Any) -> bool:
 
 def _read_zip(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
     """Read a file of torch 1.6 and later."""
-    pickled, regions, size = b"", {}, os.fstat(file.fileno()).st_size
-    with open_zip(path) as archive:
+    pickled, regions = b"", {}
+    with ZipFile(file) as archive:
         for member in archive.infolist():
-            name = member.filename
-            _, _, part = name.partition("/")
-            if part not in ("data.pkl", "byteorder") and not part.startswith("data/"):
-                continue
-            if member.compress_type != ZIP_STORED or member.compress_size != member.file_size:
-                raise BadZipFile(f"{name} is compressed, which torch never does")
+            _, _, part = member.filename.partition("/")
+            if member.compress_type != ZIP_STORED:
+                raise BadZipFile(f"{member.filename} is compressed, which torch never does")
             with archive.open(member) as opened:
-                start = archive.fp.tell() if archive.fp else 0  # behind the member's own header
+                regions[part.removeprefix("data/")] = file.tell(), member.file_size
                 if part == "data.pkl":
-                    if member.file_size > LARGEST:
-                        raise BadZipFile(
-                            f"{name} has {member.file_size:,} bytes, and {LARGEST:,} is the limit"
-                        )
                     pickled = opened.read()
-                elif part == "byteorder" and opened.read(3) == b"big":
-                    raise BadZipFile("its numbers are big-endian")
-            if start + member.file_size > size:
-                raise BadZipFile(f"{name} is truncated")
-            regions[part.removeprefix("data/")] = start, member.file_size
-    if not pickled:
-        raise BadZipFile("there is no data.pkl in the zip")
     return PickleReader(io.BytesIO(pickled), path).load(), regions
 
 
@@ -245,11 +214,9 @@ def _read_old(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
     file.seek(0)
     head = io.BytesIO(file.read(LARGEST))
     readers = [PickleReader(head, path) for _ in range(5)]
-    magic, version, machine, content, keys = (reader.load() for reader in readers)
-    if magic != MAGIC or version != VERSION or not isinstance(machine, dict):
+    magic, version, _, content, keys = (reader.load() for reader in readers)
+    if magic != MAGIC or version != VERSION:
         raise ValueError("it does not begin as torch's files do")
-    if machine.get("little_endian") is False:
-        raise ValueError("its numbers are big-endian")
     regions, at = {}, head.tell()
     for key in keys:
         width = BITS[STORAGES[readers[3].storages[key].kind]] // 8

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import BertcliError, ModelError
 
-DEPTH = 100  # of lists and objects in each other
-LARGEST_FILE = 256 << 20  # bytes; the largest tokenizer.json in use has about 35 MB
 LARGEST_NUMBER = 10**9  # of any count; what is larger is a mistake, and overflows torch's numbers
 MOST = 1.7e308  # of any number: the largest float, nearly
 SHOWN = 60  # characters of a value in a message
@@ -44,47 +42,34 @@ class BadJsonError(ValueError):
     """Why a text is not JSON that can be worked with."""
 
 
-class TooDeepError(BadJsonError):
-    """Lists or objects stand in each other more than DEPTH deep."""
-
-    def __init__(self) -> None:
-        super().__init__("lists or objects are nested too deeply")
-
-
 def parse(text: str | bytes) -> Any:
     """Return the value of a JSON text; NaN and Infinity are read, as Python's own reader does.
 
-    Raises BadJsonError for anything else, also for lists and objects nested more than DEPTH deep
-    and numbers of thousands of digits. Strings may hold half of a surrogate pair: see `is_text`.
+    Raises BadJsonError for anything else, also for lists and objects nested too deeply and numbers
+    of thousands of digits. Strings may hold half of a surrogate pair: see `is_text`.
     """
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as bad:
         place = (
             f"line {bad.lineno}, column {bad.colno}" if bad.lineno > 1 else f"column {bad.colno}"
         )
         raise BadJsonError(f"{bad.msg}, {place}") from None
     except RecursionError:
-        raise TooDeepError from None
+        raise BadJsonError("lists or objects are nested too deeply") from None
     except UnicodeDecodeError as bad:
         raise BadJsonError(f"byte {bad.start} is not valid UTF-8") from None
     except ValueError as bad:  # an integer of more digits than Python converts
         raise BadJsonError(str(bad).partition(";")[0]) from None
-    opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
-    if sum(map(text.count, opening)) > DEPTH and _too_deep(value):  # type: ignore[arg-type]
-        raise TooDeepError
-    return value
 
 
 def parse_lines(texts: Sequence[str]) -> list[Any] | None:
     """Return the values of JSON texts, which are those of `parse`, many at a time.
 
     None where one of them is not JSON, or orjson could read it otherwise: whole numbers of more
-    than 64 bits, NaN, infinity, half of a surrogate pair, deep lists and objects.
+    than 64 bits, NaN, infinity, half of a surrogate pair.
     """
     if MANY_DIGITS in "".join(texts).encode(errors="replace").translate(DIGITS):
-        return None
-    if any(text.count("[") + text.count("{") > DEPTH for text in texts):
         return None
     import orjson  # when there is much to read: it takes its time
 
@@ -112,20 +97,10 @@ def strict(value: Any) -> Any:
     return value
 
 
-def _too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEPTH):
-        lists = [[*value.values()] if isinstance(value, dict) else value for value in level]
-        level = [inner for value in lists if isinstance(value, list) for inner in value]
-        if not level:
-            return False
-    return True
-
-
 def read_bytes(
     path: Path, error: type[BertcliError] = ModelError, hint: str = HINT
 ) -> bytes | None:
-    """Return the contents of a regular file of reasonable size; None when there is no such file.
+    """Return the contents of a regular file; None when there is no such file.
 
     Never waits for a pipe, nor reads a device.
     """
@@ -135,10 +110,8 @@ def read_bytes(
         raise error(f"{path}: {failed.strerror or failed}", hint) from None
 
 
-def is_regular(
-    path: Path, error: type[BertcliError] = ModelError, hint: str = HINT, most: float = LARGEST_FILE
-) -> bool:
-    """Whether there is a file; one that is not regular, or too large, raises ``error``.
+def is_regular(path: Path, error: type[BertcliError] = ModelError, hint: str = HINT) -> bool:
+    """Whether there is a file; one that is not regular raises ``error``.
 
     To be asked before anything opens a file of a model folder: a pipe would be waited for.
     """
@@ -152,8 +125,6 @@ def is_regular(
         raise error(f"{path}: {failed.strerror or failed}", hint) from None
     if not stat.S_ISREG(status.st_mode):
         raise error(f"{path}: not a regular file", hint)
-    if status.st_size > most:
-        raise error(f"{path}: {status.st_size:,} bytes are too many for this kind of file", hint)
     return True
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import suppress
 
@@ -31,38 +30,19 @@ def require_torch(purpose: str) -> None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra to this installation, as that was made."""
-    import re
+    """Return the command that adds an extra to this installation, from where it came."""
     from importlib.metadata import distributions
-    from pathlib import Path
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
 
     from bertcli.files.typed_json import parse
 
     places = [installed.read_text("direct_url.json") for installed in distributions(name="bertcli")]
-    origin = parse(next(filter(None, places), "{}"))
-    url, folder, command = origin.get("url", ""), origin.get("dir_info"), pip_command()
-    receipt = Path(sys.prefix, "uv-receipt.toml")
-    if receipt.exists():  # uv tool replaces the environment: extras it has are named again
-        present = re.search(r'name = "bertcli", extras = \[(.*?)\]', receipt.read_text("utf-8"))
-        names = {extra, *re.findall(r'"(.*?)"', present[1] if present else "")}
-        extra, command = ",".join(sorted(names)), "uv tool install"
-    if folder is None:
-        return f'{command} "bertcli[{extra}]{f" @ {url}" * bool(url)}"'
-    editable = "-e " * folder.get("editable", False)
-    return f'{command} {editable}"{url2pathname(urlsplit(url).path)}[{extra}]"'
+    url = parse(next(filter(None, places), "{}")).get("url", "")
+    return f'{pip_command()} "bertcli[{extra}]{f" @ {url}" * bool(url)}"'
 
 
 def pip_command() -> str:
     """Return the command that installs a package into the environment of this process."""
-    import shutil
     from importlib.util import find_spec
 
-    if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
-        return "pipx runpip bertcli install"
-    if (pip := shutil.which("pip")) and os.path.dirname(pip) == os.path.dirname(sys.executable):
-        return "pip install"
-    if find_spec("pip"):  # an environment that is not activated
-        return f"{sys.executable} -m pip install"
-    return f"uv pip install --python {sys.executable}"
+    python = sys.executable
+    return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"

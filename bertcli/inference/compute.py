@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from glob import glob
-from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from bertcli.errors import UsageError
+from bertcli.files.versions import versions
 
-BUILDS = re.compile(r"^(?:cuda|hip|xpu)\b.*= *'", re.MULTILINE)  # of torch, in torch/version.py
 METAL = "/System/Library/Frameworks/Metal.framework"  # of a Mac
 # What a GPU looks like where there is /proc: on Linux.
 NODES = ("/dev/nvidia*", "/dev/nvhost*", "/dev/nvmap", "/dev/kfd", "/dev/dri/render*", "/dev/dxg")
@@ -27,39 +25,17 @@ def gpu_possible() -> bool:
     """Tell whether torch has to be asked: false is certain, true is not."""
     if os.path.exists(METAL):
         return True
-    return _built_for_gpus() and (not os.path.exists("/proc/self") or any(map(glob, NODES)))
-
-
-def _built_for_gpus() -> bool:
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
+    if versions("torch").get("torch", "+cpu").endswith("+cpu"):
         return False
-    told = os.path.join(os.path.dirname(spec.origin), "version.py")
-    try:
-        with open(told, encoding="utf-8") as file:
-            return bool(BUILDS.search(file.read()))
-    except OSError:
-        return True
-
-
-ARITHMETIC = ("amx", "avx", "asimd", "bf16", "f16c", "fma", "i8mm", "sse4", "sve")
-
-
-def cpu_flags() -> set[str]:
-    """Return what Linux says the CPU can do; nothing elsewhere."""
-    if not os.path.exists("/proc/cpuinfo"):
-        return set()
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith(("flags", "Features")):
-                return set(line.split(":", 1)[1].split())
-    return set()
+    return not os.path.exists("/proc/self") or any(map(glob, NODES))
 
 
 def cpu_features() -> str:
-    """Return the kind of the CPU and those of its flags that arithmetic depends on."""
-    flags = (flag for flag in cpu_flags() if flag.startswith(ARITHMETIC))
-    return " ".join([platform.machine(), *sorted(flags)])
+    """Return the kind of the CPU, and what of it arithmetic depends on, as NumPy sees it."""
+    import numpy as np
+
+    extensions: Any = np.show_config("dicts")
+    return " ".join([platform.machine(), *extensions["SIMD Extensions"].get("found", ())])
 
 
 T = TypeVar("T")
@@ -71,9 +47,9 @@ class Compute:
     """Devices, number format, threads and batch size. None, or auto, leaves the choice to us."""
 
     backend: Backend = "auto"
-    device: str = "auto"  # or a list: a process for each
+    device: str = "auto"  # or a list
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
-    threads: int | None = None  # of all processes together
+    threads: int | None = None
     batch_tokens: int | None = None
 
     @property
@@ -94,8 +70,3 @@ def options_from(cls: type[T], options: Mapping[str, Any], **other: Any) -> T:
         if choices and options.get(name, choices[0]) not in choices:
             raise UsageError(f"unknown {name} {options[name]!r}", f"one of {', '.join(choices)}")
     return cls(**options, **other)
-
-
-def several(names: str, instead: str) -> UsageError:
-    """Return the refusal of a list of devices where one computes."""
-    return UsageError(f"--device {names} names several devices; this command takes one", instead)

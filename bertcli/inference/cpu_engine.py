@@ -23,7 +23,7 @@ import numpy as np
 
 from bertcli.checkpoints.scan import GRAPHS, find_weights, read_config
 from bertcli.checkpoints.weights import Weights, read_weights
-from bertcli.errors import ModelError, UsageError, out_of_memory
+from bertcli.errors import ModelError, UsageError
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import AGAIN
@@ -160,7 +160,7 @@ class CompiledModel(Engine):
         rows: Kept = finish(InGraph(), states, self.spec.reading.counts(batch))
         return lambda: rows
 
-    def facts(self, threads: int) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Return what decides the numbers: threads do not."""
         digests = {}
         if self.graph:
@@ -208,9 +208,7 @@ def open_compiled(spec: ModelSpec, tell: Tell = SILENCE) -> CompiledModel:
     graph = built(OpenvinoNetwork(weights), spec, made)
     try:
         model = core.compile_model(graph, "CPU", settings(dtype, compute.threads))
-    except (RuntimeError, MemoryError) as failed:
-        if out_of_memory(failed):
-            raise OpenvinoError("out of memory: the model itself does not fit") from None
+    except RuntimeError as failed:
         reason = str(failed).strip().splitlines()[-1]
         raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
     return CompiledModel(model, weights, spec, dtype, file)

@@ -10,14 +10,14 @@ opset 20, and of OpenVINO, opset 15.
 
 8-bit integers are what a graph multiplies, by ranges seen in a sample that ships here. NNCF chooses
 the scales, of weights one for each output, of what goes in one for all, and moves the
-differing sizes of inputs into the weights (SmoothQuant). Embeddings are kept in 8 bits as well;
-attention, LayerNorm and sums stay float32.
+differing sizes of inputs into the weights (SmoothQuant). Embeddings and what attention multiplies
+are 8 bits as well; LayerNorm and sums stay float32.
 
-Three things are done beyond its defaults. The few units of a feed-forward block that are far louder
+Two things are done beyond its defaults. The few units of a feed-forward block that are far louder
 than all others, and would set the scale for them, stay float32 (`loud_apart`): nearly all of
 the error came from there. The range of what goes in is all that the sample shows, where NNCF takes
 the mean of the ranges of its texts, and cuts off what is beyond: the worst text is half as far from
-float32. And queries and keys are not rounded, as attention multiplies float32.
+float32.
 """
 
 from __future__ import annotations
@@ -58,6 +58,20 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 VECTORS = "sentence_embedding"  # an output, beside STATES and LOGITS
 
 
+class PaddedBatch(Batch):
+    """A batch whose tokens are all places of the rows: T is B * L."""
+
+    def in_rows(self, x: Node) -> Node:
+        """Return [T, ...] as [B, L, ...]."""
+        width = [size.get_length() for size in list(x.get_partial_shape())[1:]]
+        shape = self.net("Concat", self.net("ShapeOf", self.rows), width, axis=0)
+        return self.net("Reshape", x, shape)
+
+    def packed(self, x: Node) -> Node:
+        """Return what is [B * L, ...] already."""
+        return x
+
+
 def padded_batch(net: OpenvinoNetwork) -> Batch:
     """Make the inputs of a graph as transformers names them: every place in the rows is a token."""
     names = PADDED if net.structure.token_types else PADDED[:2]
@@ -69,7 +83,7 @@ def padded_batch(net: OpenvinoNetwork) -> Batch:
     places = net("Range", 0, net("ReduceProd", sizes, [0]), 1)
     rows, lengths = net("Reshape", places, sizes), net("ReduceSum", inputs[1], [1])
     firsts = net("Gather", rows, 0, 1)
-    batch = Batch(net, ids, types, places, rows, lengths, firsts, extra=None, blanks=False)
+    batch = PaddedBatch(net, ids, types, places, rows, lengths, firsts, extra=None)
     batch.real = net("NotEqual", inputs[1], 0)  # also where the padding stands in front
     return batch
 
@@ -338,7 +352,7 @@ def quantized(library: Any, graph: Any, sample: Sequence[LaidOut]) -> Any:
             model_type=library.ModelType.TRANSFORMER,
             subset_size=len(sample),
             ignored_scope=library.IgnoredScope(
-                types=["ScaledDotProductAttention", "Divide"],
+                types=["Divide"],
                 patterns=[f".*{LOUD}.*"],
                 validate=False,
             ),

@@ -260,7 +260,6 @@ class Batch:
     lengths: Node  # [B]
     read: Node  # [n]
     extra: Node | None  # [tables, T]
-    blanks: bool  # whether what no token attends to is 0, and attends to nothing
 
     @cached_property
     def row(self) -> Node:
@@ -278,20 +277,6 @@ class Batch:
     def real(self) -> Node:
         """Whether a token that others attend to stands in a row there, [B, L]."""
         return self.net("Less", self.row, self.net("Unsqueeze", self.lengths, 1))
-
-    @cached_property
-    def filled(self) -> Node:
-        """Whether any token stands in a row there, [B, L]: behind the end is the first again."""
-        ahead = self.net("NotEqual", self.rows, self.net("Gather", self.rows, [0], 1))
-        return self.net("LogicalOr", ahead, self.net("Equal", self.row, 0))
-
-    def blanked(self, x: Node) -> Node:
-        """Return states [1, T, hidden], those of tokens that no other attends to as 0."""
-        if not self.blanks:
-            return x
-        real = self.net("Reshape", self.real, [-1])
-        real = self.packed(real)
-        return self.net("Select", self.net("Unsqueeze", real, [0, 2]), x, 0.0)
 
     def in_rows(self, x: Node) -> Node:
         """Return what tokens have, [T, ...], where they stand in the rows, [B, L, ...]."""
@@ -370,12 +355,7 @@ def attention_bias(
         if reach is not None:
             close = net("LessEqual", net("Abs", batch.apart), reach)
             seen = net("LogicalAnd", seen, close)
-        if not batch.blanks:
-            return net("Select", seen, distances, HIDDEN)
-        hidden = net("Select", net("Unsqueeze", batch.filled, [1, 2]), HIDDEN, 2 * HIDDEN)
-        # Tokens that attend to nothing take the mean of all.
-        seen = net("LogicalAnd", seen, net("Unsqueeze", batch.real, [1, 3]))
-        return net("Select", seen, distances, hidden)
+        return net("Select", seen, distances, HIDDEN)
 
     return net.once(("bias", key, reach), make)
 
@@ -535,7 +515,7 @@ def convolved(
     mixed = net("Reshape", net("Transpose", mixed, [0, 2, 1]), [-1, len(weight)])
     mixed = net("Add", batch.packed(mixed), net.weight(f"{name}.conv.bias"))
     mixed = net("Unsqueeze", activated(net, mixed, beside.activation), 0)
-    return batch.blanked(layer_norm(net, net("Add", after, mixed), f"{name}.LayerNorm"))
+    return layer_norm(net, net("Add", after, mixed), f"{name}.LayerNorm")
 
 
 def states(net: OpenvinoNetwork, batch: Batch, layers: Sequence[int]) -> list[Node]:
@@ -544,7 +524,7 @@ def states(net: OpenvinoNetwork, batch: Batch, layers: Sequence[int]) -> list[No
     Layers above the last one that is asked for are not run.
     """
     order = net.structure.layer_groups or range(net.config.num_hidden_layers)
-    x, beside = batch.blanked(embeddings(net, batch)), net.structure.convolution
+    x, beside = embeddings(net, batch), net.structure.convolution
     of_layers = [x]
     for place in range(max(layers)):
         whole, x = x, encoder_layer(net, batch, order[place], x)
@@ -640,8 +620,7 @@ def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Stored | None = None) -
     ids, types = (net("Unsqueeze", inputs.pop(name), 0) for name in ("ids", "types"))
     # As one text, [1, T]: of two axes, 8-bit products without a bias came out wrong (OpenVINO
     # 2026.4, ModernBERT).
-    blanks = reading.idle is not None and net.structure.blank_padding
-    batch = Batch(net, ids, types, **{"extra": None, **inputs}, blanks=blanks)
+    batch = Batch(net, ids, types, **{"extra": None, **inputs})
     if stored:
         x = stored(net, batch)
         if spec.kind != "BertModel" and (reading.first or reading.mean):  # logits of texts

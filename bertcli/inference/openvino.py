@@ -20,8 +20,9 @@ SETTINGS = {  # of every compiled model
 }
 # How much is kept that was prepared for the shape of a batch: each window of texts has new shapes.
 # Otherwise the engine keeps 5,000 such things and its kernels 1,024, and half a gigabyte fills up.
-KEPT = {"CPU_RUNTIME_CACHE_CAPACITY": "64"}
-KEPT_KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+# With fewer than these, those of 8 bits are prepared anew for each window.
+KEPT = {"CPU_RUNTIME_CACHE_CAPACITY": "256"}
+KEPT_KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 NAME = "openvino"
 HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}  # of what is no 8-bit product
 CORE = "openvino._pyopenvino"

@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, chain
 from pathlib import Path
-from threading import RLock
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,8 @@ from bertcli.tokenizing.columns import EXTRA, Encoded, TokenBlock
 from bertcli.tokenizing.ragged import offsets_of, spans
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from numpy.typing import NDArray
 
     Places = NDArray[np.int64]
@@ -133,7 +135,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What is to be opened. The processes of a pool are sent it as it is."""
+    """What is to be opened."""
 
     folder: Path  # with config.json in it
     compute: Compute = field(default_factory=Compute)
@@ -142,12 +144,11 @@ class ModelSpec:
     pooler: bool | None = None  # of a BertModel: None is yes if there are weights for it
     parse_special: bool = True
     extra: bool = False  # whether ids of extra embeddings come with the tokens
-    one_device: bool = False  # whether there may be no process per device
 
 
 # the model, packed states [T, D] of texts of these lengths (tokens that are read, so 1 each when
 # `Reading.first`) -> what is kept of them, one array per text; arrays of the library that the model
-# computes with, torch or NumPy. It is sent to other processes: a function or a frozen record.
+# computes with, torch or NumPy.
 Finish = Callable[[Any, Any, Sequence[int]], Any]
 
 # What is kept of texts, in their order: [B, D...], or where they have several vectors, [L, D...]
@@ -162,11 +163,19 @@ Work = Generator[Ran, None, Kept]
 Arriving = Callable[[], Kept]
 
 
-class Device(ABC):
-    """Whatever runs a batch: a model in this process, or another process that has one."""
+class Engine(ABC):
+    """A model that is open on a device."""
 
+    backend: Backend = "auto"
+    config: BertConfig
     where: str = "cpu"  # for messages
+    places: tuple[str, ...] = ("cpu",)  # all devices that are named for it
+    threads = 1
+    budget = 0  # tokens of a batch
     depth = 1  # batches that it holds: one runs, the next one is there when it is done
+    # Whether a vector depends on its text alone, to the last bit: in any batch, order and number
+    # of threads.
+    same_bits = True
 
     @abstractmethod
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
@@ -179,157 +188,93 @@ class Device(ABC):
     def free(self) -> None:  # noqa: B027 - most keep nothing
         """Give back what is kept for later batches, as memory ran out."""
 
-    def close(self) -> None:  # noqa: B027 - most end with the program
-        """End now."""
-
-
-class Engine(Device):
-    """A model that is open in this process."""
-
-    backend: Backend = "auto"
-    config: BertConfig
-    places: tuple[str, ...] = ("cpu",)  # all devices that are named for it
-    threads = 1  # of all devices together
-    budget = 0  # tokens of a batch
-    # Whether a vector depends on its text alone, to the last bit: in any batch, order and number
-    # of threads.
-    same_bits = True
-
     @abstractmethod
-    def facts(self, threads: int) -> dict[str, Any]:
-        """Return what decides the numbers, where each device has so many threads; for manifests."""
-
-
-@dataclass(eq=False)
-class TextsOfRun:
-    """The texts of a run, and what is kept of each, batch by batch."""
-
-    texts: Tokens
-    finish: Finish
-    rows: list[Places] = field(default_factory=list)  # the numbers of the texts of each batch
-    vectors: list[Kept] = field(default_factory=list)
-    left: int = 0  # texts that are not done
-
-    def keep(self, rows: Places, vectors: Kept) -> Ran:
-        """Take in what is kept of the texts with these numbers, and return the step."""
-        self.rows.append(rows)
-        self.vectors.append(vectors)
-        self.left -= len(rows)
-        return Ran(len(rows), int(self.texts.lengths[rows].sum()))
-
-    @property
-    def kept(self) -> Kept:
-        """What was kept, in the order of the texts."""
-        if not self.rows:
-            return []
-        order = np.argsort(np.concatenate(self.rows))
-        if isinstance(self.vectors[0], np.ndarray):
-            return np.concatenate(self.vectors)[order]
-        vectors = [*chain.from_iterable(self.vectors)]
-        return [vectors[at] for at in order]
-
-
-Batched = tuple[TextsOfRun, "Places"]  # texts of a run, by their numbers
+    def facts(self) -> dict[str, Any]:
+        """Return what decides the numbers, for manifests."""
 
 
 class Runner:
     """Runs texts in batches on devices that hold the same model.
 
-        texts -> batches -> as many at each device as it holds -> vectors, in the order of the texts
+        texts -> batches -> whichever device is free -> vectors, in the order of the texts
 
     What is in a batch is settled before a device takes it: so vectors do not depend on how fast
-    devices are, nor on their number. ``budget``, the tokens of a batch, shrinks when memory runs
-    out.
+    devices are, nor on their number. A CPU runs a batch when it is waited for; where there are
+    GPUs, or several devices, threads have them begin all. ``budget``, the tokens of a batch,
+    shrinks when memory runs out.
     """
 
-    def __init__(self, devices: Sequence[Device], budget: int) -> None:
+    def __init__(self, devices: Sequence[Engine], budget: int) -> None:
         self.devices, self.budget = devices, budget
-        self.waiting: deque[Batched] = deque()
-        self.held: deque[tuple[Device, Batched, Arriving]] = deque()
-        self.lock = RLock()  # threads of a program may share a model
+        self.free: SimpleQueue[Engine] = SimpleQueue()
+        for device in devices:
+            self.free.put(device)
+        self.threads: ThreadPoolExecutor | None = None
+        if (places := sum(device.depth for device in devices)) > 1:
+            from concurrent.futures import ThreadPoolExecutor  # a late import
 
-    @property
-    def busy(self) -> bool:
-        """Whether nothing is gained by giving it more work now."""
-        return self.devices[0].depth == 1 or len(self.waiting) >= len(self.devices)
+            self.threads = ThreadPoolExecutor(places)
 
     def run(self, texts: Tokens, finish: Finish) -> Work:
-        """Begin batches, as many as devices hold; what is returned runs and waits for all."""
-        run = TextsOfRun(texts, finish, left=len(texts))
-        with self.lock:
-            parts = self.devices[0].batches(texts, self.budget)
-            self.waiting.extend((run, rows) for rows in parts)
-            if self.devices[0].depth > 1:
-                self._hand_out()
-        return self._wait(run)
+        """Begin batches, where threads run them; what is returned waits for all."""
+        return self._wait(texts, finish, self._begin(texts, finish, np.arange(len(texts))))
 
-    def _wait(self, run: TextsOfRun) -> Work:
+    def _begin(self, texts: Tokens, finish: Finish, rows: Places) -> deque[tuple[Places, Arriving]]:
+        """Divide texts into batches, and return what waits for each."""
+        begun: deque[tuple[Places, Arriving]] = deque()
+        for part in self.devices[0].batches(texts.take(rows), self.budget):
+            job = partial(self._batch, texts, finish, rows[part])
+            begun.append((rows[part], self.threads.submit(job).result if self.threads else job))
+        return begun
+
+    def _batch(self, texts: Tokens, finish: Finish, rows: Places) -> Kept:
+        """Run a batch on a device that is free, which may take the next one before this is here."""
+        device = self.free.get()
         try:
-            while run.left:
-                with self.lock:
-                    step = self._step()
-                if step:
-                    yield step
-            return run.kept
+            arriving = device.begin(texts.take(rows), finish)
         finally:
-            if run.left:
-                with self.lock:
-                    self.waiting = deque(batch for batch in self.waiting if batch[0] is not run)
+            self.free.put(device)
+        return arriving()
 
-    def _step(self) -> Ran | None:
-        """Wait for the batch that was begun first, of whatever run; or halve what is too large."""
-        self._hand_out()
-        if self.held:
-            _, (run, rows), arriving = self.held.popleft()
+    def _wait(self, texts: Tokens, finish: Finish, begun: deque[tuple[Places, Arriving]]) -> Work:
+        batches, vectors = [], []
+        while begun:
+            rows, arriving = begun.popleft()
             try:
-                return run.keep(rows, arriving())
-            except (RuntimeError, MemoryError) as failed:  # of another process
-                if not out_of_memory(failed):
-                    raise
-                self.waiting.appendleft((run, rows))
-        return Ran(warning=self._shrink()) if self.waiting else None
-
-    def _hand_out(self) -> None:
-        """Begin batches; one that does not fit into memory waits until there is more."""
-        while self.waiting:
-            load = [sum(device is at for at, *_ in self.held) for device in self.devices]
-            device = self.devices[load.index(min(load))]
-            if min(load) >= device.depth:
-                return
-            run, rows = batch = self.waiting.popleft()
-            try:
-                arriving = device.begin(run.texts.take(rows), run.finish)
+                vectors.append(arriving())
             except (RuntimeError, MemoryError) as failed:
                 if not out_of_memory(failed):
                     raise
-                self.waiting.appendleft(batch)
-                return
-            self.held.append((device, batch, arriving))
+                yield Ran(warning=self._shrink(texts.lengths[rows]))
+                begun.extendleft(reversed(self._begin(texts, finish, rows)))
+                continue
+            batches.append(rows)
+            yield Ran(len(rows), int(texts.lengths[rows].sum()))
+        if not batches:
+            return []
+        order = np.argsort(np.concatenate(batches))
+        if isinstance(vectors[0], np.ndarray):
+            return np.concatenate(vectors)[order]
+        of_texts = [*chain.from_iterable(vectors)]
+        return [of_texts[at] for at in order]
 
-    def _shrink(self) -> str:
-        """Halve what waits after memory ran out, and return a warning.
+    def _shrink(self, lengths: Places) -> str:
+        """Halve batches after memory ran out with texts of these lengths, and return a warning.
 
         Raises BertcliError when one text alone is too much.
         """
-        device = self.devices[0]
-        if len(self.waiting[0][1]) == 1:
+        where = self.devices[0].where
+        if len(lengths) == 1:
             raise BertcliError(
-                f"out of memory on {device.where} with a batch of {self.budget} tokens",
+                f"out of memory on {where} with a batch of {self.budget} tokens",
                 "use a smaller --max-length, another --device, or a smaller model",
             )
-        self.budget //= 2
-        device.free()
-        self.waiting = deque(
-            (run, rows[part])
-            for run, rows in self.waiting
-            for part in device.batches(run.texts.take(rows), self.budget)
-        )
-        return f"out of memory on {device.where}: batches of {self.budget} tokens from here on"
-
-    def close(self) -> None:
-        """End the processes of devices now, and not with the program."""
         for device in self.devices:
-            device.close()
+            device.free()
+        if len(lengths) * int(lengths.max()) > self.budget:
+            return ""  # it was begun before another one was too large
+        self.budget //= 2
+        return f"out of memory on {where}: batches of {self.budget} tokens from here on"
 
 
 def batches(lengths: Places, budget: int) -> Iterator[Places]:

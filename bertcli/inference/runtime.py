@@ -11,17 +11,15 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.files.versions import install_command, require_torch
-from bertcli.inference.compute import gpu_possible, several
+from bertcli.inference.compute import gpu_possible
 from bertcli.inference.openvino import OpenvinoError, openvino_installed
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Engine, ModelSpec, Runner
@@ -38,19 +36,20 @@ class Runtime:
 
     spec: ModelSpec
     tokenizer: Tokenizer
-    config: BertConfig
+    engine: Engine  # the first of the runner's
     runner: Runner
-    devices: tuple[str, ...]
-    threads: int  # of all processes together
-    facts: Callable[[], dict[str, Any]]  # what decides the numbers, for manifests
-    same_bits: bool  # as in `Engine`
+
+    @property
+    def config(self) -> BertConfig:
+        """The config of the model."""
+        return self.engine.config
 
 
 # --- opening ---
 
 
 def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) -> Runtime:
-    """Open a model with the engine that is asked for, in a process for each device that is named.
+    """Open a model with the engine that is asked for, on each device that is named.
 
     Raises ModelError for a folder that is not a whole model of this kind, UsageError for a choice
     that this model or this machine cannot follow.
@@ -61,25 +60,15 @@ def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) ->
         engine: Engine = open_static(spec, tokenizer)
     else:
         engine = open_engine(spec, tell)
-    places = engine.places
-    if spec.one_device and len(places) > 1:
-        raise several(spec.compute.device, "name one of them")
-    runner, share = Runner([engine], engine.budget), max(1, engine.threads // len(places))
-    if len(places) > 1:
-        from bertcli.inference.pool import process_runner  # with multiprocessing: a late import
-
-        chosen = replace(spec.compute, backend=engine.backend, threads=share)
-        specs = [replace(spec, compute=replace(chosen, device=place)) for place in places]
-        openers = [partial(open_engine, spec_there) for spec_there in specs]
-        runner = process_runner([*zip(places, openers, strict=True)], engine.budget)
-    facts = partial(engine.facts, share)
-    return Runtime(
-        spec, tokenizer, engine.config, runner, places, engine.threads, facts, engine.same_bits
-    )
+    engines = [engine]
+    for place in engine.places[1:]:
+        compute = replace(spec.compute, backend=engine.backend, device=place)
+        engines.append(open_engine(replace(spec, compute=compute)))
+    return Runtime(spec, tokenizer, engine, Runner(engines, engine.budget))
 
 
 def open_engine(spec: ModelSpec, tell: Tell = SILENCE) -> Engine:
-    """Open a model in this process; no other engine is imported. Errors as of `open_runtime`.
+    """Open a model on the first device that is named. Errors as of `open_runtime`.
 
     auto is OpenVINO on a CPU, where it is installed and can do what is asked, else torch.
     """
@@ -185,8 +174,7 @@ def fit_tokenizer(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> Non
         token, index = beyond
         raise ModelError(
             f"{folder}: token {token!r} has id {index}, but the model has "
-            f"{config.vocab_size} word embeddings; its tokenizer has "
-            f"{len(tokenizer)} tokens",
+            f"{config.vocab_size} word embeddings",
             "resize the model's embeddings and save it again, or remove the added tokens",
         )
     tokenizer.reads_types = "token_type_ids" in tokenizer.model_inputs

@@ -124,7 +124,7 @@ class StaticEngine(Engine):
         vectors: Kept = self.table.means(ids, offsets) if self.table else nothing
         return lambda: vectors
 
-    def facts(self, threads: int) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Return what decides the numbers."""
         drops = {"drops_unknown": self.dropped is not None} if self.table else {}
         return {

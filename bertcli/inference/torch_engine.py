@@ -8,8 +8,7 @@ only where it is read: the next batch runs in the meantime.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,11 +20,11 @@ from torch import Tensor
 from bertcli.checkpoints import load as checkpoint
 from bertcli.checkpoints.comparison import LoadReport
 from bertcli.checkpoints.load import M, Place
-from bertcli.errors import BertcliError, UsageError, called_from_python, out_of_memory
+from bertcli.errors import UsageError, called_from_python
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
-from bertcli.inference.compute import Backend, cpu_flags, several
+from bertcli.inference.compute import Backend
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens, batches
+from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens
 from bertcli.models.attention import Varlen, varlen
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
@@ -54,11 +53,9 @@ def load(
     The class is the one that its config.json names first, or ``cls``. The other arguments and the
     errors are those of `bertcli.checkpoints.load.load`.
     """
-    folder = Path(name)
-    if isinstance(name, str):
-        folder = Path(os.path.expanduser(name))
-        if not folder.is_dir():
-            folder = find_model(name, files=MODEL_FILES, revision=revision, offline=offline).path
+    folder = Path(name).expanduser()
+    if isinstance(name, str) and not folder.is_dir():
+        folder = find_model(name, files=MODEL_FILES, revision=revision, offline=offline).path
     return checkpoint.load(
         folder, cls, pooler=pooler, device=device, dtype=dtype, fresh=fresh, labels=labels
     )
@@ -109,20 +106,14 @@ def dtype_of(name: str) -> torch.dtype:
 
 def slow(dtype: torch.dtype, device: torch.device) -> str:
     """Return why a format is slow on a device; an empty string when it is not."""
-    if device.type != "cpu":
-        return ""
-    if dtype == torch.float16:
-        return "float16 is slow on a CPU; bfloat16 may be faster"
-    flags = cpu_flags()
-    if dtype == torch.bfloat16 and flags and not flags & {"avx512_bf16", "amx_bf16"}:
-        return "this CPU has no bfloat16 arithmetic: expect it to be slower than float32"
-    return ""
+    half = device.type == "cpu" and dtype.itemsize < 4
+    return "half precision may be slower than float32 on a CPU" if half else ""
 
 
 def refuse_several(names: str, instead: str) -> None:
     """Raise UsageError where one device computes and a list is named."""
     if len(devices(names)) > 1:
-        raise several(names, instead)
+        raise UsageError(f"--device {names} names several devices; this takes one", instead)
 
 
 def use_threads(count: int | None) -> int:
@@ -138,7 +129,7 @@ CPU = torch.device("cpu")
 
 
 class Encoder(Engine):
-    """A model on a device, run by this process."""
+    """A model on a device."""
 
     backend: Backend = "torch"
     same_bits = False
@@ -156,18 +147,6 @@ class Encoder(Engine):
         self.config, self.where, self.on_cuda = self.bert.config, str(device), device.type == "cuda"
         self.depth = 2 if self.on_cuda else 1
         self.layers = reading.indices(self.config.depth)
-
-    def batches(self, texts: Tokens, budget: int) -> Iterable[Places]:
-        """Yield texts of similar length.
-
-        Idle tokens of a DeBERTa attend to the whole row, where padding would change them.
-        """
-        if self.reading.idle is None or not self.config.structure.blank_padding:
-            yield from batches(texts.lengths, budget)
-            return
-        for length in np.unique(texts.lengths):
-            alike = np.flatnonzero(texts.lengths == length)
-            yield from (alike[part] for part in batches(texts.lengths[alike], budget))
 
     @torch.inference_mode()
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
@@ -241,7 +220,7 @@ class Encoder(Engine):
         if self.on_cuda:
             torch.cuda.empty_cache()
 
-    def facts(self, threads: int) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Return what decides the numbers; devices of a kind give the same."""
         return {
             "backend": self.backend,
@@ -249,7 +228,7 @@ class Encoder(Engine):
             "kernel": "varlen" if self.varlen else "padded",
             "device": self.device.type,
             # where they compute: the last bits of a sum depend on them
-            "threads": threads if self.device.type == "cpu" else None,
+            "threads": self.threads if self.device.type == "cpu" else None,
             "batch_tokens": self.budget,
         }
 
@@ -263,61 +242,43 @@ def combined(states: Sequence[Tensor], how: str) -> Tensor:
 
 
 def open_torch(spec: ModelSpec, tell: Tell = SILENCE) -> Encoder:
-    """Load a model onto a device, or into memory where several are named: to see that it runs.
+    """Load a model onto a device, the first of those that are named.
 
     Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
     choice that this model or this machine cannot follow.
     """
     compute, threads = spec.compute, use_threads(spec.compute.threads)
     places, dtype = devices(compute.device), dtype_of(compute.dtype)
-    if len({place.type for place in places}) > 1:
-        raise UsageError(
-            f"--device {compute.device} names devices of several kinds",
-            "their results differ in the last digits; name devices of one kind",
-        )
     device = places[0]
     if message := slow(dtype, device):
         tell.warn(message)
-    model, _ = checkpoint.load(
-        spec.folder, ARCHITECTURES[spec.kind], pooler=spec.pooler, dtype=dtype
-    )
-    try:
-        model.to(device if len(places) == 1 else "cpu")
-    except (RuntimeError, MemoryError) as failed:
-        if not out_of_memory(failed):
-            raise
-        raise BertcliError(
-            f"out of memory on {device}: the model itself does not fit",
-            "use another --device, --dtype bfloat16, or a smaller model",
-        ) from None
+    kind = ARCHITECTURES[spec.kind]
+    model, _ = checkpoint.load(spec.folder, kind, pooler=spec.pooler, device=device, dtype=dtype)
     encoder = Encoder(model, spec.reading, device)
     encoder.places, encoder.threads = tuple(map(str, places)), threads
     # Few enough for a CPU's cache, or many for a GPU.
     encoder.budget = compute.batch_tokens or (4096 if device.type == "cpu" else 1 << 16)
     if encoder.on_cuda:
-        encoder.varlen, reason = varlen_kernel(encoder.bert, device)
-        layout = f"padded ({reason})" if reason else "varlen, without padding"
-        tell.detail(f"attention: {layout}")
+        encoder.varlen = varlen_kernel(encoder.bert, device)
     return encoder
 
 
-def varlen_kernel(model: BertModel, device: torch.device) -> tuple[Varlen | None, str]:
-    """Return torch's kernel for packed texts; or None, and why this model cannot run with it."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None, f"torch {torch.__version__} does not have it"
+def varlen_kernel(model: BertModel, device: torch.device) -> Varlen | None:
+    """Return torch's kernel for packed texts; None where it cannot run this model.
+
+    It computes in half precision, and cannot add to the scores.
+    """
     dtype = model.embeddings.word_embeddings.weight.dtype
-    if dtype.itemsize != 2:
-        return None, f"varlen computes in half precision, not in {str(dtype)[6:]}"
     distances = (layer.attention.self.distance_embedding for layer in model.encoder.layer)
-    if model.config.is_decoder or any(type(distance) is not NoDistance for distance in distances):
-        return None, "varlen cannot add to the scores"
+    plain = all(type(distance) is NoDistance for distance in distances)
+    if dtype.itemsize != 2 or model.config.is_decoder or not plain:
+        return None
     x = torch.zeros(1, 1, model.config.head_size, dtype=dtype, device=device)
     bounds = torch.arange(2, dtype=torch.int32, device=device)
-    run = cast("Varlen", varlen_attn)  # which returns more only where that is asked for
     try:
-        run(x, x, x, bounds, bounds, 1, 1)
-    except (RuntimeError, ValueError, TypeError) as failed:
-        return None, f"varlen failed: {str(failed).partition(chr(10))[0]}"
-    return run, ""
+        from torch.nn.attention.varlen import varlen_attn
+
+        varlen_attn(x, x, x, bounds, bounds, 1, 1)
+    except (ImportError, RuntimeError, ValueError, TypeError):
+        return None
+    return cast("Varlen", varlen_attn)  # which returns more only where that is asked for

@@ -7,7 +7,7 @@ A missing part of a folder is a warning in the report, a broken one is an error.
 folder, one without an encoder too, or any in one line; `vector_file` a file. Two things load the
 model: `verify`, which checks that all is sound, and `attention`, which looks at texts and has their
 maps as numbers, as a page and as figures. `drawing` readies matplotlib, also for the curves of a
-training, and has the colours of weights. Begin with `folder`.
+training. Begin with `folder`.
 """
 
 from bertcli.inspection.folder import FolderReport, inspect_folder, tokenizer_details

@@ -3,8 +3,7 @@
 `look` runs the model, which needs torch. `picture` makes the contents of a file. html is a page to
 explore it, one self-contained file that makes no request: page.html, filled with page.css, page.js
 and the data; a rule in it forbids every request. svg, png and pdf are drawn with matplotlib: one
-map, or many, layers below each other and heads side by side, with tokens at the outer maps only.
-Lengths there are pixels at 96 to the inch; every cell is a whole number of them.
+map, or many, layers below each other and heads side by side.
 """
 
 from __future__ import annotations
@@ -19,25 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import model_files
-from bertcli.errors import InputError, ModelError, OutputError, UsageError
+from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.files.paths import refuse_inputs
 from bertcli.files.printable import printable
 from bertcli.files.versions import require_torch
 from bertcli.files.writers import open_output
-from bertcli.inspection.drawing import (
-    FAINT,
-    INK,
-    SENTENCES,
-    STEPS,
-    TICKS,
-    drawing,
-    encode,
-    hexadecimal,
-    ramp,
-    require_matplotlib,
-    shades,
-    without_glyph,
-)
+from bertcli.inspection.drawing import FAINT, INK, SENTENCES, drawing, encode
 from bertcli.inspection.folder import FolderReport
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
@@ -46,11 +32,9 @@ from bertcli.tokenizing.extra_columns import ExtraColumns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from matplotlib.transforms import Bbox
 
 DRAWN = ("svg", "png", "pdf")  # with matplotlib
 PICTURES = ("html", *DRAWN, "json", "npz")
-LARGEST = 20_000_000  # weights in a page: about 50 MB, which a browser still opens in seconds
 SCALE = 10_000  # a page has weights as whole numbers out of this: four decimals
 MEAN = "mean"  # of all heads, in place of a head's number
 
@@ -161,34 +145,17 @@ def picture(texts: Sequence[AttentionMaps], form: str) -> bytes:
             return file.getvalue()
     (maps,) = texts
     with drawing():
-        figure, box = _figure(maps)
-        return encode(figure, form, f"Attention of {maps.model}", box)
+        return encode(_figure(maps), form, f"Attention of {maps.model}")
 
 
 def page(texts: Sequence[AttentionMaps]) -> bytes:
-    """Return a page of one text or several. UsageError when it is too large for a browser."""
+    """Return a page of one text or several."""
     from html import escape
     from importlib.resources import files
     from string import Template
 
-    numbers = sum(maps.count * len(maps.tokens) ** 2 for maps in texts)
-    if numbers > LARGEST:
-        count = sum(maps.count for maps in texts)
-        tokens = max(len(maps.tokens) for maps in texts)
-        raise UsageError(
-            f"{count} {'map' if count == 1 else 'maps'} of {tokens} tokens "
-            f"have {numbers:,} weights: too many for a page",
-            "choose fewer --layers or --heads",
-        )
-    look = {
-        "light": [*map(hexadecimal, ramp())],
-        "dark": [*map(hexadecimal, ramp(dark=True))],
-        "steps": STEPS,
-        "ticks": TICKS,
-        "sentences": SENTENCES,
-    }
     rows = [maps.rounded() for maps in texts]
-    content = {"texts": rows, "modelLayers": texts[0].layers, "look": look}
+    content = {"texts": rows, "modelLayers": texts[0].layers}
     data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     # Safe inside a script element, whatever the tokens are.
     for character in "<\u2028\u2029":
@@ -204,76 +171,45 @@ def page(texts: Sequence[AttentionMaps]) -> bytes:
 
 # --- drawn with matplotlib ---
 
-INCH, POINT = 96, 0.75  # pixels to the inch; points to the pixel
-LARGEST_CELL, SMALLEST_LABELLED = 26, 8
-WIDTH = 1200  # of all maps together, if their cells are not too small or too large for it
-GAP, TITLE_GAP = 14, 36  # between maps side by side, and below each other
-LABEL_GAP = 8  # between a map and its tokens, with the strip of the sentence inside
-LEGEND, LEGEND_WIDTH, LEGEND_HEIGHT = 40, 220, 9
-LEGEND_TEXT = "attention weight,\nfrom row to column"
-IMAGE = 400  # pixels of the image of a map: some viewers blur smaller ones
+LEGEND = "attention weight, from row to column"
+SIDE, WORD = 2.5, 0.2  # inches of a map at most, and of a token
 
 
-def _figure(maps: AttentionMaps) -> tuple[Figure, Bbox]:
-    """Draw the maps of a layer side by side, or of one layer four in a row; return their box too.
-
-    The figure is what the maps cover: titles, tokens and the legend are around it, in the box.
-    """
-    import numpy
+def _figure(maps: AttentionMaps) -> Figure:
+    """Draw the maps, heads side by side and layers below each other, or one layer four in a row."""
+    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
-    from matplotlib.transforms import Bbox
 
-    length, heads = len(maps.tokens), max(map(len, maps.maps.values()))
-    columns = heads if len(maps.maps) > 1 else min(heads, 4)
-    rows = len(maps.maps) - 1 + ceil(heads / columns)
-    cell = max(2, min(LARGEST_CELL, WIDTH // (columns * length)))
-    side, repeated = cell * length, max(1, IMAGE // length)
-    width, height = columns * (side + GAP) - GAP, rows * (side + TITLE_GAP) - TITLE_GAP
-    figure = Figure((width / INCH, height / INCH))
-    spaces = {"wspace": GAP / side, "hspace": TITLE_GAP / side}
-    grid = figure.add_gridspec(rows, columns, left=0, right=1, bottom=0, top=1, **spaces)
-    near, far = 2 / side, 5 / side  # of the strips of sentences
-    tokens = [printable(token) for token in maps.tokens]
+    count, heads = maps.count, max(map(len, maps.maps.values()))
+    columns = heads if len(maps.maps) > 1 else min(4, count)
+    rows, length = ceil(count / columns), len(maps.tokens)
+    side = min(SIDE, WORD * length)
+    font = 50 * side / length  # points: the lines of the labels touch
+    figure = Figure((columns * (side + 1), rows * (side + 1)))
+    grid = figure.subplots(rows, columns, squeeze=False)
     colours = [
         FAINT if special else SENTENCES[sentence % 2]
         for special, sentence in zip(maps.special, maps.sentences, strict=True)
     ]
+    tokens = [printable(token) for token in maps.tokens]
     panels = [
-        (first + at // columns, at % columns, f"layer {layer} · {_name(head)}", weights)
-        for first, (layer, heads_of_layer) in enumerate(maps.maps.items())
-        for at, (head, weights) in enumerate(heads_of_layer.items())
+        (f"layer {layer} · {_name(head)}", weights)
+        for layer, heads_of_layer in maps.maps.items()
+        for head, weights in heads_of_layer.items()
     ]
-    for row, column, title, weights in panels:
-        axes = figure.add_subplot(grid[row, column])
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, pad=LABEL_GAP * POINT, labeltop=True, labelbottom=False)
-        image = shades(weights).repeat(repeated, 0).repeat(repeated, 1)
-        axes.imshow(image, interpolation="none", extent=(0, length, length, 0))
-        labelled = numpy.arange(length if cell >= SMALLEST_LABELLED else 0) + 0.5
-        font = min(13, cell * 0.82) * POINT
-        at_left, above = labelled[: 0 if column else None], labelled[: 0 if row else None]
-        axes.set_yticks(at_left, tokens[: len(at_left)], fontsize=font)
-        axes.set_xticks(above, tokens[: len(above)], fontsize=font, rotation=90)
+    for axes, (title, weights) in zip(grid.flat, panels, strict=False):
+        image = axes.imshow(weights, "YlGnBu", norm=PowerNorm(0.5, 0, 1), interpolation="none")
+        axes.set_title(title, color=INK)
+        axes.set_xticks(range(length), tokens, fontsize=font, rotation=90)
+        axes.set_yticks(range(length), tokens, fontsize=font)
         for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
-            for label, colour in zip(labels, colours, strict=False):
+            for label, colour in zip(labels, colours, strict=True):
                 label.set_color(colour)
-        for sentence in sorted(set(maps.sentences)):
-            start = maps.sentences.index(sentence)
-            end = start + maps.sentences.count(sentence)
-            gap = 1 / cell if end < length else 0  # between sentences
-            strip = {"color": SENTENCES[sentence % 2], "linewidth": 0, "clip_on": False}
-            axes.axvspan(start, end - gap, 1 + near, 1 + far, **strip)
-            axes.axhspan(start, end - gap, -far, -near, **strip)
-        axes.set_title(title, fontsize=11 * POINT, color=INK, loc="left", pad=LABEL_GAP * POINT)
-    place = (0, -LEGEND / height, LEGEND_WIDTH / width, LEGEND_HEIGHT / height)
-    axes = figure.add_axes(place, frameon=False, yticks=[])
-    axes.imshow(ramp()[None], interpolation="none", aspect="auto", extent=(0, 1, 0, 1))
-    text: dict[str, Any] = {"fontsize": 9 * POINT, "color": INK}
-    axes.set_xticks([tick**0.5 for tick in TICKS], [f"{tick:g}" for tick in TICKS], **text)
-    axes.tick_params(length=0)
-    axes.annotate(LEGEND_TEXT, (1, 1), (9, 2), textcoords="offset points", va="top", **text)
-    box = figure.get_tightbbox().padded(GAP / INCH)
-    return figure, Bbox(numpy.round(box.get_points() * INCH) / INCH)  # whole pixels: sharp edges
+        axes.label_outer()
+    for axes in grid.flat[count:]:
+        axes.set_axis_off()
+    figure.colorbar(image, ax=grid, aspect=40, fraction=0.02, label=LEGEND)
+    return figure
 
 
 def _name(head: int | str) -> str:
@@ -309,30 +245,14 @@ class AttentionChoice:
         return chosen
 
 
-def check_output(path: Path, *, overwrite: bool) -> None:
-    """Refuse, before anything is computed, what could not be written then."""
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path}: already exists", "give --overwrite, or another name")
-    form = path.suffix.lower()[1:]
-    if form in DRAWN:
-        require_matplotlib(f"{path}: drawing .{form}")
-
-
 def write_maps(
     path: Path, texts: Sequence[AttentionMaps], report: FolderReport, *, overwrite: bool
-) -> str:
-    """Write the maps, and return a warning about what the format cannot show, or ""."""
+) -> None:
+    """Write the maps."""
     refuse_inputs(model_files(report.folder.path), [path])
-    form = path.suffix.lower()[1:]
-    content = picture(texts, form)
+    content = picture(texts, path.suffix.lower()[1:])
     with open_output(path, overwrite=overwrite) as output:
         output.write(content)
-    tokens = "".join(token for maps in texts for token in maps.tokens)
-    boxes = without_glyph(tokens) if form in ("png", "pdf") else ()
-    if not boxes:
-        return ""
-    first = " ".join(sorted(boxes)[:10])
-    return f"{form.upper()} draws these characters as boxes: {first}; SVG and HTML have them all"
 
 
 def numbers(text: str | None, option: str) -> list[int] | None:

@@ -124,7 +124,6 @@ class ModelReport:
         """Return the report as JSON values: ``first``, and ``behind`` the weights, are its own."""
         folder, sentence, weights = self.folder, self.sentence, self.weights
         sizes = {path.name: path.stat().st_size for path in weights.files}
-        modules = {"of_tokens": sentence.of_tokens, "of_texts": sentence.of_texts}
         return {
             "model": folder.name,
             "path": str(folder.path),
@@ -141,7 +140,7 @@ class ModelReport:
             **behind,
             "tokenizer": self.tokenizer,
             "sentence": asdict(sentence)
-            | {key: [module._asdict() for module in kind] for key, kind in modules.items()},
+            | {"of_texts": [module._asdict() for module in sentence.of_texts]},
             "warnings": self.warnings,
         }
 
@@ -272,7 +271,7 @@ class FolderReport(ModelReport):
             elif tokens < rows:
                 yield both.format(" for", "the last ones are never used")
         width, pooled = config.hidden_size, self.sentence.dimension
-        if pooled not in (None, width) and not self.sentence.of_tokens:
+        if pooled not in (None, width):
             yield f"pooling expects {pooled} dimensions per token, the model has {width}"
         option = self.option
         if option:

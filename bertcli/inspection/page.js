@@ -1,5 +1,9 @@
 "use strict";
-const all = JSON.parse(document.getElementById("data").textContent), look = all.look;
+const all = JSON.parse(document.getElementById("data").textContent);
+// From weight 0 to 1, on a light and on a dark background, with even steps of lightness between.
+const LIGHT = "fbfaf4 d1e6b2 91d397 44bc95 009f97 008291 1d617b 2e4358 282a2e".split(" ");
+const DARK = "1c1f29 14365b 00557f 00788e 00988b 2baf85 8ac38a c7d5a8 eeecdd".split(" ");
+const STEPS = 64, TICKS = [0, 0.05, 0.25, 0.5, 1];
 const get = (id) => document.getElementById(id);
 const darkness = matchMedia("(prefers-color-scheme: dark)");
 const state = { layer: all.texts[0].layers.length - 1, head: "mean", row: null, column: null };
@@ -16,9 +20,17 @@ function make(kind, parent, settings) {
   const node = Object.assign(document.createElement(kind), settings);
   return parent.appendChild(node);
 }
-function palette() { return darkness.matches ? look.dark : look.light; }
-function step(weight) { return Math.round(Math.sqrt(weight / scale) * (look.steps - 1)); }
-function rgb(hex) { return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)); }
+function palette() {
+  const anchors = (darkness.matches ? DARK : LIGHT).map(rgb);
+  return Array.from({ length: STEPS }, (_, at) => {
+    const place = at / (STEPS - 1) * (anchors.length - 1);
+    const low = Math.min(Math.floor(place), anchors.length - 2);
+    return anchors[low].map((channel, i) =>
+      Math.round(channel + (place - low) * (anchors[low + 1][i] - channel)));
+  });
+}
+function step(weight) { return Math.round(Math.sqrt(weight / scale) * (STEPS - 1)); }
+function rgb(hex) { return [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)); }
 function decimals(weight) { return (weight / scale).toFixed(3); }
 
 function mean(layer) {
@@ -35,7 +47,7 @@ function weights() {
 }
 
 function paint(canvas, rows) {  // a pixel a cell; CSS makes it large
-  const colours = palette().map(rgb), context = canvas.getContext("2d");
+  const colours = palette(), context = canvas.getContext("2d");
   const image = context.createImageData(rows[0].length, rows.length);
   canvas.width = rows[0].length; canvas.height = rows.length;
   rows.forEach((row, i) => row.forEach((weight, j) => {
@@ -231,7 +243,7 @@ function legend() {
   const shades = Array.from({ length: long }, (_, at) => scale * (at / (long - 1)) ** 2);
   paint(bar.querySelector("canvas"), [shades]);
   bar.querySelectorAll("i").forEach((old) => old.remove());
-  for (const tick of look.ticks) {
+  for (const tick of TICKS) {
     make("i", bar, { textContent: tick }).style.left = `${100 * Math.sqrt(tick)}%`;
   }
 }

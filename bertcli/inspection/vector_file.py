@@ -20,7 +20,7 @@ from bertcli.files.arrays import BLOCK, UNREADABLE, open_arrays
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.files.jsonl import objects_of
 from bertcli.files.paths import manifest_beside
-from bertcli.files.safetensors import AGAIN, NUMPY_OF
+from bertcli.files.safetensors import AGAIN
 from bertcli.files.streams import PACKED, LineDecoder, open_bytes, unreadable
 from bertcli.files.typed_json import BadJsonError, is_regular, parse, read_object
 
@@ -82,8 +82,6 @@ def arrays(path: Path, report: FileReport) -> Iterator[ArrayPart]:
             vectors = len(array.shape) > 1 and not array.by_columns
             for block in chain([None], array.read(rows, width, BLOCK)):
                 yield ArrayPart(name, array.label, list(array.shape), block, vectors)
-            if array.behind and report.format == "npy":
-                report.warnings.append("extra bytes after the end of the array")
 
 
 def jsonl(path: Path, report: FileReport) -> Iterator[ArrayPart]:
@@ -274,7 +272,7 @@ def inspect_file(path: Path) -> FileReport:
         raise InputError(f"{path}: unknown format", f"known: {', '.join(FILE_SUFFIXES)}")
     statistics: dict[str, ArrayStatistics] = {}
     try:
-        if not is_regular(path, InputError, "check the path", inf):
+        if not is_regular(path, InputError, "check the path"):
             raise InputError(f"{path}: file not found", "check the path")
         report = FileReport(path, suffix[1:], path.stat().st_size)
         if report.nbytes == 0 and not (SOURCES[suffix] is jsonl and manifest_beside(path).exists()):
@@ -293,7 +291,6 @@ def inspect_file(path: Path) -> FileReport:
         report.manifest = dict(read_object(manifest_beside(path), InputError)) or None
     except InputError as broken:
         report.warnings.append(str(broken))
-    report.warnings += _contradictions(report)
     return report
 
 
@@ -304,25 +301,3 @@ def _concerns(array: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}{array[kind]:,} of {array['numbers']:,} numbers are {label}"
     if array["norm"] and array["norm"]["min"] == 0:
         yield f"{name}some vectors have length 0"
-
-
-def _contradictions(report: FileReport) -> Iterator[str]:
-    """Compare with the manifest; in arrays of records the vectors of a record are rows."""
-    import numpy
-
-    from bertcli.vectors.reading import ARRAY
-
-    names = {name: numpy.dtype(code).name for name, code in NUMPY_OF.items()}
-    names |= {"halffloat": "float16", "float": "float32", "double": "float64"}  # of Arrow
-    arrays = report.arrays if len(report.arrays) == 1 else []
-    arrays = arrays or [array for array in report.arrays if array["name"] == ARRAY]
-    for array in arrays:
-        shape, dtype = array["shape"], array["dtype"]
-        declared = in_rows = (report.manifest or {}).get("shape")
-        if report.records is not None and isinstance(declared, list) and len(declared) > 2:
-            in_rows = [prod(declared[:-1]), declared[-1]]  # [n, layers, D] -> [n * layers, D]
-        if declared is not None and shape not in (declared, in_rows):
-            yield f"the manifest says shape {declared}, the file has {shape}"
-        declared = (report.manifest or {}).get("dtype")
-        if declared is not None and dtype != "JSON" and declared != names.get(dtype, dtype):
-            yield f"the manifest says dtype {declared}, the file has {dtype}"

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertcli.errors import InputError, OutputError
-from bertcli.files.paths import public, side_name
+from bertcli.errors import InputError
+from bertcli.files.paths import public
 from bertcli.records.source import QUOTE
 
 LOCAL = "file://"
@@ -29,17 +29,12 @@ def local_path(place: str) -> Path:
 
 
 def output_place(path: Path) -> str:
-    """Return the folder that a path names: pathlib takes the second slash out of s3://bucket.
-
-    Raises OutputError for a file of this machine.
-    """
+    """Return the folder that a path names: pathlib takes the second slash out of s3://bucket."""
     scheme, colon, path_part = str(path).partition(":/")
     if colon and scheme == "file":
         path = Path("/", path_part)
     elif colon and len(scheme) > 1 and scheme.isalnum() and not path_part.startswith("/"):
         return f"{scheme}://{path_part}"
-    if path.is_file():
-        raise OutputError(f"{path} is a file", "--engine ray writes to a folder")
     return str(path)
 
 
@@ -98,12 +93,6 @@ def exists(place: str) -> bool:
     """Return whether there is such a file."""
     with _filesystem(place) as (fs, path):
         return bool(fs.exists(path))
-
-
-def beside(place: str, end: str) -> str:
-    """Return the place of a side file of another file."""
-    folder, slash, name = place.rpartition("/")
-    return folder + slash + side_name(name, end)
 
 
 def read(place: str) -> bytes | None:

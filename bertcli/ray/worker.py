@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertcli.checkpoints.scan import bert_folder
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 MANIFEST = ".manifest.json"
 DEAD = ".errors.jsonl"  # why records of a shard were skipped
-COUNTS = (*(field.name for field in fields(TokenCounts)), "skipped")
 
 
 class Shard(NamedTuple):
@@ -56,12 +54,11 @@ class Done:
 
     shard: Shard
     by: dict[str, Any]  # what all shards depend on
-    counts: dict[str, int]
-    max_length: int | None = None  # to which texts were truncated
-    sha256: str | None = None  # of the output; None where there is none, of an empty input
-    passed_over: bool = False  # an earlier run had made it
-    worker: str = ""
-    seconds: float = 0.0
+    tally: TokenCounts
+    skipped: int
+    max_length: int | None  # to which texts were truncated
+    sha256: str  # of the output
+    passed_over: bool  # an earlier run had made it
 
 
 @dataclass
@@ -69,7 +66,6 @@ class ShardWorker:
     """Makes shards by a job."""
 
     job: ShardJob
-    name: str
 
     @cached_property
     def loaded(self) -> Any:
@@ -83,50 +79,43 @@ class ShardWorker:
 
     def make(self, shard: Shard) -> Done:
         """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
-        start = monotonic()
         source: dict[str, Any] = {"place": public(locations.named(shard.source))}
         source["bytes"] = locations.size(shard.source)
         if locations.is_local(shard.source):  # elsewhere it would have to be fetched
             with locations.explained(shard.source):
                 source["sha256"] = sha256(locations.local_path(shard.source))
         now = {"by": self.made_by, "source": source}
-        recorded = {} if self.job.overwrite else _manifest(shard)
-        exists = locations.exists(shard.output)
-        if made_before := exists and "counts" in recorded:
-            refuse_changes(public(shard.output), recorded["shard"], now)
-        here = locations.is_local(shard.output)
-        files = RunFiles(locations.local_path(shard.output)) if here else None
-        begun = files is not None and files.is_begun
-        killed = files is not None and (files.folder.exists() or files.lock.exists())
-        manifest, skipped = recorded, 0
-        if not made_before or killed:
-            # What begins an output of a shard is its manifest, or the journal of its vectors.
-            if exists and not (self.job.overwrite or begun or recorded):
-                raise not_resumable(public(shard.output))
-            # Of a run that had committed nothing, why records were skipped may be gone.
-            job = replace(self.job, overwrite=self.job.overwrite or (killed and not begun))
+        output, replaces = locations.local_path(shard.output), self.job.overwrite
+        manifest = {} if replaces else _manifest(shard)
+        exists = not replaces and locations.exists(shard.output)
+        # What begins an output of a shard is its manifest, or the journal of its vectors.
+        if exists and not ("shard" in manifest or RunFiles(output).is_begun):
+            raise not_resumable(public(shard.output))
+        made_before = exists and "counts" in manifest
+        if made_before:
+            refuse_changes(public(shard.output), manifest["shard"], now)
+        else:
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
-                skipped = self._make(job, shard, Path(scratch), {"shard": now})
+                self._make(shard, Path(scratch), {"shard": now})
             manifest = _manifest(shard)
-        counts = manifest.get("counts", asdict(TokenCounts()) | {"skipped": skipped})
-        if files and not counts["skipped"]:
-            beside(locations.local_path(shard.output), DEAD).unlink(missing_ok=True)
+        counts = manifest["counts"]
+        skipped = counts.pop("skipped")
+        if not skipped:
+            beside(output, DEAD).unlink(missing_ok=True)
         return Done(
             shard,
             self.made_by,
-            counts,
+            TokenCounts(**counts),
+            skipped,
             self.job.max_length(self.loaded),
-            manifest.get("sha256"),
-            made_before and not killed,
-            self.name,
-            monotonic() - start,
+            manifest["sha256"],
+            made_before,
         )
 
-    def _make(self, job: ShardJob, shard: Shard, scratch: Path, about: About) -> int:
-        """Make it, and return how many records were skipped: without others there is no output."""
-        here = locations.is_local(shard.output)
-        place = Path(shard.output)
-        output = locations.local_path(shard.output) if here else scratch / "out" / place.name
+    def _make(self, shard: Shard, scratch: Path, about: About) -> None:
+        job, here = self.job, locations.is_local(shard.output)
+        place = locations.local_path(shard.output)
+        output = place if here else scratch / "out" / place.name
         output.parent.mkdir(parents=True, exist_ok=True)
         path = str(locations.fetch(shard.source, scratch))
 
@@ -135,9 +124,9 @@ class ShardWorker:
 
             Of an output that a killed run had made, but not named, nothing is read again.
             """
-            reason = message.removeprefix("skipped: ").replace(path, public(shard.source))
             mode = "w" if reader.skipped == 1 else "a"
             with open(beside(output, DEAD), mode, encoding="utf-8") as file:
+                reason = message.replace(path, public(shard.source))
                 file.write(json.dumps({"error": reason}, ensure_ascii=False) + "\n")
 
         reader = Reader(replace(job.source, paths=(path,)), put_letter)
@@ -148,28 +137,16 @@ class ShardWorker:
             raise type(error)(message, error.hint) from None
         if not here:
             mark = json.dumps(about).encode()  # so that a run which is killed here goes on
-            locations.write(locations.beside(shard.output, MANIFEST), mark)
+            locations.write(shard.output + MANIFEST, mark)
             manifest = manifest_beside(output)
             others = [file for file in output.parent.iterdir() if file != manifest]
             for file in (*others, manifest):  # the last: it says that the others are there
-                if file.exists():
-                    locations.put(file, shard.output.rsplit("/", 1)[0] + "/" + file.name)
-        return reader.skipped
+                locations.put(file, shard.output.rsplit("/", 1)[0] + "/" + file.name)
 
 
 def _manifest(shard: Shard) -> dict[str, Any]:
-    """Return the manifest that names the shard, nothing when there is none.
-
-    It has counts when the output was whole.
-    """
-    manifest = object_in(locations.read(locations.beside(shard.output, MANIFEST)))
-    if not isinstance(manifest.get("shard"), dict):
-        return {}
-    counts = manifest.get("counts")
-    whole = isinstance(counts, dict) and all(isinstance(counts.get(name), int) for name in COUNTS)
-    if not whole or not isinstance(manifest.get("sha256"), str):
-        return {"shard": manifest["shard"]}
-    return manifest
+    """Return the manifest of a shard; it has counts when the output was whole."""
+    return object_in(locations.read(shard.output + MANIFEST))
 
 
 About = Mapping[str, Any]
@@ -210,9 +187,7 @@ class EmbedJob(_Job):
     def open(self) -> Embedder:
         """Load the model."""
         from bertcli.embedding.embedder import Embedder
-        from bertcli.inference.torch_engine import refuse_several
 
-        refuse_several(self.options.device, "--gpus-per-worker spreads the work of an engine")
         options = replace(self.options, threads=self.threads)
         return Embedder.open(self.model.find(files_for(options.dtype)), options)
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from math import isfinite
 from typing import Any, NamedTuple
 
 from bertcli.errors import SKIP, InputError, UsageError, counted
+from bertcli.files.jsonl import value_of
 from bertcli.files.paths import input_name
 from bertcli.files.streams import can_be_reread, suffix_of
-from bertcli.files.typed_json import BadJsonError, kind_of, parse
+from bertcli.files.typed_json import kind_of
 from bertcli.records.extra_ids import extra_ids
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, checked, words
@@ -98,7 +98,6 @@ def _no_form(
     record: Record, task: str | None, names: FieldNames, fitting: list[Form]
 ) -> InputError:
     fields = record.extra or {}
-    available = f"available: {', '.join(fields)}"
     if fitting:
         several = " and ".join(form.target for form in fitting)
         tasks = ", ".join(form.task for form in fitting)
@@ -106,22 +105,11 @@ def _no_form(
             f"{record.where}: fields {several} are of different tasks",
             f"choose with --task {tasks}",
         )
-    if names.label is not None and names.label not in fields:
-        return InputError(f"{record.where}: field {names.label!r} not found", available)
-    if task is not None:
-        forms = [names.of(form) for form in (*FORMS, SIMILARITY) if form.task == task]
-        needed = " or ".join(map(_named, forms))
-        return InputError(
-            f"{record.where}: --task {task} needs the fields {needed}",
-            f"{available}; other names: --text-field, --pair-field, --label-field",
-        )
-    first = next((form.text for form in FORMS if form.text in fields), "text")
-    targets = [form.target for form in FORMS if form.text == first]
-    near = [name for name in fields if get_close_matches(name, targets)]
+    forms = [form for form in (*FORMS, SIMILARITY) if task in (None, form.task)]
+    needed = " or ".join(dict.fromkeys(_named(names.of(form)) for form in forms))
     return InputError(
-        f"{record.where}: no field to learn",
-        f"next to {names.text or first}, give one of {', '.join(targets)}, or name it: "
-        f"--label-field {near[0] if near else 'NAME'}; {available}",
+        f"{record.where}: {f'--task {task}' if task else 'an example'} needs the fields {needed}",
+        f"available: {', '.join(fields)}; other names: --text-field, --pair-field, --label-field",
     )
 
 
@@ -263,18 +251,13 @@ def _word(value: Any, record: Record, name: str) -> str:
 def _labels(record: Record, name: str) -> list[str]:
     value = (record.extra or {}).get(name)
     if isinstance(value, str):  # of CSV
-        try:
-            listed = parse(value) if value.startswith("[") else value.split(",")
-        except BadJsonError as bad:
-            raise InputError(f"{record.where}: {bad}", SKIP) from None
+        listed = value_of(value, record.where) if value.startswith("[") else value.split(",")
         value = [
             label.strip() if isinstance(label, str) else label for label in listed if label != ""
         ]
     if not isinstance(value, list):
         raise _other_kind(record, name, value, "a list")
-    known = str, int, float, type(None)
-    labels = dict.fromkeys(label if isinstance(label, known) else str(label) for label in value)
-    return [_word(label, record, name) for label in labels]
+    return [*dict.fromkeys(_word(label, record, name) for label in value)]
 
 
 def _number(record: Record, name: str) -> float:

@@ -13,12 +13,11 @@ it fits, the tokenizer knows: see `tokenizing.extra_columns`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from bertcli.errors import SKIP, InputError, counted
-from bertcli.files.typed_json import BadJsonError, parse, shown
-from bertcli.records.records import Record, Text
+from bertcli.records.records import Record, Text, ids_in
 
 MOST = 1 << 20  # ids of an embedding; a typing error would else ask for all memory
 WORD = re.compile(r"\S+")
@@ -41,28 +40,15 @@ def extra_ids(record: Record, field: str, size: int = MOST) -> int | list[int]:
 
     Raises InputError, naming the field, for fewer than words, and unless all are 0 to size - 1.
     """
-    where = record.where
-    value: Any = (record.extra or {}).get(field)
-    if value is None or value == "":
-        raise InputError(
-            f"{where}: field {field!r} is missing",
-            "the model needs an id for each word, or a number for the whole text",
-        )
-    value = _listed(value, field, where) if isinstance(value, str) else value
-    for number in value if isinstance(value, list) else [value]:
-        if type(number) is not int:
-            raise InputError(
-                f"{where}: field {field!r} holds {shown(number)}, not a whole number", SKIP
-            )
-        if not 0 <= number < size:
-            raise InputError(
-                f"{where}: field {field!r} holds {shown(number)}, but its ids are 0 to {size - 1}",
-                SKIP,
-            )
-    count = word_count(record)
-    if isinstance(value, list) and len(value) < count:
-        raise unfit_ids(record, field, len(value), counted(count, "word"))
-    ids: int | list[int] = value
+    where = f"{record.where}: field {field!r}"
+    value = (record.extra or {}).get(field)
+    ids = [value] if type(value) is int else ids_in(value, where)
+    if any(not 0 <= number < size for number in ids):
+        raise InputError(f"{where} holds an id that is not 0 to {size - 1}", SKIP)
+    if len(ids) == 1 and not isinstance(value, list):
+        return ids[0]
+    if len(ids) < word_count(record):
+        raise unfit_ids(record, field, len(ids), counted(word_count(record), "word"))
     return ids
 
 
@@ -74,8 +60,8 @@ def unfit_ids(record: Record, field: str, count: int, needed: str) -> InputError
     )
 
 
-def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Iterator[int | list[int]]:
-    """Yield the ids of the words or tokens of each sentence of a document, as `extra_ids` does.
+def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Sequence[int | list[int]]:
+    """Return the ids of the words of each sentence of a document, as `extra_ids` does.
 
     Raises InputError, naming the field, unless the document has ids for its sentences.
     """
@@ -87,30 +73,15 @@ def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Iterat
                 f"the document has {counted(len(sentences), 'sentence')}",
                 "give a list for each sentence, or one for the whole document",
             )
-        for sentence, ids in zip(sentences, listed, strict=True):
-            yield extra_ids(record._replace(text=sentence, extra={field: ids}), field)
-        return
-    values, at = extra_ids(record._replace(text="\n".join(sentences)), field), 0
-    if isinstance(values, int) or len(sentences) == 1:
-        yield from [values] * len(sentences)
-        return
-    counts = [len(word_starts(sentence)) for sentence in sentences]
-    if len(values) != sum(counts):
-        raise unfit_ids(record, field, len(values), counted(sum(counts), "word"))
-    for count in counts:
-        yield values[at : at + count]
-        at += count
-
-
-def _listed(text: str, field: str, where: str) -> object:
-    """Return the ids in a cell of a table: JSON, or numbers separated by spaces or commas."""
-    try:
-        if text.strip().startswith("["):
-            return parse(text)
-        ids = [int(number) for number in text.replace(",", " ").split()]
-    except (BadJsonError, ValueError):
-        raise InputError(
-            f"{where}: field {field!r} is {text[:40]!r}, not a list of ids",
-            "give whole numbers separated by spaces or commas, or a JSON list",
-        ) from None
-    return ids[0] if len(ids) == 1 else ids
+        parts = [record._replace(text=sentence) for sentence in sentences]
+        return [
+            extra_ids(part._replace(extra={field: ids}), field)
+            for part, ids in zip(parts, listed, strict=True)
+        ]
+    ids = extra_ids(record._replace(text="\n".join(sentences)), field)
+    if isinstance(ids, int):
+        return [ids] * len(sentences)
+    ends = [*accumulate((len(word_starts(sentence)) for sentence in sentences), initial=0)]
+    if len(sentences) > 1 and len(ids) != ends[-1]:
+        raise unfit_ids(record, field, len(ids), counted(ends[-1], "word"))
+    return [ids[start:end] for start, end in pairwise([*ends[:-1], len(ids)])]

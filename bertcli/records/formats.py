@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import codecs
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import IO, Any
 
-from bertcli.errors import SKIP, BertcliError, InputError
+from bertcli.errors import SKIP, InputError
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
-from bertcli.files.jsonl import lines_of, object_in, value_of
+from bertcli.files.jsonl import object_in, value_of
 from bertcli.files.paths import input_name
 from bertcli.files.streams import (
     Block,
@@ -41,23 +40,11 @@ from bertcli.records.records import (
     fields_of,
     too_many_columns,
 )
-from bertcli.records.source import Source
 
 OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
-BINARY = {  # what files begin with -> what they are
-    b"PK\x03\x04": "an Excel, Word or ZIP file",
-    b"\xd0\xcf\x11\xe0": "an old Excel or Word file",
-    b"%PDF-": "a PDF",
-    b"PAR1": "Parquet, without that suffix",
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 FEW = 16  # lines that are not worth a look at all of them together
-BLANK = re.compile(rb"(\xef\xbb\xbf)?[\s\0]*")  # a byte order mark may come first
 READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format txt: as text)"
 Blocks = Iterator[Sequence[Record]]  # as many records as a read brought
-SHAPES = 1024  # sets of keys that lines of JSON may have before they are looked up anew
 
 
 def read(path: str, reader: ReadProgress) -> Blocks:
@@ -75,10 +62,6 @@ def read(path: str, reader: ReadProgress) -> Blocks:
     ended = form == "txt" or (path == "-" and form == "jsonl")
     separator = b"\0" if source.null and ended else b"\n"
     with open_bytes(path, reader.count) as stream:
-        head = b"" if path == "-" else read_chunk(stream, name, peek=True)
-        if error := _not_text(head, name, source):
-            reader.skip(error)
-            return
         decode = LineDecoder(name, source.encoding, source.encoding_errors, separator=separator)
         if "a\n".encode(source.encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
             stream = recoded(stream, name, source.encoding, source.encoding_errors)
@@ -92,18 +75,6 @@ def read(path: str, reader: ReadProgress) -> Blocks:
             source.refuse_fields(map(reader.format_of, source.paths))
         yield from FORMS[form](stream, decode, reader)
         reader.replaced += decode.replaced
-
-
-def _not_text(head: bytes, path: str, source: Source) -> InputError | None:
-    """Return the error for a file whose first bytes are those of another format than text."""
-    kind = next((kind for mark, kind in BINARY.items() if head.startswith(mark)), "")
-    if not kind:
-        return None
-    if kind.startswith("UTF"):
-        if codecs.lookup(source.encoding).name != "utf-8":
-            return None
-        return InputError(f"{path}: is text in {kind}", f"give --encoding {kind.lower()}")
-    return InputError(f"{path}: is {kind}, not text", "save it as txt, csv or jsonl first")
 
 
 def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Blocks:
@@ -176,9 +147,7 @@ def json_values(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) ->
         return
     objects = _Objects(reader, name, strings=True)
     for block in _all_of(stream, reader, name):
-        text = decode(block, 0)
-        escapes = "\\ud" if "\\ud" in text.lower() else ""
-        yield reader.collect(enumerate(value_of(text, name), 1), partial(objects.record, escapes))
+        yield reader.collect(enumerate(objects.value(decode(block, 0), name), 1), objects.record)
 
 
 def jsonl(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
@@ -253,8 +222,6 @@ def parquet(place: str, path: str, reader: ReadProgress) -> Blocks:
         if source.are_pairs and len(table.names) > 2 and not source.pair_field:
             raise too_many_columns(path, len(table.names))
         fields = reader.table_fields(table.names, path)
-        for name in filter(None, fields[:2]):
-            table.check_text(name)
 
         def large(line: int) -> None:
             reader.skip(too_large(f"{path}:{line}", source.max_record_bytes))
@@ -310,20 +277,29 @@ class _Objects:
         self.known: dict[tuple[str, ...], RecordFields] = {}  # by the keys of an object
 
     def __call__(self, text: str, number: int) -> Record:
-        return self.record(text, number, value_of(text, f"{self.name}:{number}", SKIP))
+        return self.record(number, self.value(text, f"{self.name}:{number}"))
 
-    def record(self, text: str, number: int, value: Any) -> Record:
-        """Return the record of a value of ``text``, or of one with its escapes."""
+    def value(self, text: str, where: str) -> Any:
+        """Return the value of a text; none of its strings is half of a surrogate pair."""
+        value = value_of(text, where, SKIP)
+        if "\\ud" not in text.lower():
+            return value
+        escaped = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        try:
+            return parse(escaped.decode("utf-16", self.source.encoding_errors))
+        except UnicodeDecodeError:
+            raise InputError(
+                f"{where}: a field holds half of a surrogate pair, which is not text",
+                "use --encoding-errors replace",
+            ) from None
+
+    def record(self, number: int, value: Any) -> Record:
+        """Return the record of a value."""
         source, name = self.source, self.name
         if isinstance(value, self.values):
             return checked(Record("", file=name, line=number)._replace(text=value), source)
         value = object_in(value, f"{name}:{number}", OBJECTS)
-        fields = self._fields(tuple(value), number)
-        record = self.reader.record(fields, value, name, number)
-        if "\\" not in text or "\\ud" not in text.lower():
-            return record
-        key, extra = _whole([record.id, record.extra], f"{name}:{number}", source)
-        return record._replace(id=key, extra=extra)
+        return self.reader.record(self._fields(tuple(value), number), value, name, number)
 
     def together(
         self, texts: list[str], filled: Sequence[tuple[int, int]]
@@ -346,25 +322,8 @@ class _Objects:
         fields = self.known.get(keys)
         if fields is None:
             source = self.source if self.source.pair_field in keys else self.single
-            fields = fields_of(source, keys, f"{self.name}:{number}")
-            if len(self.known) < SHAPES:
-                self.known[keys] = fields
+            fields = self.known[keys] = fields_of(source, keys, f"{self.name}:{number}")
         return fields
-
-
-def _whole(value: Any, where: str, source: Source) -> Any:
-    """Return a JSON value whose strings are valid text: escapes may be half a surrogate pair."""
-    text = json.dumps(value, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        if source.encoding_errors == "strict":
-            raise InputError(
-                f"{where}: a field holds half of a surrogate pair, which is not text",
-                "use --encoding-errors replace",
-            ) from None
-        return parse(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    return value
 
 
 def begins_with_object(
@@ -372,52 +331,22 @@ def begins_with_object(
 ) -> tuple[bool, IO[bytes]]:
     """Return whether the first line that is not blank is a JSON object, and the whole stream.
 
-    No more is read than up to the end of that line, about ``limit`` bytes at most, and of it only
-    one byte where it is no object: typed lines are texts as soon as they are there.
+    No more is read than up to the end of that line: typed lines are texts as soon as they are
+    there.
     """
-    head, start = bytearray(), -1  # where the line begins, once that is known
+    head = line = b""
     while len(head) <= limit and (chunk := read_chunk(stream, decode.name)):
-        size = len(head)
         head += chunk
-        if start < 0 and (blank := BLANK.match(head, size if size > len(codecs.BOM_UTF8) else 0)):
-            start = blank.end() if blank.end() < len(head) else -1
-        brace = start >= 0 and head.startswith(b"{", start)
-        if start >= 0 and (not brace or head.find(decode.separator, max(start, size)) > 0):
+        filled = head.removeprefix(codecs.BOM_UTF8).lstrip(b"\0 \t\r\n")
+        line, end, _ = filled.partition(decode.separator)
+        if end or line[:1] not in (b"", b"{"):
             break
-    is_object = start >= 0 and head.startswith(b"{", start)
-    if is_object:
-        end = head.find(decode.separator, start)
-        line = bytes(head[start : end if end > 0 else None])
-        try:
-            is_object = isinstance(parse(line.decode(decode.encoding, decode.errors)), dict)
-        except (BadJsonError, UnicodeDecodeError):
-            is_object = False
-    chunks = iter(partial(read_chunk, stream, decode.name), b"")
-    return is_object, stream_of(chain([bytes(head)], chunks), stream)
-
-
-def field_names(path: str, source: Source) -> Sequence[str]:
-    """Return the names of the fields of a file, in order; none where it has none, or is broken.
-
-    No more than the beginning of the file is read.
-    """
     try:
-        form = source.format_of(path)
-        if form == "parquet":
-            from bertcli.files.parquet import opened
-
-            with on_disk(path, lambda size: None) as place, opened(place, path) as table:
-                return list(table.names)
-        with open_bytes(path) as stream:
-            if form in ("csv", "tsv"):
-                decode = LineDecoder(path, source.encoding, "replace")
-                return next(DelimitedRows(stream, decode, tabs=form == "tsv"), (0, []))[1]
-            if form in ("jsonl", "json"):
-                lines = next(filter(None, lines_of(stream, path)), [(0, "{}")])
-                return list(object_in(value_of(lines[0][1], path), path))
-    except (BertcliError, OSError, ValueError, ImportError):
-        pass
-    return ()
+        is_object = isinstance(parse(line.decode(decode.encoding, decode.errors)), dict)
+    except (BadJsonError, UnicodeDecodeError):
+        is_object = False
+    chunks = iter(partial(read_chunk, stream, decode.name), b"")
+    return is_object, stream_of(chain(filter(None, [head]), chunks), stream)
 
 
 FORMS: dict[str, Callable[[IO[bytes], LineDecoder, ReadProgress], Blocks]] = {

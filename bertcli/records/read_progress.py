@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from threading import Lock
 from typing import Any, TypeVar
 
 from bertcli.errors import InputError
 from bertcli.files.tables import TableHeader
-from bertcli.files.typed_json import kind_of
+from bertcli.files.typed_json import kind_of, strict
 from bertcli.records.extra_ids import extra_ids
 from bertcli.records.records import (
     Record,
@@ -19,8 +17,6 @@ from bertcli.records.records import (
     TextBlock,
     checked,
     fields_of,
-    is_finite,
-    not_finite,
 )
 from bertcli.records.source import Source, input_files
 
@@ -31,6 +27,16 @@ Say = Callable[[str], None]  # shows a message
 
 def silent(message: str) -> None:
     """Show nothing."""
+
+
+def finite(value: Any, where: str, name: str) -> Any:
+    """Return a value without NaN and infinity. Raises InputError for one that has any."""
+    if strict(value) == value:
+        return value
+    raise InputError(
+        f"{where}: field {name!r} holds NaN or infinity, which JSON cannot hold",
+        "write null there, or leave the field out",
+    )
 
 
 class ReadProgress:
@@ -48,9 +54,7 @@ class ReadProgress:
         self.stdin_format: str | None = None  # once it is open
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
         self.skipped = self.replaced = 0
-        self.skipping = Lock()  # who reads and who truncates are two threads
         self.with_id = self.without_id = 0  # records of files that have fields
-        self.unfit_ids = 0  # values of the field id that are none: lists, objects, true and false
         self.bytes_read = self.records = 0
         self.empty = 0  # texts without a character that are left out
         self.exhausted = False  # whether all records were read
@@ -85,42 +89,39 @@ class ReadProgress:
         """Report and count a record that is skipped; raise with ``on_error="fail"``."""
         if self.source.on_error != "skip":
             raise error
-        with self.skipping:
-            self.skipped += 1
-            self.warn(f"skipped: {error}")
+        self.skipped += 1
+        self.warn(f"skipped: {error}")
 
     def count(self, size: int) -> None:
         """Count bytes read from disk."""
         self.bytes_read += size
 
-    def fit_id(self, key: Any, name: str, where: str) -> float | None:
-        """Return a valid id, given one that is neither a string nor an integer: a number or None.
+    def fit_id(self, key: Any, where: str) -> Any:
+        """Return a valid id: a string, a number or None.
 
-        A list, an object, true or false is no id. It is counted; where the field was asked for
-        with --id-field, InputError is raised, as it is for NaN and infinity.
+        A list, an object, true or false is none; where the field was asked for with --id-field,
+        it raises InputError.
         """
-        if isinstance(key, float):
-            if math.isfinite(key):
-                return key
-            raise not_finite(name, where)
-        if self.source.id_field is not None:
-            raise InputError(
-                f"{where}: the id {name!r} is {kind_of(key)}, not a string or a number",
-                "name another field with --id-field, or rename this one",
-            )
-        self.unfit_ids += 1
-        return None
+        if not isinstance(key, bool | list | dict):
+            return finite(key, where, self.source.id_field or "id")
+        if self.source.id_field is None:
+            return None
+        raise InputError(
+            f"{where}: the id is {kind_of(key)}, not a string or a number",
+            "name another field with --id-field",
+        )
 
     def record(self, fields: RecordFields, row: Mapping[str, Any], file: str, line: int) -> Record:
         """Return the record of a row, and count ids.
 
-        Raises InputError for values that cannot be written as JSON, such as NaN and infinity.
+        Raises InputError for values that cannot be written as JSON: NaN and infinity.
         """
+        where = f"{file}:{line}"
         record = Record(
             row[fields.text],
             row.get(fields.pair) if fields.pair else None,
-            row.get(fields.id) if fields.id else None,
-            {name: row.get(name) for name in fields.carried} if fields.carried else None,
+            self.fit_id(row.get(fields.id), where) if fields.id else None,
+            {name: finite(row.get(name), where, name) for name in fields.carried} or None,
             file,
             line,
         )
@@ -130,16 +131,10 @@ class ReadProgress:
                     f"{record.where}: field {name!r} is not valid UTF-8",
                     "use --encoding-errors replace",
                 )
-        if record.id is not None and type(record.id) not in (str, int):
-            record = record._replace(id=self.fit_id(record.id, fields.id or "", record.where))
         if record.id is None:
             self.without_id += 1
         else:
             self.with_id += 1
-        if record.extra:
-            for name, value in record.extra.items():
-                if not is_finite(value):
-                    raise not_finite(name, record.where)
         record = checked(record, self.source)
         for name, size in self.source.extra_ids.items():
             extra_ids(record, name, size)
@@ -167,7 +162,7 @@ class ReadProgress:
             and PAIRS.issuperset(map(type, pairs or ()))
             and IDS.issuperset(map(type, ids or ()))
             and not any(bytes in map(type, column) for column in carried)
-            and is_finite(carried)
+            and strict(carried) == carried
         ):
             rows = zip(*columns.values(), strict=True)
             return self.collect(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +9,7 @@ from itertools import chain, repeat
 from typing import Any, NamedTuple, overload
 
 from bertcli.errors import SKIP, InputError
-from bertcli.files.typed_json import BadJsonError, TooDeepError, kind_of, parse
+from bertcli.files.typed_json import BadJsonError, kind_of, parse
 from bertcli.records.source import ORIGIN, Source
 
 Text = str | list[str]  # a list is a text that is already split into words
@@ -56,10 +55,7 @@ def checked(record: Record, source: Source) -> Record:
 
 def _checked(text: Any, record: Record, source: Source) -> Text:
     if source.pre_split or (source.sentences and isinstance(text, list)):
-        try:
-            text = words(text) if isinstance(text, str) else text
-        except BadJsonError as bad:
-            raise InputError(f"{record.where}: {bad}", SKIP) from None
+        text = words(text) if isinstance(text, str) else text
         if not isinstance(text, list) or not all(isinstance(word, str) for word in text):
             what = "the list holds more than strings" if source.sentences else PRE_SPLIT
             raise InputError(f"{record.where}: {what}", SKIP)
@@ -89,15 +85,10 @@ def _valid(text: str, record: Record, source: Source) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Split a text into words: a JSON list of strings, or else at white space.
-
-    Raises TooDeepError for JSON nested too deep.
-    """
+    """Split a text into words: a JSON list of strings, or else at white space."""
     if text.startswith("["):
         try:
             value = parse(text)
-        except TooDeepError:
-            raise
         except BadJsonError:
             return text.split()
         if isinstance(value, list) and all(isinstance(word, str) for word in value):
@@ -115,15 +106,13 @@ def ids_in(value: Any, where: str) -> list[int]:
         try:
             listed = text.startswith("[")
             value = parse(text) if listed else [int(n) for n in text.replace(",", " ").split()]
-        except TooDeepError as deep:
-            raise InputError(f"{where}: {deep}", SKIP) from None
         except ValueError:  # of the JSON, or of a number
             raise InputError(
-                f"{where}: {text[:40]!r} is not a list of token ids",
+                f"{where}: {text[:40]!r} is not a list of ids",
                 "give integers separated by spaces or commas, or a JSON list",
             ) from None
     if not isinstance(value, list) or not all(type(number) is int for number in value):
-        raise InputError(f"{where}: expected a list of integers, the token ids", SKIP)
+        raise InputError(f"{where}: expected a list of integers, the ids", SKIP)
     return value
 
 
@@ -139,27 +128,6 @@ class RecordFields(NamedTuple):
     def needed(self) -> list[str]:
         """All names, without duplicates."""
         return list(dict.fromkeys(name for name in (*self[:3], *self.carried) if name is not None))
-
-
-def not_finite(name: str, where: str) -> InputError:
-    """Return the error for a value that JSON cannot hold."""
-    return InputError(
-        f"{where}: field {name!r} holds NaN or infinity, which JSON cannot hold",
-        "write null there, or leave the field out; most commands can skip it with --on-error skip",
-    )
-
-
-def is_finite(value: Any) -> bool:
-    """Whether no number in a JSON value is NaN or infinite."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(is_finite, value.values()))
-    if isinstance(value, list):
-        if {*map(type, value)} == {float}:
-            return all(map(math.isfinite, value))
-        return all(map(is_finite, value))
-    return True
 
 
 def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
@@ -182,6 +150,7 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     asked, present = {"--text-field": [text], "--keep-fields": carried}, set(names)
     asked |= {"--pair-field": [pair]} if pair and source.pair_field else {}
     asked |= {"--id-field": [key]} if source.id_field else {}
+    asked |= {"--extra": [*source.extra_ids]}
     available = f"available: {', '.join(names) or 'none'}"
     for option, fields in asked.items():
         for name in fields:
@@ -193,12 +162,6 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     for name in carried:
         if name in reserved:
             raise taken(name, where)
-    for name in source.extra_ids:
-        if name not in names:
-            raise InputError(
-                f"{where}: field {name!r} not found",
-                f"{available}; the model needs ids of the words in it",
-            )
     carried += [name for name in source.extra_ids if name not in carried]
     pair = pair if pair in names else None
     return RecordFields(text, pair, key if key in names else None, carried)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
+from pathlib import Path
 from typing import Literal
 
 from bertcli.errors import InputError, UsageError, counted
@@ -26,7 +25,6 @@ FORMATS = {**SUFFIXES, ".json": "json", ".tab": "tsv", ".pq": "parquet"}
 FORMATS |= dict.fromkeys((".md", ".markdown", ".rst"), "whole")
 ORIGIN = ("file", "line")  # fields of records of several files
 QUOTE = "quote globs, so that the shell does not expand them; ** matches folders"
-NO_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
 
 
 @dataclass(frozen=True)
@@ -63,10 +61,7 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.texts and self.paths:
-            expanded = os.path.isfile(self.texts[0])
-            raise UsageError("TEXT cannot be combined with --input", QUOTE if expanded else "")
-        if self.paths.count("-") > 1:
-            raise UsageError("--input - is given twice, and stdin can be read once")
+            raise UsageError("TEXT cannot be combined with --input", QUOTE)
         if self.pair is not None and len(self.texts) != 1:
             raise UsageError(
                 f"--pair needs exactly one text, not {len(self.texts)}",
@@ -75,7 +70,7 @@ class Source:
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
             raise UsageError(f"--delimiter {self.delimiter!r} is not one character", "such as ';'")
         try:
-            if codecs.lookup(self.encoding).name.replace("_", "-") in NO_ENCODINGS:
+            if codecs.lookup(self.encoding).name in ("idna", "punycode"):  # of names, not of files
                 raise LookupError
             "".encode(self.encoding)
         except (LookupError, ValueError):  # ValueError: a NUL in the name
@@ -114,7 +109,6 @@ class Source:
 
 MAGIC = "*?["  # a name with one of these may be a glob
 OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl")  # what is written next to outputs
-NAMES = "--files-from reads names of files, one a line, or with -0 up to a NUL; -i reads texts"
 
 
 def input_files(
@@ -133,11 +127,7 @@ def _files(name: str, source: Source, note: Callable[[str], None]) -> Sequence[s
     if os.path.isdir(name):
         return _in_folder(name, source, note)
     if is_glob(name) and not os.path.lexists(name):
-        parts = name.replace(os.sep, "/").split("/")
-        if parts[-1] == "**":  # the last one matches files
-            parts.append("*")
-        matching = _matches("", *parts)
-        data_files = sorted({path for path in matching if is_data(path, source, glob=True)})
+        data_files = sorted({path for path in _matches(name) if is_data(path, source, glob=True)})
         if not data_files:
             raise InputError(f"{name}: no matching files", QUOTE)
         return data_files
@@ -182,52 +172,26 @@ def _in_folder(folder: str, source: Source, note: Callable[[str], None]) -> list
     data_files = sorted(path for path in paths if is_data(path, source))
     if not data_files:
         raise no_data(folder, len(paths), source)
-    for path in data_files:
-        if not os.path.exists(path):
-            raise InputError(f"{path}: broken or circular symlink")
     others = [path for path in {*paths}.difference(data_files) if not path.endswith(OURS)]
     if others:
-        suffixes = sorted(Counter(map(suffix_of, others)).items())
-        kinds = ", ".join(f"{count:,} {suffix or 'without'}" for suffix, count in suffixes)
-        note(f"{folder}: {counted(len(others), 'file')} passed over, by suffix: {kinds}")
+        note(f"{folder}: {counted(len(others), 'file')} without a known suffix passed over")
     return data_files
 
 
-def _matches(base: str, part: str, *further: str) -> Iterator[str]:
-    """Yield the files below a folder that match; no wildcard matches a hidden name."""
-    if part == "**":
-        yield from _matches(base, *further)
-        for name, link in _entries(base):
-            if not link and not name.startswith(".") and os.path.isdir(base + name):
-                yield from _matches(f"{base}{name}/", part, *further)
-        return
-    names = [part]
-    if is_glob(part):
-        hidden = part.startswith(".")
-        names = [name for name, _ in _entries(base) if hidden or not name.startswith(".")]
-        names = [name for name in names if fnmatch(name, part)]
-    for name in names:
-        if further:
-            yield from _matches(f"{base}{name}/", *further)
-        elif os.path.isfile(base + name):
-            yield base + name
-
-
-def _entries(folder: str) -> list[tuple[str, bool]]:
-    """Return the names in a folder, and whether each is a link; none of what is no folder."""
-    try:
-        with os.scandir(folder or ".") as entries:
-            return [(entry.name, entry.is_symlink()) for entry in entries]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as failed:
-        raise unreadable(folder, failed) from None
+def _matches(name: str) -> Iterator[str]:
+    """Yield the files that a glob matches; no wildcard matches a hidden name, or follows a link."""
+    pattern = Path(name) / "*" if name.endswith("**") else Path(name)  # the last one matches files
+    hidden = any(part.startswith(".") for part in pattern.parts)
+    base = Path(pattern.anchor)
+    for path in base.glob(str(pattern.relative_to(base))):
+        if path.is_file() and (hidden or not any(part.startswith(".") for part in path.parts)):
+            yield str(path)
 
 
 def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
     """Return the names in a list of files, one a line or up to a NUL; ``-`` is stdin.
 
-    Raises InputError for a name, with its line, that is not one of a file, and for an empty list.
+    Raises InputError for an empty list.
     """
     where, names = input_name(path), []
     separator = b"\0" if null else b"\n"
@@ -235,23 +199,9 @@ def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
     with open_bytes(path) as stream:
         for block in blocks(stream, where, separator):
             for index in range(len(block.lines)):
-                if name := decode(block, index):
-                    names.append(_listed(name, f"{where}:{block.number + index}"))
-    if not names:
+                names.append(decode(block, index))
+    if not any(names):
         raise InputError(
             f"{where}: the list of files is empty", "--files-from reads names of files"
         )
-    return tuple(names)
-
-
-def _listed(name: str, where: str) -> str:
-    """Return a name from a list. Raises InputError where it is not one of a file."""
-    if "://" in name:  # of another machine
-        return name
-    try:
-        if os.path.isdir(name):
-            raise InputError(f"{where}: {name}: is a folder", "list files only, or use -i FOLDER")
-        os.stat(name)
-    except (OSError, ValueError) as failed:
-        raise InputError(f"{where}: {unreadable(name, failed)}", NAMES) from None
-    return name
+    return tuple(filter(None, names))

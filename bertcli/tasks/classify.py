@@ -30,7 +30,7 @@ from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record, carried
 from bertcli.records.source import Source
 from bertcli.records.windows import windows
-from bertcli.tasks.head import CLASSIFIER, FIRST, TASKS, HeadTask
+from bertcli.tasks.head import FIRST, HeadTask
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.run import TokenCounts
@@ -135,8 +135,6 @@ class Reranker(Classifier):
     Raises ModelError for a model that gives a pair more than one score, or takes no pairs.
     """
 
-    command: ClassVar[str] = "rerank"
-
     query: str = ""
 
     @called_from_python()
@@ -150,11 +148,10 @@ class Reranker(Classifier):
     def __post_init__(self) -> None:
         head = self.head
         refuse_extra(head.runtime.spec.folder, head.runtime.config)
-        labels, example = len(head.labels), TASKS[CLASSIFIER].example
-        if labels != 1:
+        if (labels := len(head.labels)) != 1:
             raise ModelError(
                 f"{head.runtime.spec.folder}: gives a pair {labels} scores, and rerank needs one",
-                f"give --model a cross-encoder, for example {example}",
+                "give --model a cross-encoder",
             )
         pair = head.tokenizer.encode_records([Record(self.query, "a", line=1)], head.layout())
         refuse_pairs(pair, head.runtime.config)

@@ -28,7 +28,6 @@ from bertcli.embedding.sentence_modules import (
     UnitLength,
     VectorModule,
     VectorNorm,
-    WeightedLayers,
 )
 from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.files.atomic import whole_folder
@@ -72,8 +71,7 @@ FAR = 0.9  # the mean cosine of a graph that is refused
 OURS = ("*.json", "*.txt", "*.model", "[0-9]*_*", "openvino", "onnx")  # names in such a folder
 ACTIVATIONS = {
     "Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "Sigmoid": "sigmoid", "GELU": "gelu",
-    "SiLU": "silu", "Mish": "mish", "ReLU6": "relu6", "Hardswish": "hardswish",
-    "LeakyReLU": "leaky_relu",
+    "SiLU": "silu",
 }  # fmt: skip
 
 
@@ -112,7 +110,7 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
         case VectorNorm():
             x = net("MVN", x, [-1], eps=EPSILON)
             return net("Add", net("Multiply", x, module.weight), module.bias)
-        case Dense() if module.activation in ACTIVATIONS:
+        case Dense():
 
             def product(weight: np.ndarray) -> Node:
                 return net("MatMul", x, weight)
@@ -121,28 +119,16 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
             y = y if module.bias is None else net("Add", y, module.bias)
             y = activated(net, y, ACTIVATIONS[module.activation])
             return y if module.residual is None else net("Add", y, product(module.residual))
-    what = getattr(module, "activation", module.kind)
-    raise ModelError(f"the module {module.kind} ({what}) cannot be exported")
+    raise ModelError(f"the module {module.kind} cannot be exported")
 
 
 def sentence_outputs(net: OpenvinoNetwork, batch: Batch, embedder: Embedder) -> dict[str, Node]:
     """Return the last states [B, L, hidden], and the vectors of texts [B, D]."""
     options, depth = embedder.options, net.config.depth
-    layers = next((m for m in embedder.of_tokens if isinstance(m, WeightedLayers)), None)
-    numbers = layers.layers if layers else (depth,)
-    every = states(net, batch, numbers)
-    x, last = every[-1], batch.in_rows(every[-1])
-    if layers:
-        shares = layers.weights / layers.weights.sum()
-        x = net("Multiply", every[0], shares[0])
-        for state, share in zip(every[1:], shares[1:], strict=True):
-            x = net("Add", x, net("Multiply", state, share))
-    for module in embedder.of_tokens[1 if layers else 0 :]:
-        x = after_module(net, x, module)
-    rows = batch.in_rows(x)
+    rows = batch.in_rows(*states(net, batch, (depth,)))
     vectors = [pooled(net, batch, rows, mode) for mode in options.modes]
     y = vectors[0] if len(vectors) == 1 else net("Concat", *vectors, axis=-1)
-    for module in embedder.of_texts:
+    for module in embedder.modules:
         y = after_module(net, y, module)
     shorter = None if options.dim is None else np.arange(options.dim, dtype=np.int32)
     if shorter is not None and not options.dim_last:
@@ -151,7 +137,7 @@ def sentence_outputs(net: OpenvinoNetwork, batch: Batch, embedder: Embedder) -> 
         y = after_module(net, y, UnitLength())
     if shorter is not None and options.dim_last:
         y = net("Gather", y, shorter, 1)
-    return {STATES: last, VECTORS: y}
+    return {STATES: rows, VECTORS: y}
 
 
 # --- the folder ---

@@ -53,24 +53,21 @@ FIRST = 64  # records of the first window, so that a reader of the output sees s
 
 
 class HeadKind(NamedTuple):
-    """A class of heads: its command, and a checkpoint that has one."""
+    """A class of heads, and its command."""
 
     command: str
-    example: str
     extra: bool = False  # whether its texts may have ids of extra embeddings
     whole: bool = False  # whether it judges a text by its first token
     alike: bool = False  # layers have the same names in all of these: the config tells them apart
 
 
 TASKS: Mapping[str, HeadKind] = {
-    "BertForMaskedLM": HeadKind("fill-mask", "bert-base-uncased", True),
-    "BertForNextSentencePrediction": HeadKind("next-sentence", "bert-base-uncased", True, True),
-    "BertForSequenceClassification": HeadKind(
-        "classify", "cross-encoder/ms-marco-TinyBERT-L2-v2", True, True, True
-    ),
-    "BertForTokenClassification": HeadKind("tag", "dslim/bert-base-NER", True, alike=True),
-    "BertForQuestionAnswering": HeadKind("answer", "deepset/bert-base-cased-squad2"),
-    "BertForMultipleChoice": HeadKind("choose", "a BERT trained on SWAG", whole=True, alike=True),
+    "BertForMaskedLM": HeadKind("fill-mask", True),
+    "BertForNextSentencePrediction": HeadKind("next-sentence", True, True),
+    "BertForSequenceClassification": HeadKind("classify", True, True, True),
+    "BertForTokenClassification": HeadKind("tag", True, alike=True),
+    "BertForQuestionAnswering": HeadKind("answer"),
+    "BertForMultipleChoice": HeadKind("choose", whole=True, alike=True),
 }
 COMMANDS = {task.command: kind for kind, task in TASKS.items()}
 
@@ -132,22 +129,20 @@ class Head(OpenModel):
         kind: str,
         settings: Settings = Settings(),
         tell: Tell = SILENCE,
-        command: str = "",
     ) -> Head:
-        """Load a model of this class, one of `TASKS`, for a command: that of the class, or this.
+        """Load a model of this class, one of `TASKS`.
 
         Raises ModelError for a folder that is not a whole BERT with this head, UsageError for a
         choice that this model or this machine cannot follow.
         """
         folder = bert_folder(place.path)
-        refuse_other_class(folder, kind, command or TASKS[kind].command)
+        refuse_other_class(folder, kind)
         spec = ModelSpec(
             folder,
             settings,
             kind,
             parse_special=settings.parse_special,
             extra=TASKS[kind].extra,
-            one_device=True,
         )
         try:
             tokenizer = open_tokenizer(spec, tell)
@@ -241,13 +236,11 @@ class PooledHead(OpenModel):
         return logits
 
 
-def open_classifier(
-    folder: ModelFolder, settings: Settings, tell: Tell, command: str
-) -> Head | PooledHead:
+def open_classifier(folder: ModelFolder, settings: Settings, tell: Tell) -> Head | PooledHead:
     """Load a model that classifies texts, by their first token or by their pooled vector."""
     if is_pooled_head(folder.path):
         return PooledHead.open(folder, settings, tell)
-    return Head.open(folder, CLASSIFIER, settings, tell, command)
+    return Head.open(folder, CLASSIFIER, settings, tell)
 
 
 def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
@@ -285,7 +278,6 @@ class HeadTask(ABC):
     head: Any  # Head, or PooledHead in the place of one that classifies
 
     kind: ClassVar[str] = CLASSIFIER  # the class of its head
-    command: ClassVar[str] = "classify"  # for which a classifier is opened
     masks: ClassVar[bool] = False
     consumed: ClassVar[frozenset[str]] = frozenset()
 
@@ -304,7 +296,7 @@ class HeadTask(ABC):
     def open_head(cls, folder: ModelFolder, settings: Settings, tell: Tell) -> Head | PooledHead:
         """Load the model in a folder."""
         if cls.kind == CLASSIFIER:
-            return open_classifier(folder, settings, tell, cls.command)
+            return open_classifier(folder, settings, tell)
         return Head.open(folder, cls.kind, settings, tell)
 
     def __repr__(self) -> str:
@@ -420,42 +412,32 @@ def command_of(folder: ModelFolder) -> str:
     return TASKS[named].command if named in TASKS else ""
 
 
-def refuse_other_class(folder: Path, kind: str, command: str) -> None:
+def refuse_other_class(folder: Path, kind: str) -> None:
     """Raise a ModelError that names the command to take instead, where the config tells it."""
     config = read_config(folder)
     named = next(iter(config.architectures), "")
-    alike = TASKS[kind].alike or (kind == "BertForQuestionAnswering" and config.num_labels != 2)
-    if alike and named in TASKS and TASKS[named].alike and named != kind:
+    if TASKS[kind].alike and named in TASKS and TASKS[named].alike and named != kind:
+        theirs, ours = map(config.family.their_class, (named, kind))
         raise ModelError(
-            f"{folder}: config.json says {config.family.their_class(named)}, and bertcli "
-            f"{command} needs {config.family.their_class(kind)}",
-            f"bertcli {TASKS[named].command} is for this model; bertcli {command} takes another "
-            f"--model, for example {TASKS[kind].example}",
+            f"{folder}: config.json says {theirs}, and {ours} is needed",
+            f"bertcli {TASKS[named].command} is for this model; give another --model",
         )
 
 
 def refuse_without_head(folder: Path, kind: str) -> None:
-    """Raise a ModelError that names a model to take instead, where nothing but the head is missing.
+    """Raise a ModelError where nothing but the head is missing, with the heads that there are.
 
     What else may be wrong with a checkpoint is said when it is loaded.
     """
     from bertcli.checkpoints.weights import report_on
 
-    if is_pooled_head(folder):
-        command, example = TASKS[kind][:2]
-        raise ModelError(
-            f"{folder}: scores labels of texts, and bertcli {command} needs {kind}",
-            f"bertcli classify is for this model; bertcli {command} takes another --model, for "
-            f"example {example}",
-        )
     report = report_on(folder, kind)
     head = [name for name in report.missing if not name.startswith("bert.") or "pooler" in name]
     if head and len(head) == len(report.missing) and not report.mismatched:
-        where = report.files[0] if len(report.files) == 1 else folder
         raise ModelError(
-            f"{where}: {'; '.join(report.faults())}",
-            f"give --model a checkpoint with that head, for example {TASKS[kind].example}; this "
-            f"one can be loaded as {' or '.join(report.classes)}",
+            f"{folder}: {'; '.join(report.faults())}",
+            "give --model a checkpoint with that head; this one can be loaded as "
+            f"{' or '.join(report.classes)}",
         )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 COLUMNS = ("tokens", "offset_mapping", "word_ids", "sequence_ids")
-AGGREGATIONS = ("simple", "none", "first", "average", "max")
+Aggregation: TypeAlias = Literal["simple", "none", "first", "average", "max"]
 SHARED = 4  # a window of split words shares one of so many tokens with the next one
 
 
@@ -128,13 +128,10 @@ class Tagger(HeadTask):
 
     kind: ClassVar[str] = "BertForTokenClassification"
 
-    aggregation: str = "simple"
+    aggregation: Aggregation = "simple"
     ignored: tuple[str, ...] = ("O",)
 
     def __post_init__(self) -> None:
-        if self.aggregation not in AGGREGATIONS:
-            names = ", ".join(AGGREGATIONS)
-            raise UsageError(f"unknown --aggregation {self.aggregation!r}", f"one of {names}")
         if self.head.settings.stride is not None and self.aggregation == "none":
             raise UsageError(
                 "--stride cannot be combined with --aggregation none",

@@ -11,8 +11,8 @@ stands before it. Positions are counted in characters.
   ordinal) or one of ABBREVIATIONS. A sentence too many is worse than one too few.
 - A word ends before the white space behind it ends. Chinese and Japanese are divided between any
   two characters, except before those that begin no line.
-- A grapheme is what a person takes for one character: a letter with its marks, a syllable of
-  Hangul, a sequence of emoji, a flag. The rules are those of Unicode (UAX 29), with less detail.
+- A grapheme is what a person takes for one character: a letter with its marks, or emoji that are
+  joined. The rules are those of Unicode (UAX 29), without Hangul in parts, flags and conjuncts.
 """
 
 from __future__ import annotations
@@ -52,10 +52,8 @@ _PATTERNS = {
 _BEFORE_STOP = re.compile(r"[^\W_]+\.$")
 _EXTEND = {*"\u200c\u200d\u0e33\u0eb3\uff9e\uff9f", *map(chr, range(0x1F3FB, 0x1F400))}
 _EXTEND.update(map(chr, range(0xE0020, 0xE0080)))
-_PREPENDED = {*"\u06dd\u070f\u08e2\U000110bd\U000110cd", *map(chr, range(0x600, 0x606))}
 FIRST_MARK = "\u0300"  # nothing before it joins what it follows, but for a line feed
 _MARKS = ("Mn", "Mc", "Me")
-_LINKERS = {*"\u094d\u09cd\u0acd\u0b4d\u0c4d\u0d4d\u1039\u17d2"}  # what joins two consonants
 
 
 def boundaries(
@@ -67,7 +65,7 @@ def boundaries(
         end = match.end()
         if not low < end <= high or (level == "sentence" and not _ends_sentence(text, match)):
             continue
-        if is_whole(text, end, low):
+        if is_whole(text, end):
             yield end
 
 
@@ -92,53 +90,19 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     return len(word) > 1 and word.lower() not in ABBREVIATIONS
 
 
-def is_whole(text: str, at: int, low: int = 0) -> bool:
-    """Whether no grapheme is divided at a position. One begins at ``low``."""
+def is_whole(text: str, at: int) -> bool:
+    """Whether no grapheme is divided at a position."""
     if not 0 < at < len(text):
         return True
     before, after = text[at - 1], text[at]
     if after < FIRST_MARK:
-        return not (before == "\r" and after == "\n") and before not in _PREPENDED
-    if after in _EXTEND or category(after) in _MARKS:
-        return False
-    if before < FIRST_MARK:
-        return True
-    if before == "\u200d" or before in _PREPENDED:
-        return False
-    if before in _LINKERS:
-        return category(after) != "Lo"
-    if "\U0001f1e6" <= before <= "\U0001f1ff" and "\U0001f1e6" <= after <= "\U0001f1ff":
-        first = at
-        while first > low and "\U0001f1e6" <= text[first - 1] <= "\U0001f1ff":
-            first -= 1
-        return (at - first) % 2 == 0
-    return not _joins_syllable(before, after)
-
-
-def _joins_syllable(before: str, after: str) -> bool:
-    """Whether two letters of Hangul are parts of one syllable."""
-    first, second = _jamo(before), _jamo(after)
-    if first == "L":
-        return second in ("L", "V", "LV", "LVT")
-    if first in ("LV", "V"):
-        return second in ("V", "T")
-    return first in ("LVT", "T") and second == "T"
-
-
-def _jamo(letter: str) -> str:
-    code = ord(letter)
-    if 0xAC00 <= code <= 0xD7A3:
-        return "LVT" if (code - 0xAC00) % 28 else "LV"
-    if 0x1100 <= code <= 0x11FF:
-        return "L" if code < 0x1160 else "V" if code < 0x11A8 else "T"
-    if 0xA960 <= code <= 0xA97C:
-        return "L"
-    return "V" if 0xD7B0 <= code <= 0xD7C6 else "T" if 0xD7CB <= code <= 0xD7FB else ""
+        return (before, after) != ("\r", "\n")
+    return not (before == "\u200d" or after in _EXTEND or category(after) in _MARKS)
 
 
 def grapheme_end(text: str, start: int) -> int:
     """Return where the grapheme that begins at ``start`` ends."""
     at = start + 1
-    while at < len(text) and not is_whole(text, at, start):
+    while at < len(text) and not is_whole(text, at):
         at += 1
     return at

@@ -97,7 +97,6 @@ class Call:
             pad_to_multiple_of=self.pad_to_multiple_of,
             stride=self.stride,
             overflowing=self.return_overflowing_tokens,
-            late_types=True,
         )
 
     def records(self, text: Texts, pair: Texts | None) -> tuple[list[Record], bool]:

@@ -46,13 +46,11 @@ from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding
     from tokenizers import Tokenizer as Core
 
 SLICE = 1 << 13  # characters that are tokenized at a time
 GUESSED = 6  # characters of a token: a text with no more may be one piece
 FEW_CHARACTERS = 1 << 14  # that do not pay for the import of numpy
-HELD = 1 << 12  # pieces that are handed on together
 
 Prepare = Callable[[Sequence[str]], Sequence[Any]]
 
@@ -107,10 +105,9 @@ class TokenStarts:
         while (number := bisect_left(self.starts, start) + room) >= len(self.starts):
             if self.read == len(self.text):
                 return len(self.text)
-            piece = self.next_slice()
-            self.add(piece, self.core.encode(piece, add_special_tokens=False))
+            self._add_slice()
         place = self.starts[number]
-        while place > start and not is_whole(self.text, place, start):
+        while place > start and not is_whole(self.text, place):
             place -= 1
         return place
 
@@ -118,22 +115,18 @@ class TokenStarts:
         """Return where the last so many tokens of a piece begin, each a grapheme's start."""
         stop = bisect_left(self.starts, end)
         places = dict.fromkeys(self.starts[max(0, stop - tokens) : stop])
-        return [at for at in places if at > start and is_whole(self.text, at, start)]
+        return [at for at in places if at > start and is_whole(self.text, at)]
 
-    def next_slice(self) -> str:
-        """Return what is to be tokenized next, whose tokens go to ``add``."""
+    def _add_slice(self) -> None:
         begin, end = self.read, self.read + SLICE
         if end < len(self.text):
             blank = max(self.text.rfind(white, begin + 1, end) for white in " \n")
             end = blank if blank > begin else end
-        return self.text[begin:end]
-
-    def add(self, piece: str, encoding: Encoding) -> None:
-        """Take in where the tokens of the next slice begin."""
-        for start, stop in encoding.offsets:
+        piece = self.text[begin:end]
+        for start, stop in self.core.encode(piece, add_special_tokens=False).offsets:
             if piece[start : start + 1].isspace():  # it belongs to the piece before
                 start = stop - len(piece[start:stop].lstrip())
-            self.starts.append(self.read + start)
+            self.starts.append(begin + start)
         self.read += len(piece)
 
 
@@ -175,48 +168,28 @@ class Chunker:
 
     def chunks(
         self, records: Sequence[Record], skip: Callable[[InputError], None], first: int = 0
-    ) -> Iterator[list[Chunk]]:
-        """Yield the pieces of texts in their order, as many as memory allows at a time.
+    ) -> list[Chunk]:
+        """Return the pieces of texts in their order.
 
         ``first`` is the number of the first record in the run. A text that cannot be divided goes
         to ``skip``, as does a pair.
         """
         most = GUESSED * self.room
-        held: list[Chunk] = []
         texts: list[Any] = [record.text for record in records]
         counts = iter(self.counts([text for text in texts if len(text) <= most]))
-        core = self.tokenizer.core
-        starts = [TokenStarts(text, core) for text in texts if len(text) > most]
-        slices = [tokens.next_slice() for tokens in starts]
-        encodings = core.encode_batch(slices, add_special_tokens=False)  # by all cores
-        for tokens, text, encoding in zip(starts, slices, encodings, strict=True):
-            tokens.add(text, encoding)
-        long = iter(starts)
+        chunks: list[Chunk] = []
         for sample, (record, text) in enumerate(zip(records, texts, strict=True), first):
-            if len(text) > most:
-                tokens, count = next(long), self.limit + 1
-            else:
-                tokens, count = TokenStarts(text, core), next(counts)
+            count = next(counts) if len(text) <= most else self.limit + 1
             whole = Chunk(record, sample, 0, 0, len(text), count + self.special)
-            pieces: list[Chunk] = []
             try:
                 if record.pair is not None:
                     where = record.where
                     raise InputError(f"{where}: a pair of texts cannot be divided into chunks")
-                for piece in [whole] if count <= self.text_room else self._pieces(whole, tokens):
-                    pieces.append(piece)
-                    if len(pieces) == HELD:
-                        yield held + pieces
-                        held, pieces = [], []
+                fits, starts = count <= self.text_room, TokenStarts(text, self.tokenizer.core)
+                chunks += [whole] if fits else list(self._pieces(whole, starts))
             except InputError as error:
                 skip(error)
-                continue
-            held += pieces
-            if len(held) >= HELD:
-                yield held
-                held = []
-        if held:
-            yield held
+        return chunks
 
     def _pieces(self, whole: Chunk, tokens: TokenStarts) -> Iterator[Chunk]:
         start = low = number = 0
@@ -321,13 +294,14 @@ def plain(chunks: Sequence[Chunk], *, null: bool) -> bytes:
 
     Raises OutputError for a piece that holds such a character itself.
     """
-    end, name, hint = "\n", "line feed", "-0 ends chunks with NUL, --format jsonl holds any text"
-    if null:
-        end, name, hint = "\0", "NUL", "--format jsonl holds any text"
+    end = "\0" if null else "\n"
     texts = [chunk.text for chunk in chunks]
     for chunk, text in zip(chunks, texts, strict=True):
         if end in text:
-            raise OutputError(f"{chunk.record.where}: a chunk holds a {name}, which ends it", hint)
+            raise OutputError(
+                f"{chunk.record.where}: a chunk holds {end!r}, which ends it",
+                "-0 ends chunks with NUL, --format jsonl holds any text",
+            )
     return "".join([text + end for text in texts]).encode()
 
 
@@ -346,9 +320,9 @@ class ChunkRun:
             first = self.tally.records
             self.tally.records += len(records)
             self.tally.literals += self.chunker.tokenizer.count_literals(records)
-            for chunks in self.chunker.chunks(records, self.reader.skip, first):
-                self.chunks += len(chunks)
-                yield chunks
+            chunks = self.chunker.chunks(records, self.reader.skip, first)
+            self.chunks += len(chunks)
+            yield chunks
 
     def write(
         self, form: str, put: Callable[[Sequence[Any]], None], *, null: bool = False
@@ -374,8 +348,8 @@ def pieces(
 
     A text without an id has its number; ``first`` is that of the first record.
     """
-    for chunks in chunker.chunks(records, reader.skip, first):
-        yield TextBlock.of(_record_of(chunk, reader.source) for chunk in chunks)
+    chunks = chunker.chunks(records, reader.skip, first)
+    yield TextBlock.of(_record_of(chunk, reader.source) for chunk in chunks)
 
 
 def _record_of(chunk: Chunk, source: Source) -> Record:

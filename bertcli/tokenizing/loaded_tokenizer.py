@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,6 @@ NORMALIZER = {  # settings that BERT's normalizer has -> their names there
     "tokenize_chinese_chars": "handle_chinese_chars",
     "clean_text": "clean_text",
 }
-MOST_PADDED = 1 << 17  # tokens; no encoder reads as many
 # What clean_up_tokenization_spaces replaces in transformers, in this order.
 CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
@@ -170,21 +168,12 @@ class LoadedTokenizer:
         for name in ("literals", "engine", "words_core", "words_engine"):
             self.__dict__.pop(name, None)
 
-    @property
-    def engine_used(self) -> str:
-        """What made the ids, and why nothing faster."""
-        engine = self.__dict__.get("engine")
-        return engine.why if engine else "tokenizers, as there is little text"
-
     def __len__(self) -> int:
         """Return the number of tokens, added ones included."""
         return self.core.get_vocab_size()
 
     def beyond(self, rows: int) -> tuple[str, int] | None:
         """Return the first token, and its id, that a table of so many rows does not have."""
-        size = self.core.get_vocab_size()
-        if size <= rows and all(map(self.core.id_to_token, range(size))):
-            return None  # no id is left out, so there is none beyond them; a dict takes longer
         return min(
             (entry for entry in self.core.get_vocab().items() if entry[1] >= rows),
             key=lambda entry: entry[1],
@@ -221,23 +210,9 @@ class LoadedTokenizer:
             raise UsageError("this tokenizer has no length limit", "give --max-length")
         return self.limit
 
-    def padded_to(self, layout: Layout) -> int:
-        """Return the length that padding to ``max_length`` makes of every text.
-
-        Raises UsageError where a limit that no text comes near would fill the memory.
-        """
-        length = self.max_length(layout)
-        if layout.max_length is None and length > MOST_PADDED:
-            raise UsageError(
-                f"--padding max_length would pad every text to {length:,} tokens, the limit that "
-                "this model's files name",
-                "give --max-length N",
-            )
-        return length
-
     def padded_length(self, layout: Layout, longest: int) -> int:
         """Return the length that padding makes of texts of which the longest has so many tokens."""
-        length = longest if layout.padding == "longest" else self.padded_to(layout)
+        length = longest if layout.padding == "longest" else self.max_length(layout)
         step = layout.pad_to_multiple_of or 1
         return -(-length // step) * step
 
@@ -251,8 +226,6 @@ class LoadedTokenizer:
         length = self.max_length(layout)
         room = self.room(length, layout, pair=False)
         if layout.stride and layout.stride >= room:
-            if not room:
-                raise UsageError(f"--max-length {length} leaves no room for text")
             raise UsageError(
                 f"--stride {layout.stride} must be less than the {room} tokens of a window",
                 f"--max-length {length} without special tokens is {room}",
@@ -541,21 +514,10 @@ class LoadedTokenizer:
 
 
 def special_text_counter(core: Core) -> Callable[[Iterable[str]], int]:
-    """Return what counts the special tokens that are written out in texts.
-
-    Texts without the first character of one cost little.
-    """
+    """Return what counts the special tokens that are written out in texts."""
     added = core.get_added_tokens_decoder().values()
-    names = [token.content for token in added if token.special]
-    longest = sorted(names, key=len, reverse=True)
-    between = next(chr(code) for code in count(10) if chr(code) not in "".join(names))
-    patterns = [
-        (first, re.compile("|".join(re.escape(name) for name in longest if name[0] == first)))
-        for first in dict.fromkeys(name[0] for name in names)
-    ]
-
-    def counted_in(texts: Iterable[str]) -> int:
-        whole = between.join(texts)
-        return sum(len(pattern.findall(whole)) for first, pattern in patterns if first in whole)
-
-    return counted_in
+    names = sorted((token.content for token in added if token.special), key=len, reverse=True)
+    if not names:
+        return lambda texts: 0
+    found_in = re.compile("|".join(map(re.escape, names))).findall
+    return lambda texts: sum(len(found_in(text)) for text in texts)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +22,6 @@ from bertcli.files.typed_json import (
     JsonObject,
     is_regular,
     is_text,
-    parse,
     read_bytes,
     read_object,
     whole_number,
@@ -68,10 +66,10 @@ def _named(settings: JsonObject) -> dict[str, str]:
     return {role: name for role, name in names.items() if name}
 
 
-def read_vocabulary(path: Path, special: Collection[str]) -> tuple[dict[str, int], list[str]]:
+def read_vocabulary(path: Path) -> tuple[dict[str, int], list[str]]:
     """Return token -> id of a vocab.txt, one token a line, and warnings about it.
 
-    A repeated token keeps its last id, as in transformers; a repeated ``special`` one is refused.
+    A repeated token keeps its last id, as in transformers.
     """
     try:
         text = (read_bytes(path) or b"").decode("utf-8")
@@ -83,20 +81,8 @@ def read_vocabulary(path: Path, special: Collection[str]) -> tuple[dict[str, int
     if not lines:
         raise ModelError(f"{path}: the vocabulary is empty")
     vocabulary = {token: index for index, token in enumerate(lines)}
-    if len(vocabulary) == len(lines):
-        return vocabulary, []
-    twice = [(index, token) for index, token in enumerate(lines) if vocabulary[token] != index]
-    for index, token in twice:
-        if token in special:
-            raise ModelError(
-                f"{path}: special token {token} is on line {index + 1} and on line "
-                f"{vocabulary[token] + 1}",
-                "each token may occur once: its line number is its id",
-            )
-    first = f"{twice[0][1]!r}, line {twice[0][0] + 1}"
-    return vocabulary, [
-        f"{path}: {len(twice)} repeated tokens (the first: {first}); the last id counts"
-    ]
+    repeated = len(lines) - len(vocabulary)
+    return vocabulary, [f"{path}: repeated tokens: {repeated}; the last id counts"] * bool(repeated)
 
 
 def _has_capitals(vocabulary: Collection[str]) -> bool:
@@ -179,9 +165,6 @@ def _from_json(
     return Loaded(core, kind, roles, warnings), needs
 
 
-LONGEST_GROWTH = 100  # times; where memory ends, the library ends the process
-
-
 def _read_json(path: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
@@ -192,78 +175,9 @@ def _read_json(path: Path) -> Tokenizer:
         raise ModelError(
             f"{path}: not a tokenizer: {broken}", "download it again, or remove it to use vocab.txt"
         ) from None
-    for key, check_part in (
-        ("normalizer", _growth),
-        ("decoder", _growth),
-        ("pre_tokenizer", _check_pre_tokenizer),
-        ("post_processor", partial(_check_processor, core)),
-    ):
-        if (part := getattr(core, key)) is not None:
-            check_part(JsonObject(parse(part.__getstate__()), str(path), path=f"{key}."))
     if getattr(core.model, "dropout", None) is not None:  # of BPE: for training, and by chance
         core.model.dropout = None
     return core
-
-
-def _growth(part: JsonObject) -> float:
-    """Return how many times longer replacements make a text, at most; ModelError for too many."""
-    times = 1.0
-    for key in ("normalizers", "decoders"):
-        for inner in part.entries(key).objects().values():
-            times *= _growth(inner)
-    if part["type"] == "Replace":
-        pattern = part["pattern"].get("String")  # one of a regex may match nothing, everywhere
-        content = len(part["content"])
-        times = max(1.0, content / len(pattern) if pattern else 1 + content)
-    if times > LONGEST_GROWTH:
-        raise part.bad(
-            "type", f"replacements that make a text {LONGEST_GROWTH} times longer, at most"
-        )
-    return times
-
-
-def _check_pre_tokenizer(part: JsonObject) -> None:
-    """Refuse empty tokens, on which the library would panic."""
-    for inner in part.entries("pretokenizers").objects().values():
-        _check_pre_tokenizer(inner)
-    part.whole("length", 1)
-
-
-def _check_processor(core: Tokenizer, processor: JsonObject) -> None:
-    """Refuse a template on which the library would panic, or that drops or repeats a text.
-
-    The library has checked the types; it checks neither names nor ids.
-    """
-
-    def is_id(index: Any) -> bool:
-        return core.id_to_token(index) is not None
-
-    def names_ids(token: Any) -> bool:
-        return len(token["ids"]) == len(token["tokens"]) and all(map(is_id, token["ids"]))
-
-    match processor["type"]:
-        case "Sequence":
-            for inner in processor.entries("processors").objects().values():
-                _check_processor(core, inner)
-        case "TemplateProcessing":
-            special = processor.object("special_tokens")
-            for name in special:
-                special.needed(name, names_ids, "tokens and their ids in the vocabulary")
-            for key, texts in (("single", ["A"]), ("pair", ["A", "B"])):
-                _check_template(processor, key, texts, special)
-        case "BertProcessing" | "RobertaProcessing":
-            for key in ("sep", "cls"):
-                processor.needed(key, lambda entry: is_id(entry[1]), "a token of the vocabulary")
-
-
-def _check_template(processor: JsonObject, key: str, texts: list[str], special: JsonObject) -> None:
-    def holds(template: Any) -> bool:
-        names = [part["SpecialToken"]["id"] for part in template if "SpecialToken" in part]
-        sequences = [part["Sequence"]["id"] for part in template if "Sequence" in part]
-        return sorted(sequences) == texts and all(name in special for name in names)
-
-    needed = f"{' and '.join(texts)} once each, and tokens that special_tokens has"
-    processor.needed(key, holds, f"a template with {needed}")
 
 
 def _settle(core: Tokenizer, folder: Path, settings: JsonObject) -> list[str]:
@@ -272,18 +186,11 @@ def _settle(core: Tokenizer, folder: Path, settings: JsonObject) -> list[str]:
     if type(was).__name__ != "BertNormalizer" or lower is None:
         return []
     now = normalizer(settings, lower=lower)
-    differ = [
-        f"{name}: {getattr(was, name)} and {getattr(now, name)}"
-        for name in ("lowercase", "strip_accents", "handle_chinese_chars")
-        if getattr(was, name) != getattr(now, name)
-    ]
-    if not differ:
+    names = "lowercase", "strip_accents", "handle_chinese_chars"
+    if all(getattr(was, name) == getattr(now, name) for name in names):
         return []
     core.normalizer = now
-    return [
-        f"{folder}: tokenizer.json and tokenizer_config.json differ, the latter counts: "
-        + ", ".join(differ)
-    ]
+    return [f"{folder}: tokenizer.json and tokenizer_config.json differ, the latter counts"]
 
 
 def sentence_settings(folder: Path) -> JsonObject:
@@ -324,13 +231,9 @@ def _positions(config: JsonObject) -> int | None:
 
 def _length(settings: JsonObject) -> int | None:
     """Return the limit that tokenizer_config.json sets, which transformers may write as 1e30."""
-    key = "model_max_length"
-
-    def holds(value: Any) -> bool:
-        number = type(value) is int or type(value) is float
-        return number and value >= 1 and (value >= UNLIMITED or int(value) == value)
-
-    length = settings.checked(key, holds, "a whole number from 1")
+    length: float | None = settings.checked(
+        "model_max_length", lambda value: type(value) in (int, float) and value >= 1, "a length"
+    )
     return None if length is None or length >= UNLIMITED else int(length)
 
 
@@ -368,7 +271,7 @@ def _word_pieces(
     """
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    vocabulary, warnings = read_vocabulary(path, roles.values())
+    vocabulary, warnings = read_vocabulary(path)
     unk = roles["unk_token"]
     core = Tokenizer(models.WordPiece(vocabulary, unk_token=unk, max_input_chars_per_word=100))
     lower = settings.switch("do_lower_case")
@@ -390,6 +293,8 @@ def _check(core: Tokenizer, folder: Path) -> list[str]:
         core.model.tokenize(UNKNOWN)
     except Exception as failed:  # tokenizers raises no narrower class
         raise ModelError(f"{folder}: unknown words have no token: {failed}") from None
+    if None in map(core.id_to_token, core.encode("a", "a").ids):
+        raise ModelError(f"{folder}: a special token around texts is not in the vocabulary")
     if getattr(core.normalizer, "lowercase", False) and is_cased(core):
         return [
             f"{folder}: text is lower-cased, but the vocabulary has capital letters; "

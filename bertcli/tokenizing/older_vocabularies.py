@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bertcli.checkpoints.scan import MERGES
 from bertcli.errors import ModelError
 from bertcli.files.protobuf import fields, messages, number
-from bertcli.files.typed_json import AGAIN, read_bytes, read_object, whole_number
+from bertcli.files.typed_json import AGAIN, is_regular, read_bytes
 from bertcli.tokenizing.tokenizer_classes import TokenizerClass
 
 if TYPE_CHECKING:
@@ -36,25 +36,11 @@ def byte_pairs(path: Path) -> Tokenizer:
     """Return the BPE of vocab.json and of the merges.txt beside it. ModelError when broken."""
     from tokenizers import Tokenizer, models
 
-    words = read_object(path)
-    vocabulary: dict[str, int] = {token: words.needed(token, *whole_number()) for token in words}
-    merges_file = path.with_name(MERGES)
-    raw = read_bytes(merges_file)
-    if raw is None:
+    merges = path.with_name(MERGES)
+    if not is_regular(merges):
         raise ModelError(f"{path.parent}: {path.name} without {MERGES}", "copy that file as well")
-    merges = []
-    for line, text in enumerate(raw.decode("utf-8", "replace").split("\n"), 1):
-        if not text.strip() or text.startswith("#version"):
-            continue
-        pair = tuple(text.rstrip("\r").split(" "))
-        if len(pair) != 2 or any(part not in vocabulary for part in (*pair, "".join(pair))):
-            raise ModelError(
-                f"{merges_file}:{line}: expected two tokens of {path.name} that make a third, "
-                f"found {text[:60]!r}",
-                AGAIN,
-            )
-        merges.append((pair[0], pair[1]))
-    return Tokenizer(models.BPE(vocabulary, merges))
+    is_regular(path)  # which the library does not ask
+    return Tokenizer(models.BPE.from_file(str(path), str(merges)))
 
 
 def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokenizer:

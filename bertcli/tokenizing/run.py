@@ -106,13 +106,14 @@ class TokenizeRun:
         if most == 1:
             size = self.window or WINDOW
             groups = windows(groups, size, full=self.full, characters=self.characters)
+        numbered = self._numbered(groups)
         self.tokenizer.expected = size_on_disk(self.reader.source.paths) or 0
-        for counts, tokens, failures in ahead(
-            self._numbered(groups),
-            self._tokenized,
-            threads=min(most, THREADS, cores()),
-            most=most,
-        ):
+        if self.tokenizer.expected:
+            threads = min(most, THREADS, cores())
+            results = ahead(numbered, self._tokenized, threads=threads, most=most)
+        else:  # texts that may be typed are answered one by one
+            results = map(self._tokenized, numbered)
+        for counts, tokens, failures in results:
             for failure in failures:
                 self.reader.skip(failure)
             yield counts, tokens

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, called_from_python
 from bertcli.files.streams import stop
-from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import (
     COLUMNS,
@@ -26,7 +25,6 @@ from bertcli.tokenizing.columns import (
     Encoded,
     Layout,
     TokenBlock,
-    Window,
     frame_of,
     offsets_in,
     padded,
@@ -34,7 +32,6 @@ from bertcli.tokenizing.columns import (
     span,
 )
 from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
-from bertcli.tokenizing.tokenizer_classes import xlm_roberta
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -42,7 +39,6 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.call import BatchEncoding, Texts
 
 FEW = 256  # records of a run that do not pay for the import of numpy
-FAST_COLUMNS = {*NUMERIC, "sequence_ids"}  # encode_batch_fast has no more
 
 
 class Tokenizer(LoadedTokenizer):
@@ -152,13 +148,8 @@ class Tokenizer(LoadedTokenizer):
         special = layout.special_tokens
         split = any(isinstance(record.text, list) for record in records)
         core = self.words_core if split else self.core
-        if len(records) == 1:  # without the start of a thread pool
-            text, pair = records[0][:2]
-            return [core.encode(text, pair, split, special)]
         inputs = [text if pair is None else (text, pair) for text, pair, *_ in records]
-        fast = FAST_COLUMNS.issuperset(layout.columns)
-        run = core.encode_batch_fast if fast else core.encode_batch
-        return run(inputs, split, special)
+        return core.encode_batch(inputs, split, special)
 
     def _columns(self, record: Record, encoding: Encoding, layout: Layout) -> dict[str, Column]:
         columns: dict[str, Column] = {"input_ids": encoding.ids}
@@ -179,20 +170,12 @@ class Tokenizer(LoadedTokenizer):
         first, second = (span(sequences, which) for which in (0, 1))
         lengths = first[1] - first[0], second[1] - second[0]
         cuts = self.windows_of(encoded.record, lengths, layout, limit)
-        late = dict(encoded.columns)
-        template = type(self.core.post_processor).__name__ == "TemplateProcessing"
-        template = template or self.kind.make is xlm_roberta  # as transformers has it
-        if layout.late_types and "token_type_ids" in late and template:
-            types = late["token_type_ids"]
-            late["token_type_ids"] = [*types[: second[0]], *[1] * lengths[1], *types[second[1] :]]
-
-        def part(name: str, window: Window) -> Column:
-            columns = encoded.columns if window[1] == cuts[0][1] else late
-            return select(columns[name], window, first, second)
-
         return [
             encoded._replace(
-                columns={name: part(name, window) for name in encoded.columns},
+                columns={
+                    name: select(column, window, first, second)
+                    for name, column in encoded.columns.items()
+                },
                 cut=0 if layout.overflowing else sum(lengths) - sum(b - a for a, b in window),
             )
             for window in (cuts if layout.overflowing else cuts[:1])

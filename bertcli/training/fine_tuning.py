@@ -1,7 +1,7 @@
 """Fine-tuning as a task of the loop: examples, and a head over a BERT, or its vectors.
 
 `head_task` trains all weights, `FrozenTask` a head over vectors that are computed once, `pair_task`
-an embedding model. Beside the model, a result has its manifest.json and a model card, README.md.
+an embedding model. Beside the model, a result has its manifest.json.
 """
 
 from __future__ import annotations
@@ -81,13 +81,6 @@ PROBLEMS = {
     "multilabel": "multi_label_classification",
     "regress": "regression",
 }
-PIPELINES = {
-    "classify": "text-classification",
-    "multilabel": "text-classification",
-    "tag": "token-classification",
-    "answer": "question-answering",
-    "embed": "sentence-similarity",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +94,12 @@ class FineTuningTask(TrainedTask):
     tally: TokenCounts
 
     def describe(self, folder: Path, best: Mapping[str, Any]) -> None:
-        """Write the manifest and the model card of a result."""
-        texts, identity = self.texts, dict(self.identity)
-        config = identity.pop("config", {})
+        """Write the manifest of a result."""
+        texts = self.texts
         manifest = {
             "bertcli": __version__,
             "versions": versions("torch", "tokenizers", "numpy"),
-            **identity,
+            **{name: value for name, value in self.identity.items() if name != "config"},
             "data": [{"path": file["name"], "sha256": file["sha256"]} for file in texts.sources],
             "examples": {"train": len(texts.train), "eval": len(texts.held)},
             "options": asdict(self.job) | asdict(self.options),
@@ -116,9 +108,6 @@ class FineTuningTask(TrainedTask):
         }
         text = json.dumps(strict(manifest), indent=2, ensure_ascii=False) + "\n"
         (folder / "manifest.json").write_text(text, "utf-8")
-        fields = [*config.get("extra_fields", {}).values()]
-        card = model_card(texts, self.job.base, identity["method"], fields, best)
-        (folder / "README.md").write_text(card, "utf-8")
 
 
 def settings(
@@ -148,46 +137,6 @@ def settings(
         "texts": texts,
         "base": base,
     }
-
-
-def model_card(
-    texts: LabelledTexts, base: str, method: str, fields: list[str], best: Mapping[str, Any]
-) -> str:
-    """Return README.md: what the model does, how it was made, how good it is."""
-    task, record = texts.task, texts.records[0]
-    pipeline = f"pipeline_tag: {PIPELINES[task]}\n" if task in PIPELINES else ""
-    base_model = "" if Path(base).is_dir() else f"base_model: {base}\n"
-    rows = [
-        f"| {name} | {value:.4f} |\n"
-        for name, value in best.items()
-        if isinstance(value, float) and name != "eval_loss"
-    ]
-    words = f"Each text comes with ids of its words: `{'`, `'.join(fields)}`\n\n" if fields else ""
-    labels = f"Labels: {', '.join(f'`{name}`' for name in texts.names)}\n" if texts.names else ""
-    table = f"\n| metric | held-out examples |\n|---|---|\n{''.join(rows)}" if rows else ""
-    arguments = '"some text"'
-    if record.extra:
-        arguments = "-i texts.jsonl"
-    elif task == "answer":
-        arguments = '--question "a question" --context "a text"'
-    elif record.pair is not None and task != "embed":
-        arguments += ' --pair "another"'
-    return f"""---
-tags:
-- bert
-- bertcli
-{pipeline}{base_model}---
-
-# BERT for {task}
-
-`{base}`, trained with `bertcli train` ({method}) on {len(texts.train):,} examples, evaluated on \
-{len(texts.held):,}. `manifest.json` has the options, the versions and the sha256 of the data.
-
-{words}{labels}{table}
-```
-bertcli {"classify" if task in PROBLEMS else task} {arguments} -m THIS_FOLDER
-```
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +169,7 @@ class FullTask(FineTuningTask):
         put_model(folder, model, self.config, bert_folder(self.base))
 
     def publish(self, folder: Path, model: Any, best: Mapping[str, Any]) -> None:
-        """Write the model, its manifest and its model card."""
+        """Write the model and its manifest."""
         self.put(folder, model)
         if self.parts:
             write_sentence_parts(folder, self.parts, self.base)
@@ -256,12 +205,6 @@ def head_task(
     items, limit, tally = tokenized(job, task, texts.records, bert_folder(base), config)
     samples = np.array([item.sample for item in items])
     lengths = np.array([item.length for item in items])
-    count = int((np.bincount(samples) > 1).sum())
-    if task == "tag" and count:
-        notes.append(
-            f"{count:,} of {len(texts.records):,} sentences are read in windows of "
-            f"{lengths.max()} tokens"
-        )
     rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
     held = held[np.argsort(lengths[held], kind="stable")]
     weighing = {"weights": texts.weights(job.class_weights), "smoothing": job.label_smoothing}
@@ -310,10 +253,7 @@ def _with_head(
             initialise_weight(f"classifier.{name}", weight, config.initializer_range)
             setattr(model.get_submodule("classifier"), name, nn.Parameter(weight))
             fresh.append(f"classifier.{name}")
-    note = f"fresh head: {', '.join(fresh)}"
-    if headed and other:
-        note += f"; the labels of {base.name} are others: {', '.join(own)[:80]}"
-    return model, texts, [note] if fresh else []
+    return model, texts, [f"fresh head: {', '.join(fresh)}"] if fresh else []
 
 
 def tokenized(
@@ -465,8 +405,8 @@ def pair_task(
     if job.frozen:
         raise UsageError("--frozen cannot train vectors", "leave it out, or give --full")
     sentence = read_sentence(folder)
-    if modules := (*sentence.of_tokens, *sentence.of_texts):
-        names = ", ".join(module.kind for module in modules)
+    if sentence.of_texts:
+        names = ", ".join(module.kind for module in sentence.of_texts)
         raise ModelError(f"{folder}: has modules that train cannot train: {names}")
     bert = bert_folder(folder)
     start, _ = load(bert, BertModel, dtype=torch.float32)

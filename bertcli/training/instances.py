@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.families.family import CHECKS
 from bertcli.files.safetensors import NAMES, read_header
-from bertcli.files.typed_json import TEXT, JsonObject, is_text, read_value, whole_number
+from bertcli.files.typed_json import TEXT, JsonObject, read_value, whole_number
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.tokenizing.columns import EXTRA
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -160,13 +160,8 @@ class InstanceMaker:
         names = [roles[role] for role in ("cls_token", "sep_token", "pad_token", "mask_token")]
         for name in names:
             if name not in ids:
-                use = (
-                    "masks the tokens to predict"
-                    if name == names[-1]
-                    else "instances are made with"
-                )
                 raise ModelError(
-                    f"the vocabulary has no {name}, which {use}",
+                    f"the vocabulary has no {name}, which instances are made with",
                     "choose another --model, or train a vocabulary with bertcli pretrain vocab",
                 )
         core = tokenizer.core
@@ -303,14 +298,12 @@ class Instances:
             )
         chosen = sizes if extra is None else extra
         self.extra_embeddings = {name: sizes[name] for name in sizes if name in chosen}
-        self.extra_fields = {
-            name: fields.get(name, f"{name}_ids") for name in self.extra_embeddings
-        }
+        self.extra_fields = {name: fields[name] for name in self.extra_embeddings}
         self.kind = row_type(self.max_length, self.max_predictions, self.extra_embeddings)
         self.starts, self.files, self.digests = [0], list[dict[str, Array]](), dict[str, Any]()
         for shard in index.entries("shards").objects().values():
             rows = shard.needed("rows", *whole_number(1))
-            name = shard.needed("file", is_file_name, "a file name")
+            name = shard.needed("file", *TEXT)
             self.digests[name] = shard.needed("sha256", *TEXT)
             self.files.append(self._mapped(folder / name, rows))
             self.starts.append(self.starts[-1] + rows)
@@ -343,22 +336,8 @@ class Instances:
         return values
 
     def rows(self, numbers: Sequence[int]) -> dict[str, Array]:
-        """Return rows by their numbers, in that order, as one array a column.
-
-        Raises InputError when an id is not in the vocabulary, or in an extra embedding.
-        """
-        rows = {name: self.column(name, numbers) for name in self.kind.names or ()}
-        limits = dict.fromkeys(("input_ids", "masked_lm_ids"), self.vocab_size)
-        limits |= {EXTRA + name: size for name, size in self.extra_embeddings.items()}
-        for name, limit in limits.items():
-            least, most = int(rows[name].min(initial=0)), int(rows[name].max(initial=0))
-            if least < 0 or most >= limit:
-                raise InputError(
-                    f"{self.folder}: {name} holds {least} to {most}, but its ids are 0 to "
-                    f"{limit - 1}",
-                    "prepare the instances again",
-                )
-        return rows
+        """Return rows by their numbers, in that order, as one array a column."""
+        return {name: self.column(name, numbers) for name in self.kind.names or ()}
 
     def verify(self) -> None:
         """Check the sha256 of every file. Raises InputError when one was changed."""
@@ -366,11 +345,6 @@ class Instances:
         tokenizer = {name: hashes.text(name) for name in TOKENIZER_FILES if name in hashes}
         for name, digest in {**tokenizer, **self.digests}.items():
             refuse_changed_file(self.folder / name, digest, InputError, AGAIN)
-
-
-def is_file_name(value: Any) -> bool:
-    """Whether a value names a file without naming a folder."""
-    return is_text(value) and Path(value).name == value
 
 
 def read_index(path: Path) -> JsonObject:

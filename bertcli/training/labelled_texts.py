@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from bertcli.errors import InputError, UsageError, counted
-from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
+from bertcli.errors import InputError, UsageError
+from bertcli.records.examples import AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.training.options import FineTuningJob
@@ -29,7 +28,6 @@ class LabelledTexts:
     train: Any  # rows
     held: Any  # rows
     sources: Sequence[Mapping[str, Any]]  # name and sha256 of the files, before they were read
-    notes: Sequence[str] = ()
 
     @classmethod
     def read(cls, job: FineTuningJob, opened: Callable[[str], Reader], seed: int) -> LabelledTexts:
@@ -49,30 +47,20 @@ class LabelledTexts:
             raise UsageError(
                 f"--class-weights and --label-smoothing have no effect on {task}", "leave them out"
             )
-        notes, rows = list(label_notes(examples)), list(examples.examples)
+        rows = list(examples.examples)
         if job.eval is None:
             train, held = parted(rows, job.eval_fraction, seed)
-            if job.eval_fraction and not len(held):
-                notes.append("all examples have the same text: none can be held out")
         else:
             other = read_examples(opened(job.eval), task, fields, job.fields)
-            seen = {str(example.record.text) for example in rows}
-            shared = sum(str(example.record.text) in seen for example in other.examples)
-            if shared:
-                notes.append(
-                    f"{shared:,} of {len(other):,} texts of {other.source} are in the training "
-                    "data as well"
-                )
             rows += other.examples
             train, held = np.arange(len(examples)), np.arange(len(examples), len(rows))
         targets = target_array(task, rows, {name: number for number, name in enumerate(names)})
         if len(train) < 2 or (task == "classify" and len(np.unique(targets[train])) < 2):
-            those = counted(len(train), "example to train on has", "examples to train on have")
             raise InputError(
-                f"{examples.source}: the {those} one label",
+                f"{examples.source}: {len(train)} examples to train on, of one label",
                 "give more examples, or --eval-fraction 0",
             )
-        return cls(replace(examples, examples=rows), names, targets, train, held, sources, notes)
+        return cls(replace(examples, examples=rows), names, targets, train, held, sources)
 
     def numbered(self, names: Sequence[str], numbers: Mapping[str, int]) -> LabelledTexts:
         """Return the examples with other names and numbers of the labels: those of a model."""
@@ -131,10 +119,9 @@ def label_names(examples: Examples) -> list[str]:
         return UNNAMED[task]
     names = sorted({label for example in examples.examples for label in _labels(task, example)})
     if len(names) < (1 if task == "multilabel" else 2):
-        only = f"the label {names[0]!r}" if names else "no label"
-        those = f"all {len(examples):,} examples have" if len(examples) > 1 else "1 example has"
         raise InputError(
-            f"{examples.source}: {those} {only}", "training needs examples of at least two labels"
+            f"{examples.source}: labels found: {', '.join(names) or 'none'}",
+            "training needs examples of at least two labels",
         )
     numbers = all(name.isdecimal() for name in names)
     return sorted(names, key=int) if numbers else names  # equal numbers, 01 and 1, by their names
@@ -173,28 +160,6 @@ def target_array(task: str, examples: Sequence[Example], numbers: Mapping[str, i
     for row, labels in enumerate(listed):
         several[row, labels] = 1
     return several
-
-
-def label_notes(examples: Examples) -> Iterator[str]:
-    """Yield what a user should know of labels: how many each has, and those that conflict."""
-    form, counted_examples = examples.form, counted(len(examples), "example")
-    if form.task == "classify":
-        counts = Counter(example.target for example in examples.examples).most_common()
-        shown = ", ".join(f"{name} {count:,}" for name, count in counts[:10])
-        more = f" and {len(counts) - 10} more" if len(counts) > 10 else ""
-        yield f"{counted_examples}, {counted(len(counts), 'label')}: {shown}{more}"
-    else:
-        yield f"{counted_examples} for {form.task}"
-    if form == CONTRAST:  # an anchor may have several positives
-        return
-    targets: dict[str, set[str]] = {}
-    for record, target in examples.examples:
-        key = repr((record.text, record.pair, record.extra))
-        targets.setdefault(key, set()).add(repr(target))
-    conflicts = sum(len(values) > 1 for values in targets.values())
-    if conflicts:
-        texts = counted(conflicts, "text has", "texts have")
-        yield f"{texts} different values of {examples.target!r} in different examples"
 
 
 def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any, Any]:

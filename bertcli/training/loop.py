@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice, zip_longest
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -54,7 +54,7 @@ class Ranks:
         """Whether another process on this machine reports errors that all of them have."""
         return self.local > 0
 
-    def sum(self, tensor: Tensor) -> Tensor:
+    def sum(self, tensor: Any) -> Any:
         """Replace a tensor by the sum over all processes; BertcliError when one of them died."""
         if self.count > 1:
             with self._connected():
@@ -302,16 +302,6 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
 # --- weights and their optimizer ---
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per weight, as torch names them
-ALIGNED = 16  # floats: each gradient is aligned to 64 bytes, as a tensor of its own would be
-
-
-def flat_gradients(weights: Collection[nn.Parameter]) -> Tensor:
-    """Give weights gradients in one tensor, for sums over processes and norms; return it."""
-    sizes = [-(-weight.numel() // ALIGNED) * ALIGNED for weight in weights]
-    flat = torch.zeros(sum(sizes), device=next(iter(weights)).device)
-    for weight, room in zip(weights, flat.split(sizes), strict=True):
-        weight.grad = room[: weight.numel()].view_as(weight)
-    return flat
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -388,7 +378,9 @@ class Training:
         self.rows = rows
         self.schedule = options.schedule(len(rows))
         self.optimizer = adamw(model, options)
-        self.gradients = flat_gradients(trained(model).values())
+        self.weights = [*trained(model).values()]
+        for weight in self.weights:  # also those that a process has no rows for
+            weight.grad = torch.zeros_like(weight)
         self.dtype = dtype_of(options.dtype)
         half = self.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=half)
@@ -408,7 +400,7 @@ class Training:
         rate = self.schedule.at(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.gradients.zero_()
+        self.optimizer.zero_grad(set_to_none=False)
         pieces = ranks.count * self.options.gradient_accumulation_steps
         own = [part for part in dealt(lengths, pieces)[ranks.index :: ranks.count] if len(part)]
         seeds = [self._seed(number, part) for part in range(len(own))]
@@ -419,19 +411,19 @@ class Training:
             torch.manual_seed(seed)
             sums += self._backward(part, counts)
         ranks.sum(sums)
-        ranks.sum(self.gradients)
+        for weight in self.weights:
+            ranks.sum(weight.grad)
         self.scaler.unscale_(self.optimizer)
-        clipped, most = torch.linalg.vector_norm(self.gradients), self.options.max_grad_norm
-        if most:  # 0 never clips
-            self.gradients.mul_((most / (clipped + 1e-6)).clamp(max=1.0))
+        clipped = nn.utils.clip_grad_norm_(self.weights, self.options.max_grad_norm or inf)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         means = [total / count for total, count in zip(sums, counts, strict=True)]
         *losses, norm = torch.stack([*means, clipped]).tolist()
-        if not isfinite(loss := sum(losses)):
-            raise FloatingPointError(f"the loss is {loss}")
-        if not isfinite(norm) and not self.scaler.is_enabled():  # which skips the step then
-            raise FloatingPointError(f"the norm of the gradients is {norm}")
+        skipped = self.scaler.is_enabled() and not isfinite(norm)
+        if not isfinite(sum(losses) + (0 if skipped else norm)):
+            raise FloatingPointError(
+                f"the loss is {sum(losses)}, and the norm of the gradients {norm}"
+            )
         named = dict(zip(objective.losses, losses, strict=True))
         return {**named, "lr": rate, "grad_norm": norm, "tokens": int(lengths.sum())}
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import shutil
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -27,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from bertcli.checkpoints.scan import TOKENIZER_PARTS, bert_folder, tokenizer_files
-from bertcli.errors import InputError, UsageError, counted
+from bertcli.errors import InputError, UsageError
 from bertcli.files.atomic import whole_folder
 from bertcli.files.paths import input_name, sha256
 from bertcli.files.safetensors import write_arrays
@@ -40,13 +39,11 @@ from bertcli.records.records import Record
 from bertcli.records.windows import ahead, windows
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
-from bertcli.tokenizing.statistics import quantile
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.instances import (
     FORMAT,
     INDEX,
     SHARD,
-    SPECIAL,
     VERSION,
     WITH_EXTRA,
     Array,
@@ -178,10 +175,6 @@ class Documents:
 # --- the folder ---
 
 OURS = (INDEX, "instances-[0-9]*", *TOKENIZER_PARTS)  # names of the files in the folder
-BATCH = 4096  # rows counted together
-BUCKET = 16 << 20  # bytes of rows that are in order together; more only where there are BUCKETS
-STEP = 64  # documents between two reports of progress
-BUCKETS = 4096
 MOSTLY = 0.75  # share of random pairs above which a warning is shown; half is intended
 
 
@@ -231,11 +224,9 @@ class PrepareRun:
             self.statistics = {
                 "documents": len(documents),
                 "sentences": documents.sentences,
-                **statistics(rows, self.maker.special[-1]),
+                **statistics(rows),
             }
-            expected = len(documents.tokens) * options.dupe_factor // (options.max_length - SPECIAL)
-            buckets = min(BUCKETS, 1 + expected * kind.itemsize // BUCKET)
-            order = shuffled(len(rows), buckets, Random(f"{options.seed}:order"))
+            order = shuffled(len(rows), Random(f"{options.seed}:order"))
             shards = []
             for number, chosen in enumerate(in_batches(order, self.shard_size)):
                 shard, path = rows[chosen], folder / SHARD.format(number=number)
@@ -258,8 +249,7 @@ class PrepareRun:
                     row = np.zeros(1, kind)
                     self.maker.fill(row[0], pair, rng)
                     file.write(row.tobytes())
-                if step % STEP == 0:
-                    yield Advance(step, "documents", step / total)
+                yield Advance(step, "documents", step / total)
 
     def _write_index(self, folder: Path, shards: list[dict[str, Any]]) -> None:
         """Copy the tokenizer's files and write instances.json, the index."""
@@ -289,71 +279,38 @@ def require_two(documents: Documents, reader: Reader) -> None:
     if len(documents) > 1:
         return
     name = ", ".join(input_name(path) for path in reader.source.paths)
-    only = "only one document, so no sentence can come from another"
     raise InputError(
-        f"{name}: {only if len(documents) else 'no text found'}",
+        f"{name}: fewer than two documents, so no sentence can come from another",
         "give text with one sentence per line and a blank line between documents, or JSONL with "
         "one document per record",
     )
 
 
-def shuffled(count: int, buckets: int, rng: Random) -> Any:
-    """Return the numbers of rows in random order: each row is in a random bucket, and place."""
-    dealt = np.fromiter((int(rng.random() * buckets) for _ in range(count)), np.int64, count)
-    by_bucket = np.argsort(dealt, kind="stable")
-    places = np.fromiter((rng.random() for _ in range(count)), np.float64, count)
-    return by_bucket[np.lexsort((places, dealt[by_bucket]))]
+def shuffled(count: int, rng: Random) -> Any:
+    """Return the numbers of rows in random order."""
+    places = [rng.random() for _ in range(2 * count)][count:]  # as ever, for a seed
+    return np.argsort(places, kind="stable")
 
 
-def statistics(rows: Array, mask: int) -> dict[str, Any]:
-    """Count instances; lengths and tokens include special tokens, but no padding."""
-    lengths: Counter[int] = Counter()
-    random_next = predictions = masked = kept = 0
-    for block in in_batches(rows, BATCH):
-        lengths.update(block["lengths"].tolist())
-        chosen = np.arange(block["masked_lm_ids"].shape[1]) < block["masked_lm_counts"][:, None]
-        stands = np.take_along_axis(block["input_ids"], block["masked_lm_positions"], 1)[chosen]
-        random_next += int(block["next_sentence_labels"].sum())
-        predictions += len(stands)
-        masked += int((stands == mask).sum())
-        kept += int(((stands == block["masked_lm_ids"][chosen]) & (stands != mask)).sum())
-    tokens = sum(length * count for length, count in lengths.items())
-    places = rows["input_ids"].size
-
-    def share(part: int, whole: int) -> float:
-        return round(part / whole, 6) if whole else 0.0
-
+def statistics(rows: Array) -> dict[str, Any]:
+    """Count instances; tokens include special ones, but no padding."""
+    tokens, predictions = (int(rows[name].sum()) for name in ("lengths", "masked_lm_counts"))
     return {
         "instances": len(rows),
         "tokens": tokens,
-        "random_next_share": share(random_next, len(rows)),
+        "random_next_share": round(float(rows["next_sentence_labels"].mean()), 6),
         "predictions": predictions,
-        "predicted_share": share(predictions, tokens),
-        "mask_share": share(masked, predictions),
-        "random_token_share": share(predictions - masked - kept, predictions),
-        "kept_share": share(kept, predictions),
-        "length": {
-            "min": min(lengths),
-            **{f"p{part}": quantile(lengths, part / 100) for part in (1, 10, 50, 90)},
-            "max": max(lengths),
-        },
-        "padding_share": share(places - tokens, places),
+        "predicted_share": round(predictions / tokens, 6),
     }
 
 
-def described(statistics: Mapping[str, Any]) -> Iterator[str]:
-    """Yield statistics as messages."""
-    yield (
-        f"{counted(statistics['instances'], 'instance')}, {statistics['tokens']:,} tokens; "
-        f"second sentence random in {statistics['random_next_share']:.1%} of the pairs"
+def described(statistics: Mapping[str, Any]) -> str:
+    """Return statistics as a message."""
+    return (
+        f"{statistics['instances']:,} instances, {statistics['tokens']:,} tokens, "
+        f"{statistics['predicted_share']:.1%} of them masked; second sentence random in "
+        f"{statistics['random_next_share']:.1%} of the pairs"
     )
-    yield (
-        f"{statistics['predicted_share']:.1%} of the tokens masked: "
-        f"{statistics['mask_share']:.1%} [MASK], {statistics['random_token_share']:.1%} random "
-        f"token, {statistics['kept_share']:.1%} unchanged"
-    )
-    lengths = ", ".join(f"{name} {length}" for name, length in statistics["length"].items())
-    yield f"lengths: {lengths}; {statistics['padding_share']:.1%} padding"
 
 
 def doubts(statistics: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, sqrt
+from math import exp, inf
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertcli.checkpoints import shapes
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.errors import InputError, ModelError, UsageError
@@ -32,7 +31,7 @@ from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.tokenizing.columns import EXTRA
 from bertcli.tokenizing.ragged import offsets_of
 from bertcli.training.instances import INDEX, Instances
-from bertcli.training.loop import Objective, Ranks, TrainedTask, dealt, put_model, states, tensor
+from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, states, tensor
 from bertcli.training.options import PretrainingJob, TrainingOptions
 
 # --- losses ---
@@ -52,10 +51,6 @@ def chosen_words(rows: Mapping[str, Any]) -> Any:
     return np.arange(rows["masked_lm_ids"].shape[1]) < rows["masked_lm_counts"][:, None]
 
 
-SAMPLE = 10_000  # rows in which the most frequent token is counted
-Z = 1.96  # of a confidence interval of 95 %
-
-
 @dataclass(frozen=True)
 class PretrainingObjective(Objective):
     """Masked words and next sentences of prepared instances."""
@@ -64,7 +59,6 @@ class PretrainingObjective(Objective):
 
     data: Instances
     others: Instances | None = None  # of the rows held out, where those are not of ``data``
-    commonest: int = 0  # the token that is masked most often
 
     def lengths(self, rows: Any) -> Any:
         """Return the number of tokens of each row."""
@@ -101,32 +95,22 @@ class PretrainingObjective(Objective):
         return words, follows
 
     def outputs(self, model: BertForPreTraining, rows: Any) -> Any:
-        """Return counts and sums over some rows, of which the longest is run first."""
-        held = replace(self, data=self.others or self.data)
-        (longest_first,) = dealt(held.lengths(rows), 1)
-        predicted = held.predict(model, rows[longest_first])
+        """Return counts and sums over some rows."""
+        predicted = replace(self, data=self.others or self.data).predict(model, rows)
         words_loss, follows_loss = self.sums(predicted, rows)
         sums = [
             len(predicted.words),
             words_loss.item(),
             (predicted.word_logits.argmax(-1) == predicted.words).sum().item(),
-            (predicted.words == self.commonest).sum().item(),
             len(predicted.follows),
             follows_loss.item(),
             (predicted.follows_logits.argmax(-1) == predicted.follows).sum().item(),
-            predicted.follows.sum().item(),
         ]
         return np.array(sums, np.float64)
 
     def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
-        """Return losses, accuracies and baselines.
-
-        `unigram_accuracy` is that of always guessing the commonest word, `commoner_label_accuracy`
-        that of always giving the same answer about the second sentence.
-        """
-        masked, words_loss, right, guessed, rows, follows_loss, follows, random = sum(
-            outputs
-        ).tolist()
+        """Return losses and accuracies."""
+        masked, words_loss, right, rows, follows_loss, follows = sum(outputs).tolist()
         words = max(masked, 1)
         return {
             "eval_loss": words_loss / words + follows_loss / rows,
@@ -134,19 +118,10 @@ class PretrainingObjective(Objective):
             "eval_nsp_loss": follows_loss / rows,
             "perplexity": exp(min(words_loss / words, 700)),
             "masked_accuracy": right / words,
-            "unigram_accuracy": guessed / words,
             "next_sentence_accuracy": follows / rows,
-            "next_sentence_interval": list(wilson(follows, rows)),
-            "commoner_label_accuracy": max(random, rows - random) / rows,
             "masked": int(masked),
             "rows": int(rows),
         }
-
-
-def commonest_word(data: Instances, rows: Any) -> int:
-    """Return the token that is masked most often among the first of these rows."""
-    sample = data.rows(rows[:SAMPLE])
-    return int(np.bincount(sample["masked_lm_ids"][chosen_words(sample)]).argmax())
 
 
 def held_out(count: int, fraction: float) -> tuple[Any, Any]:
@@ -157,17 +132,6 @@ def held_out(count: int, fraction: float) -> tuple[Any, Any]:
     least = min(1, count - 1) if fraction else 0
     cut = count - max(least, int(count * fraction))
     return np.arange(cut), np.arange(cut, count)
-
-
-def wilson(right: float, of: float) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a share.
-
-    Source: Wilson, Probable inference, the law of succession, and statistical inference, 1927.
-    """
-    share, square = right / of, Z * Z / of
-    middle = (share + square / 2) / (1 + square)
-    half = Z / (1 + square) * sqrt(share * (1 - share) / of + square / (4 * of))
-    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 # --- the task ---
@@ -188,7 +152,7 @@ class PretrainingTask(TrainedTask):
 
         Raises InputError or ModelError for what cannot be trained.
         """
-        data, notes = Instances(job.data, job.extra or None), list[str]()
+        data = Instances(job.data, job.extra or None)
         for name, field in data.extra_fields.items():
             if job.extra.get(name, field) != field:
                 raise UsageError(
@@ -200,8 +164,6 @@ class PretrainingTask(TrainedTask):
         for instances in [data] if other is None else [data, other]:
             if ranks.first:
                 instances.verify()
-            if not len(instances):
-                raise InputError(f"{instances.folder}: no instances found")
         if other is not None:
             rows, held = np.arange(len(data)), np.arange(len(other))
             if data.vocab_size != other.vocab_size:
@@ -212,24 +174,17 @@ class PretrainingTask(TrainedTask):
                 )
         else:
             rows, held = held_out(len(data), options.eval_fraction)
-            if len(held) and (data.index.object("options").whole("dupe_factor") or 1) > 1:
-                notes.append(
-                    "held-out instances share texts with the training instances (dupe_factor); "
-                    "use --eval-dir to evaluate on other texts"
-                )
-        config = config_of(job, data, other or data, on_gpu=ranks.device.type != "cpu")
-        commonest = commonest_word(data, rows) if len(held) else 0
+        config = config_of(job, data, other or data)
         start = job.init and require_weights(bert_folder(job.init)).all
         return cls(
             options=options,
-            objective=PretrainingObjective(data, held, other, commonest),
+            objective=PretrainingObjective(data, held, other),
             rows=rows,
             identity={
                 "config": config.to_dict(),
                 "instances_sha256": sha256(data.folder / INDEX),
                 "init_sha256": start and " ".join(map(sha256, start)),
             },
-            notes=notes,
             config=config,
             init=job.init,
         )
@@ -267,52 +222,30 @@ SIZES = {
 }
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 HEAD, WIDER = 64, 4  # the width of a head, and of the feed-forward layer in hidden sizes
-FIX = f"fix it, or give --config one of {', '.join(SIZES)}"
-WEIGHT_TO_ADAM = 4  # a weight, its gradient, and the two numbers that Adam remembers of it
 ROUNDING = 128  # an embedding may have as many rows more as make it a multiple of up to this
 
 
-def config_of(job: PretrainingJob, data: Instances, held: Instances, *, on_gpu: bool) -> BertConfig:
+def config_of(job: PretrainingJob, data: Instances, held: Instances) -> BertConfig:
     """Return the config to train, with the extra embeddings of the instances.
 
     Sizes of those are those of the config, else what the ids need. Raises ModelError for a config
-    that cannot be trained on the instances, or needs more than all memory of this machine.
+    that cannot be trained on the instances.
     """
     source = str(job.init or job.config)
     config = read_config(job.init) if job.init else _named(job.config or "", data)
-    _check(config, data, source, by_user=job.init is None)
+    _check(config, data, source)
     sizes = {
         name: max(size, held.extra_embeddings[name]) for name, size in data.extra_embeddings.items()
     }
     for name, size in config.extra_embeddings.items():
-        if name not in sizes:
+        if sizes.get(name, inf) > size:
             raise ModelError(
-                f"{source}: the model has an extra embedding {name}, but the instances have no "
-                "ids for it",
-                f"prepare the instances with --extra {name}=FIELD",
-            )
-        if sizes[name] > size:
-            raise ModelError(
-                f"{source}: the extra embedding {name} has {size} ids, but the instances have "
-                f"ids up to {sizes[name] - 1}",
-                f"correct the ids in the field {data.extra_fields[name]}, or raise the size in "
-                "extra_embeddings",
+                f"{source}: the extra embedding {name} has {size} ids, and the instances "
+                f"{sizes.get(name, 'none')}",
+                f"prepare the instances with --extra {name}=FIELD, and ids below {size}",
             )
     embeddings = {**sizes, **config.extra_embeddings}
-    config = replace(config, extra_embeddings=embeddings, extra_fields=data.extra_fields)
-    weights = shapes.count(config)
-    needed = 4 * weights * (1 if on_gpu else WEIGHT_TO_ADAM)
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not known on this system
-        return config
-    if needed > memory:  # in small pieces it would be had until the system ends this process
-        raise ModelError(
-            f"{source}: {weights:,} weights need {needed / 1e9:,.0f} GB of memory, and this "
-            f"machine has {memory / 1e9:,.0f} GB",
-            "train a smaller model",
-        )
-    return config
+    return replace(config, extra_embeddings=embeddings, extra_fields=data.extra_fields)
 
 
 def _named(name: str, data: Instances) -> BertConfig:
@@ -333,11 +266,11 @@ def _named(name: str, data: Instances) -> BertConfig:
             raise ModelError(f"{name}: names none of {', '.join(SHAPE)}")
         return BertConfig.from_dict({**ids, **values}, name)
     except ModelError as bad:
-        raise ModelError(str(bad), FIX) from None
+        raise ModelError(str(bad), f"fix it, or give --config one of {', '.join(SIZES)}") from None
 
 
-def _check(config: BertConfig, data: Instances, source: str, *, by_user: bool) -> None:
-    """Raise ModelError for a config, ``by_user`` or of a model, that does not fit."""
+def _check(config: BertConfig, data: Instances, source: str) -> None:
+    """Raise ModelError for a config that does not fit the instances."""
     size, tokens = config.vocab_size, data.vocab_size
     refusals = [
         (
@@ -358,8 +291,10 @@ def _check(config: BertConfig, data: Instances, source: str, *, by_user: bool) -
             config.type_vocab_size < 2,
             f"type_vocab_size {config.type_vocab_size}, but sentence pairs need 2",
         ),
-        (config.is_decoder, "is_decoder is not supported in pretraining"),
-        (config.add_cross_attention, "add_cross_attention is not supported in pretraining"),
+        (
+            config.is_decoder or config.add_cross_attention,
+            "decoders are not supported in pretraining",
+        ),
         (
             config.hidden_size % config.num_attention_heads,
             f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
@@ -368,5 +303,7 @@ def _check(config: BertConfig, data: Instances, source: str, *, by_user: bool) -
     ]
     for refused, problem in refusals:
         if refused:
-            hint = FIX if by_user else "prepare instances for this model (-m, --max-length)"
-            raise ModelError(f"{source}: {problem}", hint)
+            raise ModelError(
+                f"{source}: {problem}",
+                "fix the config, or prepare instances for this model (-m, --max-length)",
+            )

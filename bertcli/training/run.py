@@ -27,33 +27,22 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any, NamedTuple
 
-import numpy as np
 import torch
 
 from bertcli.checkpoints.load import load_tensors, save_tensors
 from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.embedding.options import CONFIG as PROMPTS
 from bertcli.errors import BertcliError, ModelError, OutputError, out_of_memory
-from bertcli.files.atomic import FULL, locked, move, put_files, put_folder, scratch_folder
+from bertcli.files.atomic import locked, move, put_files, put_folder, scratch_folder, unwritable
 from bertcli.files.paths import refuse_inputs, sha256
 from bertcli.files.system_calls import sync, sync_folder
-from bertcli.files.typed_json import (
-    BadJsonError,
-    JsonObject,
-    as_json,
-    is_regular,
-    is_text,
-    parse,
-    read_bytes,
-    strict,
-)
+from bertcli.files.typed_json import BadJsonError, as_json, is_text, parse, read_bytes, strict
 from bertcli.hub import TOKENIZER_FILES
-from bertcli.inspection.drawing import FAINT, INK, SENTENCES, drawing, encode, require_matplotlib
+from bertcli.inspection.drawing import drawing, encode, require_matplotlib
 from bertcli.training.loop import (
     Ranks,
     TrainedTask,
@@ -66,7 +55,7 @@ from bertcli.vectors.run_folder import object_in, refuse_changed_file, refuse_ch
 
 # --- checkpoints ---
 
-VERSION = 3  # of training_state.json
+VERSION = 4  # of training_state.json
 LOG, PLOT = "log.jsonl", "loss.svg"
 STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
 BEST = "best.safetensors"
@@ -93,7 +82,6 @@ class State:
     window: dict[str, float] = field(default_factory=dict)  # sums since the log's last line
     scaler: Mapping[str, float] = field(default_factory=dict)  # of float16's gradients
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # what decides the numbers
-    made_with: Mapping[str, Any] = field(default_factory=dict)  # what decides their rounding
     best: Mapping[str, Any] = field(default_factory=dict)  # the evaluation of the best weights
     waited: int = 0  # evaluations since then
 
@@ -116,17 +104,14 @@ class Checkpoints:
     def refuse_others(self) -> None:
         """Raise OutputError when the folder has files not to be overwritten."""
         folder = self.output
-        if folder.exists() and not folder.is_dir():
-            raise OutputError(f"{folder}: not a folder", "give a folder with --output")
         if not is_text(str(folder)):
             raise OutputError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}")
         names = [path.name for path in folder.glob("[!.]*")]
         begun = bool(self.steps()) or (folder / BEGUN).exists()
         if names and not (self.resume or self.overwrite):
-            go_on = "--resume continues the run, " if begun else ""
             raise OutputError(
                 f"{folder}: folder already exists",
-                f"{go_on}--overwrite starts over, or give another folder",
+                "--resume continues a run, --overwrite starts over; or give another folder",
             )
         if names and not begun and not self.overwrite:
             raise OutputError(
@@ -168,7 +153,7 @@ class Checkpoints:
         full or fails.
         """
         target = self.path(state.step)
-        with self.explained(f"{target.name} cannot be written"):
+        with self.explained():
             with scratch_folder(self.output / f"{MAKING}{target.name}") as making:
                 yield making
                 digests = {path.name: sha256(path) for path in sorted(making.iterdir())}
@@ -185,23 +170,20 @@ class Checkpoints:
         Of other folders, only those that modules.json names: they would be read with the new model.
         """
         (self.output / BEGUN).touch()
-        listed, manifest = (
-            read_bytes(self.output / name, OutputError) or b""
-            for name in ("modules.json", "manifest.json")
-        )
+        listed = read_bytes(self.output / "modules.json", OutputError) or b""
         (self.output / "config.json").unlink(missing_ok=True)
         for path in [*self.output.iterdir()]:
             module = MODULE.fullmatch(path.name) and f'"{path.name}"'.encode() in listed
             if path.is_dir() and (module or NAME.fullmatch(path.name)):
                 self._remove(path)
-        for name in (*RESULT, *(["README.md"] if b'"bertcli"' in manifest else [])):
+        for name in RESULT:
             (self.output / name).unlink(missing_ok=True)
 
     @contextmanager
     def published(self) -> Iterator[Path]:
         """Yield a folder for the result, which moves into the run's own, config.json last."""
         with (
-            self.explained("the model cannot be written"),
+            self.explained(),
             scratch_folder(self.output / f"{MAKING}result") as making,
         ):
             yield making
@@ -219,18 +201,13 @@ class Checkpoints:
         shutil.rmtree(going)
 
     @contextmanager
-    def explained(self, what: str) -> Iterator[None]:
+    def explained(self) -> Iterator[None]:
         """Turn system errors into an OutputError that names the checkpoint to resume from."""
         try:
             yield
         except OSError as failed:
-            hint = "fix it, then run the same command with --resume" if self.last() else ""
-            if failed.errno in FULL:
-                hint = "free disk space, then run the same command with --resume"
-            elif isinstance(failed, FileNotFoundError) and not self.output.parent.exists():
-                hint = "create its parent folder first"
-            reason = failed.strerror or failed
-            raise OutputError(f"{self.output}: {what}: {reason}; {self.kept()}", hint) from None
+            resume = "free disk space, then run the same command with --resume"
+            raise unwritable(f"{self.output} ({self.kept()})", failed, resume) from None
 
     def kept(self) -> str:
         """Describe what can be resumed from."""
@@ -252,11 +229,9 @@ def read_state(folder: Path) -> State:
         f"remove {folder} to resume from the checkpoint before it, or start over with --overwrite"
     )
     record = object_in(read_bytes(path, OutputError, hint))
-    if record.get("version") != VERSION:
-        raise OutputError(f"{path}: not a checkpoint of this version of bertcli", hint)
-    signed = record.pop("digest", None) == _digest(record)
+    signed = record.pop("digest", None) == _digest(record) and record["version"] == VERSION
     if not signed or folder.name != f"checkpoint-{record['step']}":
-        raise OutputError(f"{path}: was changed after it was written", hint)
+        raise OutputError(f"{path}: was changed, or written by another version of bertcli", hint)
     for name, expected in record.pop("sha256").items():
         refuse_changed_file(folder / name, expected, hint=hint)
     del record["version"]
@@ -296,18 +271,12 @@ class TrainingRun:
             "steps": self.schedule.steps,
             "warmup_steps": self.schedule.warmup_steps,
         }
-        device = ranks.device.type
         self.state = State(fingerprint=as_json({**task.identity, "options": numbers}))
-        self.state.made_with = {
-            "torch": torch.__version__,
-            "device": device,
-            "processes": ranks.count,
-            "threads": torch.get_num_threads() if device == "cpu" else None,
-            "gradient_accumulation_steps": options.gradient_accumulation_steps,
-        }
         last = checkpoints.last() if checkpoints.resume else None
         if last:
-            self._resume(last)
+            state = read_state(last)
+            refuse_changes(str(last), state.fingerprint, self.state.fingerprint)
+            self.state = state
             if self.state.step == self.schedule.steps or self.stopped:
                 self.notes.append(f"the run is complete: {last.name} is its last step")
         torch.manual_seed(options.seed)
@@ -320,19 +289,6 @@ class TrainingRun:
                 training.scaler.load_state_dict(dict(self.state.scaler))
             if self.state.best:
                 self.best_weights = load_tensors(last / BEST)
-
-    def _resume(self, last: Path) -> None:
-        """Take over the state of a checkpoint; OutputError when it is of another run."""
-        state, now = read_state(last), self.state.made_with
-        refuse_changes(str(last), state.fingerprint, self.state.fingerprint)
-        was = state.made_with
-        differ = [f"{key} {was[key]}, now {now[key]}" for key in was if was[key] != now[key]]
-        state.made_with, self.state = now, state
-        if differ:
-            self.notes.append(
-                f"the run was started with {'; '.join(differ)}: results may differ by "
-                "rounding and by dropout"
-            )
 
     def events(self) -> Iterator[Event]:
         """Train, and yield what happens; the result is written when this is exhausted.
@@ -355,7 +311,7 @@ class TrainingRun:
                 yield Event("step", step, values)
                 for event in self._after(step, values["lr"]):
                     if log is not None:
-                        with self.checkpoints.explained(f"{LOG} cannot be written"):
+                        with self.checkpoints.explained():
                             line = {"step": event.step, **event.values}
                             log.write(json.dumps(strict(line)).encode() + b"\n")
                             log.flush()
@@ -370,21 +326,13 @@ class TrainingRun:
     def _take(self, stack: ExitStack) -> IO[bytes]:
         """Lock the folder, and return the log, truncated to its size at the checkpoint."""
         output, state = self.checkpoints.output, self.state
-        with self.checkpoints.explained("cannot be written"):
-            existed = output.exists()
+        with self.checkpoints.explained():
             output.mkdir(exist_ok=True)
             sync_folder(output.parent)
-        try:
             stack.enter_context(locked(output / ".lock", output))
-        except OutputError:
-            if not existed:
-                output.rmdir()
-            raise
-        with self.checkpoints.explained("cannot be written"):
             self.checkpoints.sweep()
             if not state.step:
                 self.checkpoints.clear()
-            is_regular(output / LOG, OutputError, MOVE, inf)
             log = stack.enter_context((output / LOG).open("ab"))
             log.truncate(min(state.log_bytes, log.seek(0, os.SEEK_END)))
         return log
@@ -455,7 +403,7 @@ class TrainingRun:
     def _save(self, step: int, log: IO[bytes]) -> None:
         """Write a checkpoint."""
         training, state = self.training, self.state
-        with self.checkpoints.explained(f"{LOG} cannot be written"):
+        with self.checkpoints.explained():
             sync(log)
         state.step, state.log_bytes = step, log.seek(0, os.SEEK_END)
         state.scaler = training.scaler.state_dict()
@@ -478,54 +426,25 @@ class TrainingRun:
 
 # --- the figure of the log ---
 
-SIZE = 7.5, 4.2  # inches
-MOST = 1000  # points of a curve, more than its pixels
-DOTS = {"linestyle": "", "marker": "o", "markersize": 4.5}
-CURVES = (  # keys of the log, with their names and colours
-    ("loss", "loss", SENTENCES[0]),
-    ("mlm_loss", "masked words", FAINT),
-    ("eval_loss", "held out", SENTENCES[1]),
-)
+MARKED = 100  # points of a curve up to which each is drawn
+CURVES = {"loss": "loss", "mlm_loss": "masked words", "eval_loss": "held out"}
 
 
 def plot(log: Path) -> bytes:
-    """Draw the losses of a log over its steps, held-out losses as dots, as SVG.
-
-    Raises OutputError for a line that is not an object.
-    """
-    lines = []
-    with log.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.endswith(b"\n"):
-                try:
-                    lines.append(JsonObject({**parse(line)}, f"{log}:{number}", OutputError, MOVE))
-                except (BadJsonError, TypeError):
-                    raise OutputError(f"{log}:{number}: not a line of a log", MOVE) from None
+    """Draw the losses of a log over its steps, as SVG. OutputError for what is no log."""
+    try:
+        lines = [{**parse(line)} for line in log.read_bytes().splitlines()]
+    except (BadJsonError, TypeError):
+        raise OutputError(f"{log}: not the log of a run", MOVE) from None
     with drawing():
         from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-        from matplotlib.ticker import MaxNLocator
 
-        figure = Figure(SIZE, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.1))
-        axes, end = figure.add_subplot(), 0.0
-        for key, name, colour in CURVES:
-            pairs = ((line.number("step") or 0, line.number(key)) for line in lines)
-            points = [(step, loss) for step, loss in pairs if loss is not None and isfinite(loss)]
-            if not points:
-                continue
-            neighbours = np.array_split(points, min(len(points), MOST))
-            means = np.array([part.mean(0) for part in neighbours])
-            dots = key == "eval_loss" or len(points) == 1
-            style: dict[str, Any] = DOTS if dots else {"linewidth": 1.5}
-            axes.plot(*means.T, color=colour, label=name, clip_on=False, **style)
-            end = max(end, points[-1][0])
-        axes.set_xlabel("step", loc="right", color=INK)
-        axes.set_xlim(0, end or 1)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.grid(axis="y", color=FAINT, linewidth=0.3)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, colors=INK)
-        if axes.lines:
-            figure.legend(loc="outside upper left", ncols=3, frameon=False, labelcolor="linecolor")
+        figure = Figure(layout="constrained")
+        axes = figure.add_subplot(xlabel="step")
+        for key, name in CURVES.items():
+            points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+            if points:
+                marker = "." if len(points) < MARKED else ""
+                axes.plot(*zip(*points, strict=True), marker=marker, label=name)
+        axes.legend()
         return encode(figure, "svg", "Loss by step")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertcli.errors import InputError, UsageError, counted
+from bertcli.errors import InputError, UsageError
 from bertcli.files.typed_json import NOTHING
 from bertcli.tokenizing.model_files import normalizer
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -93,12 +93,7 @@ class WordCounts:
 
     def described(self, tokens: Sequence[str]) -> str:
         """Describe a vocabulary of these words."""
-        whole = self.within(token for token in tokens if len(token) == 1)
-        left = 1 - sum(whole.values()) / self.counts.total()
-        text = f"{len(tokens):,} tokens from {counted(len(self.counts), 'distinct word')}"
-        if len(tokens) < self.options.size:
-            text += f", fewer than {self.options.size:,}: the corpus has too few words"
-        return text + (f"; {left:.2%} of all words have other characters" if left else "")
+        return f"{len(tokens):,} tokens from {len(self.counts):,} distinct words"
 
 
 def train(words: WordCounts) -> list[str]:

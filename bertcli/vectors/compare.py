@@ -152,9 +152,8 @@ def _compare(agreement: Agreement, x: Array, y: Array, worst: int) -> None:
     agreement.worst = [*map(Row, *columns)]
 
 
-SAMPLE = 4096  # rows, at most
+SAMPLE = 2048  # rows, at most: all their similarities are held
 NEIGHBOURS = 10  # of each row, at most
-AT_ONCE = 512  # rows whose similarities are held
 SEED = 0  # of the sample
 FEWEST = 3  # rows that have more than one similarity
 
@@ -188,23 +187,14 @@ def _compare_widths(agreement: Agreement, a: Array, b: Array, worst: int) -> Non
     if rows < FEWEST:
         agreement.similarity = SimilarityAgreement(None, None, nearest, rows, seed)
         return
-    shared, sums = 0, np.zeros(5)
-    for start in range(0, rows, AT_ONCE):
-        here = np.arange(start, min(start + AT_ONCE, rows))
-        both = [vectors[here] @ vectors.T for vectors in (x, y)]
-        for cosines in both:  # a row is no neighbour of its own
-            cosines[np.arange(len(here)), here] = -np.inf
-        best = [np.argpartition(-cosines, nearest - 1, axis=1)[:, :nearest] for cosines in both]
-        shared += sum(
-            len({*p} & {*q}) for p, q in zip(*(numbers.tolist() for numbers in best), strict=True)
-        )
-        p, q = (cosines[np.isfinite(cosines)].astype(np.float64) for cosines in both)
-        sums += p.sum(), q.sum(), p @ p, q @ q, p @ q
-    # The correlation from sums over all pairs of different rows; none for a constant.
-    mean_p, mean_q, pp, qq, pq = (sums / (rows * (rows - 1))).tolist()
-    variances, correlation = (pp - mean_p * mean_p, qq - mean_q * mean_q), None
-    if min(variances) >= 1e-12:
-        covariance = pq - mean_p * mean_q
-        correlation = max(-1.0, min(1.0, covariance / prod(variances) ** 0.5))
+    similarities = [vectors @ vectors.T for vectors in (x, y)]
+    pairs = [cosines[~np.eye(rows, dtype=bool)].astype(np.float64) for cosines in similarities]
+    correlation = None  # of a constant there is none
+    if min(map(np.var, pairs)) >= 1e-12:
+        correlation = float(np.asarray(np.corrcoef(pairs))[0, 1])
+    for cosines in similarities:  # a row is no neighbour of its own
+        np.fill_diagonal(cosines, -np.inf)
+    p, q = (np.argpartition(-cosines, nearest - 1)[:, :nearest] for cosines in similarities)
+    shared = sum(len({*a} & {*b}) for a, b in zip(p.tolist(), q.tolist(), strict=True))
     overlap = shared / (rows * nearest)
     agreement.similarity = SimilarityAgreement(correlation, overlap, nearest, rows, seed)

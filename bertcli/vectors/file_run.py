@@ -20,7 +20,6 @@ bytes of a run from nothing, as far as a vector depends on its text alone.
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -40,7 +39,7 @@ from bertcli.files.atomic import explained
 from bertcli.files.jsonl import objects_of, to_lines
 from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__, versions
-from bertcli.inference.progress import Advance, Ran, Step
+from bertcli.inference.progress import Ran, Step
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import PLACE, TokenBlock
@@ -62,7 +61,6 @@ from bertcli.vectors.formats import (
     check_values,
     make,
     metas,
-    refuse_long_ids,
 )
 from bertcli.vectors.reading import Aside, floats
 from bertcli.vectors.run_folder import (
@@ -164,8 +162,6 @@ class Target:
             raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
         if self.path.is_dir():
             raise OutputError(f"{self.path}: is a folder", "name a file in it")
-        if os.path.islink(os.path.realpath(self.path)):
-            raise OutputError(f"{self.path}: circular symlink")
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise OutputError(
                 f"{self.path}: is a device or pipe, where nothing can be resumed",
@@ -201,8 +197,6 @@ class Sink(RunFiles):
         those of the texts of an update.
         """
         target, first, index = self.target, self.rows, list[Row]()
-        if target.only_ids and target.form == "npz":
-            refuse_long_ids(metas, first)
         self.named = self.named or any(metas)
         if counts is not None:
             rows = zip(metas, accumulate(counts, initial=first), counts, strict=False)
@@ -223,42 +217,28 @@ class Sink(RunFiles):
             self.rows += len(vectors)
             for name, lines in ((FIELDS, metas), (INDEX, index)):
                 if name in target.parts:
-                    self.append(name, self._text(lines, first))
+                    self.append(name, to_lines(lines).encode())
             self.append(RAW, vectors.astype("<f4", copy=False).tobytes())
-
-    def _text(self, lines: Sequence[Row], first: int) -> bytes:
-        """Return the fields as JSON lines: what cannot be written is found here, not at the end."""
-        try:
-            return to_lines(lines).encode()
-        except (TypeError, ValueError) as bad:  # a date, say, or half a surrogate pair
-            raise OutputError(
-                f"one of the records {first + 1} to {first + len(lines)} has a field that cannot "
-                f"be written: {bad}",
-                "leave it out of --keep-fields",
-            ) from None
 
     def commit(self, state: Mapping[str, Any]) -> None:
         """Make all rows durable, with values for whoever resumes after them."""
         with explained(self.path):
             super().commit({**state, **{name: getattr(self, name) for name in OWN}})
 
-    def finishing(self, about: Mapping[str, Any]) -> Iterator[Advance]:
+    def finish(self, about: Mapping[str, Any]) -> None:
         """Make the output and its manifest, which holds ``about``, and remove the partial files.
 
-        Yields how far that is. After a kill on the way the run is resumed from its last commit:
-        commit before.
+        After a kill on the way the run is resumed from its last commit: commit before.
         """
-        target, done = self.target, 0
+        target = self.target
         with explained(target.path):
             ids = self.named and bool(target.terms or not target.many)
             rows = Rows(
                 self.folder, self.rows, tuple(self.shape), target.many, ids, terms=target.terms
             )
             rows, ranges = at_precision(rows, target.precision)
-            for written in make(rows, target.form, self.folder / WHOLE, self.output):
-                done += written
-                yield Advance(done, "rows", done / max(1, rows.count))
-            self.finish({**about, **self._manifest(rows, ranges)})
+            make(rows, target.form, self.folder / WHOLE, self.output)
+            super().finish({**about, **self._manifest(rows, ranges)})
 
     def _manifest(self, rows: Rows, ranges: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return what the manifest says of the output itself."""
@@ -363,14 +343,14 @@ class FileRun:
                         continue
                     digest.add(part.records)
                     self._write(sink, part)
-                self._commit(sink, inputs, digest)
+                self._commit(sink, digest)
             if not sink.rows:
                 sink.write([], embedder.nothing, [] if target.many else None)
-            self._commit(sink, inputs, digest)
-            yield from sink.finishing(
+            self._commit(sink, digest)
+            sink.finish(
                 {
                     **about,
-                    "same_bits": embedder.runtime.same_bits,
+                    "same_bits": embedder.runtime.engine.same_bits,
                     "counts": asdict(self.tally) | {"skipped": self.reader.skipped},
                     "input_sha256": digest.sha.hexdigest(),
                     "texts_sha256": digest.texts.hexdigest(),
@@ -414,8 +394,7 @@ class FileRun:
             counts = [len(vectors) if several else 1 for vectors in block.vectors]
         sink.write(rows, block.stacked, counts, digests)
 
-    def _commit(self, sink: Sink, inputs: Inputs, digest: InputDigest) -> None:
-        inputs.refuse_changing(str(self.target.path), sink.journal["inputs"])
+    def _commit(self, sink: Sink, digest: InputDigest) -> None:
         sink.commit(
             {
                 "records": digest.records,

@@ -32,9 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.embedding.options import RANGED, refuse_stream, too_few
-from bertcli.errors import OutputError, PrecisionError, UsageError
-from bertcli.files import safetensors
-from bertcli.files.arrays import header_of, npz_archive
+from bertcli.errors import PrecisionError
+from bertcli.files.arrays import ArrayParts, write_arrays
 from bertcli.files.jsonl import json_of
 from bertcli.files.streams import packed
 from bertcli.files.system_calls import opener, sync
@@ -73,7 +72,6 @@ WRITTEN = (*FIRST, VECTOR)  # names that no carried field may have
 WRITTEN_OF_MANY = (*FIRST, *PIECES, VECTORS, START, STOP)  # where a record has several vectors
 WRITTEN_OF_TERMS = (*FIRST, TERMS, INDICES, VALUES, START, STOP)
 NAME, IDS = "embeddings", "ids"  # of the arrays
-LONGEST_ID = 1024  # characters of an id in NPZ, where every id takes the room of the longest
 
 
 @dataclass(frozen=True)
@@ -160,98 +158,58 @@ def at_precision(rows: Rows, precision: str) -> tuple[Rows, dict[str, list[Any]]
     return replace(rows, convert=convert), {"min": low, "max": high}
 
 
-def make(rows: Rows, form: str, place: Path, name: Path) -> Iterator[int]:
-    """Make a whole file of this name elsewhere, on the disk; yield the rows on the way."""
+def make(rows: Rows, form: str, place: Path, name: Path) -> None:
+    """Make a whole file of this name elsewhere, on the disk."""
     try:
         with open(place, "wb", opener=opener(None)) as file:
             with packed(name, file) as inner:
-                yield from WRITERS[form](inner, rows)
+                WRITERS[form](inner, rows)
             sync(file)
     except BaseException:
         place.unlink(missing_ok=True)  # makes room for a second attempt
         raise
 
 
-def _npy(file: IO[bytes], rows: Rows) -> Iterator[int]:
+def _npy(file: IO[bytes], rows: Rows) -> None:
+    write_arrays(file, "npy", {NAME: _vectors_of(rows)})
+
+
+def _safetensors(file: IO[bytes], rows: Rows) -> None:
+    write_arrays(file, "safetensors", {NAME: _vectors_of(rows)})
+
+
+def _vectors_of(rows: Rows) -> ArrayParts:
     shape, dtype = rows.kind()
-    file.write(header_of(dtype.str, shape))
-    yield from _data(file, rows)
+    return ArrayParts(dtype.str, shape, (vectors.tobytes() for vectors in rows.vectors()))
 
 
-def _data(file: IO[bytes], rows: Rows) -> Iterator[int]:
-    for vectors in rows.vectors():
-        file.write(vectors.tobytes())
-        yield len(vectors)
-
-
-def _npz(file: IO[bytes], rows: Rows) -> Iterator[int]:
+def _npz(file: IO[bytes], rows: Rows) -> None:
+    """Write vectors, or terms as a sparse matrix [n, V] as `scipy.sparse.save_npz` does; ids."""
+    arrays, shape = {NAME: _vectors_of(rows)}, rows.kind()[0]
     if rows.terms:
-        yield from _csr(file, rows)
-        return
-    with npz_archive(file) as member:
-        with member(NAME) as array:
-            yield from _npy(array, rows)
-        if rows.ids:
-            _put_ids(member(IDS), rows, rows.count)
-
-
-def _csr(file: IO[bytes], rows: Rows) -> Iterator[int]:
-    """Write terms as a sparse matrix [n, V] in compressed rows, as `scipy.sparse.save_npz` does."""
-    shape, _ = rows.kind()
-    with npz_archive(file) as member:
-        for name, at, kind in (("indices", 0, "<i4"), ("data", 1, "<f4")):
-            columns = (vectors[:, at] for vectors in rows.vectors())
-            _put(member(name), kind, (rows.count,), columns)
         stops = ([meta[STOP] for meta in metas] for metas in rows.metas())
-        _put(member("indptr"), "<i8", (shape[0] + 1,), chain([[0]], stops))
-        _put(member("shape"), "<i8", (len(shape),), [shape])
-        _put(member("format"), "|S3", (), [b"csr"])
-        if rows.ids:
-            _put_ids(member(IDS), rows, shape[0])
-    yield rows.count
+        arrays = {
+            "indices": _array("<i4", (rows.count,), (terms[:, 0] for terms in rows.vectors())),
+            "data": _array("<f4", (rows.count,), (terms[:, 1] for terms in rows.vectors())),
+            "indptr": _array("<i8", (shape[0] + 1,), chain([[0]], stops)),
+            "shape": _array("<i8", (len(shape),), [shape]),
+            "format": _array("|S3", (), [b"csr"]),
+        }
+    if rows.ids:
+        longest = max((len(id_text(meta)) for metas in rows.metas() for meta in metas), default=0)
+        ids = ([id_text(meta) for meta in metas] for metas in rows.metas())
+        arrays[IDS] = _array(f"<U{max(1, longest)}", shape[:1], ids)
+    write_arrays(file, "npz", arrays)
 
 
-def _put_ids(member: IO[bytes], rows: Rows, count: int) -> None:
-    """Write the ids as an array of strings, each in the room of the longest."""
-    longest = max((len(id_text(meta)) for metas in rows.metas() for meta in metas), default=1)
-    ids = ([id_text(meta) for meta in metas] for metas in rows.metas())
-    _put(member, f"<U{max(1, longest)}", (count,), ids)
-
-
-def _put(member: IO[bytes], kind: str, shape: tuple[int, ...], parts: Iterable[Any]) -> None:
-    """Write an array that comes in parts."""
-    with member:
-        member.write(header_of(kind, shape))
-        for part in parts:
-            member.write(np.asarray(part, kind).tobytes())
+def _array(kind: str, shape: tuple[int, ...], parts: Iterable[Any]) -> ArrayParts:
+    return ArrayParts(kind, shape, (np.asarray(part, kind).tobytes() for part in parts))
 
 
 def id_text(meta: Row) -> str:
     """Return the id of a row as a string: a number as JSON writes it, and none as ""."""
     value = "" if meta.get(ID) is None else meta[ID]
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def refuse_long_ids(metas: Sequence[Row], first: int) -> None:
-    """Raise OutputError for an id that an array of strings has no room for."""
-    for row, meta in enumerate(metas, first):
-        if ID not in meta:
-            continue
-        text = id_text(meta)
-        if len(text) > LONGEST_ID or text.endswith("\0"):
-            what = "ends in NUL, which NPZ cannot hold"
-            if len(text) > LONGEST_ID:
-                what = f"has {len(text):,} characters, and NPZ holds ids of at most {LONGEST_ID:,}"
-            raise OutputError(
-                f"record {row + 1}: its id {what}",
-                "write NPY, with the ids in an index next to it, or Parquet",
-            )
-
-
-def _safetensors(file: IO[bytes], rows: Rows) -> Iterator[int]:
-    shape, dtype = rows.kind()
-    file.write(safetensors.header_of({NAME: (safetensors.NAMES[dtype.str], shape)}))
-    yield from _data(file, rows)
 
 
 def lines(metas: Sequence[Row], vectors: Vectors, terms: TermNames | None = None) -> list[Row]:
@@ -305,15 +263,14 @@ def cell(meta: Row, name: str) -> Any:
     return meta.get(name, 0 if name == "truncated" else None)
 
 
-def jsonl(file: IO[bytes], rows: Rows) -> Iterator[int]:
+def jsonl(file: IO[bytes], rows: Rows) -> None:
     """Write all records as JSON, one a line."""
     with writer_of("jsonl")(file) as write:
         for metas, vectors in portions(rows):
             write(lines(metas, vectors, rows.terms))
-            yield _count(vectors, rows)
 
 
-def csv(file: IO[bytes], rows: Rows) -> Iterator[int]:
+def csv(file: IO[bytes], rows: Rows) -> None:
     """Write all records as a table in text."""
     columns = list(dict.fromkeys(name for metas in rows.metas() for name in columns_of(metas)))
     with writer_of("csv")(file) as write:
@@ -321,7 +278,6 @@ def csv(file: IO[bytes], rows: Rows) -> Iterator[int]:
             write([TableHeader.fromkeys([*columns_of([]), VECTOR])])
         for metas, vectors in portions(rows):
             write(cells(metas, vectors, columns))
-            yield len(vectors)
 
 
 def portions(rows: Rows) -> Iterator[tuple[list[Row], Vectors]]:
@@ -331,7 +287,7 @@ def portions(rows: Rows) -> Iterator[tuple[list[Row], Vectors]]:
             yield metas[at : at + AT_ONCE], vectors[at : at + AT_ONCE]
 
 
-def parquet(file: IO[bytes], rows: Rows) -> Iterator[int]:
+def parquet(file: IO[bytes], rows: Rows) -> None:
     """Write all records as Parquet, a row group a chunk; columns have the types of all values."""
     from bertcli.files import arrow
     from bertcli.files.parquet import columns_writer
@@ -366,16 +322,9 @@ def parquet(file: IO[bytes], rows: Rows) -> Iterator[int]:
                 ]
             values: dict[str, Any] = {key: [cell(meta, key) for meta in metas] for key in columns}
             write(values | dict(zip(vectors_as, parts, strict=True)))
-            yield _count(vectors, rows)
 
 
-def _count(vectors: Vectors, rows: Rows) -> int:
-    """Return the number of rows that these vectors of records are."""
-    return sum(map(len, vectors)) if rows.many else len(vectors)
-
-
-# Each yields how many rows it has written since.
-WRITERS: dict[str, Callable[[IO[bytes], Rows], Iterator[int]]] = {
+WRITERS: dict[str, Callable[[IO[bytes], Rows], None]] = {
     "jsonl": jsonl,
     "csv": csv,
     "npy": _npy,
@@ -444,7 +393,7 @@ def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> N
             check_values(vectors, precision)
             return vectors.astype(np.float16)
         case "int8" | "uint8":
-            least, step = _steps(precision, ranges)
+            least, step = _steps(ranges)
             bucket: Floats = np.clip(np.floor((vectors - least) / step), 0, BUCKETS)
             return (
                 bucket.astype(np.uint8) if precision == "uint8" else (bucket - 128).astype(np.int8)
@@ -463,11 +412,12 @@ def restore(
     ``dim`` is the number of dimensions that were packed into bits.
     """
     if precision in RANGED:
-        least, step = _steps(precision, ranges)
+        least, step = _steps(ranges)
         shift = np.float32(128.5 if precision == "int8" else 0.5)
         return ((vectors.astype(np.float32) + shift) * step + least).astype(np.float32)
     packed = vectors.view(np.uint8) ^ (0x80 if precision == "binary" else 0)
-    bits = np.unpackbits(packed.astype(np.uint8), axis=-1, count=dim or None)
+    count = dim if packed.shape[-1] == math.ceil(dim / 8) else None
+    bits = np.unpackbits(packed.astype(np.uint8), axis=-1, count=count)
     return bits.astype(np.float32) * 2 - 1
 
 
@@ -498,13 +448,8 @@ def check_values(vectors: Floats, precision: str) -> None:
         )
 
 
-def _steps(precision: str, ranges: Floats | None) -> tuple[Floats, Floats]:
+def _steps(ranges: Any) -> tuple[Floats, Floats]:
     """Return the least value and the width of a bucket for each dimension; a constant has 1."""
-    if ranges is None:
-        raise UsageError(
-            f"--precision {precision} needs the ranges of the values",
-            "calibrate on a sample of the vectors",
-        )
     ranges = ranges.astype(np.float32, copy=False)
     step = (ranges[1] - ranges[0]) / BUCKETS
     return ranges[0], np.where(step == 0, np.float32(1), step).astype(np.float32, copy=False)

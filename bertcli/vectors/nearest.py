@@ -9,29 +9,21 @@
 token of the query to the nearest token of a text, summed (ColBERT; Khattab and Zaharia 2020,
 section 3.3). All are exact, computed in float64: equal texts score alike in any block.
 
-Of vectors that are stored as bits, the rows that differ from a query in the fewest bits are
-candidates, `CANDIDATES` of them or more; what they score is their similarity to the query in full
-precision. Source: Yamada et al. 2021, "Efficient Passage Retrieval with Hashing", as in
-semantic_search_faiss.
-
-Letters: `q` queries, `n` vectors of a block, `k` rows kept for each query, `D` dimensions, `W`
-bytes of a row of bits, `w` words of one. Nothing here knows a model: vectors come from a file, or
-from an embedder while it computes them.
+Letters: `q` queries, `n` vectors of a block, `k` rows kept for each query, `D` dimensions. Nothing
+here knows a model: vectors come from a file, or from an embedder while it computes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from itertools import accumulate, islice
-from math import ceil, inf
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.vectors.formats import quantize, restore
-from bertcli.vectors.reading import Array, Aside, stored
+from bertcli.vectors.reading import SAME_MODEL, Array
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
 SQUARES = (1e-24, 1e30)  # of lengths: float32 loses no digit between them
@@ -105,16 +97,7 @@ class Nearest(BestRows):
         return vectors.astype(np.float64) if self.dot else unit(vectors)
 
     def add(self, vectors: Array) -> None:
-        """Take in the next rows of the corpus, [n, D].
-
-        Raises InputError when they have other dimensions than the queries, or are not finite.
-        """
-        if vectors.ndim != 2 or vectors.shape[1] != self.queries.shape[1]:
-            sizes = " x ".join(map(str, vectors.shape[1:]))
-            raise InputError(
-                f"the vectors have {sizes} dimensions, and the query has {self.queries.shape[1]}",
-                "both must come from one model, with the same --dim, --layers and --pooling",
-            )
+        """Take in the next rows of the corpus, [n, D]. InputError when they are not finite."""
         narrow = vectors.astype(np.float32, copy=False)
         squares = np.einsum("nd,nd->n", narrow, narrow)
         usual = bool(((squares > SQUARES[0]) & (squares < SQUARES[1])).all())
@@ -173,48 +156,6 @@ def unit(vectors: Array) -> Array:
     return unit
 
 
-CANDIDATES = 1000  # of a query, or MORE times as many as are asked for
-MORE = 20
-ROWS = 1 << 16  # of a block
-
-
-def add_packed(nearest: Nearest, path: str, precision: str) -> None:
-    """Take in the rows of a file of bits, in the precision that its manifest names.
-
-    Raises InputError when they have other dimensions than the queries.
-    """
-    dim = nearest.queries.shape[1]
-    width, kind = ceil(dim / 8), np.dtype(np.int8 if precision == "binary" else np.uint8)
-    size = next(size for size in (8, 4, 2, 1) if width % size == 0)  # of the widest words
-    asked = quantize(nearest.queries.astype(np.float32), precision).view(f"u{size}")
-    candidates = BestRows(len(asked), max(CANDIDATES, MORE * nearest.k))
-    with closing(Aside(kind)) as aside:
-        for block in stored(path, ROWS):
-            if block.dtype.kind not in "iu":
-                raise InputError(f"{path}: holds {block.dtype}, not bits")
-            if block.ndim != 2 or block.shape[1] != width:
-                sizes = " x ".join(map(str, block.shape[1:]))
-                raise InputError(
-                    f"{path}: its rows have {sizes} bytes, and those of the query have {width}",
-                    "both must come from one model, with the same --dim, --layers and --pooling",
-                )
-            aside.add(block)
-        packed = aside.vectors()
-        nearest.rows = len(packed)
-        if not nearest.rows:  # nor is their width known
-            return
-        for at in range(0, len(packed), ROWS):
-            words = np.asfortranarray(packed[at : at + ROWS].view(f"u{size}"))
-            for number, query in enumerate(asked):
-                bits = np.zeros(len(words), np.int32)
-                for column, word in zip(words.T, query, strict=True):
-                    bits += np.bitwise_count(column ^ word)
-                candidates.keep(number, at + np.arange(len(words)), -bits)
-        for number, best in enumerate(candidates.matches()):
-            rows = np.sort([match.row for match in best]).astype(int)
-            nearest.score(number, rows, restore(packed[rows], precision, None, dim))
-
-
 TOKENS = 1 << 13  # of texts, whose similarities to tokens of queries are held
 
 
@@ -271,7 +212,7 @@ class MaxSim(BestRows):
                         raise InputError(
                             f"the vectors have {tokens.shape[-1]} dimensions, and those of the "
                             f"query have {query.shape[-1]}",
-                            "both must come from one model, with the same options",
+                            SAME_MODEL,
                         )
                     nearest = np.maximum.reduceat(query @ tokens.T, starts, axis=1)
                     scores[full] = nearest.sum(0)

@@ -49,6 +49,7 @@ Array = NDArray[Any]
 ROWS = 2048  # of a block
 ARRAY, FIELD = "embeddings", "embedding"
 MAKE_AGAIN = "make the vectors again"
+SAME_MODEL = "both must come from one --model, with the same --dim, --layers and --pooling"
 
 
 def stored(path: str, most: int = ROWS) -> Iterator[Array]:
@@ -269,7 +270,7 @@ def _ends_in_index(path: str) -> list[int]:
     Raises InputError where it does not say so.
     """
     place = RunFiles(Path(path)).index
-    if not is_regular(place, InputError, MAKE_AGAIN, math.inf):
+    if not is_regular(place, InputError, MAKE_AGAIN):
         raise InputError(f"{place}: file not found; it says which rows are whose", MAKE_AGAIN)
     ends = [0]
     for rows in objects_of(str(place)):
@@ -301,8 +302,7 @@ def _named(row: Mapping[str, Any], where: str, names: TermNames) -> np.ndarray:
         raise InputError(f"{where}: no weights in the field {TERMS!r}")
     ids = [names.id_of(token) for token in terms]
     if None in ids:
-        unknown = next(token for token in terms if names.id_of(token) is None)
-        raise InputError(f"{where}: token {unknown!r} is not in the vocabulary of this model")
+        raise InputError(f"{where}: terms that are not in the vocabulary of this model")
     return _terms(ids, list(terms.values()), where)
 
 

@@ -13,7 +13,7 @@
         manifest            what becomes the manifest, once the output is made
         making              a journal or manifest while it is written
 
-Where such a name would be too long, it is shortened: see `side_name`. A kill leaves one of these:
+A kill leaves one of these:
 
 - neither journal nor manifest in the folder: nothing is committed;
 - a journal: rows are committed. It is replaced, as a whole, after the data is on the disk: it never
@@ -33,7 +33,6 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -49,7 +48,7 @@ from bertcli.files.atomic import explained, locked, move, replacing, whole_file
 from bertcli.files.paths import beside, input_name, refuse_inputs, sha256
 from bertcli.files.streams import can_be_reread, unreadable
 from bertcli.files.system_calls import opener, sync, sync_folder, write_all
-from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes
+from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes, shown
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record, TextBlock
 from bertcli.vectors.formats import FIELDS, INDEX, RAW
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
 
 VERSION = 5  # of the journal and the files beside it
-SHOWN = 60  # characters of a value in a message
 CHUNK = 8 << 20  # bytes that are checked at a time
 
 ANOTHER = "give --overwrite, or another name"
@@ -107,12 +105,6 @@ class RunFiles:
         """Whether a run has left something that is committed."""
         return self.is_made or (self.folder / JOURNAL).exists()
 
-    def mode(self) -> int | None:
-        """Return who may read and write the output that there is."""
-        with suppress(OSError):
-            return stat.S_IMODE(os.stat(self.output).st_mode)
-        return None
-
     @contextmanager
     def opened(
         self,
@@ -137,14 +129,7 @@ class RunFiles:
         or not as it is.
         """
         refuse_inputs((*inputs.paths, *inputs.needed), [self.path, *self.own])
-        for path in self.own:
-            if path.is_dir():
-                raise OutputError(
-                    f"{path}: is a folder, and this run writes a file there", "move it away"
-                )
-        if self.folder.is_symlink() or self.folder.is_file():
-            raise OutputError(f"{self.folder}: is not the folder of a run", "move it away")
-        with locked(self.lock, self.path, self.mode()), ExitStack() as stack:
+        with locked(self.lock, self.path), ExitStack() as stack:
             with explained(self.path):
                 self._begin(as_json(fingerprint), inputs, resume or update, update, overwrite)
                 if not self.complete:
@@ -163,11 +148,8 @@ class RunFiles:
         left = self.folder.name if self.is_begun and not goes_on else None
         if journal and update and not journal["fingerprint"].get("update"):
             left = self.folder.name
-        hint = f"--resume continues it, {BEGIN_AGAIN}"
-        older = beside(self.output, ".journal.json")  # of version 0.1.0
-        if older.exists() and not left:
-            left, hint = older.name, BEGIN_AGAIN
         if left and not overwrite:
+            hint = f"--resume continues it, {BEGIN_AGAIN}"
             raise OutputError(f"{self.path}: an interrupted run left {left}", hint)
         exists = self.output.exists()
         earlier = self._unchanged() if exists and goes_on and not journal else journal
@@ -175,31 +157,27 @@ class RunFiles:
             if path.exists():
                 shown = self.path if path == self.output else path
                 raise OutputError(f"{shown}: already exists", ANOTHER)
-        if earlier and not update:
-            refuse_changes(str(self.path), earlier["fingerprint"], now)
         if journal and exists and not journal["overwrite"]:
             raise OutputError(
                 f"{self.path}: was created after the run was interrupted",
                 "move it away, or start over with --overwrite",
             )
         described = inputs.described()  # fails before anything is removed
-        if update and earlier:
-            same = (earlier["fingerprint"], earlier["inputs"]) == (now, described)
-            checked = all(file.get("sha256") for file in described)  # stdin and pipes have none
-            earlier = earlier if same and checked else {}
-        elif earlier:
-            refuse_changed(str(self.path), earlier["inputs"], described)
+        if earlier:
+            before, after = _depends_on(earlier), {**now, "inputs": _digests(described)}
+            if not update:
+                refuse_changes(str(self.path), before, after)
+            elif before != after or None in after["inputs"].values():  # stdin and pipes have none
+                earlier = {}
         if earlier and earlier is journal:
             self.journal = journal
             return
-        older.unlink(missing_ok=True)
         self.clear()  # of a run that was killed before its first journal
         self.complete = earlier or None
         self.journal = {
             "fingerprint": now,
             "inputs": described,
             "overwrite": overwrite or update,  # an output that is there already may be replaced
-            "mode": self.mode(),  # who may read and write that
             "parts": {},  # name -> bytes, crc32
         }
 
@@ -212,16 +190,12 @@ class RunFiles:
         journal = object_in(raw)
         if journal.pop("version", None) != VERSION:
             raise OutputError(f"{path}: not a journal of this version of bertcli", BEGIN_AGAIN)
-        if journal.pop("sha256", None) != _sha256(journal):
-            raise OutputError(f"{path}: was changed after it was written", BEGIN_AGAIN)
         return journal
 
     def _unchanged(self) -> dict[str, Any]:
         """Return the manifest of an output that is as it was made. Raises OutputError else."""
         manifest = object_in(read_bytes(self.manifest, OutputError))
-        inputs = manifest.get("inputs")
-        listed = isinstance(inputs, list) and all(isinstance(file, dict) for file in inputs)
-        if not (listed and isinstance(manifest.get("fingerprint"), dict) and "sha256" in manifest):
+        if not manifest.keys() >= {"fingerprint", "inputs", "sha256"}:
             raise not_resumable(str(self.path))
         refuse_changed_file(self.output, manifest["sha256"])
         if "index" in manifest:
@@ -258,9 +232,8 @@ class RunFiles:
         """Make all that was appended durable, with a JSON value for whoever resumes after it."""
         for file in self.files.values():
             sync(file)
-        value = as_json(self.journal | {"state": state})
-        signed = {**value, "version": VERSION, "sha256": _sha256(value)}
-        put_json(self.folder / JOURNAL, signed, making=self.folder / MAKING)
+        journal = self.journal | {"state": state, "version": VERSION}
+        put_json(self.folder / JOURNAL, journal, self.folder / MAKING)
         self.journal["state"] = state
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
@@ -268,10 +241,9 @@ class RunFiles:
         for file in self.files.values():
             sync(file)
             file.close()  # Windows moves no open file
-        mode = self.journal["mode"]
-        if mode is not None:
-            os.chmod(self.folder / WHOLE, mode)
-        put_json(self.folder / MADE, manifest, mode, self.folder / MAKING)
+        if self.output.exists():
+            shutil.copymode(self.output, self.folder / WHOLE)  # what was private stays it
+        put_json(self.folder / MADE, manifest, self.folder / MAKING)
         self.complete = as_json(manifest)
         self.publish()
 
@@ -292,6 +264,7 @@ class RunFiles:
             raise OutputError(f"{self.output}: was removed", "start over with --overwrite")
         self.clear(but=MADE)
         if self.keeps_manifest:
+            shutil.copymode(self.output, manifest)
             move(manifest, self.manifest)
         self.clear()
 
@@ -328,16 +301,9 @@ def end_killed(path: Path) -> None:
             run.end()
 
 
-def _sha256(value: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def put_json(path: Path, value: Any, mode: int | None = None, making: Path | None = None) -> None:
-    """Write a JSON file that is whole, on the disk, or as it was.
-
-    ``mode`` is its own, if given, and ``making`` its name until then.
-    """
-    with replacing(path, making, mode) if making else whole_file(path, mode) as file:
+def put_json(path: Path, value: Any, making: Path | None = None) -> None:
+    """Write a JSON file that is whole, on the disk, or as it was; until then it is ``making``."""
+    with replacing(path, making) if making else whole_file(path) as file:
         file.write(json_text(value))
 
 
@@ -381,7 +347,7 @@ def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) ->
     """Raise OutputError, naming each difference, when another run made what is there."""
     before, after = _flat(was), _flat(now)
     different = [
-        f"{key} was {_shown(before.get(key))}, now {_shown(after.get(key))}"
+        f"{key} was {shown(before.get(key))}, now {shown(after.get(key))}"
         for key in dict.fromkeys([*after, *before])
         if before.get(key) != after.get(key)
     ]
@@ -402,9 +368,13 @@ def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _shown(value: Any) -> str:
-    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+def _depends_on(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the bytes of a run depend on, by its journal or manifest."""
+    return {**run["fingerprint"], "inputs": _digests(run["inputs"])}
+
+
+def _digests(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {file["name"]: file["sha256"] for file in inputs}
 
 
 # --- what vectors depend on ---
@@ -494,17 +464,9 @@ def tokenizer_of(folder: Path) -> dict[str, str]:
 def numbers_of(config: BertConfig) -> dict[str, Any]:
     """Return what the config says that changes the numbers of the same weights."""
     numbers = {name: getattr(config, name) for name in NUMBERS}
-    ours, usual = _by_name(config.structure), _by_name(BERT)
-    if other := {name: value for name, value in ours.items() if value != usual[name]}:
-        numbers["structure"] = json.dumps(other, sort_keys=True)  # a manifest has no tuples
+    if config.structure != BERT:
+        numbers["structure"] = repr(config.structure)
     return numbers
-
-
-def _by_name(part: Any) -> Any:
-    """Return a part of a structure with the values of its fields, and of parts in it, by name."""
-    if hasattr(part, "_asdict"):
-        return {name: _by_name(value) for name, value in part._asdict().items()}
-    return [_by_name(item) for item in part] if isinstance(part, tuple) else part
 
 
 ARGUMENTS = "arguments"  # the name of texts that are none of a file
@@ -519,7 +481,6 @@ class Inputs:
     paths: Sequence[str] = ()
     texts: Sequence[str | None] = ()
     needed: Sequence[Path] = ()
-    times: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of files that were hashed
 
     @property
     def streams(self) -> list[str]:
@@ -537,45 +498,7 @@ class Inputs:
     def _file(self, path: str) -> Described:
         if not can_be_reread(path):
             return {"name": input_name(path), "bytes": None, "sha256": None}
-        self.times[path] = _times(path)
-        return {"name": path, "bytes": self.times[path][0], "sha256": sha256(Path(path))}
-
-    def refuse_changing(self, output: str, was: Sequence[Mapping[str, Any]]) -> None:
-        """Raise OutputError when a file that was hashed has changed since: while it was read."""
-        for earlier in was:
-            name = earlier["name"]
-            unchanged = name not in self.times or _times(name) == self.times[name]
-            if not unchanged and self._file(name)["sha256"] != earlier["sha256"]:
-                raise OutputError(
-                    f"{output}: input changed while it was read: {name}",
-                    "once nothing writes to it, start over with --overwrite",
-                )
-
-
-def _times(path: str) -> tuple[int, ...]:
-    """Return what differs where a file may have changed, its size first."""
-    try:
-        status = os.stat(path)
-        open(path, "rb").close()  # may it be read?
-    except OSError as failed:
-        raise unreadable(path, failed) from None
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-
-
-def refuse_changed(
-    output: str, was: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
-) -> None:
-    """Raise OutputError, naming the file, when an input is not what it was."""
-    before = {str(file.get("name")): file for file in was}
-    for file in now:
-        earlier = before.get(file["name"], {})
-        if earlier.get("sha256") != file["sha256"]:
-            raise OutputError(
-                f"{output}: input changed: {file['name']}: its records are not those of the run "
-                f"that is resumed (sha256 was {_digest(earlier)}, now {_digest(file)})",
-                "restore the input, or start over with --overwrite",
-            )
-
-
-def _digest(file: Mapping[str, Any]) -> str:
-    return str(file.get("sha256") or "unknown")[:12]
+        try:
+            return {"name": path, "bytes": os.path.getsize(path), "sha256": sha256(Path(path))}
+        except OSError as failed:
+            raise unreadable(path, failed) from None

@@ -13,7 +13,6 @@ the texts were. Without a place for vectors, one pass over the texts answers som
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -57,17 +56,16 @@ from bertcli.vectors.formats import (
     VECTORS,
     WRITTEN,
 )
-from bertcli.vectors.nearest import DIGITS, MaxSim, Nearest, TermProducts, add_packed
+from bertcli.vectors.nearest import DIGITS, MaxSim, Nearest, TermProducts
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
     ROWS,
+    SAME_MODEL,
     Array,
     floats,
     form_of,
     manifest_of,
-    precision_of,
-    stored,
     stored_terms,
     stored_tokens,
 )
@@ -88,11 +86,10 @@ E = TypeVar("E", bound=Embedder)
 Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
 QUERY = ("query",)
 SIGNED = ("weights", "tokenizer")  # files of a model of which a manifest has the sha256
-# Options that have one name in a manifest and here.
-SAME_TEXTS = ("pooling", "on_truncate", "at")
-SAME_NUMBERS = ("dim", "max_length", "stride", "overlap")
-SAME_SWITCHES = ("special_tokens", "parse_special")
-COMBINED = ("mean", "sum", "concat", "stack")
+SAME = (  # options of which a manifest has the values
+    "pooling", "layers", "layer_combine", "dim", "max_length", "special_tokens", "parse_special",
+    "on_truncate", "stride", "overlap", "at",
+)  # fmt: skip
 DOCUMENT = ("document", "passage", "corpus")  # names of prompts, as in sentence-transformers
 AT_ONCE = 1024  # queries that are answered together
 NO_TEXT = Record(None)  # type: ignore[arg-type] # of a row with nothing but its vector
@@ -143,29 +140,18 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     elif recorded.get("pooling") == "none":
         kind = "words" if recorded.get("word_vectors") else "tokens"
     if kind != options.kind:
-        contents = "weights of terms" if kind == "terms" else f"vectors of {kind}"
         needed = {"terms": "--sparse", "tokens": "--token-vectors"}
-        one_each = options.kind == "texts"
-        problem = "but a search needs one per text" if one_each else f"not of {options.kind}"
         raise InputError(
-            f"{path}: holds {contents}, {problem}",
+            f"{path}: holds vectors of {kind}, not of {options.kind}",
             f"search with {needed[kind]}" if kind in needed else "leave out --vectors",
         )
-    layers = recorded.checked(
-        "layers",
-        lambda value: isinstance(value, list) and all(type(at) is int for at in value),
-        "a list of whole numbers",
-    )
-    named: dict[str, Any] = {name: recorded.text(name) for name in SAME_TEXTS}
-    named |= {name: recorded.whole(name) for name in SAME_NUMBERS}
-    named |= {name: recorded.switch(name) for name in SAME_SWITCHES}
-    named["combine"] = recorded.choice("layer_combine", COMBINED)
-    named["layers"] = None if layers is None else tuple(layers)
-    chosen = {name: value for name, value in named.items() if value is not None}
+    chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
+    chosen["combine"] = chosen.pop("layer_combine", options.combine)
+    chosen["layers"] = tuple(chosen.get("layers", options.layers))
     modules = [dict(module) for module in recorded.entries("modules").objects().values()]
     if modules and not options.several:
         sentence = read_sentence(folder.path)
-        mine = described(read_chain(folder.path, (*sentence.of_tokens, *sentence.of_texts)))
+        mine = described(read_chain(folder.path, sentence.of_texts))
         if mine != modules:
             raise InputError(
                 f"{path}: was made by a model with other sentence modules",
@@ -280,18 +266,6 @@ class Search:
         function = embedder.sentence.similarity
         if function not in (None, "cosine", "dot") and not options.similarity:
             tell.warn(f"{function} similarity, the model's, is not available; scores are cosines")
-        if not maker_known and not compute.several:
-            ours, theirs = (
-                embedder.nothing.shape[1:],
-                next(stored(path), embedder.nothing).shape[1:],
-            )
-            if ours != theirs:
-                shown = [" x ".join(map(str, size)) for size in (theirs, ours)]
-                raise InputError(
-                    f"{path}: has {shown[0]} dimensions, but the model has {shown[1]}, and no "
-                    "manifest says which model made it",
-                    "give --model the one that made it",
-                )
         if not maker_known:
             tell.warn(f"{path}: no manifest says which model made it; searched as of {folder.name}")
         asker = None
@@ -373,10 +347,12 @@ def add_stored(nearest: Collector, path: str, names: TermNames | None = None) ->
         for texts in stored_terms(path, names) if names else stored_tokens(path):
             nearest.add(texts)
         return
-    if (precision := precision_of(path)) in ("binary", "ubinary"):
-        add_packed(nearest, path, precision)
-        return
-    for vectors in floats(path, nearest.queries.shape[1]):
+    width = nearest.queries.shape[1]
+    for vectors in floats(path, width):
+        if vectors.shape[1:] != (width,):
+            sizes = " x ".join(map(str, vectors.shape[1:]))
+            problem = f"has {sizes} dimensions, and the query has {width}"
+            raise InputError(f"{path}: {problem}", SAME_MODEL)
         nearest.add(vectors)
 
 
@@ -510,7 +486,7 @@ def _fields_in(path: str, chosen: set[int]) -> Iterator[dict[str, Any]]:
     form, lines = form_of(path), path
     if form in TENSORS:
         lines = str(RunFiles(Path(path)).index)
-        form = "jsonl" if is_regular(Path(lines), InputError, MAKE_AGAIN, math.inf) else form
+        form = "jsonl" if is_regular(Path(lines), InputError, MAKE_AGAIN) else form
     match form:
         case "jsonl":
             with open_bytes(lines) as stream:

@@ -24,7 +24,6 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import (
     PRECISIONS,
     RANGED,
-    SENTENCE,
     EmbedOptions,
     layers_in,
     settled,
@@ -54,10 +53,8 @@ NAMES = {  # of options, and of arguments of sentence-transformers -> in EmbedOp
     "truncate_dim": "dim",
     "normalize_embeddings": "normalize",
 }
-IDLE = ("batch_size", "show_progress_bar")  # arguments of theirs that change no vector
-# Their arguments of what is returned, which have one value here.
-RETURNED = {"convert_to_numpy": True, "convert_to_tensor": False, "output_value": SENTENCE}
-TEXTS = ("pooling", "words", "device", "prompt", "prompt_name")
+# Arguments of theirs that change no vector.
+IDLE = ("batch_size", "show_progress_bar", "convert_to_numpy")
 
 
 @dataclass(frozen=True)
@@ -197,14 +194,8 @@ def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
 
     Raises UsageError for an unknown option or value.
     """
-    for name, only in RETURNED.items():
-        if asked.get(name, only) not in (only, None):
-            raise UsageError(
-                f"{name}={asked[name]!r} is not possible: vectors are NumPy arrays",
-                "torch.from_numpy(...) makes tensors of them; token_vectors=True gives one a token",
-            )
-    none = {*OURS, *IDLE, *RETURNED}
-    named = {NAMES.get(name, name): value for name, value in asked.items() if name not in none}
+    idle = {*OURS, *IDLE}
+    named = {NAMES.get(name, name): value for name, value in asked.items() if name not in idle}
     if "normalize_embeddings" in asked:  # there, False leaves it to the model
         named["normalize"] = named["normalize"] or None
     if "device" in named:
@@ -215,9 +206,6 @@ def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
         if named.get("words") or named.get("pooling", "auto") not in ("auto", "none"):
             raise UsageError("--token-vectors cannot be combined with --word-vectors or --pooling")
         named["pooling"] = "none"
-    for name in TEXTS:
-        if not isinstance(named.get(name, ""), str | None):
-            raise UsageError(f"{name} {named[name]!r} is not a text", "give a text")
     options = options_from(EmbedOptions, named)
     precision = asked.get("precision", "float32")
     if precision not in PRECISIONS:

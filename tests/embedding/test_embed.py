@@ -159,7 +159,7 @@ def test_ctrl_c_leaves_what_can_be_resumed(many, tmp_path):
     lines = many.read_text().splitlines()
     many.write_text("\n".join(["changed", *lines[1:]]) + "\n")
     changed = bad(*arguments(many, out, "--resume"))
-    assert "records are not those of the run that is resumed" in changed.err
+    assert "cannot resume a different run: inputs." in changed.err
     many.write_text("\n".join(lines) + "\n")
     assert call(*arguments(many, out, "--resume")).code == 0
     assert np.load(out).shape == (3000, 32)

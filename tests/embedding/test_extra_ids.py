@@ -145,23 +145,26 @@ def test_update_computes_texts_with_other_ids_again(usual_engine, folder, file, 
     ("row", "said"),
     [
         ({"text": "a"}, "field 'emotion_ids' not found"),
-        ({"text": "a", "emotion_ids": 1, "tones": None}, "field 'tones' is missing"),
+        (
+            {"text": "a", "emotion_ids": 1, "tones": None},
+            "field 'tones': expected a list of integers",
+        ),
         ({"text": "a", "emotion_ids": [1, 1], "tones": 1}, "'emotion_ids' has 2 ids, but the text"),
-        ({"text": "a", "emotion_ids": 1, "tones": 3}, "'tones' holds 3, but its ids are 0 to 2"),
+        ({"text": "a", "emotion_ids": 1, "tones": 3}, "'tones' holds an id that is not 0 to 2"),
     ],
 )
 def test_a_record_without_its_ids_is_named(row, said, folder, tmp_path):
     done = bad(*argv(written(tmp_path / "b.jsonl", [*ROWS, row]), folder))
     assert f"b.jsonl:{len(ROWS) + 1}: " in done.error and said in done.error
     done = bad("embed", "a", "-m", folder)
-    assert "text 1: field 'emotion_ids' is missing" in done.error
+    assert "text 1: field 'emotion_ids': expected a list of integers" in done.error
 
 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["embed", "a", "--prompt", "query: "], "--prompt: the model needs an id for each word"),
-        (["embed", "a", "--on-truncate", "chunk"], "--on-truncate chunk: the model needs"),
+        (["embed", "a", "--prompt", "query: "], "this model needs an id for each word"),
+        (["embed", "a", "--on-truncate", "chunk"], "this model needs an id for each word"),
         (["similar", "a", "--corpus", "x.txt"], "emotion_ids, tones"),
     ],
 )
@@ -191,5 +194,5 @@ def test_attention_of_words_with_ids(folder):
     )
     assert one["tokens"] == other["tokens"] and one != other
     done = bad(*text)
-    assert "text 1: field 'emotion_ids' is missing" in done.error
+    assert "text 1: field 'emotion_ids': expected a list of integers" in done.error
     assert "--extra" in bad(*text, "--extra", "mood=1", code=2).error

@@ -280,9 +280,9 @@ def test_a_folder_without_a_table(tmp_path):
 @pytest.mark.parametrize("place", ["", "0_StaticEmbedding"])
 def test_inspect(tmp_path, place):
     folder = static_folder(tmp_path / "m", place=place, more=["Normalize"])
-    shown = good("inspect", folder).out
-    assert "a table of token vectors, as sentence-transformers writes it" in shown
-    assert f"{WIDTH} dimensions, no encoder" in shown and "mean pooling, normalised" in shown
+    shown = " ".join(good("inspect", folder).out.split())
+    assert "name StaticEmbedding; library sentence-transformers" in shown
+    assert f"dimensions {WIDTH}" in shown and "pooling mean; normalize yes" in shown
     said = json.loads(good("inspect", folder, "--json", "--tensors", "--verify").out)
     assert said["architecture"]["name"] == "StaticEmbedding" and said["warnings"] == []
     assert said["table"] == {"tokens": rows_of("bert"), "dimensions": WIDTH}

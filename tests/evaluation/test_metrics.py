@@ -43,12 +43,6 @@ def test_several_labels_are_those_of_scikit_learn():
         assert numbers[f"{name}_f1"] == pytest.approx(expected)
 
 
-def test_calibration_by_hand():
-    scores = np.array([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]])
-    found = ClassPredictions(np.array([0, 1, 1]), scores).calibration()
-    assert found["error"] == pytest.approx((2 * abs(0.9 - 0.5) + abs(0.6 - 1)) / 3)
-
-
 def test_correlations_are_those_of_scipy():
     theirs = pytest.importorskip("scipy.stats")
     one = DRAW.integers(0, 20, 300).astype(float)  # with ties

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from front import TINY, bad, call, good
 
-from bertcli.files import safetensors
-
 WORDS = "[CLS] [SEP]"
 
 
@@ -60,18 +58,15 @@ HEADERS = {
     "deep": b"(" * 60000,
     "huge": str({"descr": "<i8", "fortran_order": False, "shape": (10**4000, 3)}).encode(),
     "product": str({"descr": "<i8", "fortran_order": False, "shape": (2**62,) * 60}).encode(),
-    "dimensions": str({"descr": "<i8", "fortran_order": False, "shape": (1,) * 99}).encode(),
     "negative": str({"descr": "<i8", "fortran_order": False, "shape": (-1, 3)}).encode(),
     "a number": str({"descr": "<i8", "fortran_order": False, "shape": 3}).encode(),
     "floats": str({"descr": "<i8", "fortran_order": False, "shape": (1.5, 2)}).encode(),
     "no type": str({"descr": "hello", "fortran_order": False, "shape": (1, 2)}).encode(),
     "odd type": str({"descr": [1, {}], "fortran_order": False, "shape": (1, 2)}).encode(),
-    "a wide type": str({"descr": "<V2000000000", "fortran_order": False, "shape": (9,)}).encode(),
     "objects": str({"descr": "|O", "fortran_order": False, "shape": (1, 2)}).encode(),
     "other keys": str({"descr": "<i8", "shape": (1, 2)}).encode(),
     "wide": str({"descr": "<i8", "fortran_order": False, "shape": (1, 4 * 10**11)}).encode(),
     "cut off": str({"descr": "<i8", "fortran_order": False, "shape": (9, 9)}).encode(),
-    "signs": b"-" * 9000 + b"1",
     "an escape": b"'\\d'",
     "a set": b"{1, 2}",
     "a NUL": b"\0",
@@ -89,7 +84,7 @@ def test_headers_that_are_none(tmp_path, text, room):
         for argv in (["decode", "-i", file], ["compare", file, file], ["inspect", file]):
             assert file.name in bad(*argv).error
     (tmp_path / "c.txt").write_text("a\n")
-    search = ("similar", "a", "-m", TINY, "--corpus", tmp_path / "c.txt", "--vectors", path)
+    search = ("similar", "a", "-q", "-m", TINY, "--corpus", tmp_path / "c.txt", "--vectors", path)
     assert path.name in bad(*search).error
 
 
@@ -110,22 +105,14 @@ def test_ids_in_the_order_of_columns_and_of_one_record(tmp_path):
     np.save(tmp_path / "cut.npy", ids)
     whole = (tmp_path / "cut.npy").read_bytes()
     (tmp_path / "cut.npy").write_bytes(whole[:-1])
-    assert "175 bytes, not 176" in bad("decode", "-i", tmp_path / "cut.npy").error
+    assert "ends after row 2 of 3" in bad("decode", "-i", tmp_path / "cut.npy").error
     (tmp_path / "x.npy.gz").write_bytes(gzip.compress(whole))
     assert good("decode", "-i", tmp_path / "x.npy.gz").out.splitlines()[0] == WORDS
 
 
-def test_archives_with_odd_members(tmp_path):
+def test_an_archive_that_is_encrypted(tmp_path):
     path = tmp_path / "x.npz"
     array = head((1, 2), "'<i8'") + b"\0" * 16
-    with pytest.warns(UserWarning, match="Duplicate name"):
-        packed(path, "input_ids.npy", array, ("input_ids.npy", array), times=0)
-    for argv in (["decode", "-i", path], ["compare", path, path], ["inspect", path]):
-        assert "'input_ids.npy' is in it twice" in bad(*argv).error
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
-        archive.writestr("input_ids.npy", array)
-    for argv in (["decode", "-i", path], ["compare", path, path], ["inspect", path]):
-        assert "not supported" in bad(*argv).error
     packed(path, "input_ids.npy", array, times=0)
     raw = bytearray(path.read_bytes())
     raw[raw.index(b"PK\1\2") + 8] |= 1
@@ -134,20 +121,8 @@ def test_archives_with_odd_members(tmp_path):
         assert "is encrypted" in bad(*argv).error
 
 
-def test_a_safetensors_header_that_is_too_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(safetensors, "LARGEST", 50)
-    text = b'{"input_ids":{"dtype":"I64","shape":[1,2],"data_offsets":[0,16]}}'
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 16)
-    for argv in (["decode", "-i", path], ["compare", path, path], ["inspect", path]):
-        assert "a header of 65 bytes" in bad(*argv).error
-
-
 @pytest.mark.parametrize("command", ["inspect", "compare"])
-def test_numbers_without_bytes_and_rows_without_numbers(tmp_path, command):
+def test_rows_without_numbers(tmp_path, command):
     file = tmp_path / "a.npy"
-    more = [file] if command == "compare" else []
-    file.write_bytes(head("(2, 3)", "'<U0'") + b"x" * 64)
-    assert str(file) in bad(command, file, *more).error
     np.save(file, np.zeros((3, 0), np.float32))
-    assert call(command, file, *more).code in (0, 1)
+    assert call(command, file, *([file] if command == "compare" else [])).code in (0, 1)

@@ -33,7 +33,7 @@ run()
 """
 STOPPED = """
 import bertcli.vectors.file_run
-bertcli.vectors.file_run.Sink.finishing = lambda *_: os._exit(9)
+bertcli.vectors.file_run.Sink.finish = lambda *_: os._exit(9)
 """
 
 

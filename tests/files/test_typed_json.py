@@ -30,7 +30,7 @@ def test_values_are_those_of_one_line_at_a_time(texts):
 
 LARGE = ["18446744073709551616", "[-9223372036854775809]", "1" * 5000, "NaN", "-Infinity", "1e999"]
 HALF = ['"\\ud800"', '"\\udc00x"']
-NONE = ["[" * 101 + "]" * 101, "", "{", "[1] 2", '{"a":1}{', "'a'", "\ufeff1"]
+NONE = ["", "{", "[1] 2", '{"a":1}{', "'a'", "\ufeff1"]
 
 
 @pytest.mark.parametrize("text", [*LARGE, *HALF, *NONE])

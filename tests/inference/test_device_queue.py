@@ -10,7 +10,6 @@ from bertcli.errors import BertcliError
 from bertcli.inference.runner import Reading, Runner, Tokens, first_tokens, result_of
 from bertcli.inference.torch_engine import Encoder, varlen_kernel
 from bertcli.models.bert import BertModel
-from bertcli.models.surgery import prune_heads
 
 CPU = torch.device("cpu")
 LENGTHS = [5, 1, 12, 12, 3, 24, 1, 2, 12, 5, 24, 7]
@@ -31,7 +30,6 @@ def attend(q, k, v, asked, bounds, most, longest):
 @pytest.fixture(scope="module")
 def model():
     made = randomise(BertModel(tiny(num_hidden_layers=3)))
-    prune_heads(made, {1: [0]})
     return made
 
 
@@ -82,17 +80,16 @@ def test_a_packed_batch_gives_the_vectors_of_the_padded_one(model, texts, readin
 
 
 @pytest.mark.parametrize(
-    ("changes", "dtype", "reason"),
+    ("changes", "dtype"),
     [
-        ({}, torch.float32, "varlen computes in half precision, not in float32"),
-        ({"position_embedding_type": "relative_key"}, torch.bfloat16, "cannot add to the scores"),
-        ({"is_decoder": True}, torch.bfloat16, "varlen cannot add to the scores"),
-        ({}, torch.bfloat16, "varlen failed: "),  # there is none for a CPU
+        ({}, torch.float32),
+        ({"position_embedding_type": "relative_key"}, torch.bfloat16),
+        ({"is_decoder": True}, torch.bfloat16),
+        ({}, torch.bfloat16),  # there is none for a CPU
     ],
 )
-def test_a_kernel_that_cannot_run_the_model_steps_aside(changes, dtype, reason):
-    run, why = varlen_kernel(randomise(BertModel(tiny(**changes))).to(dtype), CPU)
-    assert run is None and reason in why
+def test_a_kernel_that_cannot_run_the_model_steps_aside(changes, dtype):
+    assert varlen_kernel(randomise(BertModel(tiny(**changes))).to(dtype), CPU) is None
 
 
 @pytest.mark.parametrize("finish", [states, first])
@@ -100,41 +97,27 @@ def test_a_queue_gives_the_bits_of_its_encoder(model, texts, finish):
     expected = result_of(alone(model).run(texts, finish))
     queue = queue_of(Encoder(model, LAST))
     works = [queue.run(texts, finish) for _ in range(3)]
-    assert queue.busy
     for work in works[::-1]:  # in whatever order somebody asks
         for one, another in zip(expected, result_of(work), strict=True):
             assert np.array_equal(one, another)
-    assert not queue.busy
     assert len(result_of(queue.run(texts.take(np.arange(0)), states))) == 0
 
 
 class SmallDevice(Encoder):
-    """Runs out of memory with over ``room`` tokens, those that wait to be fetched included."""
+    """Runs out of memory with over ``room`` tokens."""
 
-    room, used = 40, 0
+    room = 40
 
     def begin(self, batch, finish):
-        size = len(batch.ids)
-        if self.used + size > self.room:
+        if len(batch.ids) > self.room:
             raise torch.OutOfMemoryError
-        self.used += size
-        arriving = super().begin(batch, finish)
-
-        def arrived():
-            self.used -= size
-            return arriving()
-
-        return arrived
+        return super().begin(batch, finish)
 
 
-def test_memory_that_runs_out_waits_and_then_halves_the_batches(model, texts):
+def test_memory_that_runs_out_halves_the_batches(model, texts):
     expected = result_of(alone(model).run(texts, first))
-    waits = queue_of(SmallDevice(model, LAST), 36)
-    said: list[str] = []
-    found = result_of(waits.run(texts, first), said.append)
-    assert np.abs(expected - found).max() < 1e-5
-    assert (said, waits.budget) == ([], 36)
     halves = queue_of(SmallDevice(model, LAST), 150)
+    said: list[str] = []
     works = [halves.run(texts, first) for _ in range(2)]
     for work in works:
         assert np.abs(expected - result_of(work, said.append)).max() < 1e-5

@@ -1,47 +1,19 @@
-"""Several devices: the same vectors as from one, and no process left behind, whatever happens."""
+"""Several devices: the same vectors as from one, and what they are called."""
 
 import json
-import multiprocessing
-import os
-import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from front import (
-    DEADLINE,
-    TINY,
-    environment,
-    good,
-    on_torch,
-    process,
-    start,
-)
+from front import TINY, environment, good
 
-from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.pooling import Pooling
-from bertcli.errors import BertcliError, UsageError
-from bertcli.hub import MODEL_FILES, find_model
-from bertcli.inference.pool import process_runner
-from bertcli.inference.runner import ModelSpec, Reading, Tokens, result_of
-from bertcli.inference.torch_engine import devices, open_torch
+from bertcli.errors import UsageError
+from bertcli.inference.torch_engine import devices
 
-TOKEN = Tokens(np.array([1], np.uint32), np.zeros(1, np.uint8), np.array([0, 1]))
-
-ONE, TWO = ("--device", "cpu", "--threads", 1), ("--device", "cpu,cpu", "--threads", 2)
-AUTO = {"BERTCLI_BACKEND": "auto"}  # which starts sooner than torch
-needs_ps = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-
-
-@pytest.fixture(scope="module")
-def folder():
-    return find_model(str(TINY), files=MODEL_FILES)
+ONE, TWO = (("--device", devices, "--threads", 1) for devices in ("cpu", "cpu,cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -69,152 +41,13 @@ def one_thread():
 
 def test_a_file_has_the_bytes_and_the_manifest_of_one(texts, tmp_path, one_thread):
     made = []
-    for name, how, command in (("one", ONE, good), ("two", TWO, process)):
+    for name, how in (("one", ONE), ("two", TWO)):
         (tmp_path / name).mkdir()
         out = tmp_path / name / "out.npy"
-        done = command("embed", "-q", "-m", TINY, "-i", texts, "--window", 16, *how, "-o", out)
+        done = good("embed", "-q", "-m", TINY, "-i", texts, "--window", 16, *how, "-o", out)
         assert (done.code, done.err) == (0, "")
         made.append((out.read_bytes(), Path(f"{out}.manifest.json").read_bytes()))
     assert made[0] == made[1]
-
-
-# --- what goes wrong ----------------------------------------------------------------------------
-
-
-def children(pid):
-    """Return the processes below one, zombies left out."""
-    found, below = [], {pid}
-    stats = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has just ended
-            stats.append(path.read_text())
-    rows = [(int(text.split()[0]), *text.rpartition(")")[2].split()[:2]) for text in stats]
-    for _ in range(3):
-        found = [(one, state) for one, state, parent in rows if int(parent) in below]
-        below |= {one for one, _ in found}
-    return [one for one, state in found if state != "Z"]
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def until(condition):
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-
-
-def endless(*more):
-    """A run that is at work until its input ends; return it with the processes below it."""
-    argv = ("embed", "-q", "-m", TINY, "--window", 8, *TWO, *more)
-    running = start(*argv, env=AUTO, start_new_session=True)
-    running.stdin.write(b"the quick brown fox\n" * 8)
-    running.stdin.flush()
-    return running
-
-
-@pytest.mark.slow
-@needs_ps
-def test_a_process_that_is_killed_is_one_clear_error(tmp_path, texts, one_thread):
-    out, whole = tmp_path / "out.npy", tmp_path / "whole.npy"
-    argv = ["embed", "-m", TINY, "-q", "--window", 8, *TWO]
-    with start(*argv, "-o", out, env=AUTO) as running:
-        running.stdin.write(texts.read_bytes())
-        running.stdin.flush()
-        until(Path(f"{out}.run/journal").exists)
-        workers = [pid for pid in children(running.pid) if b"spawn_main" in command_of(pid)]
-        assert len(workers) == 2
-        os.kill(workers[1], signal.SIGKILL)
-        running.stdin.write(texts.read_bytes())
-        _, err = running.communicate(timeout=DEADLINE)
-    first, second = err.decode().splitlines()
-    assert first == "error: the process for cpu was killed by SIGKILL"
-    assert second.startswith("hint: ") and "--resume" in second
-    assert running.returncode == 1
-    until(lambda: not any(map(alive, workers)))
-    both = texts.read_bytes() * 2
-    assert process(*argv, "-o", out, "--resume", stdin=both, env=AUTO).code == 0
-    one = ("embed", "-m", TINY, "-q", "--window", 8, *ONE, "-o", whole)
-    assert process(*one, stdin=both, env=AUTO).code == 0
-    assert out.read_bytes() == whole.read_bytes()
-
-
-def command_of(pid):
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-@needs_ps
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
-def test_no_process_outlives_the_run(name, code):
-    with endless() as running:
-        assert running.stdout.readline()
-        below = children(running.pid)
-        assert len(below) >= 2
-        if name == "SIGINT":  # as a terminal sends it: to all of them
-            os.killpg(running.pid, signal.SIGINT)
-        else:
-            running.kill()
-        _, err = running.communicate(timeout=DEADLINE)
-    assert (running.returncode, err) == (code, b"")
-    until(lambda: not any(map(alive, below)))
-
-
-@needs_ps
-@pytest.mark.parametrize("started", [1, 2, 3])
-def test_ctrl_c_while_the_processes_start(started):
-    with endless() as running:
-        until(lambda: len(children(running.pid)) >= started)
-        below = children(running.pid)
-        os.killpg(running.pid, signal.SIGINT)
-        out, err = running.communicate(timeout=DEADLINE)
-    assert (running.returncode, out, err) == (130, b"", b"")
-    until(lambda: not any(map(alive, below)))
-
-
-SIGNAL_AT_START = """
-import os, signal
-from multiprocessing.context import SpawnProcess
-from bertcli.inference.pool import process_runner
-from bertcli.inference.torch_engine import Encoder
-
-begun, start = [], SpawnProcess.start
-
-def start_and_signal(self):
-    os.kill(os.getpid(), signal.SIGINT)
-    start(self)
-    begun.append(self)
-
-SpawnProcess.start = start_and_signal
-if __name__ == "__main__":
-    try:
-        process_runner([("cpu", Encoder)] * 2, 100)
-    except KeyboardInterrupt:
-        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        print(len(begun), any(process.is_alive() for process in begun), usual)
-"""
-
-
-def test_a_signal_while_a_process_is_started_is_heard_and_leaves_none(tmp_path):
-    """In a program of its own: threads that other tests left here would hear the signal too."""
-    program = tmp_path / "signal_at_start.py"
-    program.write_text(SIGNAL_AT_START)
-    done = subprocess.run([sys.executable, program], env=environment(), capture_output=True)
-    assert (done.returncode, done.stdout.split()) == (0, [b"2", b"False", b"True"]), done.stderr
-
-
-def test_an_error_in_a_process_is_the_same_one_line(folder, lines):
-    """A model that changes between the look of the parent and that of the processes."""
-    spec = ModelSpec(folder.path, reading=Reading((7,)))
-    pool = process_runner([("cpu", partial(open_torch, spec))], 100)
-    work = pool.run(TOKEN, Pooling(("mean",)))
-    with pytest.raises(UsageError, match="layer 7 not found") as error:
-        result_of(work)
-    assert error.value.hint == "this model has layers 0 to 2; -1 is the last"
 
 
 SMALL_DEVICE = """
@@ -236,8 +69,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_memory_that_runs_out_in_a_process(tmp_path, texts, one_thread):
-    """The program is imported by each process, and so is the patch in it."""
+def test_memory_that_runs_out_in_a_thread(tmp_path, texts, one_thread):
     program = tmp_path / "small.py"
     program.write_text(SMALL_DEVICE)
 
@@ -296,25 +128,3 @@ def test_a_device_that_is_not_there_lists_those_that_are(rack, names):
     with pytest.raises(UsageError, match="not found") as error:
         devices(names)
     assert error.value.hint == "available for --device: cuda:0, cuda:1, cuda:2, mps, xpu:0, cpu"
-
-
-def test_devices_are_of_one_kind(rack, folder):
-    with pytest.raises(UsageError, match="devices of several kinds"):
-        Embedder.open(folder, on_torch(device="cuda:0,cpu"))
-
-
-def test_a_choice_that_cannot_be_followed_leaves_no_process(folder):
-    before = set(multiprocessing.active_children())
-    with pytest.raises(UsageError, match="layer 9 not found"):
-        Embedder.open(folder, on_torch(device="cpu,cpu", layers=(9,)))
-    assert set(multiprocessing.active_children()) == before
-
-
-def test_a_pool_that_lost_a_process_says_so_of_each_window(folder):
-    spec = ModelSpec(folder.path)
-    pool = process_runner([("cpu", partial(open_torch, spec))], 100)
-    windows = [pool.run(TOKEN, Pooling(("mean",))) for _ in range(2)]
-    pool.devices[0].process.kill()
-    for window in windows:
-        with pytest.raises(BertcliError, match="the process for cpu was killed by SIGKILL"):
-            result_of(window)

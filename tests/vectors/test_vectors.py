@@ -43,7 +43,7 @@ def made(path, form, cuts=(), **options):
         for start, end in zip([0, *cuts], [*cuts, ROWS], strict=True):
             sink.write(METAS[start:end], VECTORS[start:end])
             sink.commit({"read": end})
-        list(sink.finishing({"counts": {"records": ROWS}}))
+        sink.finish({"counts": {"records": ROWS}})
     return path.read_bytes()
 
 
@@ -55,7 +55,7 @@ def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypat
     path = tmp_path / f"out.{form}"
     with open_vectors(Target(path, form, precision), MODEL) as sink:
         sink.write(METAS, vectors)
-        list(sink.finishing({}))
+        sink.finish({})
     manifest = json_in(tmp_path / f"out.{form}.manifest.json")
     wanted = quantize(vectors, precision, ranges_of([vectors]))
     found = vectors_in(path)
@@ -142,7 +142,7 @@ def resumed(path, form="npy", fingerprint=MODEL, **options):
         read = (sink.state or {"read": 0})["read"]
         assert sink.rows == read
         sink.write(METAS[read:], VECTORS[read:])
-        list(sink.finishing({"counts": {"records": ROWS}}))
+        sink.finish({"counts": {"records": ROWS}})
     return path.read_bytes()
 
 

@@ -40,7 +40,7 @@ def run(folder, form, precision, *, ids=False, **options):
             else:
                 sink.write(metas, VECTORS[at : at + 2])
             sink.commit({"read": at + len(metas)})
-        list(sink.finishing({"records": ROWS}))
+        sink.finish({"records": ROWS})
 
 
 def contents(folder):

@@ -32,8 +32,6 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.embedding.options import (
-    ALONE,
-    POOLINGS,
     RANGED,
     EmbedOptions,
     layers_in,
@@ -56,12 +54,6 @@ if TYPE_CHECKING:
     from bertcli.vectors.file_run import FileRun
 
 
-def _complete_pooling(incomplete: str) -> list[str]:
-    before, plus, _ = incomplete.rpartition("+")
-    names = [f"{before}{plus}{mode}" for mode in POOLINGS]
-    return [name for name in (*names, *ALONE) if name.startswith(incomplete)]
-
-
 class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
     """How vectors are computed from hidden states."""
 
@@ -71,14 +63,13 @@ class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
         "(--token-vectors).",
         "MODE",
         envvar="BERTCLI_POOLING",
-        complete=_complete_pooling,
     )
     token_vectors = flag(
         "One vector per token, special tokens included. For late-interaction models "
         "(ColBERT), vectors of documents, or of queries with --prompt-name query."
     )
     word_vectors: Literal["first", "last", "mean", "max"] | None = option(
-        "One vector per word: of its first or last token, or the mean or max of all.", "METHOD"
+        "One vector per word: of its first or last token, or the mean or max of all."
     )
     sparse = flag(
         "Term weights instead (SPLADE, BGE-M3), as jsonl, npz (a scipy.sparse matrix) or "
@@ -93,7 +84,7 @@ class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
         default="-1",
     )
     layer_combine: Literal["mean", "sum", "concat", "stack"] = option(
-        "How to combine several layers.", "METHOD", default="mean"
+        "How to combine several layers.", default="mean"
     )
     normalize = flag(
         "Scale vectors to length 1 (default: the model's). For tokens and words, off by default.",
@@ -123,7 +114,6 @@ class LengthOptions(OptionGroup, panel=LAYOUT, of=EmbedOptions):
     on_truncate = option(
         "Handling of longer texts. window: encode the whole text in overlapping windows. "
         "chunk: one vector per chunk, as in `bertcli chunk`.",
-        "ACTION",
         envvar="BERTCLI_ON_TRUNCATE",
     )
     stride = number("Tokens shared by neighbouring windows.", low=0)
@@ -293,19 +283,18 @@ def pooling_of(embedder: "Embedder") -> str:
 
 def computing(embedder: "Embedder") -> str:
     """Return where and how vectors are computed."""
-    runtime = embedder.runtime
-    where = ", ".join(map(str, runtime.devices))
+    engine = embedder.runtime.engine
     settled = ", ".join(
         f"{name} {value}"
         for name, value in embedder.chosen().items()
         if value not in (None, "") and name not in ("device", "threads", "modules")
     )
-    return f"runs on {where}, threads {runtime.threads}; {settled}"
+    return f"runs on {', '.join(engine.places)}, threads {engine.threads}; {settled}"
 
 
 def _to_file(run: "FileRun", console: Console) -> None:
     embedder, target = run.embedder, run.target
-    if not embedder.runtime.same_bits:
+    if not embedder.runtime.engine.same_bits:
         console.detail("the last bits of a vector depend on its batch with the kernels used here")
     try:
         console.follow(run)

@@ -85,7 +85,7 @@ class AttentionOptions(OptionGroup, panel="Attention"):
         "over its heads.",
         "TEXT",
     )
-    pair = option("Second sentence.")
+    pair = option("Second sentence.", "TEXT")
     extra: list[str] | None = option(
         "For models with extra embeddings: ids for the words of the text, one per word or "
         "token, or one number for all; repeatable.",
@@ -215,11 +215,11 @@ def _attention(
     from bertcli.inspection.attention import (
         MEAN,
         AttentionChoice,
-        check_output,
         look,
         numbers,
         write_maps,
     )
+    from bertcli.inspection.drawing import require_matplotlib
     from bertcli.records.records import Record
 
     layers = asked.layers
@@ -229,8 +229,8 @@ def _attention(
     mean = asked.heads == MEAN
     heads = None if mean else numbers(asked.heads, "--heads")
     choice = AttentionChoice(numbers(layers, "--layers"), heads, mean)
-    if asked.output:
-        check_output(asked.output, overwrite=asked.overwrite)
+    if asked.form in DRAWN:
+        require_matplotlib(f"{asked.output}: drawing .{asked.form}")
     shown_maps = []
     ids = asked.extra_ids(report.config.fields_of_extra)
     texts = enumerate(asked.attention or (), 1)
@@ -240,7 +240,7 @@ def _attention(
         if dropped:
             console.warn(f"text truncated to {len(text_maps.tokens)} tokens ({dropped} dropped)")
     if asked.output:
-        console.warn(write_maps(asked.output, shown_maps, report, overwrite=asked.overwrite))
+        write_maps(asked.output, shown_maps, report, overwrite=asked.overwrite)
         for text_maps in shown_maps:
             maps = counted(text_maps.count, "map")
             console.note(f"{asked.output}: {maps} of {counted(len(text_maps.tokens), 'token')}")

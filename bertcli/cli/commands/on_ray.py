@@ -1,19 +1,17 @@
 """`--engine ray`: from folders and globs of files to a folder of files."""
 
-from collections.abc import Callable, Iterable
-from contextlib import closing
-from math import inf
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
-from bertcli.cli.display.console import Console, ProgressBar
+from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import InputOptions, ModelOptions, OutputOptions, allowed_form
 from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import UsageError, counted
 
 if TYPE_CHECKING:
-    from bertcli.ray.run import Pool, RayProgress
-    from bertcli.ray.worker import Done, Model, ShardJob
+    from bertcli.ray.run import Pool
+    from bertcli.ray.worker import Model, ShardJob
     from bertcli.records.source import Source
 
 
@@ -68,8 +66,6 @@ class TokenizeEngineOptions(EngineOptions):
 # Makes a job from the model, the source, the output format and the resources of a worker.
 MakeJob = Callable[["Model", "Source", str, "Pool"], "ShardJob"]
 
-COUNTED = ("records", "tokens")
-LATE = 60.0  # seconds without a worker before a warning
 FORMATS = ("parquet", "jsonl", "csv", "npy", "npz", "safetensors")
 
 
@@ -82,18 +78,10 @@ def on_ray(
     console: Console,
 ) -> None:
     """Run a job on every input file, on the workers of a cluster, and report the result."""
-    from bertcli.ray.locations import output_place
-    from bertcli.ray.run import (
-        connected,
-        plan,
-        put_manifest,
-        refuse_unwritable,
-        run,
-        told,
-        totals,
-    )
-    from bertcli.ray.worker import DEAD, Model
-    from bertcli.tokenizing.run import TokenCounts
+    from bertcli.files.atomic import explained
+    from bertcli.ray.locations import is_local, local_path, output_place
+    from bertcli.ray.run import connected, plan, put_manifest, run, told, totals
+    from bertcli.ray.worker import DEAD, Done, Model
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
@@ -101,40 +89,17 @@ def on_ray(
     place = output_place(output.output)
     read = source.source()
     shards = plan(read, place, form)
-    refuse_unwritable(place)
-    begun = monotonic()
+    begun, done = monotonic(), list[Done]()
+    if is_local(place):
+        folder = local_path(place)
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
     with connected(engine.ray_address) as nodes:
         pool = engine.pool().on(nodes)
         console.detail(f"{counted(len(shards), 'shard')} on {counted(len(nodes), 'node')}, {pool}")
         job = make(Model(model.model, model.revision, model.offline), read, form, pool)
-        done = _followed(run(job, shards, pool), console)
+        console.follow(run(job, shards, pool, done))
         put_manifest(place, done)
-    for line in told(done, monotonic() - begun):
-        console.note(line)
-    counts = totals(done)
-    cut = {name: counts[name] for name in ("records", "truncated", "cut")}
-    console.truncated(TokenCounts(**cut), done[0].max_length)
-    console.skipped(counts["skipped"], f": see the files *{DEAD}")
-
-
-def _followed(steps: "Iterable[RayProgress]", console: Console) -> "list[Done]":
-    """Run to the end with a progress bar, and warn when no worker starts."""
-    begun, late = monotonic(), LATE
-    with closing(ProgressBar(console.watched)) as bar:
-        for progress in steps:
-            seconds = monotonic() - begun
-            if progress.begun:
-                records, tokens = (sum(done.counts[n] for done in progress.new) for n in COUNTED)
-                rates = f"{records / seconds:,.0f} texts/s  {tokens / seconds:,.0f} tokens/s"
-                shards = f"{len(progress.done)} of {progress.shards} shards"
-                counts = f"{shards}  {records:,} texts  {rates}"
-                bar.update(counts, len(progress.done) / progress.shards, seconds)
-                continue
-            bar.update("waiting for workers", None, seconds)
-            if seconds > late:
-                late = inf
-                console.warn(
-                    f"no worker has started in {LATE:.0f} seconds; the cluster may be busy (see "
-                    "ray status)"
-                )
-    return progress.done
+    console.note(told(done, monotonic() - begun))
+    console.truncated(totals(done), done[0].max_length)
+    console.skipped(sum(shard.skipped for shard in done), f": see the files *{DEAD}")

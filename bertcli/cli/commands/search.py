@@ -1,6 +1,5 @@
 """What compares vectors: `bertcli similar`, `duplicates` and `compare`."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -47,7 +46,7 @@ from bertcli.files.writers import Write
 from bertcli.hub import files_for
 from bertcli.inference.progress import ModelRun
 from bertcli.records.reader import Reader
-from bertcli.records.source import QUOTE, Source
+from bertcli.records.source import Source
 
 if TYPE_CHECKING:
     from bertcli.vectors.duplicates import Duplicates
@@ -132,9 +131,6 @@ class QueryOptions(OptionGroup):
     def reader(self, console: Console) -> Reader:
         """Return the reader of the queries, or of pairs: arguments, files or stdin."""
         queries = self.queries or ()
-        files = sum(map(os.path.isfile, queries))
-        if files > 1 and files > len(queries) / 2:
-            raise UsageError(f"{files:,} of {len(queries):,} queries are names of files", QUOTE)
         changes: dict[str, Any] = {"text_field": self.query_field, "single": True}
         if self.mine:  # anchors, with positives as their pairs
             if queries:

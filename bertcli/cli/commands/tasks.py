@@ -149,11 +149,10 @@ def open_head(
 
     kind = getattr(bertcli, task)
     head = kind.open_head(folder, record(Settings, length, compute), console)
-    runtime = head.runtime
-    backend = runtime.facts()["backend"]
+    engine = head.runtime.engine
     console.detail(
-        f"model: {folder.path} ({folder.source}); {kind.kind}, {backend}, device "
-        f"{runtime.devices[0]}, threads {runtime.threads}, max_length {head.max_length}"
+        f"model: {folder.path} ({folder.source}); {kind.kind}, {engine.backend}, device "
+        f"{', '.join(engine.places)}, threads {engine.threads}, max_length {head.max_length}"
     )
     return kind, head
 
@@ -360,7 +359,6 @@ class EntityOptions(OptionGroup):
     aggregation: Literal["none", "simple", "first", "average", "max"] = option(
         "How tokens are merged into entities. none: not at all; simple: neighbours with the "
         "same label; first, average, max: each word gets one label before.",
-        "STRATEGY",
         default="simple",
         envvar="BERTCLI_AGGREGATION",
     )

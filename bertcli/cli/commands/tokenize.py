@@ -99,14 +99,12 @@ class LayoutOptions(OptionGroup, panel=LAYOUT, of=Layout):
         | None
     ) = option(
         "Truncate longer texts (default: do not). true is longest_first, false do_not_truncate.",
-        "STRATEGY",
         default=None,
         envvar="BERTCLI_TRUNCATION",
     )
     truncation_side = option("Side to truncate (default: right).")
     padding: Literal["longest", "max_length", "do_not_pad", "true", "false"] | None = option(
         "Pad shorter texts (default: do not). true is longest, false do_not_pad.",
-        "STRATEGY",
         default=None,
         envvar="BERTCLI_PADDING",
     )
@@ -178,7 +176,7 @@ def tokenize(
         shape = layout.layout(fields, columns)
     tokenizer.cut_at(shape)  # what cannot work fails before anything is read
     if shape.padding == "max_length":
-        tokenizer.padded_to(shape)
+        tokenizer.max_length(shape)
     elif shape.max_length and "do_not" in shape.truncation:
         console.detail(
             f"--max-length has no effect with --padding {shape.padding} and without --truncation"
@@ -210,7 +208,6 @@ def tokenize(
         console.note(
             f"--padding longest was applied to {counted(run.window, 'record')} at a time (--window)"
         )
-    console.detail(f"tokenized with {tokenizer.engine_used}")
     console.close(reader)
 
 

@@ -29,7 +29,6 @@ from bertcli.cli.options.common import (
     InputFormat,
     ModelOptions,
     ReportOutput,
-    complete_device,
     field_option,
     fields_asked,
     reader_of,
@@ -96,9 +95,9 @@ class DeviceOptions(OptionGroup, panel=COMPUTE, of=TrainingOptions):
     device = option(
         "auto (the best available), cpu, cuda, cuda:N, mps or xpu; with torchrun, one GPU per "
         "process.",
+        "NAME",
         default="auto",
         envvar="BERTCLI_DEVICE",
-        complete=complete_device,
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "Compute precision (autocast); weights stay float32. auto: float32.",
@@ -148,7 +147,6 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
     task = option(
         f"Kind of task: {', '.join(TASKS)} (default: by the fields).",
         "TASK",
-        complete=lambda incomplete: [name for name in TASKS if name.startswith(incomplete)],
     )
     text_field = field_option("Name of the field text, words, question or anchor.")
     pair_field = field_option("Name of the field pair, context or positive.")
@@ -336,8 +334,6 @@ def train(
         from bertcli.training.labelled_texts import LabelledTexts
 
         texts = LabelledTexts.read(training, reader, steps.seed)
-        for note in texts.notes:
-            console.note(note)
         folder = model.folder(MODEL_FILES)
         based = replace(training, base=folder.name)
         checkpoints.refuse_inputs(training.file, training.eval, folder.path)
@@ -497,8 +493,7 @@ def pretrain_prepare(
         extra,
     )
     console.follow(run)
-    for line in described(run.statistics):
-        console.note(line)
+    console.note(described(run.statistics))
     for name, size in run.sizes.items():
         console.note(f"extra embedding {name}: ids 0 to {size - 1}, from the field {extra[name]}")
     console.warn(doubts(run.statistics))
@@ -654,7 +649,7 @@ def evaluate(
     files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
     readers = [Reader(examples.source(path), console.warn) for path in files]
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.evaluation.report import Judge, doubts, report
+    from bertcli.evaluation.report import Judge, report
     from bertcli.tasks.head import Settings
 
     settings = record(Settings, length, compute)
@@ -674,10 +669,7 @@ def evaluate(
 
             queries, corpus = readers
             search = SearchTest.read(queries, corpus, judged.qrels or "")
-            console.note(search.note)
             results, count = [search.judge(judge) for judge in judges], len(search.queries)
-        for warning in doubts(results, count):
-            console.warn(warning)
         write([report(results[0], count, *results[1:])])
     for judge in judges:
         console.truncated(judge.tally, judge.max_length)

@@ -261,10 +261,6 @@ class Console:
             self.note("no records: the input is empty")
         if reader.empty:
             self.note(f"{counted(reader.empty, 'empty text')} left out")
-        if reader.unfit_ids:
-            ids = counted(reader.unfit_ids, "id is", "ids are")
-            other = "neither text nor a number, and ignored; --id-field chooses another field"
-            self.note(f"{ids} {other}")
         if numbered and reader.with_id and reader.without_id:
             records_without = counted(reader.without_id, "record has", "records have")
             other = "which may equal the id of another record"
@@ -336,18 +332,9 @@ def training_line(values: Any) -> str:
 
 def evaluation_line(values: Any) -> str:
     """Describe the evaluation on held-out instances or examples."""
-    if "next_sentence_interval" not in values:
-        metrics = [
-            f"{name.replace('_', ' ')} {value:.4f}"
-            for name, value in values.items()
-            if isinstance(value, float) and name != "eval_loss"
-        ]
-        return f"held out: loss {values['eval_loss']:.4f}  {'  '.join(metrics)}"
-    low, high = values["next_sentence_interval"]
-    return (
-        f"held out: loss {values['eval_loss']:.4f}  perplexity {values['perplexity']:,.1f}  "
-        f"masked words {values['masked_accuracy']:.1%} (commonest word "
-        f"{values['unigram_accuracy']:.1%})  next sentences "
-        f"{values['next_sentence_accuracy']:.1%} (95%: {low:.1%} to {high:.1%}, the same answer "
-        f"always {values['commoner_label_accuracy']:.1%})"
-    )
+    metrics = [
+        f"{name.replace('_', ' ')} {value:.4f}"
+        for name, value in values.items()
+        if isinstance(value, float) and name != "eval_loss"
+    ]
+    return f"held out: loss {values['eval_loss']:.4f}  {'  '.join(metrics)}"

@@ -34,38 +34,10 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import Source, listed_files
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-INPUTS = ("input", "pairs", "corpus", "files", "examples", "file")  # parameters that name files
-
 
 def complete_model(incomplete: str) -> list[str]:
     """Return the models that are installed or in the cache."""
     return [name for name in known_models() if name.startswith(incomplete)]
-
-
-def complete_device(incomplete: str) -> list[str]:
-    """Return the names of devices, whether they are here or not: to look takes torch."""
-    names = ("auto", "cpu", "cuda", "cuda:0", "cuda:all", "mps", "xpu")
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def complete_field(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the fields of the first file that was given; names may be joined by commas."""
-    from bertcli.errors import BertcliError
-    from bertcli.records.formats import field_names
-    from bertcli.records.source import Source, input_files
-
-    before, comma, last = incomplete.rpartition(",")
-    files: list[str] = []
-    for name in INPUTS:
-        value = ctx.params.get(name) or ()
-        files += [value] if isinstance(value, str) else value
-    try:
-        source = Source(format=ctx.params.get("input_format") or "auto")
-        paths = input_files((path for path in files if path != "-"), source)[:1]
-        names = [name for path in paths for name in field_names(path, source)]
-    except BertcliError:
-        return []
-    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 
 # Options that several groups have.
@@ -79,7 +51,6 @@ OVERLAP = number("Maximum tokens shared with the previous chunk.", low=0)
 AT = option(
     "Boundaries at which chunks end. A sentence or word that is too long for one chunk is "
     "split at smaller ones.",
-    "UNIT",
     envvar="BERTCLI_AT",
 )
 PROMPT = option("Text to put before each input text.", "TEXT")
@@ -91,14 +62,14 @@ class ModelOptions(OptionGroup, panel=MODEL):
 
     model = option(
         "Folder, or hub id such as bert-base-uncased.",
-        None,
+        "MODEL",
         "--model",
         "-m",
         default=DEFAULT_MODEL,
         envvar="BERTCLI_MODEL",
         complete=complete_model,
     )
-    revision = option("Branch, tag or commit on the hub.", envvar="BERTCLI_REVISION")
+    revision = option("Branch, tag or commit on the hub.", "REVISION", envvar="BERTCLI_REVISION")
     offline = flag("Never use the network.", envvar="BERTCLI_OFFLINE")
 
     def folder(self, files: Sequence[str] = TOKENIZER_FILES) -> ModelFolder:
@@ -293,19 +264,16 @@ class ComputeOptions(OptionGroup, panel=COMPUTE, of=Compute):
     )
     device = option(
         "auto, cpu, cuda, cuda:N, mps or xpu. auto: the best available; cuda:0,cuda:1 or "
-        "cuda:all: one process per device.",
+        "cuda:all: several at once.",
         "NAME",
         envvar="BERTCLI_DEVICE",
-        complete=complete_device,
     )
     dtype = option(
         "Compute precision. auto: float32. bfloat16: fastest on CPUs with AMX, nearly exact. int8: "
         "CPU only, faster, approximate.",
         envvar="BERTCLI_DTYPE",
     )
-    threads = number(
-        "CPU threads, over all processes (default: all cores).", envvar="BERTCLI_THREADS"
-    )
+    threads = number("CPU threads (default: all cores).", envvar="BERTCLI_THREADS")
     batch_tokens = number(
         "Tokens per batch; halved when memory runs out.", envvar="BERTCLI_BATCH_TOKENS"
     )
@@ -331,7 +299,7 @@ InputFormat = Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet"]
 
 def field_option(about: str, envvar: str | None = None, default: str | None = None) -> Any:
     """Return an option that names a field of the input."""
-    return option(about, "NAME", default=default, envvar=envvar, complete=complete_field)
+    return option(about, "NAME", default=default, envvar=envvar)
 
 
 # Options that several groups have.
@@ -343,7 +311,6 @@ KEEP_FIELDS = option(
     "Copy other fields of the input to the output: all, or those named: a,b,c. A field that "
     "the output already has is an error.",
     "[NAMES]",
-    complete=complete_field,
 )
 WHOLE = flag("Each file is one text, as those in .md, .markdown and .rst are.")
 DELIMITER = option("Delimiter of csv.", "C")
@@ -355,10 +322,9 @@ ON_ERROR = option(
 MAX_RECORD_BYTES = number(
     "Maximum size of a record in bytes, after decompression.", envvar="BERTCLI_MAX_RECORD_BYTES"
 )
-ENCODING = option("Encoding of the input.", envvar="BERTCLI_ENCODING")
+ENCODING = option("Encoding of the input.", "NAME", envvar="BERTCLI_ENCODING")
 ENCODING_ERRORS = option(
     "Bad bytes are an error, or replaced by U+FFFD and counted.",
-    "ACTION",
     envvar="BERTCLI_ENCODING_ERRORS",
 )
 FILES = option(
@@ -426,14 +392,8 @@ def reader_of(source: Source, console: Console, texts: Sequence[str] = ()) -> Re
 
     Perhaps they were to be read.
     """
-    files = []
-    for text in texts:
-        is_path = os.path.basename(text) != text  # not by chance a folder, as a single word may be
-        if os.path.isfile(text) or (is_path and os.path.isdir(text)):
-            files.append(text)
-    if files:
-        are = "is also a file" if len(files) == 1 else f"and {len(files) - 1} more are also files"
-        console.note(f"`{files[0]}` {are}; -i reads {'it' if len(files) == 1 else 'them'}")
+    if files := [text for text in texts if os.path.isfile(text)]:
+        console.note(f"`{files[0]}` is also a file; -i reads it")
     return Reader(source, console.warn, console.note)
 
 
