@@ -61,7 +61,8 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.texts and self.paths:
-            raise UsageError("TEXT cannot be combined with --input", QUOTE)
+            expanded = os.path.isfile(self.texts[0])
+            raise UsageError("TEXT cannot be combined with --input", QUOTE if expanded else "")
         if self.pair is not None and len(self.texts) != 1:
             raise UsageError(
                 f"--pair needs exactly one text, not {len(self.texts)}",

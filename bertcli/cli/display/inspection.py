@@ -40,6 +40,17 @@ SHOWN = {  # part of a report -> what the summary has of it; --json has all
     "tokenizer": ("file", "vocabulary_size", "lower_case", "limit", "special_tokens"),
     "sentence": ("modules", "pooling", "normalize", "max_length", "prompts"),
 }
+MANIFEST = (  # what is shown of a manifest, of which --json has all
+    "model",
+    "pooling",
+    "layers",
+    "normalize",
+    "max_length",
+    "precision",
+    "counts",
+    "sha256",
+    "versions",
+)
 LONGEST = 300  # characters of a value
 SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
 
@@ -83,6 +94,8 @@ def summary(
         chosen = {name: held[name] for name in names if held.get(name) not in (None, [], (), {})}
         if chosen:
             rows.append((part, shortened(described(chosen), LONGEST)))
+    if command == "embed" and "sentence" in values and not values["sentence"]["pooling"]:
+        rows.append(("pooling", "not specified; embed uses mean"))
     screen.print(facts(rows))
     warnings(screen, report.warnings)
 
@@ -142,9 +155,11 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
         if len(rows) < len(report.arrays):
             screen.print(f"and {len(report.arrays) - len(rows)} more: --tensors shows all")
         if report.manifest is not None:
+            made = {**report.manifest}
+            for part in ("fingerprint", "options"):
+                made |= made[part] if isinstance(made.get(part), dict) else {}
             screen.print("manifest")
-            items = report.manifest.items()
-            screen.print(facts((name, shortened(described(value))) for name, value in items))
+            screen.print(facts((name, made[name]) for name in MANIFEST if name in made))
         warnings(screen, report.warnings)
         checks(screen, filter(None, [verified]))
 
