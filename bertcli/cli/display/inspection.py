@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = {  # part of a report -> what the summary has of it; --json has all
-    "architecture": ("name", "library"),
+    "architecture": ("library",),
     "config": (
         "num_hidden_layers",
         "num_attention_heads",
@@ -48,7 +48,6 @@ MANIFEST = (  # what is shown of a manifest, of which --json has all
     "max_length",
     "precision",
     "counts",
-    "sha256",
     "versions",
 )
 LONGEST = 300  # characters of a value
@@ -89,6 +88,17 @@ def summary(
         ("path", f"{folder.path} ({folder.source})"),
         ("use", f"bertcli {command} -m {folder.name}"),
     ]
+    if isinstance(report, FolderReport):
+        config, structure = report.config, report.config.structure
+        positions = {
+            config.position_embedding_type: structure.absolute_positions,
+            "rotary": any(structure.rotary),
+            "disentangled": structure.disentangled,
+            "bucketed": structure.buckets,
+        }
+        kinds = " and ".join(name for name, is_used in positions.items() if is_used)
+        name = values["architecture"]["name"]
+        rows.append(("kind", f"{name}, {values['family']}, {kinds or 'no'} positions"))
     for part, names in SHOWN.items():
         held = values.get(part) or {}
         chosen = {name: held[name] for name in names if held.get(name) not in (None, [], (), {})}
