@@ -190,7 +190,8 @@ def embed(
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, form, console)
         return
-    from bertcli.vectors.file_run import FileRun, Target  # a stream needs nothing of files
+    from bertcli.vectors.file_run import FileRun  # a stream needs nothing of files
+    from bertcli.vectors.run_folder import Target
 
     target = record(Target, vector, output, file, path=output.output, form=form)
     _to_file(FileRun(embedder, reader, target), console)
