@@ -72,11 +72,6 @@ class FileRun:
             terms=embedder.term_names,
         )
 
-    @property
-    def reused(self) -> int:
-        """The texts whose vectors the output had before."""
-        return self.reusable.reused if self.reusable else 0
-
     def __iter__(self) -> Iterator[Step]:
         """Yield how far the run is; at the end the file is there.
 
@@ -175,7 +170,7 @@ class FileRun:
                 "records": digest.records,
                 "input": digest.sha.hexdigest(),
                 "tally": asdict(self.tally),
-                "reused": self.reused,
+                "reused": self.reusable.reused if self.reusable else 0,
             }
         )
         self.committed = digest.records
@@ -195,20 +190,15 @@ class KnownVectors:
         decides = {name: value for name, value in decides.items() if name != "model"}
         text = json.dumps(decides, sort_keys=True)
         self.key = hashlib.sha256(text.encode(errors="surrogatepass"))
-        exists, index, nothing = sink.output.exists(), sink.index, embedder.nothing
-        rows: dict[bytes, int] = {}
+        index, nothing, rows = sink.index, embedder.nothing, dict[bytes, int]()
         for _, row in chain.from_iterable(objects_of(str(index)) if index.exists() else ()):
-            if not (exists and isinstance(row.get(DIGEST), str)):
-                rows = {}
-                break
-            rows.setdefault(bytes.fromhex(row[DIGEST]), row[ROW])
+            if DIGEST in row:
+                rows.setdefault(bytes.fromhex(row[DIGEST]), row[ROW])
         for block in floats(str(sink.output), nothing.shape[-1]) if rows else ():
             if block.shape[1:] == nothing.shape[1:]:  # else of another width
                 self.aside.add(block)
         self.rows = {digest: row for digest, row in rows.items() if row < self.aside.count}
         self.vectors = self.aside.vectors()
-        empty = index.exists() and not index.stat().st_size  # of an output without a row
-        self.without_digests = exists and not rows and not empty
 
     def close(self) -> None:
         """Remove them."""

@@ -126,14 +126,8 @@ class Nearest(BestRows):
         if len(fresh) > self.k:
             last = np.partition(near[fresh], -self.k)[-self.k]
             fresh = fresh[near[fresh] >= last - 2 * slack]
-        self.score(number, self.rows + fresh, vectors[fresh])
-
-    def score(self, number: int, rows: Array, vectors: Array) -> None:
-        """Take the best of some rows [n], later than all before, and their vectors [n, D].
-
-        They are for one query.
-        """
-        self.keep(number, rows, (self.scaled(vectors) @ self.queries[number]).round(DIGITS))
+        scores = self.scaled(vectors[fresh]) @ self.queries[number]
+        self.keep(number, self.rows + fresh, scores.round(DIGITS))
 
 
 def refuse_infinite(vectors: Array, before: int) -> None:

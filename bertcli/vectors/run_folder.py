@@ -197,13 +197,8 @@ class Target:
             )
         if self.form not in WRITERS:
             raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
-        if self.path.is_dir():
-            raise OutputError(f"{self.path}: is a folder", "name a file in it")
-        if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
-            raise OutputError(
-                f"{self.path}: is a device or pipe, where nothing can be resumed",
-                "write JSONL or CSV to stdout",
-            )
+        if self.path.exists() and not self.path.is_file():
+            raise OutputError(f"{self.path}: is a folder, device or pipe", "name a file")
         if not self.path.parent.is_dir():
             raise OutputError(
                 f"{self.path}: folder {self.path.parent} not found", "create the folder first"

@@ -418,18 +418,12 @@ class CorpusTexts:
 
         Raises InputError when they are other texts than those that the vectors were made of.
         """
-        if count != self.digest.records:
-            texts = counted(self.digest.records, "text")
+        texts, own = self.digest.records, self.digest.texts.hexdigest()
+        theirs = manifest_of(self.path).get("texts_sha256", own)  # other programs write none
+        if count != texts or theirs != own:
             raise InputError(
-                f"{self.path}: has {counted(count, 'row')}, and the corpus has {texts}",
-                "it was made from other texts; leave out --vectors, or make it again",
-            )
-        theirs = manifest_of(self.path).get("texts_sha256")  # which older manifests do not name
-        own = self.digest.texts.hexdigest()
-        if theirs not in (None, own):
-            raise InputError(
-                f"{self.path}: was made from other texts: their sha256 is {str(theirs)[:12]}, and "
-                f"that of the corpus is {own[:12]}",
+                f"{self.path}: has {counted(count, 'row')}, and the corpus has "
+                f"{counted(texts, 'text')}: it was made from other texts",
                 "leave out --vectors, or make it again",
             )
         return self.reader.again().blocks()

@@ -152,7 +152,7 @@ def resumed(path, form="npy", fingerprint=MODEL, **options):
         ("", "npy", "is a folder"),
         ("out.tsv", "tsv", "cannot be written as tsv"),
         ("x" * 256, "npy", "File name too long"),
-        ("pipe", "npy", "device or pipe"),
+        ("pipe", "npy", "is a folder, device or pipe"),
     ],
 )
 def test_places_where_nothing_can_be_written(tmp_path, name, form, words):

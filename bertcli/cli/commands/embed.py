@@ -315,9 +315,7 @@ def _to_file(run: "FileRun", console: Console) -> None:
         console.note(f"{target.path} is already complete: nothing to do")
         return
     if reusable := run.reusable:
-        texts = run.tally.records
-        why = ": the output before was made without --update" if reusable.without_digests else ""
-        console.note(f"{reusable.reused:,} of {counted(texts, 'vector')} reused{why}")
+        console.note(f"{reusable.reused:,} of {counted(run.tally.records, 'vector')} reused")
     if console.watched:
         seconds = monotonic() - console.begun
         what = f"vectors of {counted(run.tally.records, 'text')}"
