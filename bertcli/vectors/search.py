@@ -66,8 +66,7 @@ from bertcli.vectors.reading import (
     floats,
     form_of,
     manifest_of,
-    stored_terms,
-    stored_tokens,
+    stored_lists,
 )
 from bertcli.vectors.run_folder import (
     InputDigest,
@@ -87,7 +86,7 @@ Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
 QUERY = ("query",)
 SAME = (  # options of which a manifest has the values
     "pooling", "layers", "layer_combine", "dim", "max_length", "special_tokens", "parse_special",
-    "on_truncate", "stride", "overlap", "at",
+    "on_truncate", "stride", "overlap", "at", "word_vectors",
 )  # fmt: skip
 DOCUMENT = ("document", "passage", "corpus")  # names of prompts, as in sentence-transformers
 AT_ONCE = 1024  # queries that are answered together
@@ -132,10 +131,8 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
                 f"give --model {maker}, or leave out --vectors",
             )
     chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
-    chosen["combine"] = chosen.pop("layer_combine", options.combine)
     chosen["layers"] = tuple(chosen.get("layers", options.layers))
-    chosen |= {"words": recorded.get("word_vectors"), "sparse": "sparse" in recorded}
-    made = replace(options, **chosen)
+    made = replace(options, **chosen, sparse="sparse" in recorded)
     if made.kind != options.kind:
         needed = {"terms": "--sparse", "tokens": "--token-vectors"}
         raise InputError(
@@ -336,7 +333,7 @@ class Search:
 def add_stored(nearest: Collector, path: str, names: TermNames | None = None) -> None:
     """Take in all rows of a file of vectors; ``names`` are those of terms."""
     if not isinstance(nearest, Nearest):
-        for texts in stored_terms(path, names) if names else stored_tokens(path):
+        for texts in stored_lists(path, names):
             nearest.add(texts)
         return
     width = nearest.queries.shape[1]
