@@ -52,14 +52,14 @@ MAKE_AGAIN = "make the vectors again"
 SAME_MODEL = "both must come from one --model, with the same --dim, --layers and --pooling"
 
 
-def stored(path: str, most: int = ROWS) -> Iterator[Array]:
-    """Yield the vectors of a file in blocks [<= most, D...]; ``-`` is JSONL from stdin.
+def stored(path: str) -> Iterator[Array]:
+    """Yield the vectors of a file in blocks [<= ROWS, D...]; ``-`` is JSONL from stdin.
 
     Raises InputError for a file that cannot be read, or holds no vectors of one length.
     """
     seen, shape = 0, None
     try:
-        for block in READERS[form_of(path)](path, most):
+        for block in READERS[form_of(path)](path):
             shape = shape or block.shape[1:]
             if not shape or block.dtype.kind not in "fiu":
                 raise InputError(f"{path}: holds {block.dtype} of shape {block.shape}, not vectors")
@@ -166,7 +166,7 @@ def form_of(path: str) -> str:
     return form
 
 
-def _array(path: str, rows: int) -> Iterator[Array]:
+def _array(path: str) -> Iterator[Array]:
     """Read the array of NPY, NPZ and safetensors files."""
     with open_array(path, path, form_of(path), ARRAY) as array:
         if len(array.shape) < 2 or array.by_columns or getattr(array.dtype, "hasobject", True):
@@ -177,20 +177,20 @@ def _array(path: str, rows: int) -> Iterator[Array]:
             )
         if not array.shape[0]:
             yield np.zeros(array.shape, array.dtype)  # its width tells something
-        for block in array.blocks(rows):
+        for block in array.blocks(ROWS):
             yield block if block.size else block[:0]
 
 
-def _csv(path: str, rows: int) -> Iterator[Array]:
+def _csv(path: str) -> Iterator[Array]:
     for records in Reader(Source(paths=(path,), text_field=FIELD)).blocks():
         if records:
             lines = [(record.line, str(record.text)) for record in records]
             yield array_of(lines, FIELD, path)
 
 
-def _parquet(path: str, rows: int) -> Iterator[Array]:
+def _parquet(path: str) -> Iterator[Array]:
     with _table(path, FIELD) as table:
-        yield from table.arrays(FIELD, rows)
+        yield from table.arrays(FIELD, ROWS)
 
 
 @contextmanager
@@ -206,11 +206,11 @@ def _table(path: str, *names: str) -> Iterator[Table]:
         yield table
 
 
-READERS: Mapping[str, Callable[[str, int], Iterator[Array]]] = {
+READERS: Mapping[str, Callable[[str], Iterator[Array]]] = {
     "npy": _array,
     "npz": _array,
     "safetensors": _array,
-    "jsonl": lambda path, rows: read_arrays(path, FIELD, rows),
+    "jsonl": lambda path: read_arrays(path, FIELD, ROWS),
     "csv": _csv,
     "parquet": _parquet,
 }
