@@ -237,7 +237,7 @@ def stored_lists(path: str, names: TermNames | None = None) -> Iterator[Lists]:
         case "parquet":
             for columns in _columns(path, (INDICES, VALUES) if names else (VECTORS,)):
                 texts = zip(*columns, strict=True)
-                yield [_rows_of(row, path).T if names else _rows_of(*row, path) for row in texts]
+                yield [_rows_of(row, path).T if names else _rows_of(row[0], path) for row in texts]
         case "npz" if names:
             yield from _of_matrix(path)
         case form if form in TENSORS and not names:
