@@ -103,8 +103,8 @@ class FileRun:
             windows = embedder.windows(run)
             if target.update:
                 decides = {**maker, **about, "precision": target.precision}
-                known = KnownVectors(sink, decides, embedder, state.get("reused", 0))
-                self.reusable = stack.enter_context(closing(known))
+                reusable = KnownVectors(sink, decides, embedder, state.get("reused", 0))
+                self.reusable = stack.enter_context(closing(reusable))
                 windows = self.reusable.windows(run)
             for window in windows:
                 for part in window:

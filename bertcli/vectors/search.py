@@ -132,22 +132,24 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
             )
     chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
     chosen["layers"] = tuple(chosen.get("layers", options.layers))
-    made = replace(options, **chosen, sparse="sparse" in recorded)
-    if made.kind != options.kind:
+    stored_as = replace(options, **chosen, sparse="sparse" in recorded)
+    if stored_as.kind != options.kind:
         needed = {"terms": "--sparse", "tokens": "--token-vectors"}
         raise InputError(
-            f"{path}: holds vectors of {made.kind}, not of {options.kind}",
-            f"search with {needed[made.kind]}" if made.kind in needed else "leave out --vectors",
+            f"{path}: holds vectors of {stored_as.kind}, not of {options.kind}",
+            f"search with {needed[stored_as.kind]}"
+            if stored_as.kind in needed
+            else "leave out --vectors",
         )
     modules = recorded.get("modules")
     if not modules or options.several:
-        return made
+        return stored_as
     if modules != described(read_chain(folder.path, read_sentence(folder.path).of_texts)):
         raise InputError(
             f"{path}: was made by a model with other sentence modules",
             "give --model the one that made it, or leave out --vectors",
         )
-    return replace(made, pooling="auto")
+    return replace(stored_as, pooling="auto")
 
 
 @dataclass(frozen=True)
