@@ -166,8 +166,6 @@ def column(values: Any, kind: Any) -> Any:
     Of flat lists, as list<int32>, numbers of its width stay in place; unsigned ones are read as
     signed ones, which token ids fit.
     """
-    if isinstance(values, pyarrow.ChunkedArray):
-        return values
     if types.is_fixed_size_list(kind):
         cells = array_of(values.reshape(-1))
         for size in reversed(values.shape[1:]):

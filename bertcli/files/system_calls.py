@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,14 +63,13 @@ def hold(opened: int) -> bool | None:
     clusters, and nobody can tell.
     """
     try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(opened, msvcrt.LK_NBLCK, 1)
-        else:
+        if os.name == "posix":
             import fcntl
 
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            msvcrt = import_module("msvcrt")
+            msvcrt.locking(opened, msvcrt.LK_NBLCK, 1)
     except (BlockingIOError, PermissionError):
         return False
     except OSError:
