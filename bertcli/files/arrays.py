@@ -89,16 +89,11 @@ class ArrayParts(NamedTuple):
 
 
 def write_arrays(file: IO[bytes], form: str, arrays: Mapping[str, ArrayParts]) -> None:
-    """Write arrays, of NPY the only one. Equal arrays give equal bytes.
-
-    In safetensors the widest numbers are first, so all are aligned.
-    """
+    """Write arrays, of NPY the only one. Equal arrays give equal bytes."""
     if form == "safetensors":
-        order = sorted(arrays, key=lambda name: -int(arrays[name].dtype[-1]))
-        shapes = {n: (safetensors.NAMES[arrays[n].dtype], arrays[n].shape) for n in order}
-        file.write(safetensors.header_of(shapes))
-        for name in order:
-            file.writelines(arrays[name].parts)
+        names = safetensors.NAMES
+        tensors = {name: array._replace(dtype=names[array.dtype]) for name, array in arrays.items()}
+        safetensors.write_parts(file, tensors)
         return
     onward: Any = SimpleNamespace(write=file.write, flush=file.flush)  # no pipe goes back
     with ZipFile(onward, "w") if form == "npz" else nullcontext() as archive:
