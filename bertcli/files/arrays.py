@@ -46,16 +46,6 @@ UNREADABLE = (BadZipFile, zlib.error, EOFError, struct.error, RuntimeError)
 # --- NPY ---
 
 
-def rows_at_once(width: int, most: int) -> int:
-    """Return how many rows of so many numbers are read at a time: ``most``, or fewer of long ones.
-
-    Raises ValueError for longer rows than are read.
-    """
-    if width > WIDEST:
-        raise ValueError(f"a row has {width:,} numbers, and {WIDEST:,} is the limit")
-    return max(1, min(most, BLOCK // max(1, width)))
-
-
 def read_blocks(file: IO[bytes], dtype: Any, rows: int, width: int, most: int) -> Iterator[Array]:
     """Yield blocks [n, width], of ``most`` rows at most.
 
@@ -63,7 +53,9 @@ def read_blocks(file: IO[bytes], dtype: Any, rows: int, width: int, most: int) -
     """
     import numpy
 
-    kind, most = numpy.dtype(dtype), rows_at_once(width, most)
+    if width > WIDEST:
+        raise ValueError(f"a row has {width:,} numbers, and {WIDEST:,} is the limit")
+    kind, most = numpy.dtype(dtype), max(1, min(most, BLOCK // max(1, width)))
     for start in range(0, rows, most):
         count = min(most, rows - start)
         size = count * width * kind.itemsize
@@ -114,17 +106,12 @@ class StoredArray:
 
     dtype: Any  # NumPy's, or the name of one that NumPy has not: BF16 is read as float32
     shape: tuple[int, ...]
-    by_columns: bool  # in Fortran order
     read: Callable[[int, int, int], Iterator[Array]]  # rows, width, at most so many at a time
     label: str  # what its file calls the type: float32, F32
 
     def blocks(self, most: int) -> Iterator[Array]:
         """Yield the rows in blocks of so many: [<= most, D...], or [1, width] for a list."""
         rows, *inner = self.shape if len(self.shape) > 1 else (1, *self.shape)
-        if self.by_columns:  # all of it belongs to every row
-            for whole in self.read(1, math.prod(self.shape), 1):
-                yield whole.reshape((rows, *inner), order="F")
-            return
         for block in self.read(rows, math.prod(inner), most):
             yield block.reshape(len(block), *inner)
 
@@ -184,13 +171,13 @@ def _array(stream: IO[bytes]) -> StoredArray:
         shape, by_columns, dtype = read_header(stream)
     except (TypeError, TokenError) as broken:
         raise ValueError(f"a header that is none: {broken}") from None
-    if min(shape, default=0) < 0:
-        raise ValueError("a shape with negative sizes")
+    if min(shape, default=0) < 0 or by_columns:
+        raise ValueError(f"shape {shape}{' in Fortran order' * by_columns}")
 
     def read(rows: int, width: int, most: int) -> Iterator[Array]:
         return read_blocks(stream, dtype, rows, width, most)
 
-    return StoredArray(dtype, shape, by_columns, read, str(dtype))
+    return StoredArray(dtype, shape, read, str(dtype))
 
 
 @contextmanager
@@ -208,7 +195,7 @@ def _safetensors(place: str) -> Iterator[Arrays]:
                     yield safetensors.float32_of(block) if bits else block
 
         dtype = info.dtype if bits or kind is None else numpy.dtype(kind)
-        return StoredArray(dtype, info.shape, False, read, info.dtype)
+        return StoredArray(dtype, info.shape, read, info.dtype)
 
     yield {info.name: partial(tensor, info) for info in safetensors.tensors_in(place)}
 

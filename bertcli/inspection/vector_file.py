@@ -79,7 +79,7 @@ def arrays(path: Path, report: FileReport) -> Iterator[ArrayPart]:
             numeric = array.label == "BF16" or getattr(array.dtype, "kind", "") in (*"fiub",)
             width = array.shape[-1] if len(array.shape) > 1 else 1
             rows = prod(array.shape) // width if width and numeric else 0
-            vectors = len(array.shape) > 1 and not array.by_columns
+            vectors = len(array.shape) > 1
             for block in chain([None], array.read(rows, width, BLOCK)):
                 yield ArrayPart(name, array.label, list(array.shape), block, vectors)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import SKIP, InputError
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
@@ -31,7 +31,6 @@ from bertcli.files.streams import (
 )
 from bertcli.files.typed_json import BadJsonError, parse, parse_lines
 from bertcli.files.writers import TENSORS
-from bertcli.records.read_progress import ReadProgress
 from bertcli.records.records import (
     Record,
     RecordFields,
@@ -41,13 +40,16 @@ from bertcli.records.records import (
     too_many_columns,
 )
 
+if TYPE_CHECKING:
+    from bertcli.records.reader import Reader
+
 OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
 FEW = 16  # lines that are not worth a look at all of them together
 READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format txt: as text)"
 Blocks = Iterator[Sequence[Record]]  # as many records as a read brought
 
 
-def read(path: str, reader: ReadProgress) -> Blocks:
+def read(path: str, reader: Reader) -> Blocks:
     """Yield the records of one file, in the source's format or that of the suffix."""
     form = reader.source.format_of(path)
     name = input_name(path)
@@ -77,7 +79,7 @@ def read(path: str, reader: ReadProgress) -> Blocks:
         reader.replaced += decode.replaced
 
 
-def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Blocks:
+def arrays(place: str, form: str, path: str, reader: Reader) -> Blocks:
     """NPY, NPZ and safetensors: a row is a record of token ids."""
     from bertcli.files.id_arrays import read_ids
 
@@ -92,7 +94,7 @@ def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Blocks:
         yield reader.collect(enumerate(rows, number), parse)
 
 
-def lines(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
+def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """One text per line (or up to a NUL); an empty line is an empty text."""
     source, name = reader.source, decode.name
     plain = not (source.pre_split or source.ids)
@@ -113,7 +115,7 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Block
             yield TextBlock.of_lines(texts, name, block.number)
 
 
-def whole(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
+def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """One text, the whole file; its id is the name of the file."""
     source, name = reader.source, decode.name
 
@@ -123,7 +125,7 @@ def whole(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Block
     yield reader.collect(enumerate(_all_of(stream, reader, name), 1), parse)
 
 
-def _all_of(stream: IO[bytes], reader: ReadProgress, name: str) -> Iterator[Block]:
+def _all_of(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
     """Yield what is left of a file as one line; one larger than a record may be is skipped."""
     limit = reader.source.max_record_bytes
     parts, size = [], 0
@@ -138,7 +140,7 @@ def _all_of(stream: IO[bytes], reader: ReadProgress, name: str) -> Iterator[Bloc
     yield block
 
 
-def json_values(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
+def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """One JSON array of objects or strings, each a record; what begins otherwise is JSONL."""
     name = decode.name
     head = read_chunk(stream, name, peek=True)
@@ -150,7 +152,7 @@ def json_values(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) ->
         yield reader.collect(enumerate(objects.value(decode(block, 0), name), 1), objects.record)
 
 
-def jsonl(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
+def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """One JSON object per line; blank lines are skipped."""
     objects = _Objects(reader, decode.name)
 
@@ -164,9 +166,7 @@ def jsonl(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Block
         yield together or reader.collect(iter(filled), partial(parse, block))
 
 
-def delimited(
-    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress, *, tabs: bool
-) -> Blocks:
+def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: bool) -> Blocks:
     """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
     source = reader.source
     limit, delimiter = source.max_record_bytes, source.delimiter
@@ -213,7 +213,7 @@ def delimited(
         yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
 
 
-def parquet(place: str, path: str, reader: ReadProgress) -> Blocks:
+def parquet(place: str, path: str, reader: Reader) -> Blocks:
     """Parquet, read in batches of rows and only the columns needed."""
     from bertcli.files.parquet import opened
 
@@ -232,7 +232,7 @@ def parquet(place: str, path: str, reader: ReadProgress) -> Blocks:
             yield reader.rows(fields, columns, path, lines)
 
 
-def conll(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
+def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """Sentences as in CoNLL 2003: a word a line, its tag last, and a blank line after each."""
     lines: list[list[str]] = []
     start = 1
@@ -257,7 +257,7 @@ def conll(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Block
     yield sentence()
 
 
-def _blocks(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[Block]:
+def _blocks(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Block]:
     limit = reader.source.max_record_bytes
     return blocks(stream, decode.name, decode.separator, limit, reader.skip)
 
@@ -269,7 +269,7 @@ def _numbered(block: Block) -> Iterator[tuple[int, int]]:
 class _Objects:
     """Records from lines of JSON; the fields may change from line to line."""
 
-    def __init__(self, reader: ReadProgress, name: str, *, strings: bool = False) -> None:
+    def __init__(self, reader: Reader, name: str, *, strings: bool = False) -> None:
         source = self.source = reader.source
         self.values = (list,) if source.ids else (str,) if strings else ()  # records of their own
         self.reader, self.name = reader, name
@@ -349,7 +349,7 @@ def begins_with_object(
     return is_object, stream_of(chain(filter(None, [head]), chunks), stream)
 
 
-FORMS: dict[str, Callable[[IO[bytes], LineDecoder, ReadProgress], Blocks]] = {
+FORMS: dict[str, Callable[[IO[bytes], LineDecoder, Reader], Blocks]] = {
     "txt": lines,
     "whole": whole,
     "jsonl": jsonl,

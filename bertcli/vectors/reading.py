@@ -169,10 +169,9 @@ def form_of(path: str) -> str:
 def _array(path: str, rows: int) -> Iterator[Array]:
     """Read the array of NPY, NPZ and safetensors files."""
     with open_array(path, path, form_of(path), ARRAY) as array:
-        if len(array.shape) < 2 or array.by_columns or getattr(array.dtype, "hasobject", True):
-            order = " in Fortran order" if array.by_columns else ""
+        if len(array.shape) < 2 or getattr(array.dtype, "hasobject", True):
             raise InputError(
-                f"{path}: holds {array.dtype} of shape {array.shape}{order}, not vectors",
+                f"{path}: holds {array.dtype} of shape {array.shape}, not vectors",
                 "vectors are numbers of shape [rows, dimensions], row by row",
             )
         if not array.shape[0]:
