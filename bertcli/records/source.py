@@ -6,6 +6,7 @@ import codecs
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +14,8 @@ from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.paths import input_name
 from bertcli.files.streams import (
     LARGEST_RECORD,
-    LineDecoder,
-    blocks,
     open_bytes,
+    read_chunk,
     suffix_of,
     unreadable,
 )
@@ -153,12 +153,11 @@ def _suffixes(source: Source) -> list[str]:
     return [end for end, form in FORMATS.items() if source.ids or form not in TENSORS]
 
 
-def no_data(named: str, count: int, source: Source) -> InputError:
-    """Return the error for folders whose ``count`` files are none of records."""
-    none = f"none of {counted(count, 'file')} has a known suffix" if count else "no files"
+def no_data(named: str, source: Source) -> InputError:
+    """Return the error for folders that hold no file of records."""
     suffixes = ", ".join(_suffixes(source))
     hint = f"known: {suffixes}; --whole reads each file as one text, --input-format as it says"
-    return InputError(f"{named}: {none}", hint if count else "")
+    return InputError(f"{named}: no files with a known suffix", hint)
 
 
 def _in_folder(folder: str, source: Source, note: Callable[[str], None]) -> list[str]:
@@ -171,7 +170,7 @@ def _in_folder(folder: str, source: Source, note: Callable[[str], None]) -> list
         paths += [os.path.join(place, name) for name in names if not name.startswith(".")]
     data_files = sorted(path for path in paths if is_data(path, source))
     if not data_files:
-        raise no_data(folder, len(paths), source)
+        raise no_data(folder, source)
     others = [path for path in {*paths}.difference(data_files) if not path.endswith(OURS)]
     if others:
         note(f"{folder}: {counted(len(others), 'file')} without a known suffix passed over")
@@ -193,13 +192,11 @@ def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
 
     Raises InputError for an empty list.
     """
-    where, names = input_name(path), []
-    separator = b"\0" if null else b"\n"
-    decode = LineDecoder(where, "utf-8", "surrogateescape", separator=separator)  # as os.fsdecode
+    where = input_name(path)
     with open_bytes(path) as stream:
-        for block in blocks(stream, where, separator):
-            for index in range(len(block.lines)):
-                names.append(decode(block, index))
+        raw = b"".join(iter(partial(read_chunk, stream, where), b"")).removeprefix(codecs.BOM_UTF8)
+    lines = raw.split(b"\0") if null else raw.replace(b"\r\n", b"\n").split(b"\n")
+    names = [os.fsdecode(line) for line in lines]
     if not any(names):
         raise InputError(
             f"{where}: the list of files is empty", "--files-from reads names of files"
