@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-MAGIC = b"\x93NUMPY"
 WIDEST = 1 << 22  # numbers of a row, all of which are in memory at once
 BLOCK = 1 << 20  # numbers of a block, unless a row has more
 # What a broken archive raises, and one that is encrypted or packed in another way.
@@ -66,12 +65,6 @@ def read_blocks(file: IO[bytes], dtype: Any, rows: int, width: int, most: int) -
         yield numpy.frombuffer(raw, kind).reshape(count, width)
 
 
-def header_of(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the header of an NPY file of version 1.0, 128 bytes for every shape."""
-    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
-    return MAGIC + b"\x01\x00" + struct.pack("<H", 118) + text.ljust(117).encode() + b"\n"
-
-
 class ArrayParts(NamedTuple):
     """An array that is written part by part."""
 
@@ -87,13 +80,16 @@ def write_arrays(file: IO[bytes], form: str, arrays: Mapping[str, ArrayParts]) -
         tensors = {name: array._replace(dtype=names[array.dtype]) for name, array in arrays.items()}
         safetensors.write_parts(file, tensors)
         return
+    from numpy.lib import format as npy
+
     onward: Any = SimpleNamespace(write=file.write, flush=file.flush)  # no pipe goes back
     with ZipFile(onward, "w") if form == "npz" else nullcontext() as archive:
         for name, array in arrays.items():
             entry = ZipInfo(f"{name}.npy")  # its date is fixed
             opened = archive.open(entry, "w", force_zip64=True) if archive else nullcontext(file)
             with opened as place:
-                place.write(header_of(array.dtype, array.shape))
+                header = {"descr": array.dtype, "fortran_order": False, "shape": array.shape}
+                npy.write_array_header_1_0(place, header)
                 place.writelines(array.parts)
 
 

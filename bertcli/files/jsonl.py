@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
@@ -141,20 +141,10 @@ def _key(name: str) -> str:
 
 
 def json_of(arrays: Iterable[NDArray[Any]]) -> Iterator[str]:
-    """Yield the JSON of each of some arrays, in the fewest digits that read back to its numbers."""
+    """Yield the JSON of each of some arrays, in digits that read back to its numbers."""
     import numpy as np
     import orjson
 
     for array in arrays:
         numbers = np.ascontiguousarray(array)
-        if numbers.dtype == np.float16:
-            numbers = _halves()[numbers.view(np.uint16)]
         yield orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY).decode()
-
-
-@cache
-def _halves() -> NDArray[Any]:
-    """Return for the bits of each float16 the float64 that is written with its digits."""
-    import numpy as np
-
-    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype("U").astype(np.float64)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
@@ -31,6 +31,7 @@ from bertcli.files.streams import (
 )
 from bertcli.files.typed_json import BadJsonError, parse, parse_lines
 from bertcli.files.writers import TENSORS
+from bertcli.records.read_progress import ReadProgress
 from bertcli.records.records import (
     Record,
     RecordFields,
@@ -40,16 +41,13 @@ from bertcli.records.records import (
     no_pair,
 )
 
-if TYPE_CHECKING:
-    from bertcli.records.reader import Reader
-
 OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
 FEW = 16  # lines that are not worth a look at all of them together
 READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format txt: as text)"
 Blocks = Iterator[Sequence[Record]]  # as many records as a read brought
 
 
-def read(path: str, reader: Reader) -> Blocks:
+def read(path: str, reader: ReadProgress) -> Blocks:
     """Yield the records of one file, in the source's format or that of the suffix."""
     form = reader.source.format_of(path)
     name = input_name(path)
@@ -79,7 +77,7 @@ def read(path: str, reader: Reader) -> Blocks:
         reader.replaced += decode.replaced
 
 
-def arrays(place: str, form: str, path: str, reader: Reader) -> Blocks:
+def arrays(place: str, form: str, path: str, reader: ReadProgress) -> Blocks:
     """NPY, NPZ and safetensors: a row is a record of token ids."""
     from bertcli.files.id_arrays import read_ids
 
@@ -94,7 +92,7 @@ def arrays(place: str, form: str, path: str, reader: Reader) -> Blocks:
         yield reader.collect(enumerate(rows, number), parse)
 
 
-def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+def lines(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
     """One text per line (or up to a NUL); an empty line is an empty text."""
     source, name = reader.source, decode.name
     plain = not (source.pre_split or source.ids)
@@ -115,7 +113,7 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
             yield TextBlock.of_lines(texts, name, block.number)
 
 
-def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+def whole(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
     """One text, the whole file; its id is the name of the file."""
     source, name = reader.source, decode.name
 
@@ -125,7 +123,7 @@ def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     yield reader.collect(enumerate(_all_of(stream, reader, name), 1), parse)
 
 
-def _all_of(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
+def _all_of(stream: IO[bytes], reader: ReadProgress, name: str) -> Iterator[Block]:
     """Yield what is left of a file as one line; one larger than a record may be is skipped."""
     limit = reader.source.max_record_bytes
     parts, size = [], 0
@@ -140,7 +138,7 @@ def _all_of(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
     yield block
 
 
-def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+def json_values(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
     """One JSON array of objects or strings, each a record; what begins otherwise is JSONL."""
     name = decode.name
     head = read_chunk(stream, name, peek=True)
@@ -152,7 +150,7 @@ def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Block
         yield reader.collect(enumerate(objects.value(decode(block, 0), name), 1), objects.record)
 
 
-def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+def jsonl(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
     """One JSON object per line; blank lines are skipped."""
     objects = _Objects(reader, decode.name)
 
@@ -166,7 +164,9 @@ def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
         yield together or reader.collect(iter(filled), partial(parse, block))
 
 
-def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: bool) -> Blocks:
+def delimited(
+    stream: IO[bytes], decode: LineDecoder, reader: ReadProgress, *, tabs: bool
+) -> Blocks:
     """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
     source = reader.source
     limit, delimiter = source.max_record_bytes, source.delimiter
@@ -200,7 +200,7 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
         yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
 
 
-def parquet(place: str, path: str, reader: Reader) -> Blocks:
+def parquet(place: str, path: str, reader: ReadProgress) -> Blocks:
     """Parquet, read in batches of rows and only the columns needed."""
     from bertcli.files.parquet import opened
 
@@ -219,7 +219,7 @@ def parquet(place: str, path: str, reader: Reader) -> Blocks:
             yield reader.rows(fields, columns, path, lines)
 
 
-def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+def conll(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:
     """Sentences as in CoNLL 2003: a word a line, its tag last, and a blank line after each."""
     lines: list[list[str]] = []
     start = 1
@@ -244,7 +244,7 @@ def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     yield sentence()
 
 
-def _blocks(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Block]:
+def _blocks(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Iterator[Block]:
     limit = reader.source.max_record_bytes
     return blocks(stream, decode.name, decode.separator, limit, reader.skip)
 
@@ -256,7 +256,7 @@ def _numbered(block: Block) -> Iterator[tuple[int, int]]:
 class _Objects:
     """Records from lines of JSON; the fields may change from line to line."""
 
-    def __init__(self, reader: Reader, name: str, *, strings: bool = False) -> None:
+    def __init__(self, reader: ReadProgress, name: str, *, strings: bool = False) -> None:
         source = self.source = reader.source
         self.values = (list,) if source.ids else (str,) if strings else ()  # records of their own
         self.reader, self.name = reader, name
@@ -336,7 +336,7 @@ def begins_with_object(
     return is_object, stream_of(chain(filter(None, [head]), chunks), stream)
 
 
-FORMS: dict[str, Callable[[IO[bytes], LineDecoder, Reader], Blocks]] = {
+FORMS: dict[str, Callable[[IO[bytes], LineDecoder, ReadProgress], Blocks]] = {
     "txt": lines,
     "whole": whole,
     "jsonl": jsonl,

@@ -24,9 +24,9 @@ from bertcli.errors import InputError, OutputError
 from bertcli.files.arrays import StoredArray, open_array, open_arrays
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.paths import manifest_beside
-from bertcli.files.streams import LARGEST_RECORD, unreadable
-from bertcli.files.typed_json import JsonObject, is_regular, kind_of, read_value
-from bertcli.files.writers import TENSORS
+from bertcli.files.streams import LARGEST_RECORD, suffix_of, unreadable
+from bertcli.files.typed_json import NOTHING, JsonObject, is_regular, read_object
+from bertcli.files.writers import SUFFIXES, TENSORS
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.formats import (
@@ -140,11 +140,7 @@ def manifest_of(path: str) -> JsonObject:
 
     Raises InputError for a broken one.
     """
-    place = manifest_beside(Path(path))
-    manifest = {} if path == "-" else read_value(place, InputError, MAKE_AGAIN, {})
-    if not isinstance(manifest, dict):
-        raise InputError(f"{place}: not a manifest, but {kind_of(manifest)}", MAKE_AGAIN)
-    return JsonObject(manifest, str(place), InputError, MAKE_AGAIN)
+    return NOTHING if path == "-" else read_object(manifest_beside(Path(path)), InputError)
 
 
 def precision_of(path: str) -> str | None:
@@ -159,8 +155,7 @@ def form_of(path: str) -> str:
     """Return the format that the suffix names. Raises InputError when it names none of vectors."""
     if path == "-":
         return "jsonl"
-    inner = path.removesuffix(".gz").removesuffix(".zst")
-    form = {**FORMATS, ".json": "jsonl"}.get(Path(inner).suffix.lower(), "")
+    form = (FORMATS | SUFFIXES).get(suffix_of(path), "")
     if form not in READERS:
         raise InputError(f"{path}: unknown format of vectors", f"known: {', '.join(READERS)}")
     return form
