@@ -153,14 +153,16 @@ def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[
     for block in offsets.read(offsets.shape[0], 1, ROWS):
         stops = block.reshape(-1).tolist()
         sizes = [stop - start for start, stop in pairwise([at, *stops])]
-        if (number == 0 and stops[0] != 0) or min(sizes) < 0:
-            raise InputError(f"{path}: offsets do not begin at 0, or decrease")
-        if stops[-1] > ids.shape[0]:
-            raise InputError(f"{path}: offsets go beyond the last id")
+        whole = number > 0 or stops[0] == 0
+        at = stops[-1]
+        if not whole or min(sizes) < 0 or at > ids.shape[0]:
+            break
         if max(sizes) > WIDEST:
             raise InputError(f"{path}: a row has {max(sizes):,} ids, and {WIDEST:,} is the limit")
         rows = [[*islice(numbers, size)] for size in sizes]
         yield max(1, number), rows if number else rows[1:]
-        number, at = number + len(stops), stops[-1]
-    if at != ids.shape[0]:
-        raise InputError(f"{path}: offsets end at {at:,}, and there are {ids.shape[0]:,} ids")
+        number += len(stops)
+    else:
+        if at == ids.shape[0]:
+            return
+    raise InputError(f"{path}: offsets do not divide the {ids.shape[0]:,} ids")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import struct
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -35,7 +34,7 @@ STORAGES = {
 }  # fmt: skip
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the old form
 BROKEN = (*UNREADABLE, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError,
-          ArithmeticError, RuntimeError, struct.error)  # fmt: skip
+          ArithmeticError)  # fmt: skip
 Regions = Mapping[str, tuple[int, int]]  # key of a storage -> its first byte and its length
 # What the files of state dicts and of trainings name, beside what is torch's own.
 NAMES = {
