@@ -32,6 +32,7 @@ from bertcli.files.system_calls import (
 )
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+OTHER_FOLDER = "free disk space there, or set TMPDIR to another folder"
 OLD = ".old"  # end of the hidden name of a folder that is replaced: as long as ".tmp"
 
 

@@ -21,7 +21,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bertcli.errors import InputError, OutputError
+from bertcli.errors import InputError
+from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.paths import input_name
 from bertcli.files.system_calls import write_all
 
@@ -199,10 +200,7 @@ def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
                 try:
                     write_all(copy, chunk)
                 except OSError as failed:
-                    raise OutputError(
-                        f"{folder}: no room to unpack the input: {failed.strerror or failed}",
-                        "free disk space there, or set TMPDIR to another folder",
-                    ) from None
+                    raise unwritable(folder, failed, OTHER_FOLDER) from None
         yield str(place)
 
 

@@ -19,7 +19,7 @@ from bertcli.errors import SKIP, InputError, UsageError, counted
 from bertcli.files.jsonl import value_of
 from bertcli.files.paths import input_name
 from bertcli.files.streams import can_be_reread, suffix_of
-from bertcli.files.typed_json import TEXT, Check, JsonObject, is_text
+from bertcli.files.typed_json import TEXT, TEXTS, Check, JsonObject, is_text
 from bertcli.records.extra_ids import extra_ids
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, words
@@ -186,7 +186,7 @@ def _example(
         for name in (named.text, named.target):
             if isinstance(fields.get(name), str):
                 fields[name] = words(fields[name])
-            fields.needed(name, *WORDS)
+            fields.needed(name, *TEXTS)
         text, target = fields[named.text], fields[named.target]
         if len(text) != len(target):
             word_count, tag_count = counted(len(text), "word"), counted(len(target), "tag")
@@ -230,7 +230,6 @@ def _is_number(value: Any) -> bool:
 
 
 WORD = Check(_is_word, "a word")
-WORDS = Check(lambda v: isinstance(v, list) and bool(v) and all(map(is_text, v)), "a list of words")
 LABELS = Check(
     lambda v: isinstance(v, list) and all(_is_word(w) or w == "" for w in v), "a list of words"
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -118,24 +118,24 @@ def input_files(
 
     What is passed over in a folder is noted. Raises InputError for a name that stands for no file.
     """
-    return tuple(file for name in named for file in _files(name, source, note))
-
-
-def _files(name: str, source: Source, note: Callable[[str], None]) -> Sequence[str]:
-    if name == "-":
-        return (name,)
-    if os.path.isdir(name):
-        return _in_folder(name, source, note)
-    if is_glob(name) and not os.path.lexists(name):
-        data_files = sorted({path for path in _matches(name) if is_data(path, source, glob=True)})
-        if not data_files:
-            raise InputError(f"{name}: no matching files", QUOTE)
-        return data_files
-    try:
-        os.stat(name)
-    except (OSError, ValueError) as failed:  # ValueError: a NUL in the name
-        raise unreadable(name, failed) from None
-    return (name,)
+    files: list[str] = []
+    for name in named:
+        if name == "-":
+            files.append(name)
+        elif os.path.isdir(name):
+            files += _in_folder(name, source, note)
+        elif is_glob(name) and not os.path.lexists(name):
+            matches = sorted({path for path in _matches(name) if is_data(path, source, glob=True)})
+            if not matches:
+                raise InputError(f"{name}: no matching files", QUOTE)
+            files += matches
+        else:
+            try:
+                os.stat(name)
+            except (OSError, ValueError) as failed:  # ValueError: a NUL in the name
+                raise unreadable(name, failed) from None
+            files.append(name)
+    return tuple(files)
 
 
 def is_glob(name: str) -> bool:

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.embedding.options import PRECISIONS, RANGED
-from bertcli.errors import InputError, OutputError
+from bertcli.errors import InputError
 from bertcli.files.arrays import StoredArray, open_array, open_arrays
+from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.paths import manifest_beside
 from bertcli.files.streams import LARGEST_RECORD, suffix_of, unreadable
@@ -118,10 +119,7 @@ class Aside:
             self.file.write(vectors.astype(self.dtype, copy=False).tobytes())
             self.file.flush()
         except OSError as failed:
-            raise OutputError(
-                f"{gettempdir()}: no room for vectors: {failed.strerror or failed}",
-                "free disk space there, or set TMPDIR to another folder",
-            ) from None
+            raise unwritable(gettempdir(), failed, OTHER_FOLDER) from None
 
     def vectors(self) -> Array:
         """Return all rows. Windows removes no file while something holds them."""
