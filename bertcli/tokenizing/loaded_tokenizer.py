@@ -287,7 +287,7 @@ class LoadedTokenizer:
             WHOLE: self.core.to_str(pretty=True),
             "tokenizer_config.json": to_json(self._settings()),
         }
-        with saving(Path(folder), last=WHOLE, what="the tokenizer") as scratch:
+        with saving(Path(folder), last=WHOLE) as scratch:
             for name, text in files.items():
                 (scratch / name).write_text(text, encoding="utf-8")
 

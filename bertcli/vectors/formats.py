@@ -4,7 +4,7 @@
   Ids, where the input has any, are in the array ``ids`` of NPZ, strings [N], and for the others in
   an index beside the file. Where a record has several rows, the index says which.
 - JSONL, CSV and Parquet hold the other fields as well. JSONL and CSV hold a number in the fewest
-  digits that read back to it in its own precision: float32 0.1 is ``0.1``.
+  digits that read back to it as float32, also one of float16: float32 0.1 is ``0.1``.
 - A record with a vector for each of its tokens or words has them all in the field vectors: in JSONL
   behind what they belong to, in Parquet as a list of fixed-size lists. CSV does not hold them.
 - Weights of terms are in the field terms in JSONL: tokens and their weights, the largest first.

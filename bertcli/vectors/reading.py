@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.embedding.options import PRECISIONS, RANGED
-from bertcli.errors import InputError, OutputError
+from bertcli.errors import InputError
 from bertcli.files.arrays import StoredArray, open_array, open_arrays
+from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.paths import manifest_beside
-from bertcli.files.streams import LARGEST_RECORD, unreadable
-from bertcli.files.typed_json import JsonObject, is_regular, kind_of, read_value
-from bertcli.files.writers import TENSORS
+from bertcli.files.streams import LARGEST_RECORD, suffix_of, unreadable
+from bertcli.files.typed_json import NOTHING, JsonObject, is_regular, read_object
+from bertcli.files.writers import SUFFIXES, TENSORS
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.formats import (
@@ -118,10 +119,7 @@ class Aside:
             self.file.write(vectors.astype(self.dtype, copy=False).tobytes())
             self.file.flush()
         except OSError as failed:
-            raise OutputError(
-                f"{gettempdir()}: no room for vectors: {failed.strerror or failed}",
-                "free disk space there, or set TMPDIR to another folder",
-            ) from None
+            raise unwritable(gettempdir(), failed, OTHER_FOLDER) from None
 
     def vectors(self) -> Array:
         """Return all rows. Windows removes no file while something holds them."""
@@ -140,11 +138,7 @@ def manifest_of(path: str) -> JsonObject:
 
     Raises InputError for a broken one.
     """
-    place = manifest_beside(Path(path))
-    manifest = {} if path == "-" else read_value(place, InputError, MAKE_AGAIN, {})
-    if not isinstance(manifest, dict):
-        raise InputError(f"{place}: not a manifest, but {kind_of(manifest)}", MAKE_AGAIN)
-    return JsonObject(manifest, str(place), InputError, MAKE_AGAIN)
+    return NOTHING if path == "-" else read_object(manifest_beside(Path(path)), InputError)
 
 
 def precision_of(path: str) -> str | None:
@@ -159,8 +153,7 @@ def form_of(path: str) -> str:
     """Return the format that the suffix names. Raises InputError when it names none of vectors."""
     if path == "-":
         return "jsonl"
-    inner = path.removesuffix(".gz").removesuffix(".zst")
-    form = {**FORMATS, ".json": "jsonl"}.get(Path(inner).suffix.lower(), "")
+    form = (FORMATS | SUFFIXES).get(suffix_of(path), "")
     if form not in READERS:
         raise InputError(f"{path}: unknown format of vectors", f"known: {', '.join(READERS)}")
     return form
@@ -169,10 +162,9 @@ def form_of(path: str) -> str:
 def _array(path: str) -> Iterator[Array]:
     """Read the array of NPY, NPZ and safetensors files."""
     with open_array(path, path, form_of(path), ARRAY) as array:
-        if len(array.shape) < 2 or array.by_columns or getattr(array.dtype, "hasobject", True):
-            order = " in Fortran order" if array.by_columns else ""
+        if len(array.shape) < 2 or getattr(array.dtype, "hasobject", True):
             raise InputError(
-                f"{path}: holds {array.dtype} of shape {array.shape}{order}, not vectors",
+                f"{path}: holds {array.dtype} of shape {array.shape}, not vectors",
                 "vectors are numbers of shape [rows, dimensions], row by row",
             )
         if not array.shape[0]:

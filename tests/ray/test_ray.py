@@ -435,7 +435,7 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(tmp_path, monkeypatch)
     assert "no matching files" in failing("-i", tmp_path / "*.none", "-o", out).error
     (tmp_path / "in2").mkdir()
     (tmp_path / "in2" / "x[1].none").touch()
-    assert "none of 1 file has a known suffix" in failing("-i", tmp_path / "in2", "-o", out).error
+    assert "no files with a known suffix" in failing("-i", tmp_path / "in2", "-o", out).error
     (tmp_path / "file").touch()
     for file in (tmp_path / "file", f"file://{tmp_path}/file"):
         said = failing("-i", source / "a.txt", "-o", file).error

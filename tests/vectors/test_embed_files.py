@@ -499,16 +499,6 @@ def test_ids_of_some_records_alone(tmp_path, form):
     assert contents(tmp_path) == whole
 
 
-@pytest.mark.parametrize("form", [*FORMS, "stream"])
-def test_a_row_number_in_the_place_of_an_id_is_said_once(tmp_path, form):
-    file = tmp_path / "mixed.jsonl"
-    file.write_text(jsonl({"text": "hi", **id} for id in ({"id": 1}, {}, {})))
-    argv = [one for one in SET if one != "-q"]
-    done = call(*argv, "-i", file, *(() if form == "stream" else ("-o", tmp_path / f"s.{form}")))
-    said = "warning: 2 records have no id; the row number is used"
-    assert (done.code, done.err.count(said)) == (0, form in ("parquet", "jsonl", "csv", "stream"))
-
-
 def test_an_output_may_lie_in_the_folder_of_its_model(tmp_path):
     folder = shutil.copytree(TINY, tmp_path / "model")
     argv = ("embed", "-q", "-m", folder, "hi", "-o", folder / "out.npy")

@@ -317,7 +317,7 @@ def _to_file(run: "FileRun", console: Console) -> None:
         what = f"vectors of {counted(run.tally.records, 'text')}"
         console.note(f"{what} written to {target.path} in {seconds:,.1f} s")
     _report(run.tally, embedder, console)
-    console.close(run.reader, numbered=target.many or target.with_fields)
+    console.close(run.reader)
 
 
 def _to_stream(
@@ -344,7 +344,7 @@ def _to_stream(
             run = EmbedRun(embedder, reader, write)
             console.follow(run)
     _report(run.tally, embedder, console)
-    console.close(reader, numbered=form != "table")
+    console.close(reader)
 
 
 def _report(tally: "TokenCounts", embedder: "Embedder", console: Console) -> None:

@@ -253,7 +253,7 @@ def similar(
     console.truncated(search.asked, search.embedder.max_length, what="queries")
     console.close(queries)
     if search.reader is not None:
-        console.close(search.reader, numbered=True)
+        console.close(search.reader)
 
 
 def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:
