@@ -11,13 +11,8 @@ What is read is in the memory of a few rows. `arrow` says how values of other ty
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-<<<<<<< HEAD
-from contextlib import contextmanager
-from itertools import islice
-from pathlib import Path
-=======
 from contextlib import closing, contextmanager
->>>>>>> io
+from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import BertcliError, InputError
