@@ -174,8 +174,12 @@ class LoadedTokenizer:
 
     def beyond(self, rows: int) -> tuple[str, int] | None:
         """Return the first token, and its id, that a table of so many rows does not have."""
+        entries = [*self.core.get_vocab().items()]
+        for texts in ([""], ["", ""]):  # what is put around texts need not be in the vocabulary
+            frame = self.core.encode(*texts)
+            entries += zip(frame.tokens, frame.ids, strict=True)
         return min(
-            (entry for entry in self.core.get_vocab().items() if entry[1] >= rows),
+            (entry for entry in entries if entry[1] >= rows),
             key=lambda entry: entry[1],
             default=None,
         )
