@@ -14,6 +14,7 @@ is cut there. `B` is the number of texts, `T` of their tokens together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=np.generic)
 
-TOGETHER = 1 << 16  # tokens written at once: more are no faster, and fill the CPU's cache
 # The parts of a row: padding, special tokens, first text, special, second text, special, padding.
 SPECIAL, ATTENDED = (1, 1, 0, 1, 0, 1, 1), (0, 1, 1, 1, 1, 1, 0)
 
@@ -164,24 +164,23 @@ def _left(lengths: Counts, room: Counts, strategy: str) -> tuple[Counts, NDArray
 def ragged_lines(
     batch: TokenBlock, names: Sequence[str], rows: Sequence[dict[str, Any]]
 ) -> list[bytes]:
-    """Return the lines of a batch of arrays, many in each of these.
+    """Return the lines of a batch of arrays, as one text.
 
     They have the bytes of `files.jsonl.to_json`. ``names`` are the columns, ``rows`` what stands
     around them: the ids before, all else behind.
     """
-    written, start = [], 0
-    while start < len(batch):
-        end = batch.offsets[start] + TOGETHER  # more where one record alone has more
-        stop = max(start + 1, int(batch.offsets.searchsorted(end, "right")) - 1)
-        part = batch[start:stop]
-        heads, ends = _around(rows[start:stop])
-        columns = [heads, _numbers(part), *_flags(part, names[1:]), ends]
-        parts = [b""] * (len(columns) * len(part))
-        for at, column in enumerate(columns):
-            parts[at :: len(columns)] = column
-        written.append(b"".join(parts))
-        start = stop
-    return written
+    heads, ends = _around(rows)
+    bounds, columns = batch.offsets.tolist(), [heads, _numbers(batch)]
+
+    @cache
+    def digits(name: str, values: bytes) -> bytes:
+        """Return what begins a list of small numbers, and these; most rows are like others."""
+        return b'],"%s":[' % name.encode() + b",".join([b"%d" % value for value in values])
+
+    for name in names[1:]:
+        values = batch.columns[name].tobytes()
+        columns.append([digits(name, values[start:stop]) for start, stop in pairwise(bounds)])
+    return [b"".join(map(b"".join, zip(*columns, ends, strict=True)))]
 
 
 def _around(rows: Sequence[dict[str, Any]]) -> tuple[list[bytes], list[bytes]]:
@@ -198,25 +197,6 @@ def _objects(rows: Sequence[dict[str, Any]]) -> list[bytes]:
     """Return rows as JSON, those without a field as nothing."""
     lines = iter(to_lines([row for row in rows if row]).encode().split(b"\n"))
     return [next(lines) if row else b"" for row in rows]
-
-
-def _flags(batch: TokenBlock, names: Sequence[str]) -> list[list[bytes]]:
-    """Return columns of digits for every row, commas between them, and what begins each."""
-    columns = [(b'],"%s":[' % name.encode(), batch.columns[name]) for name in names]
-    if all((column == column[:1]).all() for _, column in columns):  # so are rows of a length
-        digits = [(begin, b",%d" % column.max(initial=0)) for begin, column in columns]
-        equal = {
-            length: b"".join(begin + (digit * length)[1:] for begin, digit in digits)
-            for length in {*batch.lengths}
-        }
-        return [[equal[length] for length in batch.lengths]]
-    bounds, written = batch.offsets.tolist(), []
-    for begin, column in columns:
-        flat = np.full(2 * len(column), ord(","), np.uint8)
-        flat[1::2] = column + ord("0")
-        raw = flat.tobytes()
-        written.append([begin + raw[2 * at + 1 : 2 * to] for at, to in pairwise(bounds)])
-    return written
 
 
 def _numbers(batch: TokenBlock) -> list[bytes]:

@@ -20,7 +20,15 @@ from bertcli.errors import InputError
 from bertcli.files.jsonl import to_lines
 from bertcli.files.streams import size_on_disk
 from bertcli.files.system_calls import cores
-from bertcli.files.tables import NUMERIC, ColumnTable, FlatLists, Made, Numbers, TableHeader
+from bertcli.files.tables import (
+    NUMERIC,
+    ColumnTable,
+    FlatLists,
+    Made,
+    Numbers,
+    TableHeader,
+    fields_of,
+)
 from bertcli.files.writers import TENSORS, to_text
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, row_of
@@ -35,6 +43,7 @@ THREADS = 8  # that make arrays: Python, which has one lock, feeds no more
 
 
 _Group = tuple[Sequence[Record], int]
+COUNTED = ("length", "truncated")
 LINES, TABULAR = ("jsonl", "txt"), ("csv", "tsv", "parquet")
 
 
@@ -193,21 +202,14 @@ class Task:
         """Return what is written of records that are arrays, as columns."""
         import numpy as np  # pyarrow would import pandas to look at lists
 
-        records = tokens.records
-        columns: dict[str, Any] = {
+        rows = self.rows(tokens, lists=False)
+        values: dict[str, Any] = {name: [row.get(name) for row in rows] for name in fields_of(rows)}
+        ids = {"id": values.pop("id")} if "id" in values else {}
+        values |= {name: np.array(values[name]) for name in COUNTED if name in values}
+        lists = {
             name: FlatLists(tokens.columns[name], tokens.offsets) for name in self.layout.columns
         }
-        for name, values in self._beside(tokens).items():
-            columns[name] = np.array(values) if name in ("length", "truncated") else values
-        if records.extras is None:
-            ids = {} if records.ids is None else {"id": records.ids}
-            led = records.ids is not None and records.ids[0] is not None
-            return ColumnTable(ids | columns if led else columns | ids, len(tokens))
-        rows = [row_of(record, dict.fromkeys(columns)) for record in records]
-        names = dict.fromkeys(name for row in rows for name in row)
-        for name in names.keys() - columns.keys():
-            columns[name] = [row.get(name) for row in rows]
-        return ColumnTable({name: columns[name] for name in names}, len(tokens))
+        return ColumnTable(ids | lists | values, len(tokens))
 
     def _beside(self, tokens: TokenBlock) -> dict[str, Any]:
         """Return the columns that are written behind those of tokens.
