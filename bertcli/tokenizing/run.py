@@ -44,6 +44,7 @@ THREADS = 8  # that make arrays: Python, which has one lock, feeds no more
 
 _Group = tuple[Sequence[Record], int]
 COUNTED = ("length", "truncated")
+SOME = ("pair", "truncated")  # fields that only some records have
 LINES, TABULAR = ("jsonl", "txt"), ("csv", "tsv", "parquet")
 
 
@@ -60,7 +61,11 @@ class TokenCounts:
     literals: int = 0  # special tokens that stood in the text
     empty: int = 0  # texts without a character
 
-    def add(self, batch: TokenBlock, limit: int | None) -> None:
+    def summary(self) -> dict[str, Any]:
+        """Return the number of texts and of their tokens."""
+        return {"texts": self.records, "tokens": self.tokens}
+
+    def add(self, batch: TokenBlock, limit: int | None = None) -> None:
         """Count the records of one window."""
         self.records += len({*batch.samples})
         self.tokens += len(batch.ids)
@@ -191,10 +196,10 @@ class Task:
         values = zip(*columns.values(), strict=True) if columns else repeat(())
         for record, cells in zip(records, values, strict=False):
             row = dict(zip(columns, cells, strict=True))
-            if not table and "pair" in row and row["pair"] is None:
-                del row["pair"]
-            if not table and "truncated" in row and not row["truncated"]:
-                del row["truncated"]
+            if not table:
+                absent = [name for name in SOME if row.get(name, 1) in (None, 0)]
+                for name in absent:
+                    del row[name]
             rows.append(row_of(record, row))
         return rows
 
