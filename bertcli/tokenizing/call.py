@@ -17,7 +17,7 @@ from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.versions import require_torch
 from bertcli.records.records import Record, checked
 from bertcli.records.source import Source
-from bertcli.tokenizing.columns import Encoded, Layout, as_lists, strategies
+from bertcli.tokenizing.columns import Encoded, Layout, strategies
 from bertcli.tokenizing.model_files import SIDES
 
 Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs
@@ -125,24 +125,17 @@ class Call:
             for line, (first, second) in enumerate(texts, 1)
         ], batched
 
-    def items(self, rows: Iterable[Mapping[str, Any]], usual: Collection[str]) -> list[Encoded]:
-        """Return encoded inputs, of lists, arrays or tensors, as items to pad."""
-        items = [Encoded(Record(""), {k: as_lists(v) for k, v in row.items()}) for row in rows]
-        for item in items if "attention_mask" in self._columns(usual) else ():
-            item.columns.setdefault("attention_mask", [1] * item.length)
-        return items
-
     def result(
         self,
         items: Sequence[Encoded],
         columns: Iterable[str],
-        details: Callable[[], Sequence[Encoded]] | None = None,
+        details: Callable[[], Sequence[Encoded]],
         *,
         batched: bool,
     ) -> BatchEncoding:
         """Return the columns: of a batch, or those of a single text without its dimension."""
         table: dict[str, Any] = {
-            name: [_copied(item.columns[name]) for item in items] for name in columns
+            name: [list(item.columns[name]) for item in items] for name in columns
         }
         if not (batched or self.return_overflowing_tokens or self.return_tensors):
             table = {name: rows[0] for name, rows in table.items()}
@@ -216,10 +209,6 @@ def _pair(row: Any, *, words: bool) -> tuple[Any, Any]:
         return row, None
     is_pair = len(row) == 2 and not (words and isinstance(row[0], str))
     return (row[0], row[1]) if is_pair else (row, None)
-
-
-def _copied(column: Any) -> Any:
-    return list(column) if isinstance(column, Sequence) else column
 
 
 def _list(text: Any) -> Any:

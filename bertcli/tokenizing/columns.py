@@ -302,54 +302,11 @@ def padded(item: Encoded, length: int, side: str, token: str, index: int) -> Enc
     return item._replace(columns=columns)
 
 
-def to_unit(offsets: Column, text: str, unit: str) -> Column:
-    """Return offsets counted in UTF-8 bytes or UTF-16 units instead of characters."""
-    if unit == "char" or text.isascii():
-        return offsets
-    at = [0]
-    for character in text:
-        code = ord(character)
-        if unit == "byte":
-            width = 1 + (code > 0x7F) + (code > 0x7FF) + (code > 0xFFFF)
-        else:
-            width = 1 + (code > 0xFFFF)
-        at.append(at[-1] + width)
-    return [(at[start], at[stop]) for start, stop in offsets]
-
-
 def span(sequences: Sequence[Any], which: int) -> tuple[int, int]:
     """Return the positions of one sequence's tokens among special tokens."""
     count = sequences.count(which)
     start = sequences.index(which) if count else 0
     return start, start + count
-
-
-def select(
-    column: Column, window: Window, first: tuple[int, int], second: tuple[int, int]
-) -> Column:
-    """Return the special tokens of a column and the part of each sequence in the window."""
-    entries: list[Any] = []
-    at = 0
-    for (start, stop), (begin, end) in sorted(zip((first, second), window, strict=True)):
-        entries += [*column[at:start], *column[start + begin : start + end]]
-        at = stop
-    return [*entries, *column[at:]]
-
-
-def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:
-    """Return offsets in another unit; those of split texts count within each word."""
-    offsets = list(encoding.offsets)
-    for which, text in enumerate((record.text, record.pair)):
-        if text is None:
-            continue
-        start, stop = span(encoding.sequence_ids, which)
-        if isinstance(text, str):
-            offsets[start:stop] = to_unit(offsets[start:stop], text, unit)
-            continue
-        for at in range(start, stop):
-            word = encoding.word_ids[at]
-            offsets[at : at + 1] = to_unit(offsets[at : at + 1], text[word or 0], unit)
-    return offsets
 
 
 class Frame(NamedTuple):

@@ -25,11 +25,12 @@ from bertcli.errors import InputError
 from bertcli.files.jsonl import to_lines
 from bertcli.records.records import Record, Text, TextBlock
 from bertcli.tokenizing.columns import Frame, Layout, TokenBlock
+from bertcli.tokenizing.wordpiece import WordPieceEngine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
+    from bertcli.tokenizing.tokenizer import Tokenizer
 
     Ids = NDArray[np.uint32]
     Counts = NDArray[np.int64]
@@ -58,7 +59,7 @@ def offsets_of(lengths: Counts) -> Counts:
 
 
 def encode_ragged(
-    tokenizer: LoadedTokenizer,
+    tokenizer: Tokenizer,
     records: Sequence[Record],
     layout: Layout,
     frames: Sequence[Frame],
@@ -137,12 +138,14 @@ def encode_ragged(
     return TokenBlock(block, samples, columns, offsets_of(whole), cut)
 
 
-def _ids(tokenizer: LoadedTokenizer, texts: Sequence[Text]) -> tuple[Ids, Counts]:
+def _ids(tokenizer: Tokenizer, texts: Sequence[Text]) -> tuple[Ids, Counts]:
     """Return the ids of texts; those of a text that is split are those of its words."""
     if list not in map(type, texts):
         return tokenizer.engine(texts)  # type: ignore[arg-type]
     words = [text if isinstance(text, list) else [text] for text in texts]
-    ids, offsets = tokenizer.words_engine([word for row in words for word in row])
+    core = tokenizer.words_core
+    engine = tokenizer.engine if core is tokenizer.core else WordPieceEngine(core)
+    ids, offsets = engine([word for row in words for word in row])
     return ids, offsets[offsets_of(np.array([len(row) for row in words], np.int64))]
 
 
