@@ -7,7 +7,7 @@ and, each of them optional, tokenizer_config.json, special_tokens_map.json and a
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -85,13 +85,6 @@ def read_vocabulary(path: Path) -> tuple[dict[str, int], list[str]]:
     return vocabulary, [f"{path}: repeated tokens: {repeated}; the last id counts"] * bool(repeated)
 
 
-def _has_capitals(vocabulary: Collection[str]) -> bool:
-    """Return whether many words have capital letters; an uncased vocabulary has few."""
-    words = [token for token in vocabulary if token.isalpha()]
-    capitals = sum(word != word.lower() for word in words)
-    return capitals > 1 and 10 * capitals > len(words)
-
-
 def is_cased(tokenizer: Tokenizer) -> bool:
     """Return whether the vocabulary has capital letters, which lower-cased text never uses."""
     return all(tokenizer.token_to_id(letter) is not None for letter in "ABCDE")
@@ -156,13 +149,14 @@ def _from_json(
     added = {token.content for token in core.get_added_tokens_decoder().values()}
     names = [name for name in (*roles.values(), *kind.unused) if name not in added]
     core.add_special_tokens([name for name in names if core.token_to_id(name) is not None])
-    needs = kind.needs
-    if kind.model == "WordPiece":
-        ends = [core.token_to_id(roles[role]) for role in ENDS]
-        if core.post_processor or not any(index is not None for index in ends):
-            needs = tuple(role for role in needs if role not in ENDS)
-    warnings = _settle(core, path.parent, settings) if kind.model == "WordPiece" else []
-    return Loaded(core, kind, roles, warnings), needs
+    if kind.model != "WordPiece":
+        return Loaded(core, kind, roles, []), kind.needs
+    lower = settings.switch("do_lower_case")
+    if type(core.normalizer).__name__ == "BertNormalizer" and lower is not None:
+        core.normalizer = normalizer(settings, lower=lower)  # as transformers: the settings count
+    framed = core.post_processor is None and core.token_to_id(roles["cls_token"]) is not None
+    needs = [role for role in kind.needs if framed or role not in ENDS]
+    return Loaded(core, kind, roles, []), needs
 
 
 def _read_json(path: Path) -> Tokenizer:
@@ -178,19 +172,6 @@ def _read_json(path: Path) -> Tokenizer:
     if getattr(core.model, "dropout", None) is not None:  # of BPE: for training, and by chance
         core.model.dropout = None
     return core
-
-
-def _settle(core: Tokenizer, folder: Path, settings: JsonObject) -> list[str]:
-    """Apply tokenizer_config.json to the normalizer, as transformers does; warn of changes."""
-    was, lower = core.normalizer, settings.switch("do_lower_case")
-    if type(was).__name__ != "BertNormalizer" or lower is None:
-        return []
-    now = normalizer(settings, lower=lower)
-    names = "lowercase", "strip_accents", "handle_chinese_chars"
-    if all(getattr(was, name) == getattr(now, name) for name in names):
-        return []
-    core.normalizer = now
-    return [f"{folder}: tokenizer.json and tokenizer_config.json differ, the latter counts"]
 
 
 def sentence_settings(folder: Path) -> JsonObject:
@@ -276,7 +257,7 @@ def _word_pieces(
     core = Tokenizer(models.WordPiece(vocabulary, unk_token=unk, max_input_chars_per_word=100))
     lower = settings.switch("do_lower_case")
     if lower is None:
-        lower = not _has_capitals(vocabulary)
+        lower = not is_cased(core)
         if not lower:
             warnings.append(
                 f"{path.parent}: the vocabulary has capital letters and nothing says "

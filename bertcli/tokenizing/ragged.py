@@ -86,11 +86,13 @@ def encode_ragged(
     left = lengths
     if limit is not None:
         room = limit - special.sum(axis=1)[pairs]
-        left, over = _left(lengths, room, layout.truncation)
-        failed = set()
-        for row in np.flatnonzero(over).tolist():
+        over = lengths.sum(axis=0) > room
+        left, failed = np.where(over, np.minimum(lengths, room), lengths), set()
+        by_rule = (pairs > 0) | (layout.truncation == "only_second")  # not as a single text is
+        for row in np.flatnonzero(over & by_rule).tolist():
             try:
-                tokenizer.windows_of(block[row], tuple(lengths[:, row].tolist()), layout, limit)
+                kept, *_ = tokenizer.windows_of(block[row], lengths[:, row].tolist(), layout, limit)
+                left[:, row] = [stop - start for start, stop in kept]
             except InputError as error:
                 skip(error)
                 failed.add(row)
@@ -147,21 +149,6 @@ def _ids(tokenizer: Tokenizer, texts: Sequence[Text]) -> tuple[Ids, Counts]:
     engine = tokenizer.engine if core is tokenizer.core else WordPieceEngine(core)
     ids, offsets = engine([word for row in words for word in row])
     return ids, offsets[offsets_of(np.array([len(row) for row in words], np.int64))]
-
-
-def _left(lengths: Counts, room: Counts, strategy: str) -> tuple[Counts, NDArray[np.bool_]]:
-    """Return how many tokens of both texts are left [2, B], and of which rows nothing is.
-
-    The rules are those of `columns.windows`, which makes the errors.
-    """
-    over, (first, second) = lengths.sum(axis=0) > room, lengths
-    if strategy == "longest_first":
-        shorter = np.minimum(np.minimum(first, second), room // 2)
-        first = np.where(first <= second, shorter, room - shorter)
-    elif strategy == "only_first":
-        first = room - second
-    left = np.where(over, np.stack([first, room - first]), lengths)
-    return left, over & (left[int(strategy == "only_second")] <= 0)
 
 
 def ragged_lines(
