@@ -146,7 +146,8 @@ class Layout:
     @property
     def is_flat(self) -> bool:
         """Whether arrays can say all that is asked for."""
-        return {*NUMERIC}.issuperset(self.columns) and not self.overflowing
+        plain = not self.overflowing and self.truncation != "only_second"
+        return plain and {*NUMERIC}.issuperset(self.columns)
 
     def __post_init__(self) -> None:
         step, length = self.pad_to_multiple_of, self.max_length
@@ -310,27 +311,21 @@ def span(sequences: Sequence[Any], which: int) -> tuple[int, int]:
 
 
 class Frame(NamedTuple):
-    """The special tokens of a text or a pair, and the token type of each of the seven parts."""
+    """The special tokens around a text or a pair; its parts are these and the texts, in turn."""
 
-    before: list[int]
-    between: list[int]
-    after: list[int]
-    types: list[int]
+    special: list[list[int]]  # ids before the texts, between them and behind them
+    types: list[int]  # the token type of each part
 
 
 def frame_of(core: Core, *, pair: bool, special: bool) -> Frame | None:
     """Return what a tokenizer puts around texts; None where no such frame tells it all."""
     encoding = core.encode("a", "a" if pair else None, add_special_tokens=special)
-    which, ids, types = encoding.sequence_ids, encoding.ids, encoding.type_ids
-    if 0 not in which or (pair and 1 not in which):
+    texts = [span(encoding.sequence_ids, which) for which in range(1 + pair)]
+    cuts = [0, *chain.from_iterable(texts), len(encoding)]
+    parts = [*pairwise(cuts)]
+    types = [{*encoding.type_ids[start:stop]} or {0} for start, stop in parts]
+    in_order = cuts == sorted(cuts) and all(start < stop for start, stop in texts)
+    if not in_order or any(len(kinds) > 1 for kinds in types):
         return None
-    ends = [*span(which, 0)]
-    ends += span(which, 1) if pair else [ends[1], ends[1]]
-    cuts = [0, *ends, len(ids)]
-    if cuts != sorted(cuts):  # the second text comes first
-        return None
-    parts = [types[start:stop] for start, stop in pairwise(cuts)]
-    if any(len({*part}) > 1 for part in parts):
-        return None
-    part_types = [0, *(part[0] if part else 0 for part in parts), 0]
-    return Frame(ids[: ends[0]], ids[ends[1] : ends[2]], ids[ends[3] :], part_types)
+    special_ids = [encoding.ids[start:stop] for start, stop in parts[::2]]
+    return Frame(special_ids, [kind for kinds in types for kind in kinds])

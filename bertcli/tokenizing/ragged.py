@@ -1,6 +1,6 @@
-"""Many texts as flat arrays: ids, and where those of each text begin; and lines of these.
+"""Many single texts as flat arrays: ids, and where those of each text begin; and lines of these.
 
-    batch = encode_ragged(tokenizer, [Record('I love NLP!'), Record("Hi")], Layout(), frames)
+    batch = encode_ragged(tokenizer, block, Layout(), frame)   # of 'I love NLP!' and "Hi"
     batch.ids       # uint32 [T]: 101 1045 2293 17953 2361 999 102 101 7632 102
     batch.offsets   # int64 [B + 1]: 0 7 10
     batch.columns["token_type_ids"]   # uint8 [T]
@@ -13,7 +13,7 @@ is cut there. `B` is the number of texts, `T` of their tokens together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,11 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import orjson
 
-from bertcli.errors import InputError
 from bertcli.files.jsonl import to_lines
-from bertcli.records.records import Record, Text, TextBlock
+from bertcli.records.records import TextBlock
 from bertcli.tokenizing.columns import Frame, Layout, TokenBlock
-from bertcli.tokenizing.wordpiece import WordPieceEngine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,8 +35,8 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=np.generic)
 
-# The parts of a row: padding, special tokens, first text, special, second text, special, padding.
-SPECIAL, ATTENDED = (1, 1, 0, 1, 0, 1, 1), (0, 1, 1, 1, 1, 1, 0)
+# The parts of a row: padding, special tokens, text, special tokens, padding.
+SPECIAL, ATTENDED = (1, 1, 0, 1, 1), (0, 1, 1, 1, 0)
 
 
 def spans(pool: NDArray[S], starts: Counts, lengths: Counts) -> NDArray[S]:
@@ -59,96 +57,46 @@ def offsets_of(lengths: Counts) -> Counts:
 
 
 def encode_ragged(
-    tokenizer: Tokenizer,
-    records: Sequence[Record],
-    layout: Layout,
-    frames: Sequence[Frame],
-    skip: Callable[[InputError], None],
-    first: int = 0,
+    tokenizer: Tokenizer, block: TextBlock, layout: Layout, frame: Frame, first: int = 0
 ) -> TokenBlock:
-    """Return the tokens of records, of which the first is so much in the run.
+    """Return the tokens of single texts, of which the first is so much in the run.
 
-    ``frames`` are the special tokens of a single text and of a pair. A record that cannot be
-    truncated as asked goes to ``skip`` and is left out.
+    ``frame`` are the special tokens of a text.
     """
-    block, limit = TextBlock.of(records), tokenizer.cut_at(layout)
-    samples: Sequence[int] = range(first, first + len(block))
-    special = np.array([[len(ids) for ids in frame[:3]] for frame in frames], np.int64)  # [2, 3]
-    ids, offsets = _ids(tokenizer, block.texts)
-    lengths, pair_ids = np.zeros((2, len(block)), np.int64), ids[:0]
-    lengths[0] = np.diff(offsets)
-    pairs: Any = 0  # which frame: of all rows, or of each
-    if block.pairs:
-        pairs = np.array([text is not None for text in block.pairs], np.intp)
-        pair_ids, pair_offsets = _ids(tokenizer, [text for text in block.pairs if text is not None])
-        lengths[1, pairs > 0] = np.diff(pair_offsets)
-    starts = np.stack([offsets[:-1], offsets_of(lengths[1])[:-1] + len(ids)])
-    left = lengths
-    if limit is not None:
-        room = limit - special.sum(axis=1)[pairs]
-        over = lengths.sum(axis=0) > room
-        left, failed = np.where(over, np.minimum(lengths, room), lengths), set()
-        by_rule = (pairs > 0) | (layout.truncation == "only_second")  # not as a single text is
-        for row in np.flatnonzero(over & by_rule).tolist():
-            try:
-                kept, *_ = tokenizer.windows_of(block[row], lengths[:, row].tolist(), layout, limit)
-                left[:, row] = [stop - start for start, stop in kept]
-            except InputError as error:
-                skip(error)
-                failed.add(row)
-        if (layout.truncation_side or tokenizer.truncation_side) == "left":
-            starts += np.where(left > 0, lengths - left, 0)
-        if failed:
-            rows = [row for row in range(len(block)) if row not in failed]
-            pairs = pairs[rows] if block.pairs else 0
-            block, samples = block.take(rows), [samples[row] for row in rows]
-            lengths, left, starts = lengths[:, rows], left[:, rows], starts[:, rows]
-
-    parts: list[Any] = [0] * len(SPECIAL)  # tokens of each part, of all rows or of each
-    parts[1:6:2], parts[2:5:2] = special[pairs].T, left
-    whole = sum(parts)
+    limit = tokenizer.cut_at(layout)
+    ids, offsets = tokenizer.engine(block.texts)  # type: ignore[arg-type]
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    before, after = frame.special
+    special = len(before) + len(after)
+    left = lengths if limit is None else np.minimum(lengths, limit - special)
+    if (layout.truncation_side or tokenizer.truncation_side) == "left":
+        starts = starts + lengths - left
+    whole, padding = left + special, np.zeros((2, len(block)), np.int64)  # before and behind
     pads: list[int] = []  # the most that a row gets
     if layout.padding != "do_not_pad":
-        missing = np.maximum(tokenizer.padded_length(layout, int(whole.max(initial=0))) - whole, 0)
-        side = layout.padding_side or tokenizer.padding_side
-        parts[0 if side == "left" else 6] = missing
-        whole += missing
-        pads = [tokenizer.padding_id] * int(missing.max(initial=0))
-    around = [index for frame in frames for part in frame[:3] for index in part]
-    pool = np.concatenate([ids, pair_ids, np.array(around + pads, np.uint32)])
-    begin: list[Any] = [len(pool) - len(pads)] * len(parts)  # of each part in the pool
-    begin[1:6:2] = offsets_of(special.reshape(-1))[:-1].reshape(2, 3)[pairs].T
-    begin[1:6:2] = [at + len(ids) + len(pair_ids) for at in begin[1:6:2]]
-    begin[2:5:2] = starts
-    used = [at for at, size in enumerate(parts) if np.any(size)] or [2]
+        length = tokenizer.padded_length(layout, int(whole.max(initial=0)))
+        side = int((layout.padding_side or tokenizer.padding_side) == "right")
+        padding[side] = np.maximum(length - whole, 0)
+        pads = [tokenizer.padding_id] * int(padding.max(initial=0))
+    pool = np.concatenate([ids, np.array(before + after + pads, np.uint32)])
+    pad, first_special, last_special = len(ids) + special, len(ids), len(ids) + len(before)
 
     def of_parts(values: Sequence[Any], kind: Any) -> NDArray[Any]:
-        rows = [np.broadcast_to(values[at], len(block)) for at in used]
+        rows = [np.broadcast_to(value, len(block)) for value in values]
         return np.stack(rows, axis=1, dtype=kind, casting="unsafe").reshape(-1)
 
-    sizes = of_parts(parts, np.int64)
-    types = np.array([frame.types for frame in frames], np.uint8) * tokenizer.reads_types
+    begins = of_parts((pad, first_special, starts, last_special, pad), np.int64)
+    sizes = of_parts((padding[0], len(before), left, len(after), padding[1]), np.int64)
     kinds: dict[str, Any] = {
-        "token_type_ids": types[pairs].T,
+        "token_type_ids": np.array([0, *frame.types, 0]) * tokenizer.reads_types,
         "attention_mask": ATTENDED,
         "special_tokens_mask": SPECIAL,
     }
-    columns: dict[str, Any] = {"input_ids": spans(pool, of_parts(begin, np.int64), sizes)}
+    columns: dict[str, Any] = {"input_ids": spans(pool, begins, sizes)}
     for name in set(layout.columns) - {"input_ids"}:
         columns[name] = np.repeat(of_parts(kinds[name], np.uint8), sizes)
-    cut = (lengths - left).sum(axis=0).tolist()
-    return TokenBlock(block, samples, columns, offsets_of(whole), cut)
-
-
-def _ids(tokenizer: Tokenizer, texts: Sequence[Text]) -> tuple[Ids, Counts]:
-    """Return the ids of texts; those of a text that is split are those of its words."""
-    if list not in map(type, texts):
-        return tokenizer.engine(texts)  # type: ignore[arg-type]
-    words = [text if isinstance(text, list) else [text] for text in texts]
-    core = tokenizer.words_core
-    engine = tokenizer.engine if core is tokenizer.core else WordPieceEngine(core)
-    ids, offsets = engine([word for row in words for word in row])
-    return ids, offsets[offsets_of(np.array([len(row) for row in words], np.int64))]
+    samples, offsets = range(first, first + len(block)), offsets_of(whole + padding.sum(axis=0))
+    return TokenBlock(block, samples, columns, offsets, (lengths - left).tolist())
 
 
 def ragged_lines(

@@ -205,14 +205,13 @@ class Tokenizer:
         ``first`` is the number of the first record in the run. A record that cannot be truncated
         as asked goes to ``skip`` (default: raise).
         """
-        if first + len(records) >= FEW and layout.is_flat:
-            special = layout.special_tokens
-            frames = [frame_of(self.core, pair=pair, special=special) for pair in (False, True)]
-            fitting = [frame for frame in frames if frame]
-            if len(fitting) == len(frames):
+        block = TextBlock.of(records)
+        if first + len(block) >= FEW and layout.is_flat and not (block.pairs or block.is_split):
+            frame = frame_of(self.core, pair=False, special=layout.special_tokens)
+            if frame:
                 from bertcli.tokenizing.ragged import encode_ragged
 
-                return encode_ragged(self, records, layout, fitting, skip, first)
+                return encode_ragged(self, block, layout, frame, first)
         return encode_rows(self, records, layout, skip, first)
 
     @cached_property
@@ -499,12 +498,9 @@ class Tokenizer:
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
         """Return the token types of what `build_inputs_with_special_tokens` makes."""
-        types = self._frame(token_ids_1).types[1:-1]
-        return [
-            kind
-            for kind, part in zip(types, self._parts(token_ids_0, token_ids_1), strict=True)
-            for _ in part
-        ]
+        types = self._frame(token_ids_1).types
+        parts = self._parts(token_ids_0, token_ids_1)
+        return [kind for kind, part in zip(types, parts, strict=True) for _ in part]
 
     def get_special_tokens_mask(
         self,
@@ -569,9 +565,10 @@ class Tokenizer:
             raise ModelError("this tokenizer does not put special tokens around two texts in order")
         return frame
 
-    def _parts(
-        self, first: Sequence[int], second: Sequence[int] | None
-    ) -> tuple[Sequence[int], ...]:
+    def _parts(self, first: Sequence[int], second: Sequence[int] | None) -> list[Sequence[int]]:
         """Return the ids before, of, between and after the texts."""
-        frame = self._frame(second)
-        return frame.before, first, frame.between, second or (), frame.after
+        before, *behind = self._frame(second).special
+        parts: list[Sequence[int]] = [before]
+        for text, special in zip((first, second or ()), behind, strict=False):
+            parts += [text, special]
+        return parts
