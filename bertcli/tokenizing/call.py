@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from bertcli.errors import InputError, UsageError, counted
@@ -62,18 +61,14 @@ class Call:
 
     def _columns(self, usual: Collection[str]) -> tuple[str, ...]:
         """Return the columns that are asked for, the ``usual`` ones where nothing is said."""
-
-        def wants(name: str, asked: bool | None) -> bool:
-            return name in usual if asked is None else asked
-
-        columns = {
-            "input_ids": True,
-            "token_type_ids": wants("token_type_ids", self.return_token_type_ids),
-            "attention_mask": wants("attention_mask", self.return_attention_mask),
+        asked = {
+            "token_type_ids": self.return_token_type_ids,
+            "attention_mask": self.return_attention_mask,
             "special_tokens_mask": self.return_special_tokens_mask,
             "offset_mapping": self.return_offsets_mapping,
         }
-        return tuple(name for name, yes in columns.items() if yes)
+        chosen = [name for name, yes in asked.items() if (name in usual if yes is None else yes)]
+        return ("input_ids", *chosen)
 
     def layout(self, limit: int | None, usual: Collection[str]) -> Layout:
         """Return the layout that is asked for, with the ``usual`` columns where nothing is said.
@@ -187,14 +182,10 @@ class BatchEncoding(dict[str, Any]):
         self.update({name: x.to(device) for name, x in self.items() if hasattr(x, "to")})
         return self
 
-    @cached_property
-    def _encoded(self) -> Sequence[Encoded]:
+    def _detail(self, name: str, row: int) -> list[Any]:
         if self._details is None:
             raise UsageError("only what calling a tokenizer returns has tokens", "call it again")
-        return self._details()
-
-    def _detail(self, name: str, row: int) -> list[Any]:
-        return list(self._encoded[row].columns[name])
+        return list(self._details()[row].columns[name])
 
 
 def _value(value: Any) -> Any:
@@ -216,14 +207,13 @@ def _list(text: Any) -> Any:
 
 
 def _array(rows: list[Any], kind: str) -> Any:
-    """Return an array or a tensor, of integers if it is empty."""
-    if kind == "pt":
-        require_torch("return_tensors='pt'")
-        import torch
-
-        tensor = torch.tensor(rows)
-        return tensor if tensor.numel() else tensor.long()
+    """Return an array or a tensor of whole numbers."""
     import numpy as np
 
-    array = np.asarray(rows)
-    return array if array.size else array.astype(np.int64)
+    array = np.array(rows, np.int64)
+    if kind == "np":
+        return array
+    require_torch("return_tensors='pt'")
+    import torch
+
+    return torch.from_numpy(array)

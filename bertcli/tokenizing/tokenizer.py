@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +157,7 @@ class Tokenizer:
             with self.parsing(call.split_special_tokens):
                 return self.encode_records(records, replace(layout, columns=columns))
 
-        details = partial(encoded, ("input_ids", *DETAILS))
+        details = cache(partial(encoded, ("input_ids", *DETAILS)))
         return call.result(encoded(layout.columns), layout.columns, details, batched=batched)
 
     def encode(self, text: Texts, text_pair: Texts | None = None, **options: Any) -> list[int]:

@@ -53,7 +53,6 @@ class TokenizerClass(NamedTuple):
     make: Make | None = None  # normalizer, pre-tokenizer, decoder and what stands around texts
     token_types: bool = False  # whether a call returns them unasked
     wide_mask: bool = False  # whether its mask takes in the blank before it, if nothing is said
-    unused: tuple[str, ...] = ()  # special tokens beside those that the folder names
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -235,14 +234,7 @@ _LISTED = (
     ),
     TokenizerClass("RobertaTokenizer", "BPE", LIKE_ROBERTA, _roberta),
     TokenizerClass("XLMRobertaTokenizer", "Unigram", LIKE_ROBERTA, xlm_roberta),
-    TokenizerClass(
-        "CamembertTokenizer",
-        "Unigram",
-        LIKE_ROBERTA,
-        xlm_roberta,
-        wide_mask=True,
-        unused=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
-    ),
+    TokenizerClass("CamembertTokenizer", "Unigram", LIKE_ROBERTA, xlm_roberta, wide_mask=True),
     TokenizerClass(
         "AlbertTokenizer", "Unigram", ROLES | {"unk_token": "<unk>", "pad_token": "<pad>"}, _albert
     ),
