@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise
-from operator import sub
+from operator import attrgetter, sub
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from bertcli.errors import InputError, UsageError, counted
@@ -115,14 +115,14 @@ EXTRA = "extra."  # how the columns of extra embeddings are called, before the n
 
 # What each column is made of, in the order in which they are shown.
 COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
-    "input_ids": lambda encoding: encoding.ids,
-    "token_type_ids": lambda encoding: encoding.type_ids,
-    "attention_mask": lambda encoding: encoding.attention_mask,
-    "special_tokens_mask": lambda encoding: encoding.special_tokens_mask,
-    "tokens": lambda encoding: encoding.tokens,
-    "offset_mapping": lambda encoding: encoding.offsets,
-    "word_ids": lambda encoding: encoding.word_ids,
-    "sequence_ids": lambda encoding: encoding.sequence_ids,
+    "input_ids": attrgetter("ids"),
+    "token_type_ids": attrgetter("type_ids"),
+    "attention_mask": attrgetter("attention_mask"),
+    "special_tokens_mask": attrgetter("special_tokens_mask"),
+    "tokens": attrgetter("tokens"),
+    "offset_mapping": attrgetter("offsets"),
+    "word_ids": attrgetter("word_ids"),
+    "sequence_ids": attrgetter("sequence_ids"),
     "places": lambda encoding: range(len(encoding.ids)),  # before truncation
 }
 

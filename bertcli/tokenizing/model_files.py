@@ -344,11 +344,6 @@ def _added(token: str, traits: JsonObject, *, special: bool) -> AddedToken:
     from tokenizers import AddedToken
 
     normalized = traits.switch("normalized")
-    return AddedToken(
-        token,
-        single_word=traits.switch("single_word") or False,
-        lstrip=traits.switch("lstrip") or False,
-        rstrip=traits.switch("rstrip") or False,
-        normalized=not special if normalized is None else normalized,
-        special=special,
-    )
+    flags = {name: traits.switch(name) or False for name in ("single_word", "lstrip", "rstrip")}
+    normalized = not special if normalized is None else normalized
+    return AddedToken(token, **flags, normalized=normalized, special=special)

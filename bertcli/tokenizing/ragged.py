@@ -4,7 +4,7 @@
     batch.ids       # uint32 [T]: 101 1045 2293 17953 2361 999 102 101 7632 102
     batch.offsets   # int64 [B + 1]: 0 7 10
     batch.columns["token_type_ids"]   # uint8 [T]
-    ragged_lines(batch, ["input_ids"], [{}, {}])   # [b"...", one a text]
+    ragged_lines(batch, ["input_ids"], '{"input_ids":[\\0]}\n{"input_ids":[\\0]}\n')
 
 Special tokens, truncation and padding are array operations with the rules of `columns`. orjson
 writes the ids of many texts at once, with a number between texts that is no id, and what it wrote
@@ -14,14 +14,13 @@ is cut there. `B` is the number of texts, `T` of their tokens together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import orjson
 
-from bertcli.files.jsonl import to_lines
+from bertcli.files.tables import NumbersText
 from bertcli.records.records import TextBlock
 from bertcli.tokenizing.columns import Frame, Layout, TokenBlock
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=np.generic)
 
+HOLE = NumbersText("[\0]")  # in a line, for what is in the first list; JSON has no such character
 # The parts of a row: padding, special tokens, text, special tokens, padding.
 SPECIAL, ATTENDED = (1, 1, 0, 1, 1), (0, 1, 1, 1, 0)
 
@@ -99,42 +99,21 @@ def encode_ragged(
     return TokenBlock(block, samples, columns, offsets, (lengths - left).tolist())
 
 
-def ragged_lines(
-    batch: TokenBlock, names: Sequence[str], rows: Sequence[dict[str, Any]]
-) -> list[bytes]:
-    """Return the lines of a batch of arrays, as one text.
-
-    They have the bytes of `files.jsonl.to_json`. ``names`` are the columns, ``rows`` what stands
-    around them: the ids before, all else behind.
-    """
-    heads, ends = _around(rows)
-    bounds, columns = batch.offsets.tolist(), [heads, _numbers(batch)]
-
-    @cache
-    def digits(name: str, values: bytes) -> bytes:
-        """Return what begins a list of small numbers, and these; most rows are like others."""
-        return b'],"%s":[' % name.encode() + b",".join([b"%d" % value for value in values])
-
+def ragged_lines(batch: TokenBlock, names: Sequence[str], lines: str) -> bytes:
+    """Return lines of JSON with the columns of a batch of arrays, a row where each has `HOLE`."""
+    bounds, columns = batch.offsets.tolist(), [_numbers(batch)]
     for name in names[1:]:
-        values = batch.columns[name].tobytes()
-        columns.append([digits(name, values[start:stop]) for start, stop in pairwise(bounds)])
-    return [b"".join(map(b"".join, zip(*columns, ends, strict=True)))]
-
-
-def _around(rows: Sequence[dict[str, Any]]) -> tuple[list[bytes], list[bytes]]:
-    """Return what comes before the ids of every text, and what ends its line."""
-    first, last = b'"input_ids":[', b"]}\n"
-    if not any(rows):
-        return [b"{" + first] * len(rows), [last] * len(rows)
-    ids = [{"id": row.pop("id")} if "id" in row else {} for row in rows]
-    heads = [line[:-1] + b"," + first if line else b"{" + first for line in _objects(ids)]
-    return heads, [b"]," + line[1:] + b"\n" if line else last for line in _objects(rows)]
-
-
-def _objects(rows: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return rows as JSON, those without a field as nothing."""
-    lines = iter(to_lines([row for row in rows if row]).encode().split(b"\n"))
-    return [next(lines) if row else b"" for row in rows]
+        digits = np.full(2 * len(batch.ids), ord(","), np.uint8)  # those of small numbers
+        digits[1::2] = batch.columns[name] + ord("0")
+        flat, begin = digits.tobytes(), b'],"%s":[' % name.encode()
+        rows = pairwise(bounds)
+        columns.append([begin + flat[2 * start + 1 : 2 * stop] for start, stop in rows])
+    step = 1 + len(columns)
+    parts = [b""] * (step * len(batch) + 1)
+    parts[::step] = lines.encode().split(b"\0")
+    for at, column in enumerate(columns, 1):
+        parts[at::step] = column
+    return b"".join(parts)
 
 
 def _numbers(batch: TokenBlock) -> list[bytes]:

@@ -22,6 +22,7 @@ from bertcli.tokenizing.columns import (
     Window,
     padded,
     span,
+    windows,
 )
 
 if TYPE_CHECKING:
@@ -61,10 +62,20 @@ def encode_rows(
             continue
         places = [span(encoding.sequence_ids, which) for which in (0, 1)]
         lengths = [stop - start for start, stop in places]
+        is_pair = record.pair is not None
         try:
-            cuts = tokenizer.windows_of(record, lengths, layout, limit)
+            cuts = windows(
+                lengths[0],
+                lengths[1] if is_pair else None,
+                tokenizer.room(limit, layout, pair=is_pair),
+                layout.truncation,
+                side=layout.truncation_side or tokenizer.truncation_side,
+                stride=layout.stride if layout.overflowing else 0,
+            )
         except InputError as error:
-            skip(error)
+            message = f"{record.where}: cannot be truncated to {limit} tokens: {error}"
+            hint = f"{error.hint}, a larger --max-length, or --on-error skip"
+            skip(InputError(message, hint))
             continue
         for window in cuts if layout.overflowing else cuts[:1]:
             left = {name: select(column, window, places) for name, column in columns.items()}

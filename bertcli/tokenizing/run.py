@@ -11,7 +11,7 @@ as rows. The bytes are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import repeat
 from typing import Any
@@ -181,15 +181,19 @@ class Task:
         size = window if together else None
         return TokenizeRun(reader, tokenizer, self.layout, size, full=together)
 
-    def rows(self, tokens: TokenBlock, *, lists: bool = True) -> list[dict[str, Any]]:
-        """Return what is written of records; without ``lists`` not the columns of their tokens.
+    def rows(
+        self, tokens: TokenBlock, lists: Mapping[str, Iterable[Any]] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return what is written of records, perhaps with other ``lists`` than those of tokens.
 
         Raises InputError when a field that a record carries has the name of one of these.
         """
-        columns: dict[str, Any] = {}
-        for name in self.layout.columns if lists and not self.only_count else ():
-            columns[name] = map(Numbers if name in NUMERIC else Made, tokens.lists(name))
-        columns |= self._beside(tokens)
+        if lists is None:
+            lists = {
+                name: map(Numbers if name in NUMERIC else Made, tokens.lists(name))
+                for name in (() if self.only_count else self.layout.columns)
+            }
+        columns = {**lists, **self._beside(tokens)}
         records, rows, table = tokens.records, [], self.form in TABULAR
         if not columns and records.ids is None and records.extras is None:
             return [{}] * len(tokens)
@@ -207,7 +211,7 @@ class Task:
         """Return what is written of records that are arrays, as columns."""
         import numpy as np  # pyarrow would import pandas to look at lists
 
-        rows = self.rows(tokens, lists=False)
+        rows = self.rows(tokens, {})
         values: dict[str, Any] = {name: [row.get(name) for row in rows] for name in fields_of(rows)}
         ids = {"id": values.pop("id")} if "id" in values else {}
         values |= {name: np.array(values[name]) for name in COUNTED if name in values}
@@ -275,9 +279,13 @@ class Task:
             if form in (*TENSORS, "parquet"):
                 return self.table(tokens)
             if form == "jsonl":
-                from bertcli.tokenizing.ragged import ragged_lines
+                from bertcli.tokenizing.ragged import HOLE, ragged_lines
 
-                return ragged_lines(tokens, self.layout.columns, self.rows(tokens, lists=False))
+                if tokens.records.is_plain and not self._beside(tokens):
+                    lines = to_lines([{"input_ids": HOLE}]) * len(tokens)
+                else:
+                    lines = to_lines(self.rows(tokens, {"input_ids": repeat(HOLE)}))
+                return [ragged_lines(tokens, self.layout.columns, lines)]
         rows = self.rows(tokens)
         if form in LINES:
             return [(to_lines(rows) if form == "jsonl" else "".join(map(to_text, rows))).encode()]

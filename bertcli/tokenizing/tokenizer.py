@@ -37,10 +37,8 @@ from bertcli.tokenizing.columns import (
     Frame,
     Layout,
     TokenBlock,
-    Window,
     as_lists,
     frame_of,
-    windows,
 )
 from bertcli.tokenizing.model_files import (
     SIDES,
@@ -73,6 +71,7 @@ KEPT = (  # settings of one class or another
     "keep_accents",
     "split_by_punct",
     "model_input_names",
+    "clean_up_tokenization_spaces",
 )
 NORMALIZER = {  # settings that BERT's normalizer has -> their names there
     "do_lower_case": "lowercase",
@@ -315,28 +314,6 @@ class Tokenizer:
             )
         return length - special
 
-    def windows_of(
-        self, record: Record, lengths: Sequence[int], layout: Layout, limit: int
-    ) -> list[Window]:
-        """Return the windows of a record whose texts have so many tokens.
-
-        Raises InputError when it cannot be truncated as asked.
-        """
-        try:
-            return windows(
-                lengths[0],
-                None if record.pair is None else lengths[1],
-                self.room(limit, layout, pair=record.pair is not None),
-                layout.truncation,
-                side=layout.truncation_side or self.truncation_side,
-                stride=layout.stride if layout.overflowing else 0,
-            )
-        except InputError as error:
-            raise InputError(
-                f"{record.where}: cannot be truncated to {limit} tokens: {error}",
-                f"{error.hint}, a larger --max-length, or --on-error skip",
-            ) from None
-
     def __getattr__(self, name: str) -> Any:
         """Return cls_token, cls_token_id, sep_token and so on; None for an id that is not there."""
         role = name.removesuffix("_id")
@@ -367,26 +344,22 @@ class Tokenizer:
         """Return what transformers does not read in tokenizer.json."""
         ids, normalizer = self.special_ids(), self.core.normalizer
         roles = {role: token for role, token in self.roles.items() if token in ids}
-        settings = {
+        more = [token for token in self.added_special.values() if token not in roles.values()]
+        cleaning = {
+            name: getattr(normalizer, own)
+            for name, own in NORMALIZER.items()
+            if hasattr(normalizer, own)
+        }
+        return {
             "tokenizer_class": self.kind.name,
             **{key: self.settings[key] for key in KEPT if key in self.settings},
             **roles,
-            "extra_special_tokens": [
-                token for token in self.added_special.values() if token not in roles.values()
-            ],
-            **{
-                name: getattr(normalizer, own)
-                for name, own in NORMALIZER.items()
-                if hasattr(normalizer, own)
-            },
+            "extra_special_tokens": more,
+            **cleaning,
+            "model_max_length": self.model_max_length,
+            "padding_side": self.padding_side,
+            "truncation_side": self.truncation_side,
         }
-        if self.limit is not None:
-            settings["model_max_length"] = self.limit
-        settings["padding_side"] = self.padding_side
-        settings["truncation_side"] = self.truncation_side
-        if self.clean_up is not None:
-            settings["clean_up_tokenization_spaces"] = self.clean_up
-        return settings
 
     @property
     def all_special_ids(self) -> list[int]:
