@@ -52,10 +52,14 @@ def windows(
     over = first + (second or 0) - room
     if over <= 0:
         return [Window((0, first), (0, second or 0))]
+    if second is None:
+        if strategy == "only_second":
+            raise InputError(
+                "only_second cannot shorten a text that has no pair", "use another --truncation"
+            )
+        return [Window(part, (0, 0)) for part in _parts(first, room, side, stride)]
     keep_first, keep_second = _kept_lengths(first, second, room, strategy)
     firsts = _parts(first, keep_first, side, stride)
-    if second is None:
-        return [Window(part, (0, 0)) for part in firsts]
     seconds = _parts(second, keep_second, side, stride)
     return [
         Window(firsts[0], seconds[0]),
@@ -64,33 +68,22 @@ def windows(
     ]
 
 
-def _kept_lengths(first: int, second: int | None, room: int, strategy: str) -> Span:
+def _kept_lengths(first: int, second: int, room: int, strategy: str) -> Span:
     """Return how many tokens of each of two sequences that are too long one window holds.
 
     Raises InputError as `windows`.
     """
-    if second is None:
-        if strategy == "only_second":
-            raise InputError(
-                "only_second cannot shorten a text that has no pair", "use another --truncation"
-            )
-        return room, 0
-    match strategy:
-        case "longest_first":
-            shorter = min(first, second, room // 2)
-            return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
-        case "only_first":
-            keep, fixed, name = room - second, second, "second"
-        case "only_second":
-            keep, fixed, name = room - first, first, "first"
-        case unknown:
-            raise ValueError(f"unknown truncation strategy {unknown!r}")
-    if keep <= 0:
+    if strategy == "longest_first":
+        shorter = min(first, second, room // 2)
+        return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
+    cuts_first = strategy == "only_first"
+    fixed, name = (second, "second") if cuts_first else (first, "first")
+    if room <= fixed:
         raise InputError(
             f"{strategy}: the {name} text alone has {counted(fixed, 'token')}, and {room:,} fit",
             "shorten that text",
         )
-    return (keep, second) if strategy == "only_first" else (first, keep)
+    return (room - fixed, fixed) if cuts_first else (fixed, room - fixed)
 
 
 def _parts(length: int, size: int, side: str, stride: int) -> list[Span]:

@@ -4,7 +4,7 @@
     batch.ids       # uint32 [T]: 101 1045 2293 17953 2361 999 102 101 7632 102
     batch.offsets   # int64 [B + 1]: 0 7 10
     batch.columns["token_type_ids"]   # uint8 [T]
-    ragged_lines(batch, ["input_ids"], '{"input_ids":[\\0]}\n{"input_ids":[\\0]}\n')
+    ragged_lines(batch, ["input_ids"], lines)   # of JSON, where `HOLE` stands for the lists
 
 Special tokens, truncation and padding are array operations with the rules of `columns`. orjson
 writes the ids of many texts at once, with a number between texts that is no id, and what it wrote

@@ -49,7 +49,7 @@ from bertcli.tokenizing.model_files import (
     sequence_limit,
 )
 from bertcli.tokenizing.rows import encode_rows
-from bertcli.tokenizing.tokenizer_classes import ROLES, needs_prefix_space, with_prefix_space
+from bertcli.tokenizing.tokenizer_classes import ROLES, for_words
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -222,15 +222,8 @@ class Tokenizer:
 
     @cached_property
     def words_core(self) -> Core:
-        """The core for texts that are split into words: with ``add_prefix_space``, as all need it.
-
-        Without it, byte-level BPE would read words as parts of one long word.
-        """
-        if not needs_prefix_space(self.core):
-            return self.core
-        core = with_prefix_space(self.core)
-        core.encode_special_tokens = self.core.encode_special_tokens
-        return core
+        """The core for texts that are split into words."""
+        return for_words(self.core)
 
     def _begin_anew(self) -> None:
         """Forget what was made of the core, as that changes."""
