@@ -134,20 +134,18 @@ class Chunker:
     def __init__(
         self, tokenizer: Tokenizer, settings: ChunkSettings, prepare: Prepare | None = None
     ) -> None:
-        layout = Layout(special_tokens=settings.special_tokens, max_length=settings.max_length)
         self.tokenizer, self.settings, self.prepare = tokenizer, settings, prepare
         self.seen = 0  # characters that were counted
-        self.limit = tokenizer.max_length(layout)
-        text_room = tokenizer.room(self.limit, layout, pair=False)
-        self.special = self.limit - text_room
-        (prompt,) = self.counts([""])
-        self.prompt = prompt - self.special
-        self.room = text_room - self.prompt
+        self.limit = tokenizer.max_length(Layout(max_length=settings.max_length))
+        special = tokenizer.core.num_special_tokens_to_add(False)
+        self.special = special if settings.special_tokens else 0
+        (self.empty,) = self.counts([""])  # tokens that an empty text has
+        self.room = self.limit - self.empty
         if self.room < 1:
-            what = "special tokens and the prompt" if self.prompt else "special tokens"
+            what = "special tokens and the prompt" if prepare else "special tokens"
             raise UsageError(
                 f"--max-length {self.limit} leaves no room for text",
-                f"increase it: {what} take {prompt}",
+                f"increase it: {what} take {self.empty}",
             )
         if settings.overlap >= self.room:
             raise UsageError(
@@ -211,7 +209,7 @@ class Chunker:
             places = next(filter(None, by_level), [])
         for place in places:
             piece = self._fitting(whole, tokens, place, end)
-            if piece and self.counts([text[place:end]])[0] <= overlap + self.prompt + self.special:
+            if piece and self.counts([text[place:end]])[0] <= overlap + self.empty:
                 return piece
         return self._piece(whole, tokens, end)
 

@@ -1,6 +1,6 @@
 """Few texts, or what only the tokenizers library knows of them, as rows of columns.
 
-    encode_rows(tokenizer, [Record("I love NLP!")], Layout(("input_ids", "tokens")), stop, 0)
+    encode_rows(tokenizer, block, Layout(("input_ids", "tokens")), stop, 0)
 
 No numpy: one text is tokenized before that is imported. `ragged` has the same rules for arrays.
 """
@@ -8,11 +8,12 @@ No numpy: one text is tokenized before that is imported. `ragged` has the same r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
-from bertcli.records.records import Record
+from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import (
     COLUMNS,
     Column,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 def encode_rows(
     tokenizer: Tokenizer,
-    records: Sequence[Record],
+    records: TextBlock,
     layout: Layout,
     skip: Callable[[InputError], None],
     first: int,
@@ -43,7 +44,7 @@ def encode_rows(
     A record that cannot be truncated as asked goes to ``skip`` and is left out.
     """
     limit = tokenizer.cut_at(layout)
-    split = any(isinstance(record.text, list) for record in records)
+    split = records.is_split
     core = tokenizer.words_core if split else tokenizer.core
     inputs = [text if pair is None else (text, pair) for text, pair, *_ in records]
     encodings = core.encode_batch(inputs, split, layout.special_tokens)
@@ -100,25 +101,20 @@ def select(column: Column, window: Window, places: Sequence[tuple[int, int]]) ->
 
 
 def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:
-    """Return offsets in another unit; those of split texts count within each word."""
-    offsets = list(encoding.offsets)
-    for which, text in enumerate((record.text, record.pair)):
-        if text is None:
-            continue
-        start, stop = span(encoding.sequence_ids, which)
-        if isinstance(text, str):
-            offsets[start:stop] = to_unit(offsets[start:stop], text, unit)
-            continue
-        for at in range(start, stop):
-            word = encoding.word_ids[at]
-            offsets[at : at + 1] = to_unit(offsets[at : at + 1], text[word or 0], unit)
-    return offsets
-
-
-def to_unit(offsets: Column, text: str, unit: str) -> Column:
-    """Return offsets counted in UTF-8 bytes or UTF-16 units instead of characters."""
-    if text.isascii():
-        return offsets
+    """Return offsets in bytes of UTF-8 or units of UTF-16; those of words count within each."""
     codec, size = {"byte": ("utf-8", 1), "utf16": ("utf-16-le", 2)}[unit]
-    at = [0, *accumulate(len(character.encode(codec)) // size for character in text)]
-    return [(at[start], at[stop]) for start, stop in offsets]
+
+    @cache
+    def places(text: str) -> list[int]:
+        """Return where each character of a text begins, and the end of the last."""
+        return [0, *accumulate(len(character.encode(codec)) // size for character in text)]
+
+    offsets = []
+    tokens = zip(encoding.offsets, encoding.sequence_ids, encoding.word_ids, strict=True)
+    for (start, stop), which, word in tokens:
+        if which is not None:
+            text: Any = record[which]
+            at = places(text if isinstance(text, str) else text[word or 0])
+            start, stop = at[start], at[stop]
+        offsets.append((start, stop))
+    return offsets

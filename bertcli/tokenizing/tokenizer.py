@@ -211,7 +211,7 @@ class Tokenizer:
                 from bertcli.tokenizing.ragged import encode_ragged
 
                 return encode_ragged(self, block, layout, frame, first)
-        return encode_rows(self, records, layout, skip, first)
+        return encode_rows(self, block, layout, skip, first)
 
     @cached_property
     def engine(self) -> WordPieceEngine:
