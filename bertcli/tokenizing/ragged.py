@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -29,17 +29,14 @@ if TYPE_CHECKING:
 
     from bertcli.tokenizing.tokenizer import Tokenizer
 
-    Ids = NDArray[np.uint32]
     Counts = NDArray[np.int64]
-
-S = TypeVar("S", bound=np.generic)
 
 HOLE = NumbersText("[\0]")  # in a line, for what is in the first list; JSON has no such character
 # The parts of a row: padding, special tokens, text, special tokens, padding.
 SPECIAL, ATTENDED = (1, 1, 0, 1, 1), (0, 1, 1, 1, 0)
 
 
-def spans(pool: NDArray[S], starts: Counts, lengths: Counts) -> NDArray[S]:
+def spans(pool: NDArray[Any], starts: Counts, lengths: Counts) -> NDArray[Any]:
     """Return pool[start : start + length] for every span, one after the other."""
     filled = lengths > 0
     starts, lengths = starts[filled], lengths[filled]

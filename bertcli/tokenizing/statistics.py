@@ -17,7 +17,7 @@ from bertcli.tokenizing.tokenizer_classes import goes_on
 
 UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
 BARS = 12
-BEFORE = -1  # instead of an id: what stands before the first token of a row
+BEFORE, NONE = -1, -2  # instead of ids: what stands before a row, and for a token that is none
 
 
 def file_rows(
@@ -47,7 +47,7 @@ class CorpusStats:
     def __init__(self, tokenizer: Tokenizer, cut_at: int | None) -> None:
         self.tokenizer, core = tokenizer, tokenizer.core
         self.cut_at = cut_at if cut_at is not None else tokenizer.limit
-        self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], BEFORE)
+        self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], NONE)
         self.special = {BEFORE, *tokenizer.all_special_ids} - {self.unk}
         # Elsewhere a text begins with a word, though its first token may have no mark of one.
         self.is_marked = type(core.model).__name__ == "WordPiece"
