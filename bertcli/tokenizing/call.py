@@ -59,17 +59,6 @@ class Call:
                 choices = ", ".join(filter(None, allowed))
                 raise UsageError(f"unknown {name} {value!r}", f"one of {choices}")
 
-    def _columns(self, usual: Collection[str]) -> tuple[str, ...]:
-        """Return the columns that are asked for, the ``usual`` ones where nothing is said."""
-        asked = {
-            "token_type_ids": self.return_token_type_ids,
-            "attention_mask": self.return_attention_mask,
-            "special_tokens_mask": self.return_special_tokens_mask,
-            "offset_mapping": self.return_offsets_mapping,
-        }
-        chosen = [name for name, yes in asked.items() if (name in usual if yes is None else yes)]
-        return ("input_ids", *chosen)
-
     def layout(self, limit: int | None, usual: Collection[str]) -> Layout:
         """Return the layout that is asked for, with the ``usual`` columns where nothing is said.
 
@@ -82,8 +71,15 @@ class Call:
         if self.max_length is None and limit is None:
             truncation = "do_not_truncate"
             padding = "do_not_pad" if padding == "max_length" else padding
+        asked = {
+            "token_type_ids": self.return_token_type_ids,
+            "attention_mask": self.return_attention_mask,
+            "special_tokens_mask": self.return_special_tokens_mask,
+            "offset_mapping": self.return_offsets_mapping,
+        }
+        chosen = [name for name, yes in asked.items() if (name in usual if yes is None else yes)]
         return Layout(
-            columns=self._columns(usual),
+            columns=("input_ids", *chosen),
             special_tokens=self.add_special_tokens,
             max_length=self.max_length,
             truncation=truncation,

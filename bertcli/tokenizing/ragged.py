@@ -27,7 +27,7 @@ from bertcli.tokenizing.columns import Frame, Layout, TokenBlock
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bertcli.tokenizing.tokenizer import Tokenizer
+    from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
 
     Counts = NDArray[np.int64]
 
@@ -54,7 +54,7 @@ def offsets_of(lengths: Counts) -> Counts:
 
 
 def encode_ragged(
-    tokenizer: Tokenizer, block: TextBlock, layout: Layout, frame: Frame, first: int = 0
+    tokenizer: LoadedTokenizer, block: TextBlock, layout: Layout, frame: Frame, first: int = 0
 ) -> TokenBlock:
     """Return the tokens of single texts, of which the first is so much in the run.
 

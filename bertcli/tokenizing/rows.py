@@ -29,11 +29,11 @@ from bertcli.tokenizing.columns import (
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-    from bertcli.tokenizing.tokenizer import Tokenizer
+    from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
 
 
 def encode_rows(
-    tokenizer: Tokenizer,
+    tokenizer: LoadedTokenizer,
     records: TextBlock,
     layout: Layout,
     skip: Callable[[InputError], None],
