@@ -24,7 +24,7 @@ from front import (
 from vector_files import vectors_in
 
 from bertcli.vectors import run_folder
-from bertcli.vectors.file_run import Sink
+from bertcli.vectors.run_folder import Sink
 
 SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1, "--window", 2)
 FORMS = ("npy", "npz", "safetensors", "parquet", "jsonl", "csv")
@@ -335,7 +335,7 @@ def test_an_input_that_changed_behind_the_committed_rows_is_refused(tmp_path, te
     [
         ("npy", "vectors", 0),
         ("npy", "vectors", -1),
-        ("npy", "index", 12),
+        ("npy", "fields", 12),
         ("jsonl", "fields", 12),
         ("npz", "vectors", 400),
     ],
@@ -347,18 +347,6 @@ def test_a_flipped_bit_is_found(tmp_path, texts, form, name, at):
     assert f"s.{form}.run/{name}: " in done.error
     assert "--overwrite" in done.hint
     good(*argv[:-1], "--overwrite")
-
-
-@pytest.mark.parametrize("form", ["npy", "npz"])
-def test_a_flipped_bit_in_an_output_without_its_name(tmp_path, texts, form):
-    out = tmp_path / f"s.{form}"
-    with mock.patch.object(run_folder.RunFiles, "publish", side_effect=KeyboardInterrupt):
-        assert call(*SET, "-i", texts, "-o", out).code == 130
-    whole = tmp_path / f"s.{form}.run" / "whole"
-    flipped(whole, -1)
-    assert f"{whole}: was changed" in bad(*SET, "-i", texts, "-o", out, "--resume").error
-    flipped(whole, -1)
-    good(*SET, "-i", texts, "-o", out, "--resume")
 
 
 def test_of_stdin_the_committed_records_are_compared(tmp_path):
