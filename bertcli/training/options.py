@@ -143,7 +143,6 @@ class PretrainingJob:
     config: str | None = None  # a file, or a name of pretraining.SIZES
     init: Path | None = None  # a model folder to start from, instead of a config
     eval_dir: Path | None = None  # instead of eval_fraction
-    extra: Mapping[str, str] = field(default_factory=dict)  # embedding -> field; empty: all
 
 
 @dataclass(frozen=True)

@@ -459,7 +459,6 @@ class InstanceOptions(OptionGroup, panel="Instances", of=PrepareOptions):
     )
     whole_word = flag("Mask whole words.")
     seed = option("Random seed: the same seed gives the same bytes.", "N", envvar="BERTCLI_SEED")
-    shard_size = number("Instances per file.", default=32768, panel=OUTPUT)
 
 
 def pretrain_prepare(
@@ -489,7 +488,6 @@ def pretrain_prepare(
         settings,
         folder.output,
         folder.overwrite,
-        options.shard_size,
         extra,
     )
     console.follow(run)
@@ -521,13 +519,8 @@ class StartOptions(OptionGroup, panel=MODEL):
     init: Path | None = option(
         "Start from the weights of this model, instead of --config and random weights.", "FOLDER"
     )
-    extra = extra_option(
-        "Use only these extra embeddings of the instances (default: all that prepare --extra "
-        "stored)"
-    )
 
     def __post_init__(self) -> None:
-        extra_fields(self.extra)
         if (self.config is None) == (self.init is None):
             raise UsageError(
                 "give either --config or --init",
@@ -588,8 +581,7 @@ def pretrain_run(
     from bertcli.training.run import Checkpoints
 
     options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=where.precision)
-    extra = extra_fields(start.extra)
-    pretraining = record(PretrainingJob, job, start, evaluation, extra=extra)
+    pretraining = record(PretrainingJob, job, start, evaluation)
     checkpoints = record(Checkpoints, job, saving)
     checkpoints.refuse_inputs(pretraining.data, pretraining.init, pretraining.eval_dir)
 
