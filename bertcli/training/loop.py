@@ -11,7 +11,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice, zip_longest
 from math import inf, isfinite
@@ -30,6 +30,7 @@ from bertcli.inference.torch_engine import devices, dtype_of
 from bertcli.models.bert import BertEncoder, BertModel, recomputing
 from bertcli.models.config import BertConfig
 from bertcli.models.forward_passes import encode
+from bertcli.tokenizing.run import TokenCounts
 from bertcli.training.options import TrainingOptions, in_batches
 
 # --- processes ---
@@ -214,36 +215,26 @@ class Objective(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedTask(ABC):
+class TrainedTask:
     """What a run trains: the numbers of the run, losses, and the numbers of the rows to train on.
 
     ``identity`` is what decides the results, beside the numbers of the run; files by their sha256.
     ``notes`` are what a user should know before the first step.
     """
 
-    keeps_best: ClassVar[bool] = True  # the weights with the least `eval_loss`, or the last ones
-
     options: TrainingOptions
     objective: Objective
     rows: Any
     identity: dict[str, Any]
+    build: Callable[[Path | None], nn.Module]  # as before the first step, or from a checkpoint
+    put: Callable[[Path, Any], None]  # writes what ``build`` builds the same model from
+    # writes the result, with the evaluation of the weights that are kept, for others to load
+    publish: Callable[[Path, Any, Mapping[str, Any]], None]
     notes: Sequence[str] = ()
+    keeps_best: bool = True  # the weights with the least `eval_loss`, or the last ones
     patience: int = 0  # evaluations without a better one, after which the run ends; 0: it does not
-
-    @abstractmethod
-    def model(self, checkpoint: Path | None) -> nn.Module:
-        """Build the model, as before the first step or as it is in a checkpoint."""
-
-    @abstractmethod
-    def put(self, folder: Path, model: Any) -> None:
-        """Write what `model` builds the same model from."""
-
-    def publish(self, folder: Path, model: Any, best: Mapping[str, Any]) -> None:
-        """Write the result, for bertcli and others to load: as `put` does.
-
-        ``best`` is the evaluation of the weights that are kept, with its step.
-        """
-        self.put(folder, model)
+    tally: TokenCounts = field(default_factory=TokenCounts)  # of the texts
+    max_length: int | None = None  # tokens of a text
 
 
 def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bertcli.errors import UsageError
 from bertcli.records.examples import USUAL, FieldNames
@@ -107,8 +107,6 @@ class FineTuningJob:
     eval_fraction: float = 0.1
     patience: int | None = None
     max_length: int | None = None
-    class_weights: Literal["balanced"] | None = None
-    label_smoothing: float = 0.0
 
 
 FULL = {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5, "log_every": 10}

@@ -179,75 +179,63 @@ def held_out(count: int, fraction: float) -> tuple[Any, Any]:
 # --- the task ---
 
 
-@dataclass(frozen=True, kw_only=True)
-class PretrainingTask(TrainedTask):
-    """BertForPreTraining on the rows of prepared instances; the last weights are the result."""
+def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks) -> TrainedTask:
+    """Return the task of BertForPreTraining on prepared instances; its last weights are the result.
 
-    keeps_best: ClassVar[bool] = False
-
-    config: BertConfig
-    init: Path | None
-
-    @classmethod
-    def open(cls, job: PretrainingJob, options: TrainingOptions, ranks: Ranks) -> PretrainingTask:
-        """Open and check the instances, and the config to train.
-
-        Raises InputError or ModelError for what cannot be trained.
-        """
-        data = Instances(job.data)
-        other = Instances(job.eval_dir) if job.eval_dir else None
-        for instances in filter(None, (data, other) if ranks.first else ()):
-            instances.verify()
-        if other is not None:
-            rows, held = np.arange(len(data)), np.arange(len(other))
-            if data.vocab_size != other.vocab_size:
+    Raises InputError or ModelError for instances, or a config, that cannot be trained.
+    """
+    data = Instances(job.data)
+    other = Instances(job.eval_dir) if job.eval_dir else None
+    for instances in filter(None, (data, other) if ranks.first else ()):
+        instances.verify()
+    if other is None:
+        rows, held = held_out(len(data), options.eval_fraction)
+    else:
+        rows, held = np.arange(len(data)), np.arange(len(other))
+        if data.vocab_size != other.vocab_size:
+            raise InputError(
+                f"{other.folder}: its tokenizer has {other.vocab_size} tokens, that of "
+                f"{data.folder} has {data.vocab_size}",
+                "prepare both with the same tokenizer",
+            )
+        for name in data.extra_embeddings:
+            if name not in other.extra_embeddings:
                 raise InputError(
-                    f"{other.folder}: its tokenizer has {other.vocab_size} tokens, that of "
-                    f"{data.folder} has {data.vocab_size}",
-                    "prepare both with the same tokenizer",
+                    f"{other.folder}: the instances have no ids of the extra embedding {name}",
+                    f"prepare them with --extra {name}=FIELD",
                 )
-            for name in data.extra_embeddings:
-                if name not in other.extra_embeddings:
-                    raise InputError(
-                        f"{other.folder}: the instances have no ids of the extra embedding {name}",
-                        f"prepare them with --extra {name}=FIELD",
-                    )
-        else:
-            rows, held = held_out(len(data), options.eval_fraction)
-        config = config_of(job, data, other or data)
-        start = job.init and require_weights(bert_folder(job.init)).all
-        return cls(
-            options=options,
-            objective=PretrainingObjective(data, held, other),
-            rows=rows,
-            identity={
-                "config": config.to_dict(),
-                "instances_sha256": sha256(data.folder / INDEX),
-                "init_sha256": start and " ".join(map(sha256, start)),
-            },
-            config=config,
-            init=job.init,
-        )
+    config = config_of(job, data, other or data)
+    weights = job.init and require_weights(bert_folder(job.init)).all
 
-    def model(self, checkpoint: Path | None) -> BertForPreTraining:
-        """Build the model: fresh, from `--init`, or from a checkpoint.
-
-        Weights are copied, not mapped, as the address of a tensor can change the last bits.
-        """
-        model = BertForPreTraining(self.config)
-        source = checkpoint or self.init
+    def build(checkpoint: Path | None) -> BertForPreTraining:
+        """Build the model; weights are copied, not mapped, whose address can change last bits."""
+        model = BertForPreTraining(config)
+        source = checkpoint or job.init
         if source is None:
-            initialise(model, self.config.initializer_range)
+            initialise(model, config.initializer_range)
         else:
             stored, _ = load(source, BertForPreTraining, dtype=torch.float32)
-            config = self.config
             add_extra_embeddings(stored.bert, config.extra_fields, config.extra_embeddings)
             model.load_state_dict(stored.state_dict())
         return model
 
-    def put(self, folder: Path, model: BertForPreTraining) -> None:
-        """Write the model with its tokenizer."""
-        put_model(folder, model, self.config, self.objective.data.folder)
+    def put(folder: Path, model: BertForPreTraining, _: object = None) -> None:
+        put_model(folder, model, config, data.folder)
+
+    return TrainedTask(
+        options=options,
+        objective=PretrainingObjective(data, held, other),
+        rows=rows,
+        identity={
+            "config": config.to_dict(),
+            "instances_sha256": sha256(data.folder / INDEX),
+            "init_sha256": weights and " ".join(map(sha256, weights)),
+        },
+        build=build,
+        put=put,
+        publish=put,
+        keeps_best=False,
+    )
 
 
 # --- the config: a config.json, a named size, or that of a model ---

@@ -280,7 +280,7 @@ class TrainingRun:
             if self.state.step == self.schedule.steps or self.stopped:
                 self.notes.append(f"the run is complete: {last.name} is its last step")
         torch.manual_seed(options.seed)
-        model = task.model(last).to(ranks.device)
+        model = task.build(last).to(ranks.device)
         self.training = training = Training(model, task.objective, task.rows, options, ranks)
         self.best_weights: Mapping[str, torch.Tensor] = {}
         if last:

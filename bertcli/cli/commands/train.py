@@ -59,9 +59,7 @@ from bertcli.training.options import FEW, FineTuningJob, PrepareOptions, Trainin
 from bertcli.training.vocabulary import WordPieceOptions
 
 if TYPE_CHECKING:
-    from bertcli.training.fine_tuning import FineTuningTask
     from bertcli.training.loop import Ranks, TrainedTask
-    from bertcli.training.pretraining import PretrainingTask
     from bertcli.training.run import Checkpoints
 
 WARMUP_STEPS = number(
@@ -244,8 +242,6 @@ class MethodOptions(OptionGroup, panel="Training", of=FineTuningJob):
         "one per word or token, or one number for the whole text"
     )
     layers = number("Train layer N and above (default: everything).", low=0)
-    class_weights = option("balanced: weight labels by inverse frequency.")
-    label_smoothing = decimal("Probability mass moved from each label to the others.", high=0.99)
     max_length = number(
         "Truncate texts to N tokens (default: the model's limit).",
         low=3,
@@ -330,8 +326,12 @@ def train(
         return readers[path]
 
     def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
-        from bertcli.training.fine_tuning import FrozenTask, head_task, pair_task
-        from bertcli.training.labelled_texts import LabelledTexts
+        from bertcli.training.fine_tuning import (
+            LabelledTexts,
+            frozen_task,
+            head_task,
+            pair_task,
+        )
 
         texts = LabelledTexts.read(training, reader, steps.seed)
         folder = model.folder(MODEL_FILES)
@@ -343,12 +343,11 @@ def train(
             if not frozen:
                 faster = "--frozen trains a head alone, in far less time"
                 console.note(f"all weights are trained; {faster}")
-        task: FineTuningTask
         if texts.task == "embed":
             task = pair_task(based, options, texts, folder.path)
         elif frozen:
             compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
-            task = FrozenTask.open(based, options, texts, folder, compute, console.follow)
+            task = frozen_task(based, options, texts, folder, compute, console.follow)
         else:
             task = head_task(based, options, texts, folder.path)
         console.truncated(task.tally, task.max_length)
@@ -585,10 +584,10 @@ def pretrain_run(
     checkpoints = record(Checkpoints, job, saving)
     checkpoints.refuse_inputs(pretraining.data, pretraining.init, pretraining.eval_dir)
 
-    def opened(ranks: "Ranks", console: Console) -> "PretrainingTask":
-        from bertcli.training.pretraining import PretrainingTask
+    def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
+        from bertcli.training.pretraining import pretraining_task
 
-        return PretrainingTask.open(pretraining, options, ranks)
+        return pretraining_task(pretraining, options, ranks)
 
     train_task(opened, checkpoints, where, console)
 
