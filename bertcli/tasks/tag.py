@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import groupby
-from math import inf
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -61,7 +59,7 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
     its pair are left out: their spans would count in another text.
     """
     text, starts = joined(item.record.text)
-    unknown = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
+    unseen = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
     marked = getattr(tokenizer.core.model, "continuing_subword_prefix", None)
     columns = ("tokens", "input_ids", "offset_mapping", "word_ids", "sequence_ids")
     for at, (token, index, (start, end), word, sequence) in enumerate(
@@ -71,7 +69,7 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
             continue
         if starts is not None and word is not None:
             start, end = start + starts[word], end + starts[word]
-        if index == unknown:
+        if index == unseen:
             yield Piece(text[start:end], scores[at], start, end, at)
             continue
         token = tokenizer.core.id_to_token(index) or token  # a mask's has the blank before it
@@ -138,16 +136,10 @@ class Tagger(HeadTask):
                 "tokens that windows share would appear twice; use --aggregation simple",
             )
 
-    @cached_property
-    def labels(self) -> list[str]:
-        """The names of the labels, in the order of the logits."""
-        labels: list[str] = self.head.labels
-        return labels
-
     @property
     def blank(self) -> dict[str, Any]:
         """A result as an example: an entity of nothing."""
-        piece = Piece("", np.zeros(len(self.labels)), 0, 0)
+        piece = Piece("", np.zeros(len(self.head.labels)), 0, 0)
         entity = self._token(piece) if self.aggregation == "none" else self._entity([piece])
         return {"entities": [entity]}
 
@@ -159,7 +151,7 @@ class Tagger(HeadTask):
     @property
     def layout(self) -> Layout:
         """How texts become tokens."""
-        layout: Layout = self.head.layout(*COLUMNS)
+        layout = self.head.layout(*COLUMNS)
         stride = self.head.settings.stride
         return layout if stride is None else replace(layout, overflowing=True, stride=stride)
 
@@ -185,7 +177,7 @@ class Tagger(HeadTask):
 
     def _token(self, piece: Piece) -> dict[str, Any]:
         return {
-            "entity": self.labels[piece.best],
+            "entity": self.head.labels[piece.best],
             "score": piece.score,
             "index": piece.index,
             "word": piece.word,
@@ -211,12 +203,12 @@ class Tagger(HeadTask):
         return begins or kind != self._tag(last)[1]
 
     def _tag(self, piece: Piece) -> tuple[bool, str]:
-        label = self.labels[piece.best]
+        label = self.head.labels[piece.best]
         return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
 
     def _entity(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         return {
-            "entity_group": self.labels[pieces[0].best].split("-", 1)[-1],
+            "entity_group": self.head.labels[pieces[0].best].split("-", 1)[-1],
             "score": float(np.mean([piece.score for piece in pieces])),
             "word": self._text([piece.word for piece in pieces]),
             "start": pieces[0].start,
@@ -242,7 +234,7 @@ class WordTagger(Tagger):
         tags = ["O"] * len(items[0].record.text)
         for logits, words in zip(outputs, own_words(items), strict=True):
             for word, place in words.items():
-                tags[word] = self.labels[int(logits[place].argmax())]
+                tags[word] = self.head.labels[int(logits[place].argmax())]
         return {"tags": tags}
 
 
@@ -254,24 +246,14 @@ def word_windows(layout: Layout) -> Layout:
 def own_words(items: Sequence[Encoded]) -> Iterator[dict[int, int]]:
     """Yield the words of each window, and the places of their first tokens; each word once.
 
-    A word belongs to the window that has most tokens around its first token.
+    A word belongs to the first window that it is in: there is its first token.
     """
-    for _, sentence in groupby(items, key=lambda item: item.sample):
-        windows = list(sentence)
-        best: dict[int, tuple[float, int, int]] = {}  # tokens around it, the window, the place
-        for number, item in enumerate(windows):
-            seen: set[int] = set()
+    for _, windows in groupby(items, key=lambda item: item.sample):
+        seen: set[int] = set()
+        for item in windows:
+            words: dict[int, int] = {}
             for place, word in enumerate(item.columns["word_ids"]):
-                if word is None or word in seen:
-                    continue
-                begun_before = word in best and not seen  # then its first token may be elsewhere
-                seen.add(word)
-                left = place if number else inf
-                right = item.length - place if number + 1 < len(windows) else inf
-                around = min(left, right)
-                if word not in best or (around > best[word][0] and not begun_before):
-                    best[word] = around, number, place
-        own: list[dict[int, int]] = [{} for _ in windows]
-        for word, (_, number, place) in best.items():
-            own[number][word] = place
-        yield from own
+                if word is not None and word not in seen:
+                    words.setdefault(word, place)
+            seen |= words.keys()
+            yield words

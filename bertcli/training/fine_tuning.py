@@ -8,7 +8,6 @@ its manifest.json.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -34,7 +33,7 @@ from bertcli.embedding.sentence_modules import (
 from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.evaluation.metrics import label_numbers
 from bertcli.files.paths import sha256
-from bertcli.files.typed_json import strict
+from bertcli.files.typed_json import strict, write_json
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
 from bertcli.inference.runner import Tokens
@@ -200,17 +199,17 @@ def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any
 
     Equal texts, of answers equal contexts, are on one side: texts are drawn, not examples.
     """
-    rows_of: dict[str, list[int]] = {}
-    for row, (record, target) in enumerate(examples):
-        text = record.pair if isinstance(target, AnswerSpan) else record.text
-        rows_of.setdefault(str(text), []).append(row)
-    groups, held = list(rows_of.values()), list[int]()
-    if fraction:
-        least = max(round(len(examples) * fraction), 1)
-        for place in np.random.default_rng((seed, 1)).permutation(len(groups)).tolist()[1:]:
-            held += groups[place] if len(held) < least else []
-    inside = np.isin(np.arange(len(examples)), held)
-    return np.flatnonzero(~inside), np.flatnonzero(inside)
+    numbers: dict[str, int] = {}
+    texts = (
+        record.pair if isinstance(target, AnswerSpan) else record.text
+        for record, target in examples
+    )
+    groups = np.array([numbers.setdefault(str(text), len(numbers)) for text in texts])
+    drawn = np.random.default_rng((seed, 1)).permutation(len(numbers))[1:]
+    sizes = np.bincount(groups)[drawn]
+    count = max(round(len(examples) * fraction), 1) if fraction else 0
+    held = np.isin(groups, drawn[sizes.cumsum() - sizes < count])
+    return np.flatnonzero(~held), np.flatnonzero(held)
 
 
 # --- what all tasks have ---
@@ -252,7 +251,7 @@ def task_of(
         "data_sha256": texts.digest,
         "base_sha256": " ".join(map(sha256, require_weights(bert_folder(base)).all)),
         "labels": list(texts.names),
-        "training": {name: getattr(job, name) for name in ("max_length", "patience")},
+        "max_length": job.max_length,
         **method,
     }
     manifest = {
@@ -267,15 +266,12 @@ def task_of(
 
     def published(folder: Path, model: Any, best: Mapping[str, Any]) -> None:
         publish(folder, model)
-        described = strict({**manifest, "metrics": dict(best)})
-        text = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
-        (folder / "manifest.json").write_text(text, "utf-8")
+        write_json(folder / "manifest.json", strict({**manifest, "metrics": dict(best)}))
 
     return TrainedTask(
         options=numbers,
         rows=rows,
         identity=identity,
-        patience=job.patience or 0,
         publish=published,
         **fields,
     )
@@ -368,7 +364,8 @@ def head_task(
         objective = LabelObjective(
             data=Tokens.of(items), held=held, task=task, labels=texts.targets
         )
-    fields = {"objective": objective, "notes": notes, "max_length": limit, "tally": tally}
+    fields: dict[str, Any] = {"objective": objective, "notes": notes}
+    fields |= {"max_length": limit, "tally": tally}
     return full_task(job, options, texts, base, rows, start, config, **fields)
 
 

@@ -95,7 +95,7 @@ class LabelObjective(Objective):
         truth = self.targets(self.held)
         match self.task:
             case "classify":
-                return ClassPredictions(truth, logits.softmax(-1).numpy())
+                return ClassPredictions(truth, logits.argmax(-1).numpy(), logits.shape[-1])
             case "multilabel":
                 return LabelPredictions(truth > LIKELY, logits.sigmoid().numpy() >= LIKELY)
         return ScorePredictions(truth, logits.numpy()[:, 0])
@@ -251,9 +251,9 @@ NONE = -1  # the number of a negative text that is not there
 class PairObjective(Objective):
     """Vectors of pairs, and the loss of their cosines: all pairs of a step are one.
 
-    In however many parts and processes: the gradients of all vectors come first, those of the
-    weights part by part (Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory
-    Limited Setup, 2021, known as GradCache).
+    In however many parts and processes: the vectors of all come first, and then part by part with
+    their gradients, beside those of the others (as Gao et al., Scaling Deep Contrastive Learning
+    Batch Size under Memory Limited Setup, 2021, known as GradCache).
     """
 
     data: Tokens  # of all texts
@@ -284,16 +284,23 @@ class PairObjective(Objective):
         return F.normalize(back.float(), dim=-1)
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
-        """Return the loss of pairs, times their number."""
+        """Return the loss of pairs of vectors, in float32, times their number."""
         left, right, negative = predicted
-        exists = tensor(self.texts[rows, 2] != NONE, predicted)
-        scores = None if self.scores is None else self.scores[rows]
-        return (self.loss(left, right, negative[exists], scores) * len(rows),)
+        with torch.autocast(left.device.type, enabled=False):  # half precision is too coarse
+            if self.scores is None:
+                others = negative[tensor(self.texts[rows, 2] != NONE, left)]
+                cosines = left @ torch.cat([right, others]).T
+                own = torch.arange(len(left), device=left.device)
+                return (F.cross_entropy(SCALE * cosines, own, reduction="sum"),)
+            cosines, truth = SCALE * (left * right).sum(-1), tensor(self.scores[rows], left)
+            wrong = cosines[:, None] - cosines  # [i, j]: how much more alike i is than j
+            wrong = wrong[truth[:, None] < truth]
+            return (torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0) * len(rows),)
 
     def parts(
         self, model: BertModel, rows: Any, own: Sequence[Any], seeds: Sequence[int], ranks: Ranks
     ) -> list[Part]:
-        """Return the shares of each part in the loss of the step, with the gradients of it."""
+        """Return the share of each part in the loss of the step, with all gradients of its own."""
         if len(own) == ranks.count == 1:
             return super().parts(model, rows, own, seeds, ranks)
         vectors = self._nothing(model, len(rows))
@@ -301,26 +308,15 @@ class PairObjective(Objective):
             torch.manual_seed(seed)
             with torch.no_grad():
                 vectors[:, places] = self.predict(model, rows[places])
-        (loss,) = self.sums(ranks.sum(vectors).requires_grad_(), rows)
-        (gradients,) = torch.autograd.grad(loss, vectors)
+        ranks.sum(vectors)
 
         def share(places: Any) -> Sequence[Tensor]:
-            product = (self.predict(model, rows[places]) * gradients[:, places]).sum()
-            return (product - product.detach() + loss.detach() * len(places) / len(rows),)
+            step = vectors.clone()
+            step[:, places] = self.predict(model, rows[places])
+            (loss,) = self.sums(step, rows)
+            return (loss - loss.detach() * (1 - len(places) / len(rows)),)
 
         return [partial(share, places) for places in own]
-
-    def loss(self, left: Tensor, right: Tensor, negative: Tensor, scores: Any) -> Tensor:
-        """Return the mean loss of pairs of vectors, [B, D] each, in float32."""
-        device = left.device
-        with torch.autocast(device.type, enabled=False):  # 20 cosines: half precision is coarse
-            if scores is None:
-                cosines = left @ torch.cat([right, negative]).T
-                return F.cross_entropy(SCALE * cosines, torch.arange(len(left), device=device))
-            cosines, truth = SCALE * (left * right).sum(-1), tensor(scores, left)
-            wrong = cosines[:, None] - cosines  # [i, j]: how much more alike i is than j
-            wrong = wrong[truth[:, None] < truth]
-            return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)
 
     def metrics(self, outputs: Sequence[Tensor], batch_size: int) -> dict[str, Any]:
         """Return the loss by batches, and correlations, or how many find their own pair."""

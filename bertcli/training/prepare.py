@@ -22,7 +22,6 @@ choice here is built on `Random.random` alone.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from array import array
@@ -42,6 +41,7 @@ from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.files.atomic import whole_folder
 from bertcli.files.paths import input_name, sha256
 from bertcli.files.streams import size_on_disk
+from bertcli.files.typed_json import write_json
 from bertcli.inference.progress import Advance
 from bertcli.inference.runner import Tokens
 from bertcli.records.extra_ids import MOST, sentence_ids
@@ -472,8 +472,7 @@ class PrepareRun:
             "statistics": self.statistics,
             "sha256": digests,
         }
-        text = json.dumps(index, ensure_ascii=False, indent=2) + "\n"
-        (folder / INDEX).write_bytes(text.encode())
+        write_json(folder / INDEX, index)
 
 
 def statistics(rows: Array) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def test_evaluation_counts_what_is_right(data):
     judged, rows = model(), np.arange(40, 60)
     objective = PretrainingObjective(data, rows)
     with evaluating(judged, CPU, torch.float32):
-        found = objective.evaluate(judged, Ranks(CPU), 7)
+        found = objective.evaluate(judged, 7)
     assert judged.training
     judged.eval()
     masked = right = follows = 0
@@ -164,6 +164,6 @@ def test_evaluation_counts_what_is_right(data):
     assert found["masked_accuracy"] == right / masked
     assert found["next_sentence_accuracy"] == follows / 20
     with evaluating(judged, CPU, torch.float32):
-        whole = objective.evaluate(judged, Ranks(CPU), 20)
+        whole = objective.evaluate(judged, 20)
     assert whole["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
     assert found["perplexity"] == pytest.approx(np.exp(found["eval_mlm_loss"]))

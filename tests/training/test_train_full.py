@@ -192,16 +192,6 @@ def test_interrupted_and_resumed_to_the_same_bits(number, whole, base, tmp_path,
             assert other.read_bytes() == path.read_bytes(), path
 
 
-def test_early_stopping(file, base, tmp_path):
-    more = ["--steps", 40, "--eval-every", 1, "--patience", 2, "--learning-rate", 0]
-    assert call(*argv(file, tmp_path / "out", base, *more)).code == 0
-    evaluated = [line["step"] for line in lines(tmp_path / "out") if "eval_loss" in line]
-    assert evaluated == [1, 2, 3]  # the first of equals stays the best
-    assert (tmp_path / "out" / "checkpoint-3").is_dir()
-    done = call(*argv(file, tmp_path / "out", base, *more, "--resume"))
-    assert done.code == 0 and "the run is complete" in done.err
-
-
 # --- what goes wrong, and what is said ---
 
 

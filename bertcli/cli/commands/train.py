@@ -3,13 +3,10 @@
 `train_task` has the processes, notes and progress of any training.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import typer
 
 from bertcli.cli.commands.tasks import CutOptions
 from bertcli.cli.display.console import Console, follow_training
@@ -48,7 +45,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import BertcliError, UsageError
+from bertcli.errors import UsageError
 from bertcli.files.versions import require_torch
 from bertcli.hub import MODEL_FILES
 from bertcli.records.examples import TASKS, FieldNames, examples_source
@@ -191,7 +188,7 @@ def train_task(
     from bertcli.training.loop import joined
 
     use_threads(where.threads)
-    with joined(where.device) as ranks, _speaking(ranks):
+    with joined(where.device) as ranks:
         from bertcli.training.run import TrainingRun
 
         console = console if ranks.first else Console(quiet=True)
@@ -206,17 +203,6 @@ def train_task(
         except KeyboardInterrupt:
             console.note(f"interrupted; {checkpoints.kept()}; continue with --resume")
             raise
-
-
-@contextmanager
-def _speaking(ranks: "Ranks") -> Iterator[None]:
-    """Let only one process per machine report an error that all of them have."""
-    try:
-        yield
-    except BertcliError as error:
-        if ranks.silent and type(error) is not BertcliError:
-            raise typer.Exit(error.exit_code) from None
-        raise
 
 
 class TrainJobOptions(OptionGroup, panel=INPUT):
@@ -278,7 +264,6 @@ class HeldOutOptions(OptionGroup, panel="Evaluation", of=FineTuningJob):
         "Fraction of the examples to hold out; equal texts stay together; 0: none.", high=0.9
     )
     eval_every = number("Steps between evaluations (default: an epoch).")
-    patience = number("Stop after N evaluations without a better one.")
     log_every = number("Steps between lines of the log (default: 10; frozen: 100).")
 
 
@@ -425,14 +410,15 @@ def pretrain_vocab(
 
     console = messages.console()
     reader = corpus.reader(console)
-    words = vocabulary.WordCounts(record(WordPieceOptions, options))
+    settings = record(WordPieceOptions, options)
     target, inputs = vocabulary.OURS, reader.source.paths
     with whole_folder(folder.output, target, overwrite=folder.overwrite, inputs=inputs) as place:
         blocks = console.track(reader.blocks(), reader)
-        words.add(text for block in blocks for text in TextBlock.of(block).strings)
-        tokens = vocabulary.train(words)
-        vocabulary.write(tokens, words.options, place)
-    console.note(words.described(tokens))
+        texts = (text for block in blocks for text in TextBlock.of(block).strings)
+        counts = vocabulary.count_words(texts, cased=settings.cased)
+        tokens = vocabulary.train(counts, settings)
+        vocabulary.write(tokens, settings, place)
+    console.note(f"{len(tokens):,} tokens from {len(counts):,} distinct words")
     console.close(reader)
 
 
@@ -535,7 +521,6 @@ class OptimizerOptions(OptionGroup, panel="Training", of=TrainingOptions):
     batch_size = number("Instances per step, over all processes and accumulation steps.")
     learning_rate = decimal("Peak learning rate, after the warm-up.")
     warmup_steps = WARMUP_STEPS
-    lr_power = decimal("Power of the polynomial decay to 0; 1 is linear.")
     weight_decay = WEIGHT_DECAY
     adam_beta1 = BETA
     adam_beta2 = BETA
@@ -599,7 +584,6 @@ class JudgedOptions(OptionGroup, panel=INPUT):
     queries = option("Queries with _id and text (BEIR).", "FILE")
     corpus = option("Texts to search, with _id and text.", "FILE")
     qrels = option("Relevance judgements (BEIR or TREC).", "FILE")
-    compare = option("Also evaluate another model, and the difference.", "MODEL")
     prompt = PROMPT
     prompt_name = PROMPT_NAME
     json = flag("As --format jsonl.", hidden=True)
@@ -630,39 +614,33 @@ def evaluate(
     the model's prompts for queries and documents.
 
     $ bertcli evaluate test.jsonl -m sentiment
-    $ bertcli evaluate test.jsonl -m sentiment --compare other
     $ bertcli evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels test.tsv
     """
     console = messages.console()
     form = "jsonl" if judged.json else output.form()
 
-    models = [model, *([model.changed(model=judged.compare)] if judged.compare else [])]
     files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
     readers = [Reader(examples.source(path), console.warn) for path in files]
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.evaluation.report import Judge, report
+    from bertcli.evaluation.report import Judge, judged_search, report
     from bertcli.tasks.head import Settings
 
     settings = record(Settings, length, compute)
     options = record(EmbedOptions, judged, length, compute)
-    judges = [Judge(named.folder(MODEL_FILES), settings, options, console) for named in models]
+    judge = Judge(model.folder(MODEL_FILES), settings, options, console)
     reading = [path for reader in readers for path in reader.source.paths]
     reading += [judged.qrels] if judged.qrels else []
-    with output.open(form, reading, *models, view="tables.evaluation_view") as write:
+    with output.open(form, reading, model, view="tables.evaluation_view") as write:
         if judged.file:
             from bertcli.records.examples import read_examples
 
-            extra = sorted({field for judge in judges for field in judge.extra_fields})
-            rows = read_examples(readers[0], examples.task, extra, examples.fields)
-            results, count = [judge.judge(rows) for judge in judges], len(rows)
+            fields = judge.extra_fields
+            rows = read_examples(readers[0], examples.task, fields, examples.fields)
+            result = judge.judge(rows)
         else:
-            from bertcli.evaluation.report import SearchTest
-
             queries, corpus = readers
-            search = SearchTest.read(queries, corpus, judged.qrels or "")
-            results, count = [search.judge(judge) for judge in judges], len(search.queries)
-        write([report(results[0], count, *results[1:])])
-    for judge in judges:
-        console.truncated(judge.tally, judge.max_length)
+            result = judged_search(judge, queries, corpus, judged.qrels or "")
+        write([report(result)])
+    console.truncated(judge.tally, judge.max_length)
     for reader in readers:
         console.close(reader)
