@@ -47,11 +47,11 @@ class ClassPredictions:
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return the metrics of some rows, or of all."""
         confusion = self.confusion(rows)
-        right, total = np.diag(confusion), confusion.sum()
-        accuracy = float(right.sum() / max(total, 1))
+        right, both = np.diag(confusion), confusion.sum(0) + confusion.sum(1)
+        accuracy = float(right.sum() / confusion.sum())
         return {
             "accuracy": accuracy,
-            "macro_f1": macro_f1(right, confusion.sum(1), confusion.sum(0)),
+            "macro_f1": float(share(2 * right, both)[both > 0].mean()),
             "micro_f1": accuracy,  # the same, where every text has one class
         }
 
@@ -98,12 +98,6 @@ class LabelPredictions:
             "macro_f1": float(share(2 * right, truths + counts).mean()),
             "micro_f1": float(2 * right.sum() / max(truths.sum() + counts.sum(), 1)),
         }
-
-
-def macro_f1(right: np.ndarray, truths: np.ndarray, predicted: np.ndarray) -> float:
-    """Return the mean F1 of the classes that occur or are predicted, from counts [k]."""
-    occurs = (truths + predicted) > 0
-    return float(share(2 * right, truths + predicted)[occurs].mean()) if occurs.any() else 0.0
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

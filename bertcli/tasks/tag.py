@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -84,32 +84,24 @@ def joined(text: str | list[str]) -> tuple[str, list[int] | None]:
     """Return a text, and where its words begin when it comes in words."""
     if isinstance(text, str):
         return text, None
-    starts, at = [], 0
-    for word in text:
-        starts.append(at)
-        at += len(word) + 1
-    return " ".join(text), starts
+    return " ".join(text), [*accumulate((len(word) + 1 for word in text), initial=0)]
 
 
-def grouped(
-    pieces: Iterable[Piece], begins: Callable[[Piece, Piece], bool]
-) -> Iterator[list[Piece]]:
+def grouped(pieces: Iterable[Piece], begins: Callable[[Piece, Piece], bool]) -> list[list[Piece]]:
     """Gather neighbours up to a piece that ``begins`` another group, given the one before it."""
-    group: list[Piece] = []
+    groups: list[list[Piece]] = []
     for piece in pieces:
-        if group and begins(group[-1], piece):
-            yield group
-            group = []
-        group.append(piece)
-    if group:
-        yield group
+        if not groups or begins(groups[-1][-1], piece):
+            groups.append([])
+        groups[-1].append(piece)
+    return groups
 
 
 def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Keep of the entities that windows share the longest one, of equal ones the most certain."""
     chosen: list[dict[str, Any]] = []
     for entity in sorted(entities, key=lambda entity: entity["start"]):
-        if chosen and chosen[-1]["start"] <= entity["start"] < chosen[-1]["end"]:
+        if chosen and entity["start"] < chosen[-1]["end"]:
             pair = chosen[-1], entity
             chosen[-1] = max(pair, key=lambda e: (e["end"] - e["start"], e["score"]))
         else:
