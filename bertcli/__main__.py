@@ -61,11 +61,11 @@ def heed(caught: list[int]) -> Callable[[], None]:
 
 def run() -> NoReturn:
     """Run the command line and exit with its code, or as a shell expects: 128 + the signal."""
+    gc.set_threshold(SELDOM)  # modules are no garbage: looking through them takes 35 ms
     caught: list[int] = []
     fill_closed()
     undo = heed(caught)
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # numpy's threads wait asleep: 25 ms
-    gc.set_threshold(SELDOM)  # modules are no garbage: looking through them takes 35 ms
     code = 130
     try:
         from bertcli.cli.app import main

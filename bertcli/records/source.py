@@ -61,7 +61,10 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.texts and self.paths:
-            raise UsageError("TEXT cannot be combined with --input", QUOTE)
+            expanded = os.path.isfile(self.texts[0])
+            raise UsageError("TEXT cannot be combined with --input", QUOTE if expanded else "")
+        if self.paths.count("-") > 1:
+            raise UsageError("--input - is given twice, and stdin can be read once")
         if self.pair is not None and len(self.texts) != 1:
             raise UsageError(
                 f"--pair needs exactly one text, not {len(self.texts)}",

@@ -181,7 +181,7 @@ def test_a_folder_of_nothing_else_works(alone, tmp_path):
 def test_what_such_a_folder_lacks_is_named(alone, missing):
     (alone / missing).unlink()
     index = missing.endswith("index")
-    expected = "has no model.safetensors or pytorch_model.bin" if index else f"{missing}: file not"
+    expected = "has no model.safetensors" if index else f"{missing}: file not"
     assert expected in bad("embed", "one", "-m", alone).error
 
 

@@ -444,7 +444,7 @@ def test_duplicates_hold_little_of_each_text(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit on memory that is heeded")
-@pytest.mark.parametrize("megabytes", [50, 53, 300, 450])
+@pytest.mark.parametrize("megabytes", [50, 53, 350, 450])
 def test_too_little_memory_is_one_error(tmp_path, megabytes):
     limit = f"ulimit -v {megabytes << 10}; {sys.executable} -m bertcli"
     done = shell(f"{limit} {'tokenize' if megabytes < 100 else 'embed'} hello", cwd=tmp_path)

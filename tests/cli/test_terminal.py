@@ -153,7 +153,6 @@ def test_the_bar_of_a_model(tmp_path):
     plain = CONTROL.sub(b"\n", seen).decode()
     assert code == 0
     assert re.search(r"\d,?\d* texts  [\d,]+ texts/s  [\d,]+ tokens/s ", plain)
-    assert re.search(r"\d rows  [\d,]+ rows/s ", plain)
     *_, last, _, warning = seen.rpartition(b"\x1b[2K")[2].decode().splitlines()
     assert re.fullmatch(
         r"note: 6,000 texts, 36,000 tokens in [\d.]+ s: [\d,]+ texts/s [\d,]+ tokens/s", last

@@ -128,7 +128,7 @@ def test_a_model_is_inspected_and_its_attention_drawn(row, family, tmp_path):
     assert said["parameters"]["total"] == sum(one.numel() for one in model.parameters())
     assert said["parameters"]["in_file"] == said["parameters"]["total"]
     shown = good("inspect", folder).out
-    assert f"{row.prefix}Model, {said['family']} encoder" in shown
+    assert f"{said['architecture']['name']}, {said['family']}" in shown
     assert ("rotary" in shown) == (
         row.prefix in ("ModernBert", "NomicBert", "Gte", "JinaEmbeddingsV3")
     )

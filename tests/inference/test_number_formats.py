@@ -98,7 +98,7 @@ def test_8_bits_without_openvino_are_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     done = bad(*EMBED, *AUTO, "--dtype", "int8", code=2)
     assert "(OpenVINO is not installed)" in done.error
-    assert done.hint.endswith('[int8]", or use --dtype float32')
+    assert '"bertcli[int8]' in done.hint and done.hint.endswith(", or use --dtype float32")
 
 
 def test_without_bfloat16_arithmetic_it_is_float32_and_warned_about(tmp_path, monkeypatch):

@@ -143,7 +143,7 @@ def test_nesting_is_no_traceback(sign, times, changed):
     text = f'{{"model_type": "bert", "deep": {sign * times}1{ends * times}}}'
     (folder / "config.json").write_text(text)
     done = call("inspect", folder, "--json")
-    assert (done.code == 0) == (sign != '{"model_type": "bert", "a": [' and times == 90), done.err
+    assert (done.code == 0) >= (times <= 150), done.err
     assert done.code == 0 or "nested too deeply" in done.error
 
 

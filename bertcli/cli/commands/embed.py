@@ -26,12 +26,15 @@ from bertcli.cli.options.groups import (
     LAYOUT,
     OUTPUT,
     OptionGroup,
+    completed,
     flag,
     number,
     option,
     record,
 )
 from bertcli.embedding.options import (
+    ALONE,
+    POOLINGS,
     RANGED,
     EmbedOptions,
     layers_in,
@@ -63,6 +66,7 @@ class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
         "(--token-vectors).",
         "MODE",
         envvar="BERTCLI_POOLING",
+        complete=completed(*POOLINGS, *ALONE),
     )
     token_vectors = flag(
         "One vector per token, special tokens included. For late-interaction models "

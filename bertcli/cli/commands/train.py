@@ -12,6 +12,7 @@ from bertcli.cli.commands.tasks import CutOptions
 from bertcli.cli.display.console import Console, follow_training
 from bertcli.cli.options.common import (
     DELIMITER,
+    DEVICES,
     ENCODING,
     ENCODING_ERRORS,
     FORMAT_OF_FILES,
@@ -39,6 +40,7 @@ from bertcli.cli.options.groups import (
     OUTPUT,
     OptionGroup,
     argument,
+    completed,
     decimal,
     flag,
     number,
@@ -93,6 +95,7 @@ class DeviceOptions(OptionGroup, panel=COMPUTE, of=TrainingOptions):
         "NAME",
         default="auto",
         envvar="BERTCLI_DEVICE",
+        complete=DEVICES,
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "Compute precision (autocast); weights stay float32. auto: float32.",
@@ -142,6 +145,7 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
     task = option(
         f"Kind of task: {', '.join(TASKS)} (default: by the fields).",
         "TASK",
+        complete=completed(*TASKS),
     )
     text_field = field_option("Name of the field text, words, question or anchor.")
     pair_field = field_option("Name of the field pair, context or positive.")

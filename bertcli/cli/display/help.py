@@ -77,6 +77,9 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
     for param in command.params:
         is_argument = param.param_type_name == "argument"
         panel = "Arguments" if is_argument else param.rich_help_panel or "Options"
+        if choices := getattr(param.type, "choices", ()):
+            param.metavar = param.metavar or "NAME"
+            param.help = f"{param.help} [{', '.join(choices)}]"
         if not everything:
             if not (is_argument or param.required or param.name in COMMON):
                 continue

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = {  # part of a report -> what the summary has of it; --json has all
-    "architecture": ("name", "library"),
+    "architecture": ("library",),
     "config": (
         "num_hidden_layers",
         "num_attention_heads",
@@ -40,6 +40,16 @@ SHOWN = {  # part of a report -> what the summary has of it; --json has all
     "tokenizer": ("file", "vocabulary_size", "lower_case", "limit", "special_tokens"),
     "sentence": ("modules", "pooling", "normalize", "max_length", "prompts"),
 }
+MANIFEST = (  # what is shown of a manifest, of which --json has all
+    "model",
+    "pooling",
+    "layers",
+    "normalize",
+    "max_length",
+    "precision",
+    "counts",
+    "versions",
+)
 LONGEST = 300  # characters of a value
 SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
 
@@ -78,11 +88,24 @@ def summary(
         ("path", f"{folder.path} ({folder.source})"),
         ("use", f"bertcli {command} -m {folder.name}"),
     ]
+    if isinstance(report, FolderReport):
+        config, structure = report.config, report.config.structure
+        positions = {
+            config.position_embedding_type: structure.absolute_positions,
+            "rotary": any(structure.rotary),
+            "disentangled": structure.disentangled,
+            "bucketed": structure.buckets,
+        }
+        kinds = " and ".join(name for name, is_used in positions.items() if is_used)
+        name = values["architecture"]["name"]
+        rows.append(("kind", f"{name}, {values['family']}, {kinds or 'no'} positions"))
     for part, names in SHOWN.items():
         held = values.get(part) or {}
         chosen = {name: held[name] for name in names if held.get(name) not in (None, [], (), {})}
         if chosen:
             rows.append((part, shortened(described(chosen), LONGEST)))
+    if command == "embed" and "sentence" in values and not values["sentence"]["pooling"]:
+        rows.append(("pooling", "not specified; embed uses mean"))
     screen.print(facts(rows))
     warnings(screen, report.warnings)
 
@@ -142,9 +165,11 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
         if len(rows) < len(report.arrays):
             screen.print(f"and {len(report.arrays) - len(rows)} more: --tensors shows all")
         if report.manifest is not None:
+            made = {**report.manifest}
+            for part in ("fingerprint", "options"):
+                made |= made[part] if isinstance(made.get(part), dict) else {}
             screen.print("manifest")
-            items = report.manifest.items()
-            screen.print(facts((name, shortened(described(value))) for name, value in items))
+            screen.print(facts((name, made[name]) for name in MANIFEST if name in made))
         warnings(screen, report.warnings)
         checks(screen, filter(None, [verified]))
 

@@ -350,7 +350,8 @@ def pieces_view(item: Embedded) -> Group:
         for at, (text, (start, stop), sequence, vector) in enumerate(islice(columns, MOST))
     ]
     more = not_drawn(len(vectors) - len(rows), f"more {pieces.name}")
-    return Group(rows_table(rows, shown(encoded)), *more, shape_of(*vectors.shape))
+    drawn = rows_table(rows, shown(encoded)) if rows else Text(shown(encoded), "bold")
+    return Group(drawn, *more, shape_of(*vectors.shape))
 
 
 def comparison_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:

@@ -20,6 +20,7 @@ from bertcli.cli.options.groups import (
     OUTPUT,
     OptionGroup,
     argument,
+    completed,
     flag,
     number,
     option,
@@ -39,6 +40,9 @@ def complete_model(incomplete: str) -> list[str]:
     """Return the models that are installed or in the cache."""
     return [name for name in known_models() if name.startswith(incomplete)]
 
+
+# To look which devices are here takes torch.
+DEVICES = completed("auto", "cpu", "cuda", "cuda:0", "cuda:all", "mps", "xpu")
 
 # Options that several groups have.
 SPECIAL_TOKENS = flag("Add [CLS] and [SEP].", default=True)
@@ -267,6 +271,7 @@ class ComputeOptions(OptionGroup, panel=COMPUTE, of=Compute):
         "cuda:all: several at once.",
         "NAME",
         envvar="BERTCLI_DEVICE",
+        complete=DEVICES,
     )
     dtype = option(
         "Compute precision. auto: float32. bfloat16: fastest on CPUs with AMX, nearly exact. int8: "
