@@ -23,37 +23,34 @@ import numpy as np
 import torch
 import transformers
 
-from bertcli.files.safetensors import write_arrays
 from bertcli.inference.torch_engine import devices
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import initialise
-from bertcli.training.instances import FORMAT, INDEX, SHARD, VERSION, Instances, row_type
 from bertcli.training.loop import Ranks, Training
 from bertcli.training.options import PretrainingJob, TrainingOptions
-from bertcli.training.pretraining import PretrainingObjective, config_of
+from bertcli.training.prepare import FORMAT, INDEX, ROWS, VERSION, row_type
+from bertcli.training.pretraining import Instances, PretrainingObjective, config_of
 
-LENGTH, PREDICTIONS, VOCABULARY, ROWS = 128, 20, 30522, 4096
+LENGTH, PREDICTIONS, VOCABULARY, COUNT = 128, 20, 30522, 4096
 WARM = 2  # steps before the clock starts
 
 
 def random_instances(folder: Path) -> Path:
     draw = np.random.default_rng(0)
-    rows = np.zeros(ROWS, row_type(LENGTH, PREDICTIONS))
+    rows = np.zeros(COUNT, row_type(LENGTH, PREDICTIONS))
     rows["lengths"] = LENGTH
     rows["lengths"][::10] = draw.integers(16, LENGTH, len(rows[::10]))
     kept = np.arange(LENGTH) < rows["lengths"][:, None]
-    rows["input_ids"] = draw.integers(1000, VOCABULARY, (ROWS, LENGTH)) * kept
+    rows["input_ids"] = draw.integers(1000, VOCABULARY, (COUNT, LENGTH)) * kept
     rows["token_type_ids"] = (np.arange(LENGTH) > 60) & kept
     rows["masked_lm_counts"] = np.maximum(rows["lengths"] * 15 // 100, 1).clip(max=PREDICTIONS)
     rows["masked_lm_positions"] = 1 + np.arange(PREDICTIONS) * 6
-    rows["masked_lm_ids"] = draw.integers(1000, VOCABULARY, (ROWS, PREDICTIONS))
-    rows["next_sentence_labels"] = draw.integers(0, 2, ROWS)
-    name = SHARD.format(number=0)
-    with (folder / name).open("wb") as file:
-        write_arrays(file, {name: rows[name] for name in rows.dtype.names or ()})
+    rows["masked_lm_ids"] = draw.integers(1000, VOCABULARY, (COUNT, PREDICTIONS))
+    rows["next_sentence_labels"] = draw.integers(0, 2, COUNT)
+    rows.tofile(folder / ROWS)
     sizes = {"max_length": LENGTH, "max_predictions": PREDICTIONS, "vocab_size": VOCABULARY}
     index = {"format": FORMAT, "version": VERSION, **sizes, "pad_token_id": 0}
-    index["shards"] = [{"file": name, "rows": ROWS, "sha256": ""}]
+    index |= {"extra_embeddings": {}, "extra_fields": {}, "statistics": {"instances": COUNT}}
     (folder / INDEX).write_text(json.dumps(index))
     return folder
 
@@ -92,10 +89,8 @@ class Theirs:
     def __init__(self, data, config, options, device):
         made = transformers.BertConfig(**config.to_dict())
         self.model = transformers.BertForPreTraining(made)
-        found = data.rows(range(min(len(data), ROWS)))
-        self.rows = [
-            {name: found[name][row] for name in found} for row in range(len(found["lengths"]))
-        ]
+        found = data.rows[:COUNT]
+        self.rows = [{name: row[name] for name in found.dtype.names} for row in found]
         self.options, self.device, self.seed = options, device, 0
 
     def run(self, steps: int) -> float:
@@ -174,9 +169,7 @@ def main() -> None:
         torch.set_num_threads(asked.threads)
     with tempfile.TemporaryDirectory() as folder:
         data = Instances(asked.data or random_instances(Path(folder)))
-        config = config_of(
-            PretrainingJob(data.folder, config=asked.config), data, data, on_gpu=False
-        )
+        config = config_of(PretrainingJob(data.folder, config=asked.config), data, data)
         options = TrainingOptions(steps=10**6, batch_size=asked.batch_size, dtype=asked.dtype)
         (device,) = devices(asked.device)
         sides = [side(data, config, options, device) for side in (Ours, Theirs)]

@@ -194,7 +194,8 @@ class LoadReport:
         heads = tuple(start for head, start in HEADS.items() if head not in self.heads)
         wrong = self.mismatched or self.misplaced
         if not wrong and all(name.startswith(heads) for name in self.missing):
-            return f"these weights can be loaded as {', '.join(self.classes)}"
+            classes = ", ".join(self.classes)
+            return f"choose a checkpoint with that head; this one can be loaded as {classes}"
         return "config.json and the weights belong to different models, or one is incomplete"
 
 

@@ -10,7 +10,6 @@ of torch.nn with their defaults.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import shutil
 from abc import ABC, abstractmethod
@@ -26,7 +25,7 @@ from bertcli.embedding.options import CONFIG, OURS, Sentence
 from bertcli.embedding.pooling import finish
 from bertcli.errors import ModelError
 from bertcli.files.safetensors import write_arrays
-from bertcli.files.typed_json import AGAIN, read_object
+from bertcli.files.typed_json import AGAIN, read_object, write_json
 
 MODULE = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
@@ -279,19 +278,19 @@ def write_sentence_parts(
         if isinstance(content, Dense):
             _write_dense(place, content)
         elif isinstance(content, dict):
-            _put(place / "config.json", content)
+            write_json(place / "config.json", content)
         else:
             for path in (content / "config.json", *find_weights(content).all):
                 if path.is_file():
                     shutil.copyfile(path, place / path.name)
-    _put(folder / "modules.json", modules)
+    write_json(folder / "modules.json", modules)
     limits = {"max_seq_length": parts.max_length, "do_lower_case": sentence.lower_case}
-    _put(folder / "sentence_bert_config.json", limits)
+    write_json(folder / "sentence_bert_config.json", limits)
     if (base / CONFIG).is_file():
         shutil.copyfile(base / CONFIG, folder / CONFIG)
     if layer and sentence.dim:  # of vectors, and not of what the layer makes of them
         config = read_object(folder / CONFIG)
-        _put(folder / CONFIG, {key: config[key] for key in config if key != "truncate_dim"})
+        write_json(folder / CONFIG, {key: config[key] for key in config if key != "truncate_dim"})
 
 
 def _write_dense(folder: Path, layer: Dense) -> None:
@@ -302,13 +301,9 @@ def _write_dense(folder: Path, layer: Dense) -> None:
         "bias": layer.bias is not None,
         "activation_function": IDENTITY,
     }
-    _put(folder / "config.json", config)
+    write_json(folder / "config.json", config)
     tensors = {"linear.weight": layer.weight}
     if layer.bias is not None:
         tensors["linear.bias"] = layer.bias
     with (folder / "model.safetensors").open("wb") as file:
         write_arrays(file, tensors)
-
-
-def _put(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", "utf-8")

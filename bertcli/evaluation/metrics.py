@@ -34,35 +34,30 @@ def label_numbers(names: Sequence[str], labels: set[str]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class ClassPredictions:
-    """Scores of k classes for n texts.
+    """One of k classes for n texts.
 
     F1 is that of scikit-learn's f1_score with zero_division 0, over all classes that occur in the
     truth or are predicted.
     """
 
     truth: np.ndarray  # [n] class numbers; k and above: classes that the model does not have
-    scores: np.ndarray  # [n, k] probabilities
-
-    @cached_property
-    def predicted(self) -> np.ndarray:
-        """The likeliest class of each text, [n]."""
-        classes: np.ndarray = self.scores.argmax(-1)
-        return classes
+    predicted: np.ndarray  # [n] class numbers
+    k: int
 
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return the metrics of some rows, or of all."""
         confusion = self.confusion(rows)
-        right, total = np.diag(confusion), confusion.sum()
-        accuracy = float(right.sum() / max(total, 1))
+        right, both = np.diag(confusion), confusion.sum(0) + confusion.sum(1)
+        accuracy = float(right.sum() / confusion.sum())
         return {
             "accuracy": accuracy,
-            "macro_f1": macro_f1(right, confusion.sum(1), confusion.sum(0)),
+            "macro_f1": float(share(2 * right, both)[both > 0].mean()),
             "micro_f1": accuracy,  # the same, where every text has one class
         }
 
     def confusion(self, rows: Rows = ALL) -> np.ndarray:
         """Return the counts of truths (rows) and predictions (columns), [classes, classes]."""
-        count = max(self.scores.shape[1], self.truth.max(initial=0) + 1)
+        count = max(self.k, self.truth.max(initial=0) + 1)
         cells = (self.truth * count + self.predicted)[rows]
         counts: np.ndarray = np.bincount(cells, minlength=count**2).reshape(count, count)
         return counts
@@ -103,12 +98,6 @@ class LabelPredictions:
             "macro_f1": float(share(2 * right, truths + counts).mean()),
             "micro_f1": float(2 * right.sum() / max(truths.sum() + counts.sum(), 1)),
         }
-
-
-def macro_f1(right: np.ndarray, truths: np.ndarray, predicted: np.ndarray) -> float:
-    """Return the mean F1 of the classes that occur or are predicted, from counts [k]."""
-    occurs = (truths + predicted) > 0
-    return float(share(2 * right, truths + predicted)[occurs].mean()) if occurs.any() else 0.0
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -198,37 +187,22 @@ class TagPredictions:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Entities right, true and predicted of each sentence and type, [n, 3, types]."""
-        both = [
-            ({*entities(true)}, {*entities(tags)})
-            for true, tags in zip(self.truth, self.predicted, strict=True)
-        ]
-        kinds = {kind for pair in both for entity in pair for kind, _, _ in entity}
-        number = {kind: place for place, kind in enumerate(sorted(kinds))}
-        counts = np.zeros((len(both), 3, len(number)), np.int64)
-        for row, (true, predicted) in enumerate(both):
-            for place, group in enumerate((true & predicted, true, predicted)):
-                for kind, _, _ in group:
-                    counts[row, place, number[kind]] += 1
-        return counts
-
-    @cached_property
-    def words(self) -> np.ndarray:
-        """Words right, and all words of each sentence, [n, 2]."""
-        pairs = zip(self.truth, self.predicted, strict=True)
-        same = [(sum(map(str.__eq__, true, tags)), len(true)) for true, tags in pairs]
-        return np.array(same, np.int64).reshape(-1, 2)
+        """Of each sentence: entities right, true and predicted; words right, and all; [n, 5]."""
+        rows = []
+        for true, tags in zip(self.truth, self.predicted, strict=True):
+            truths, predicted = {*entities(true)}, {*entities(tags)}
+            right, same = len(truths & predicted), sum(map(str.__eq__, true, tags))
+            rows.append((right, len(truths), len(predicted), same, len(true)))
+        return np.array(rows)
 
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return precision, recall and F1 of entities, and the accuracy of words."""
-        right, truths, predicted = self.counts[rows].sum(0)
-        words = self.words[rows].sum(0)
+        right, truths, predicted, same, words = self.counts[rows].sum(0).tolist()
         return {
-            "precision": float(right.sum() / max(predicted.sum(), 1)),
-            "recall": float(right.sum() / max(truths.sum(), 1)),
-            "f1": float(2 * right.sum() / max(truths.sum() + predicted.sum(), 1)),
-            "macro_f1": macro_f1(right, truths, predicted),
-            "accuracy": float(words[0] / max(words[1], 1)),
+            "precision": right / max(predicted, 1),
+            "recall": right / max(truths, 1),
+            "f1": 2 * right / max(truths + predicted, 1),
+            "accuracy": same / max(words, 1),
         }
 
 

@@ -1,11 +1,11 @@
-"""The predictions of a model for examples or queries, and the report of their metrics.
+"""The predictions of a model for examples or queries, and their metrics with intervals.
 
 Intervals are made by resampling the examples. Source: Efron, Bootstrap Methods, 1979.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -32,7 +32,7 @@ from bertcli.files.streams import open_bytes
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import Ran, Tell
 from bertcli.records.examples import CONTRAST, Example, Examples
-from bertcli.records.reader import Reader
+from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tasks.answer import Answerer
@@ -43,7 +43,6 @@ from bertcli.tasks.head import (
     HeadTask,
     Settings,
     is_pooled_head,
-    open_classifier,
 )
 from bertcli.tasks.tag import WordTagger
 from bertcli.tokenizing.columns import Encoded
@@ -55,9 +54,10 @@ from bertcli.vectors.search import DOCUMENT, QUERY, prompted
 
 @dataclass(frozen=True)
 class Judged:
-    """The predictions of a model, with further numbers for the report."""
+    """The predictions of a model for n examples, with further numbers for the report."""
 
     task: str
+    n: int
     predictions: Predictions
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -89,17 +89,17 @@ class Judge:
                 return self._labels(task, rows)
             case "tag":
                 tagger = WordTagger(self._head("BertForTokenClassification"))
-                _refuse_other_labels({tag for tags in truth for tag in tags}, tagger.labels)
+                _refuse_other_labels({tag for tags in truth for tag in tags}, tagger.head.labels)
                 results = self._predicted(tagger, tagger.judge, rows)
                 tags = [result.fields["tags"] for result in results]
-                return Judged(task, TagPredictions(truth, tags))
+                return Judged(task, len(rows), TagPredictions(truth, tags))
             case "answer":
                 texts = [answer.text for answer in truth]
                 head = self._head("BertForQuestionAnswering")
                 answering = Answerer(head, no_answer="" in texts)
                 results = self._predicted(answering, answering.judge, rows)
                 answers = [str(result.fields["answer"]) for result in results]
-                return Judged(task, answer_predictions(texts, answers))
+                return Judged(task, len(rows), answer_predictions(texts, answers))
         if examples.form == CONTRAST:
             raise ModelError(
                 "anchors and positives have no score to compare with",
@@ -107,26 +107,32 @@ class Judge:
             )
         if task == "regress" and _scores_one(self.folder):
             scores, _ = self._class_scores(rows)
-            return Judged(task, ScorePredictions(np.array(truth, np.float64), scores[:, 0]))
-        for example in rows:
-            if example.record.pair is None:
+            predicted = scores[:, 0]
+        else:
+            task, predicted = "embed", self._cosines(rows)
+        predictions = ScorePredictions(np.array(truth, np.float64), predicted)
+        return Judged(task, len(rows), predictions)
+
+    def _cosines(self, examples: Sequence[Example]) -> np.ndarray:
+        """Return the cosine of each pair, [n]."""
+        records = [example.record for example in examples]
+        for record in records:
+            if record.pair is None:
                 raise ModelError(
-                    f"{example.record.where}: an embedding model scores pairs, and this is a text",
+                    f"{record.where}: an embedding model scores pairs, and this is a text",
                     "give pairs, or a model with a head of one score",
                 )
-        records = [example.record for example in rows]
         sides = [record._replace(pair=None) for record in records]
         sides += [record._replace(text=record.pair or "", pair=None) for record in records]
         left, right = np.split(unit(self.vectors(sides)), 2)
-        cosines = (left * right).sum(1)
-        return Judged("embed", ScorePredictions(np.array(truth, np.float64), cosines))
+        cosines: np.ndarray = (left * right).sum(1)
+        return cosines
 
     def _class_scores(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[str]]:
         """Return the scores of all labels of each text, [n, k], and the labels."""
-        classifier = open_classifier(self.folder, self.settings, self.tell)
-        task = Classifier(classifier)
+        task = Classifier(self._head(CLASSIFIER))
         scores = self._predicted(task, task.scores, examples)
-        return np.stack(scores), classifier.labels
+        return np.stack(scores), task.head.labels
 
     def _labels(self, task: str, examples: Sequence[Example]) -> Judged:
         scores, names = self._class_scores(examples)
@@ -140,12 +146,12 @@ class Judge:
         numbers |= {label: len(names) + place for place, label in enumerate(lacking)}
         if task == "classify":
             classes = np.array([numbers[label] for (label,) in targets])
-            predictions = ClassPredictions(classes, scores)
-            return Judged(task, predictions, predictions.details([*names, *lacking]))
+            predictions = ClassPredictions(classes, scores.argmax(-1), len(names))
+            return Judged(task, len(scores), predictions, predictions.details([*names, *lacking]))
         truth = np.array([[label in target for label in numbers] for target in targets])
         predicted = np.zeros_like(truth)
         predicted[:, : len(names)] = scores >= LIKELY
-        return Judged(task, LabelPredictions(truth, predicted))
+        return Judged(task, len(scores), LabelPredictions(truth, predicted))
 
     def vectors(self, records: Sequence[Record], prompts: Sequence[str] = ()) -> np.ndarray:
         """Return the vectors of texts, [n, D].
@@ -179,7 +185,7 @@ class Judge:
         """Return the prediction for each example, computed window by window."""
         self.max_length = task.layout.max_length
         records = [example.record for example in examples]
-        parts = task.encoded(Reader(Source()), self.tally, [records])
+        parts = task.encoded(GivenTexts(records, Source(sentences=True)), self.tally)
         return [*chain.from_iterable(map(predict, parts))]
 
 
@@ -220,22 +226,9 @@ def search_scores(
     dcg, best = (
         sum(gain / log2(rank) for rank, gain in enumerate(ranked, 2)) for ranked in (reached, ideal)
     )
-    recall = sum(document in gains for document in documents[:DEEP]) / max(len(gains), 1)
+    recall = sum(document in gains for document in documents) / len(gains)
     first = next((rank for rank, gain in enumerate(reached, 1) if gain > 0), inf)
-    return dcg / best if best else 0.0, recall, 1 / first
-
-
-def nearest(
-    queries: np.ndarray, corpus: np.ndarray, ids: tuple[Sequence[str], Sequence[str]]
-) -> Iterator[list[str]]:
-    """Yield the ids of the documents nearest to each query by cosine, without the query itself."""
-    query_ids, document_ids = ids
-    search = Nearest(queries, DEEP + 1)
-    for start in range(0, len(corpus), BLOCK):
-        search.add(corpus[start : start + BLOCK])
-    for query, best in zip(query_ids, search.matches(), strict=True):
-        named = [document_ids[match.row] for match in best]
-        yield [document for document in named if document != query][:DEEP]
+    return dcg / best, recall, 1 / first
 
 
 def read_documents(reader: Reader) -> dict[str, Record]:
@@ -287,78 +280,48 @@ def read_qrels(path: str) -> dict[str, dict[str, float]]:
     return relevant
 
 
-@dataclass(frozen=True)
-class SearchTest:
-    """Queries that have relevant documents, and all documents."""
+def judged_search(judge: Judge, queries: Reader, corpus: Reader, qrels: str) -> Judged:
+    """Return what a model finds of a corpus for the queries that have relevant documents.
 
-    queries: Mapping[str, Record]
-    corpus: Mapping[str, Record]
-    relevant: Mapping[str, Mapping[str, float]]
-
-    @classmethod
-    def read(cls, queries: Reader, corpus: Reader, qrels: str) -> SearchTest:
-        """Read the three files. InputError when the judgements are of other texts."""
-        relevant, asked, texts = read_qrels(qrels), read_documents(queries), read_documents(corpus)
-        judged = {key: record for key, record in asked.items() if key in relevant}
-        if not judged:
-            raise InputError(f"{qrels}: none of its queries is in the file of queries")
-        if unknown := {text for query in judged for text in relevant[query]} - texts.keys():
-            raise InputError(
-                f"{qrels}: document {min(unknown)!r} is not in the corpus",
-                f"{len(unknown):,} of the relevant documents are missing",
-            )
-        return cls(judged, texts, relevant)
-
-    def judge(self, judge: Judge) -> Judged:
-        """Return what a model finds."""
-        queries = judge.vectors([*self.queries.values()], QUERY)
-        corpus = judge.vectors([*self.corpus.values()], DOCUMENT)
-        ids = [*self.queries], [*self.corpus]
-        relevant = [self.relevant[query] for query in ids[0]]
-        values = np.array([*map(search_scores, nearest(queries, corpus, ids), relevant)])
-        names = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}")
-        return Judged("retrieval", MeanPredictions(names, values))
+    InputError when the judgements are of other texts.
+    """
+    relevant, asked, texts = read_qrels(qrels), read_documents(queries), read_documents(corpus)
+    asked = {key: record for key, record in asked.items() if key in relevant}
+    if not asked:
+        raise InputError(f"{qrels}: none of its queries is in the file of queries")
+    if unknown := {text for query in asked for text in relevant[query]} - texts.keys():
+        raise InputError(
+            f"{qrels}: document {min(unknown)!r} is not in the corpus",
+            f"{len(unknown):,} of the relevant documents are missing",
+        )
+    search = Nearest(judge.vectors([*asked.values()], QUERY), DEEP + 1)
+    vectors, ids = judge.vectors([*texts.values()], DOCUMENT), [*texts]
+    for start in range(0, len(vectors), BLOCK):
+        search.add(vectors[start : start + BLOCK])
+    values = []
+    for query, matches in zip(asked, search.matches(), strict=True):
+        documents = [ids[match.row] for match in matches if ids[match.row] != query]
+        values.append(search_scores(documents[:DEEP], relevant[query]))
+    names = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}")
+    return Judged("retrieval", len(asked), MeanPredictions(names, np.array(values)))
 
 
 # --- the report ---
 
 DRAWS, WORK = 1000, 20_000_000  # samples, and examples in all of them at most
 LEAST = 200  # samples all the same
-SHARE = 0.95
+EDGES = (0.025, 0.975)
 
 
-def samples(count: int) -> Iterator[np.ndarray]:
-    """Yield the rows of each sample, drawn with replacement, [count]."""
+def report(judged: Judged) -> dict[str, Any]:
+    """Return the metrics of examples, with 95 % intervals, from samples of them."""
+    metrics, count = judged.predictions.metrics, judged.n
     draw = np.random.default_rng(0)
-    for _ in range(max(LEAST, min(DRAWS, WORK // max(count, 1)))):
-        yield draw.integers(0, count, count)
-
-
-def intervals(drawn: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Return the 95 % interval of each metric, from those of samples."""
-    edge = (1 - SHARE) / 2
-    edges = edge, 1 - edge
-    values = {name: [metrics[name] for metrics in drawn] for name in drawn[0]}
-    return {name: np.quantile(numbers, edges).tolist() for name, numbers in values.items()}
-
-
-def report(judged: Judged, n: int, other: Judged | None = None) -> dict[str, Any]:
-    """Return the metrics of n examples; of two models also the other's, and how much better."""
-    ours = judged.predictions.metrics
-    fields = {
-        "task": judged.task,
-        "n": n,
-        **ours(),
-        "intervals": intervals([ours(rows) for rows in samples(n)]),
-        **judged.details,
+    draws = max(LEAST, min(DRAWS, WORK // count))
+    samples = [metrics(draw.integers(0, count, count)) for _ in range(draws)]
+    intervals = {
+        name: np.quantile([sample[name] for sample in samples], EDGES).tolist()
+        for name in samples[0]
     }
-    if other is not None:
-        theirs = other.predictions.metrics
-        drawn = [_minus(theirs(rows), ours(rows)) for rows in samples(n)]
-        differences = _minus(theirs(), ours())
-        fields["compare"] = {**theirs(), "differences": differences, "intervals": intervals(drawn)}
-    return fields
-
-
-def _minus(left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:
-    return {name: left[name] - right[name] for name in left}
+    fields = {"task": judged.task, "n": count, **metrics(), "intervals": intervals}
+    return fields | dict(judged.details)

@@ -126,7 +126,7 @@ def unwritable(
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: str | Path) -> Iterator[None]:
     """Turn what the system refuses into an OutputError about this output of a resumable run."""
     try:
         yield

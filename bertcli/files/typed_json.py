@@ -97,6 +97,11 @@ def strict(value: Any) -> Any:
     return value
 
 
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON for people, in ASCII."""
+    path.write_bytes(json.dumps(value, indent=2).encode() + b"\n")
+
+
 def read_bytes(
     path: Path, error: type[BertcliError] = ModelError, hint: str = HINT
 ) -> bytes | None:

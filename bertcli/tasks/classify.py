@@ -11,10 +11,10 @@ best[0].fields["score"]
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import nsmallest
 from itertools import chain
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,14 +23,12 @@ from bertcli.embedding.options import CONFIG
 from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
 from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.files.typed_json import JsonObject, read_object
-from bertcli.inference.progress import Tell
 from bertcli.inference.runtime import refuse_extra, refuse_pairs
-from bertcli.models.config import BertConfig
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record, carried
 from bertcli.records.source import Source
 from bertcli.records.windows import windows
-from bertcli.tasks.head import FIRST, HeadTask
+from bertcli.tasks.head import FIRST, Head, HeadTask
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.run import TokenCounts
@@ -51,12 +49,11 @@ class Classifier(HeadTask):
     threshold: float | None = None
     all_scores: bool = False
     logits: bool = False
-    function: str = field(init=False)  # softmax, sigmoid or none
 
-    def __post_init__(self) -> None:
-        head = self.head
-        chosen = activation(head.runtime.spec.folder, head.runtime.config, head.tell)
-        object.__setattr__(self, "function", "none" if self.logits else chosen)
+    @cached_property
+    def function(self) -> str:
+        """What makes scores of logits: softmax, sigmoid or none."""
+        return "none" if self.logits else activation(self.head)
 
     @property
     def several(self) -> bool:
@@ -109,8 +106,9 @@ class Classifier(HeadTask):
         return likely[: self.top_k]
 
 
-def activation(folder: Path, config: BertConfig, tell: Tell) -> str:
+def activation(head: Head) -> str:
     """Return what makes scores of logits: softmax, sigmoid or none."""
+    folder, config = head.runtime.spec.folder, head.runtime.config
     key = "activation_fn"  # in any of the places where cross-encoders ever kept it
     config_file = JsonObject(config.other, str(folder / "config.json"))
     inner = config_file.object("sentence_transformers")
@@ -120,7 +118,9 @@ def activation(folder: Path, config: BertConfig, tell: Tell) -> str:
         functions = {"Sigmoid": "sigmoid", "Identity": "none"}
         if (kind := named.rpartition(".")[2]) in functions:
             return functions[kind]
-        tell.warn(f"the activation {named} named in the model's folder is unknown; sigmoid is used")
+        head.tell.warn(
+            f"the activation {named} named in the model's folder is unknown; sigmoid is used"
+        )
         return "sigmoid"
     if config.problem_type == "regression":
         return "none"
@@ -155,7 +155,6 @@ class Reranker(Classifier):
             )
         pair = head.tokenizer.encode_records([Record(self.query, "a", line=1)], head.layout())
         refuse_pairs(pair, head.runtime.config)
-        super().__post_init__()
 
     @property
     def blank(self) -> dict[str, Any]:
@@ -238,9 +237,7 @@ class Chooser(HeadTask):
         """The field of the choices."""
         return frozenset({self.field})
 
-    def encoded(
-        self, reader: Reader, tally: TokenCounts, blocks: Iterable[Sequence[Record]] | None = None
-    ) -> Iterator[Sequence[Encoded]]:
+    def encoded(self, reader: Reader, tally: TokenCounts) -> Iterator[Sequence[Encoded]]:
         """Yield prompts, each with each of its choices, as tokens."""
         layout, tokenizer, first = self.layout, self.head.tokenizer, 0
         for records in windows(reader.blocks(), min(FIRST, self.head.settings.window)):

@@ -9,7 +9,6 @@ those of the model is measured on a sample that ships here, and written into `ma
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,16 +22,14 @@ from bertcli.checkpoints.weights import Weights, read_weights
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_modules import (
-    EPSILON,
     Dense,
     UnitLength,
     VectorModule,
-    VectorNorm,
 )
 from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.files.atomic import whole_folder
 from bertcli.files.paths import sha256
-from bertcli.files.typed_json import read_objects
+from bertcli.files.typed_json import read_objects, write_json
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
 from bertcli.inference.cpu_engine import RowLayout
@@ -88,17 +85,6 @@ def pooled(net: OpenvinoNetwork, batch: Batch, x: Node, mode: str) -> Node:
             return net("ReduceMax", net("Select", real, x, -np.inf), [1])
         case "mean":
             return means(net, batch, x)
-        case "mean_sqrt_len":
-            counts = net.float32(net("Unsqueeze", batch.lengths, [1]))
-            return net("Divide", batch.total(x), net("Sqrt", counts))
-        case "weightedmean":
-            places = net.float32(net("Add", batch.row, 1))
-            places = net("Unsqueeze", places, [0, 2])
-            return net("Divide", batch.total(net("Multiply", x, places)), batch.total(places))
-        case "lasttoken":
-            last = net("Subtract", net("Add", batch.read, batch.lengths), 1)
-            width = x.get_partial_shape()[2].get_length()
-            return net("Gather", net("Reshape", x, [-1, width]), last, 0)
     raise UsageError(f"a model with pooling {mode} cannot be exported")
 
 
@@ -107,18 +93,10 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
     match module:
         case UnitLength():
             return net("NormalizeL2", x, [-1], eps=1e-12, eps_mode="max")
-        case VectorNorm():
-            x = net("MVN", x, [-1], eps=EPSILON)
-            return net("Add", net("Multiply", x, module.weight), module.bias)
-        case Dense():
-
-            def product(weight: np.ndarray) -> Node:
-                return net("MatMul", x, weight)
-
-            y = product(module.weight)
+        case Dense(residual=None):
+            y = net("MatMul", x, module.weight)
             y = y if module.bias is None else net("Add", y, module.bias)
-            y = activated(net, y, ACTIVATIONS[module.activation])
-            return y if module.residual is None else net("Add", y, product(module.residual))
+            return activated(net, y, ACTIVATIONS[module.activation])
     raise ModelError(f"the module {module.kind} cannot be exported")
 
 
@@ -218,8 +196,7 @@ def export(
             "accuracy": accuracy,
             "sha256": {file.relative_to(folder).as_posix(): sha256(file) for file in files},
         }
-        text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-        (folder / "manifest.json").write_text(text, "utf-8")
+        write_json(folder / "manifest.json", manifest)
     return manifest
 
 
@@ -248,7 +225,7 @@ def _copy(source: Path, folder: Path) -> None:
             {**module, "path": "" if source / module["path"] == inner else module["path"]}
             for module in read_objects(path)
         ]
-        target.write_text(json.dumps(modules, indent=2), "utf-8")
+        write_json(target, modules)
 
 
 def rounded(weights: Weights) -> Weights:

@@ -47,7 +47,25 @@ class MaskFiller(HeadTask):
     @property
     def finish(self) -> Finish:
         """What is kept of the states of a text: the best words at its masks."""
-        return BestWords(self.top_k, self.ids)
+        return self._best_words
+
+    def _best_words(self, model: Any, states: Any, lengths: Sequence[int]) -> Sequence[Any]:
+        """Return the best words at each mask, [masks, k, 2] per text: scores and ids."""
+        parts = [states[at : at + ROWS] for at in range(0, len(states), ROWS)]
+        best = [self._best(model.packed_logits(part)) for part in parts]
+        return split(library_of(states).concat(best), lengths)
+
+    def _best(self, logits: Any) -> Any:
+        library = library_of(logits)
+        logits = library.asarray(logits, dtype=library.float32)
+        with np.errstate(invalid="ignore"):  # infinite ones are refused with the text they are of
+            peak = library.amax(logits, -1)[:, None]
+            total = library.exp(logits - peak).sum(-1)[:, None]
+            ranked = logits[:, list(self.ids)] if self.ids else logits
+            values, places = top(ranked, min(self.top_k, ranked.shape[-1]))
+            scores = library.exp(values - peak) / total
+        # an id, or a place among the targets: less than 2 ** 24, so exact in float32
+        return library.stack([scores, library.asarray(places, dtype=library.float32)], -1)
 
     def ask(self, item: Encoded) -> Encoded:
         """Return a text. InputError for one without a mask."""
@@ -103,35 +121,6 @@ def target_id(target: str, tokenizer: Tokenizer, tell: Tell) -> int:
             f"--targets: {target!r} is not one token; its first, {pieces.tokens[0]!r}, is scored"
         )
     return pieces.ids[0]
-
-
-@dataclass(frozen=True)
-class BestWords:
-    """Finish with the best words at each mask, [masks, k, 2] per text: scores and words.
-
-    A word is its place in ``ids``, the only ones that are ranked, or its id where there are none.
-    """
-
-    top_k: int
-    ids: tuple[int, ...] = ()
-
-    def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> Sequence[Any]:
-        """Score the vocabulary at masked states [T, hidden]."""
-        parts = [states[at : at + ROWS] for at in range(0, len(states), ROWS)]
-        best = [self._best(model.packed_logits(part)) for part in parts]
-        return split(library_of(states).concat(best), lengths)
-
-    def _best(self, logits: Any) -> Any:
-        library = library_of(logits)
-        logits = library.asarray(logits, dtype=library.float32)
-        with np.errstate(invalid="ignore"):  # infinite ones are refused with the text they are of
-            peak = library.amax(logits, -1)[:, None]
-            total = library.exp(logits - peak).sum(-1)[:, None]
-            ranked = logits[:, list(self.ids)] if self.ids else logits
-            values, places = top(ranked, min(self.top_k, ranked.shape[-1]))
-            scores = library.exp(values - peak) / total
-        wide = {"dtype": library.float64, "device": "cpu"}  # for large ids
-        return library.stack([library.asarray(column, **wide) for column in (scores, places)], -1)
 
 
 def top(scores: Any, count: int) -> tuple[Any, Any]:

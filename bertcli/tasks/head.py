@@ -11,7 +11,8 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -58,7 +59,7 @@ class HeadKind(NamedTuple):
     command: str
     extra: bool = False  # whether its texts may have ids of extra embeddings
     whole: bool = False  # whether it judges a text by its first token
-    alike: bool = False  # layers have the same names in all of these: the config tells them apart
+    alike: bool = False  # the config tells these apart: most have layers of the same names
 
 
 TASKS: Mapping[str, HeadKind] = {
@@ -66,7 +67,7 @@ TASKS: Mapping[str, HeadKind] = {
     "BertForNextSentencePrediction": HeadKind("next-sentence", True, True),
     "BertForSequenceClassification": HeadKind("classify", True, True, True),
     "BertForTokenClassification": HeadKind("tag", True, alike=True),
-    "BertForQuestionAnswering": HeadKind("answer"),
+    "BertForQuestionAnswering": HeadKind("answer", alike=True),
     "BertForMultipleChoice": HeadKind("choose", whole=True, alike=True),
 }
 COMMANDS = {task.command: kind for kind, task in TASKS.items()}
@@ -83,12 +84,13 @@ class Settings(Compute):
 
 
 @dataclass(frozen=True)
-class OpenModel:
-    """What texts can be streamed through."""
+class Head:
+    """A model with a head that is open: what texts can be streamed through."""
 
     runtime: Runtime
     settings: Settings
     tell: Tell
+    prompt: str = ""  # of a cross-encoder, before each text, or the first of a pair
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -100,7 +102,7 @@ class OpenModel:
         """The ids of words that the model needs."""
         return ExtraColumns.of(self.runtime.config)
 
-    @property
+    @cached_property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
         names = self.runtime.config.id2label
@@ -110,13 +112,6 @@ class OpenModel:
     def label_count(self) -> int:
         """The number of labels."""
         return self.runtime.config.num_labels
-
-
-@dataclass(frozen=True)
-class Head(OpenModel):
-    """A model with a head that is open."""
-
-    prompt: str = ""  # of a cross-encoder, before each text, or the first of a pair
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they are tokenized."""
@@ -135,6 +130,10 @@ class Head(OpenModel):
         Raises ModelError for a folder that is not a whole BERT with this head, UsageError for a
         choice that this model or this machine cannot follow.
         """
+        if kind == CLASSIFIER and is_pooled_head(place.path):
+            options = {name: value for name, value in vars(settings).items() if name != "stride"}
+            embedder = Embedder.open(place, EmbedOptions(**options), tell)
+            return PooledHead(embedder.runtime, settings, tell, embedder=embedder)
         folder = bert_folder(place.path)
         refuse_other_class(folder, kind)
         spec = ModelSpec(
@@ -144,14 +143,10 @@ class Head(OpenModel):
             parse_special=settings.parse_special,
             extra=TASKS[kind].extra,
         )
-        try:
-            tokenizer = open_tokenizer(spec, tell)
-            spec = replace(spec, reading=reading(spec, tokenizer))
-            prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
-            return cls(open_runtime(spec, tokenizer, tell), settings, tell, prompt)
-        except ModelError:
-            refuse_without_head(folder, kind)  # has more to say of it
-            raise
+        tokenizer = open_tokenizer(spec, tell)
+        spec = replace(spec, reading=reading(spec, tokenizer))
+        prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
+        return cls(open_runtime(spec, tokenizer, tell), settings, tell, prompt)
 
     @property
     def max_length(self) -> int:
@@ -191,21 +186,14 @@ class Head(OpenModel):
 
 
 @dataclass(frozen=True)
-class PooledHead(OpenModel):
+class PooledHead(Head):
     """A sentence model whose vectors are logits, in the place of a `Head` that classifies.
 
     Its folder is that of a sentence-transformers model that ends in a Dense layer, with the labels
     in config.json.
     """
 
-    embedder: Embedder
-
-    @classmethod
-    def open(cls, folder: ModelFolder, settings: Settings, tell: Tell) -> PooledHead:
-        """Load the model; ModelError when it is incomplete."""
-        options = {name: value for name, value in vars(settings).items() if name != "stride"}
-        embedder = Embedder.open(folder, EmbedOptions(**options), tell)
-        return cls(embedder.runtime, settings, tell, embedder)
+    embedder: Embedder = field(kw_only=True)
 
     @property
     def label_count(self) -> int:
@@ -217,7 +205,7 @@ class PooledHead(OpenModel):
         """The number of tokens, special ones included, that a text is truncated to."""
         return self.embedder.max_length
 
-    def layout(self) -> Layout:
+    def layout(self, *columns: str) -> Layout:
         """Return how texts become tokens."""
         return self.embedder.layout
 
@@ -234,13 +222,6 @@ class PooledHead(OpenModel):
             elif part.warning:
                 self.tell.warn(part.warning)
         return logits
-
-
-def open_classifier(folder: ModelFolder, settings: Settings, tell: Tell) -> Head | PooledHead:
-    """Load a model that classifies texts, by their first token or by their pooled vector."""
-    if is_pooled_head(folder.path):
-        return PooledHead.open(folder, settings, tell)
-    return Head.open(folder, CLASSIFIER, settings, tell)
 
 
 def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
@@ -275,7 +256,7 @@ class HeadTask(ABC):
     so on), `load` those of the model (device, dtype, max_length and so on).
     """
 
-    head: Any  # Head, or PooledHead in the place of one that classifies
+    head: Head
 
     kind: ClassVar[str] = CLASSIFIER  # the class of its head
     masks: ClassVar[bool] = False
@@ -290,14 +271,7 @@ class HeadTask(ABC):
         settings, tell = options_from(Settings, options), InLog(LOG)
         files = files_for(settings.dtype)
         folder = find_model(os.fspath(name), files=files, revision=revision, offline=offline)
-        return cls(cls.open_head(folder, settings, tell))
-
-    @classmethod
-    def open_head(cls, folder: ModelFolder, settings: Settings, tell: Tell) -> Head | PooledHead:
-        """Load the model in a folder."""
-        if cls.kind == CLASSIFIER:
-            return open_classifier(folder, settings, tell)
-        return Head.open(folder, cls.kind, settings, tell)
+        return cls(Head.open(folder, cls.kind, settings, tell))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.head.runtime.spec.folder)!r})"
@@ -327,13 +301,11 @@ class HeadTask(ABC):
     @property
     def layout(self) -> Layout:
         """How texts become tokens."""
-        layout: Layout = self.head.layout()
-        return layout
+        return self.head.layout()
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they are tokenized."""
-        prepared: Sequence[Record] = self.head.prepare(records)
-        return prepared
+        return self.head.prepare(records)
 
     def ask(self, item: Encoded) -> Encoded:
         """Return what is judged of an item. InputError for one that is skipped."""
@@ -349,10 +321,8 @@ class HeadTask(ABC):
             results.append(Result(items[0].record, items[0].sample, fields, cut))
         return results
 
-    def encoded(
-        self, reader: Reader, tally: TokenCounts, blocks: Iterable[Sequence[Record]] | None = None
-    ) -> Iterator[Sequence[Encoded]]:
-        """Yield the records of a reader, or of ``blocks``, as tokens to judge, in windows."""
+    def encoded(self, reader: Reader, tally: TokenCounts) -> Iterator[Sequence[Encoded]]:
+        """Yield the records of a reader as tokens to judge, in windows."""
         head = self.head
         run = TokenizeRun(
             reader,
@@ -360,7 +330,6 @@ class HeadTask(ABC):
             self.layout,
             head.settings.window,
             prepare=self.prepare,
-            blocks=blocks,
             tally=tally,
         )
         for part in growing(run):
@@ -384,13 +353,13 @@ class Stream:
     def __iter__(self) -> Iterator[list[Result]]:
         """Yield the results of windows of records, in input order."""
         for part in self.task.encoded(self.reader, self.tally):
-            if results := self.task.judge(part):
-                yield [*map(self._carrying, results)] if self.consumed else results
+            if results := [*map(self._carrying, self.task.judge(part))]:
+                yield results
 
     def _carrying(self, result: Result) -> Result:
         """Return a result whose record has only the fields that are carried."""
-        fields = (result.record.extra or {}).items()
-        others = {name: value for name, value in fields if name not in self.consumed}
+        extra = result.record.extra or {}
+        others = {name: extra[name] for name in extra if name not in self.consumed}
         return result._replace(record=result.record._replace(extra=others or None))
 
 
@@ -421,23 +390,6 @@ def refuse_other_class(folder: Path, kind: str) -> None:
         raise ModelError(
             f"{folder}: config.json says {theirs}, and {ours} is needed",
             f"bertcli {TASKS[named].command} is for this model; give another --model",
-        )
-
-
-def refuse_without_head(folder: Path, kind: str) -> None:
-    """Raise a ModelError where nothing but the head is missing, with the heads that there are.
-
-    What else may be wrong with a checkpoint is said when it is loaded.
-    """
-    from bertcli.checkpoints.weights import report_on
-
-    report = report_on(folder, kind)
-    head = [name for name in report.missing if not name.startswith("bert.") or "pooler" in name]
-    if head and len(head) == len(report.missing) and not report.mismatched:
-        raise ModelError(
-            f"{folder}: {'; '.join(report.faults())}",
-            "give --model a checkpoint with that head; this one can be loaded as "
-            f"{' or '.join(report.classes)}",
         )
 
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import groupby
-from math import inf
+from itertools import accumulate, groupby
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -61,7 +59,7 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
     its pair are left out: their spans would count in another text.
     """
     text, starts = joined(item.record.text)
-    unknown = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
+    unseen = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
     marked = getattr(tokenizer.core.model, "continuing_subword_prefix", None)
     columns = ("tokens", "input_ids", "offset_mapping", "word_ids", "sequence_ids")
     for at, (token, index, (start, end), word, sequence) in enumerate(
@@ -71,7 +69,7 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
             continue
         if starts is not None and word is not None:
             start, end = start + starts[word], end + starts[word]
-        if index == unknown:
+        if index == unseen:
             yield Piece(text[start:end], scores[at], start, end, at)
             continue
         token = tokenizer.core.id_to_token(index) or token  # a mask's has the blank before it
@@ -86,32 +84,24 @@ def joined(text: str | list[str]) -> tuple[str, list[int] | None]:
     """Return a text, and where its words begin when it comes in words."""
     if isinstance(text, str):
         return text, None
-    starts, at = [], 0
-    for word in text:
-        starts.append(at)
-        at += len(word) + 1
-    return " ".join(text), starts
+    return " ".join(text), [*accumulate((len(word) + 1 for word in text), initial=0)]
 
 
-def grouped(
-    pieces: Iterable[Piece], begins: Callable[[Piece, Piece], bool]
-) -> Iterator[list[Piece]]:
+def grouped(pieces: Iterable[Piece], begins: Callable[[Piece, Piece], bool]) -> list[list[Piece]]:
     """Gather neighbours up to a piece that ``begins`` another group, given the one before it."""
-    group: list[Piece] = []
+    groups: list[list[Piece]] = []
     for piece in pieces:
-        if group and begins(group[-1], piece):
-            yield group
-            group = []
-        group.append(piece)
-    if group:
-        yield group
+        if not groups or begins(groups[-1][-1], piece):
+            groups.append([])
+        groups[-1].append(piece)
+    return groups
 
 
 def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Keep of the entities that windows share the longest one, of equal ones the most certain."""
     chosen: list[dict[str, Any]] = []
     for entity in sorted(entities, key=lambda entity: entity["start"]):
-        if chosen and chosen[-1]["start"] <= entity["start"] < chosen[-1]["end"]:
+        if chosen and entity["start"] < chosen[-1]["end"]:
             pair = chosen[-1], entity
             chosen[-1] = max(pair, key=lambda e: (e["end"] - e["start"], e["score"]))
         else:
@@ -138,16 +128,10 @@ class Tagger(HeadTask):
                 "tokens that windows share would appear twice; use --aggregation simple",
             )
 
-    @cached_property
-    def labels(self) -> list[str]:
-        """The names of the labels, in the order of the logits."""
-        labels: list[str] = self.head.labels
-        return labels
-
     @property
     def blank(self) -> dict[str, Any]:
         """A result as an example: an entity of nothing."""
-        piece = Piece("", np.zeros(len(self.labels)), 0, 0)
+        piece = Piece("", np.zeros(len(self.head.labels)), 0, 0)
         entity = self._token(piece) if self.aggregation == "none" else self._entity([piece])
         return {"entities": [entity]}
 
@@ -159,7 +143,7 @@ class Tagger(HeadTask):
     @property
     def layout(self) -> Layout:
         """How texts become tokens."""
-        layout: Layout = self.head.layout(*COLUMNS)
+        layout = self.head.layout(*COLUMNS)
         stride = self.head.settings.stride
         return layout if stride is None else replace(layout, overflowing=True, stride=stride)
 
@@ -185,7 +169,7 @@ class Tagger(HeadTask):
 
     def _token(self, piece: Piece) -> dict[str, Any]:
         return {
-            "entity": self.labels[piece.best],
+            "entity": self.head.labels[piece.best],
             "score": piece.score,
             "index": piece.index,
             "word": piece.word,
@@ -211,12 +195,12 @@ class Tagger(HeadTask):
         return begins or kind != self._tag(last)[1]
 
     def _tag(self, piece: Piece) -> tuple[bool, str]:
-        label = self.labels[piece.best]
+        label = self.head.labels[piece.best]
         return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
 
     def _entity(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         return {
-            "entity_group": self.labels[pieces[0].best].split("-", 1)[-1],
+            "entity_group": self.head.labels[pieces[0].best].split("-", 1)[-1],
             "score": float(np.mean([piece.score for piece in pieces])),
             "word": self._text([piece.word for piece in pieces]),
             "start": pieces[0].start,
@@ -242,7 +226,7 @@ class WordTagger(Tagger):
         tags = ["O"] * len(items[0].record.text)
         for logits, words in zip(outputs, own_words(items), strict=True):
             for word, place in words.items():
-                tags[word] = self.labels[int(logits[place].argmax())]
+                tags[word] = self.head.labels[int(logits[place].argmax())]
         return {"tags": tags}
 
 
@@ -254,24 +238,14 @@ def word_windows(layout: Layout) -> Layout:
 def own_words(items: Sequence[Encoded]) -> Iterator[dict[int, int]]:
     """Yield the words of each window, and the places of their first tokens; each word once.
 
-    A word belongs to the window that has most tokens around its first token.
+    A word belongs to the first window that it is in: there is its first token.
     """
-    for _, sentence in groupby(items, key=lambda item: item.sample):
-        windows = list(sentence)
-        best: dict[int, tuple[float, int, int]] = {}  # tokens around it, the window, the place
-        for number, item in enumerate(windows):
-            seen: set[int] = set()
+    for _, windows in groupby(items, key=lambda item: item.sample):
+        seen: set[int] = set()
+        for item in windows:
+            words: dict[int, int] = {}
             for place, word in enumerate(item.columns["word_ids"]):
-                if word is None or word in seen:
-                    continue
-                begun_before = word in best and not seen  # then its first token may be elsewhere
-                seen.add(word)
-                left = place if number else inf
-                right = item.length - place if number + 1 < len(windows) else inf
-                around = min(left, right)
-                if word not in best or (around > best[word][0] and not begun_before):
-                    best[word] = around, number, place
-        own: list[dict[int, int]] = [{} for _ in windows]
-        for word, (_, number, place) in best.items():
-            own[number][word] = place
-        yield from own
+                if word is not None and word not in seen:
+                    words.setdefault(word, place)
+            seen |= words.keys()
+            yield words

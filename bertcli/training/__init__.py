@@ -2,13 +2,12 @@
 
 - `vocabulary` trains a WordPiece vocabulary (`bertcli pretrain vocab`).
 - `prepare` turns a corpus into a folder of instances: documents, tokenized on the disk, become
-  sentence pairs and masked rows of `instances`, which also reads them.
+  sentence pairs, and those masked rows.
 - `run` trains a task: `loop` (one optimizer step after another, on one process or several) with
   the losses of its objective, and writes checkpoints and the log; `options` are its numbers.
 - `pretraining` is the task of such a folder.
-- `fine_tuning` has the tasks of labelled texts, read and checked by `labelled_texts`: all weights,
-  a head alone over vectors that are computed once, or an embedding model, with the losses in
-  `objectives`.
+- `fine_tuning` reads labelled texts, and has their tasks: all weights, a head alone over vectors
+  that are computed once, or an embedding model, with the losses in `objectives`.
 
 Begin with `prepare` and `run`.
 """

@@ -1,15 +1,17 @@
 """Fine-tuning as a task of the loop: examples, and a head over a BERT, or its vectors.
 
-`head_task` trains all weights, `FrozenTask` a head over vectors that are computed once, `pair_task`
-an embedding model. Beside the model, a result has its manifest.json.
+`LabelledTexts` reads and checks the examples. `head_task` trains all weights, `frozen_task` a head
+over vectors that are computed once, `pair_task` an embedding model. Beside the model, a result has
+its manifest.json.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,10 +30,10 @@ from bertcli.embedding.sentence_modules import (
     SentenceParts,
     write_sentence_parts,
 )
-from bertcli.errors import ModelError, UsageError, counted
+from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.evaluation.metrics import label_numbers
 from bertcli.files.paths import sha256
-from bertcli.files.typed_json import strict
+from bertcli.files.typed_json import strict, write_json
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
 from bertcli.inference.runner import Tokens
@@ -44,7 +46,8 @@ from bertcli.models.heads import (
     BertForTokenClassification,
 )
 from bertcli.models.surgery import add_extra_embeddings, initialise_weight
-from bertcli.records.examples import CONTRAST
+from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
+from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tasks.answer import COLUMNS as ANSWER_COLUMNS
 from bertcli.tasks.answer import WINDOW, in_windows
@@ -53,7 +56,6 @@ from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.training.labelled_texts import UNNAMED, LabelledTexts
 from bertcli.training.loop import Objective, TrainedTask, put_model
 from bertcli.training.objectives import (
     NONE,
@@ -65,6 +67,152 @@ from bertcli.training.objectives import (
 )
 from bertcli.training.options import FineTuningJob, settled
 from bertcli.vectors.embed_run import RecordVectors
+from bertcli.vectors.run_folder import Inputs
+
+# --- examples ---
+
+# Tasks whose labels are not in the data.
+UNNAMED = {"regress": ["score"], "embed": [], "answer": ["LABEL_0", "LABEL_1"]}
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """Examples with numbers for their labels; rows to train on and rows held out."""
+
+    examples: Examples  # those of the evaluation file last
+    names: Sequence[str]  # of the labels
+    targets: Any  # [n, ...]
+    train: Any  # rows
+    held: Any  # rows
+    sources: Sequence[Mapping[str, Any]]  # name and sha256 of the files, before they were read
+
+    @classmethod
+    def read(cls, job: FineTuningJob, opened: Callable[[str], Reader], seed: int) -> LabelledTexts:
+        """Read the examples, and those of the evaluation file.
+
+        Raises InputError for examples that nothing can be learnt from.
+        """
+        fields = tuple(dict.fromkeys(job.extra.values()))
+        files = [path for path in (job.file, job.eval) if path]
+        sources = Inputs(files).described()  # before they are read: they may change
+        examples = read_examples(opened(job.file), job.task, fields, job.fields)
+        task = examples.form.task
+        if fields and task in ("answer", "embed"):
+            raise UsageError(f"--extra cannot be combined with --task {task}")
+        names = label_names(examples)
+        rows = list(examples.examples)
+        if job.eval is None:
+            train, held = parted(rows, job.eval_fraction, seed)
+        else:
+            other = read_examples(opened(job.eval), task, fields, job.fields)
+            rows += other.examples
+            train, held = np.arange(len(examples)), np.arange(len(examples), len(rows))
+        targets = target_array(task, rows, {name: number for number, name in enumerate(names)})
+        if len(train) < 2 or (task == "classify" and len(np.unique(targets[train])) < 2):
+            raise InputError(
+                f"{examples.source}: {len(train)} examples to train on, of one label",
+                "give more examples, or --eval-fraction 0",
+            )
+        return cls(replace(examples, examples=rows), names, targets, train, held, sources)
+
+    def numbered(self, names: Sequence[str], numbers: Mapping[str, int]) -> LabelledTexts:
+        """Return the examples with other names and numbers of the labels: those of a model."""
+        targets = target_array(self.task, self.examples.examples, numbers)
+        return replace(self, names=names, targets=targets)
+
+    @property
+    def task(self) -> str:
+        """What is learnt: classify, multilabel, regress, tag, answer or embed."""
+        return self.examples.form.task
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """The texts and pairs."""
+        return [example.record for example in self.examples.examples]
+
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of all examples and of how they are parted."""
+        digest = hashlib.sha256()
+        for record, target in self.examples.examples:
+            values = (record.text, record.pair, target)
+            digest.update(repr((*values, record.extra) if record.extra else values).encode())
+        digest.update(self.held.tobytes())
+        return digest.hexdigest()
+
+
+def label_names(examples: Examples) -> list[str]:
+    """Return the labels that occur, sorted; whole numbers by their value.
+
+    Raises InputError when there is nothing to tell apart.
+    """
+    task = examples.form.task
+    if task in UNNAMED:
+        return UNNAMED[task]
+    names = sorted({label for example in examples.examples for label in _labels(task, example)})
+    if len(names) < (1 if task == "multilabel" else 2):
+        raise InputError(
+            f"{examples.source}: labels found: {', '.join(names) or 'none'}",
+            "training needs examples of at least two labels",
+        )
+    numbers = all(name.isdecimal() for name in names)
+    return sorted(names, key=int) if numbers else names  # equal numbers, 01 and 1, by their names
+
+
+def _labels(task: str, example: Example) -> Sequence[str]:
+    return [example.target] if task == "classify" else example.target
+
+
+def target_array(task: str, examples: Sequence[Example], numbers: Mapping[str, int]) -> Any:
+    """Return the targets: class numbers [n], labels [n, k] of 0 and 1, scores [n], or tags.
+
+    Tags are n arrays of numbers, one for each word.
+
+    Raises InputError for a label that has no number.
+    """
+    if task in UNNAMED:
+        targets = [example.target for example in examples]
+        scores = all(isinstance(target, float) for target in targets)
+        return np.array(targets if scores else [0] * len(targets), np.float32)
+    listed = np.empty(len(examples), object)
+    for row, example in enumerate(examples):
+        labels = _labels(task, example)
+        if unknown := [label for label in labels if label not in numbers]:
+            raise InputError(
+                f"{example.record.where}: the label {unknown[0]!r} does not occur in the training "
+                "data",
+                f"labels: {', '.join(numbers)}",
+            )
+        listed[row] = np.array([numbers[label] for label in labels], np.int64)
+    if task == "tag":
+        return listed
+    if task == "classify":
+        return np.concatenate(listed)
+    several = np.zeros((len(examples), len(numbers)), np.float32)
+    for row, labels in enumerate(listed):
+        several[row, labels] = 1
+    return several
+
+
+def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any, Any]:
+    """Split rows into those to train on and those held out, [n1] and [n2].
+
+    Equal texts, of answers equal contexts, are on one side: texts are drawn, not examples.
+    """
+    numbers: dict[str, int] = {}
+    texts = (
+        record.pair if isinstance(target, AnswerSpan) else record.text
+        for record, target in examples
+    )
+    groups = np.array([numbers.setdefault(str(text), len(numbers)) for text in texts])
+    drawn = np.random.default_rng((seed, 1)).permutation(len(numbers))[1:]
+    sizes = np.bincount(groups)[drawn]
+    count = max(round(len(examples) * fraction), 1) if fraction else 0
+    held = np.isin(groups, drawn[sizes.cumsum() - sizes < count])
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+# --- what all tasks have ---
 
 HeadedBert: TypeAlias = (
     BertForSequenceClassification | BertForTokenClassification | BertForQuestionAnswering
@@ -83,97 +231,97 @@ PROBLEMS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class FineTuningTask(TrainedTask):
-    """A task of examples, which begins with the model of a folder."""
-
-    job: FineTuningJob
-    texts: LabelledTexts
-    base: Path
-    max_length: int  # tokens of a text
-    tally: TokenCounts
-
-    def describe(self, folder: Path, best: Mapping[str, Any]) -> None:
-        """Write the manifest of a result."""
-        texts = self.texts
-        manifest = {
-            "bertcli": __version__,
-            "versions": versions("torch", "tokenizers", "numpy"),
-            **{name: value for name, value in self.identity.items() if name != "config"},
-            "data": [{"path": file["name"], "sha256": file["sha256"]} for file in texts.sources],
-            "examples": {"train": len(texts.train), "eval": len(texts.held)},
-            "options": asdict(self.job) | asdict(self.options),
-            "steps": self.options.schedule(len(self.rows)).steps,
-            "metrics": dict(best),
-        }
-        text = json.dumps(strict(manifest), indent=2, ensure_ascii=False) + "\n"
-        (folder / "manifest.json").write_text(text, "utf-8")
-
-
-def settings(
+def task_of(
     job: FineTuningJob,
     options: Mapping[str, Any],
     texts: LabelledTexts,
     base: Path,
     rows: Any,
-    **method: Any,
-) -> dict[str, Any]:
-    """Return the fields that all tasks have; ``method`` decides the results as well."""
-    decisive = ("max_length", "class_weights", "label_smoothing", "patience")
+    method: Mapping[str, Any],
+    publish: Callable[[Path, Any], None],
+    **fields: Any,
+) -> TrainedTask:
+    """Return a task over ``rows``; what is chosen of its ``method`` decides the results as well.
+
+    ``publish`` writes the result, beside which its manifest is written here.
+    """
+    numbers = settled(options, len(rows), frozen=method["method"] == "frozen")
     identity = {
         "task": texts.task,
         "data_sha256": texts.digest,
         "base_sha256": " ".join(map(sha256, require_weights(bert_folder(base)).all)),
         "labels": list(texts.names),
-        "training": {name: getattr(job, name) for name in decisive},
+        "max_length": job.max_length,
         **method,
     }
-    return {
-        "options": settled(options, len(rows), frozen=method["method"] == "frozen"),
-        "rows": rows,
-        "identity": identity,
-        "patience": job.patience or 0,
-        "job": job,
-        "texts": texts,
-        "base": base,
+    manifest = {
+        "bertcli": __version__,
+        "versions": versions("torch", "tokenizers", "numpy"),
+        **{name: value for name, value in identity.items() if name != "config"},
+        "data": [{"path": file["name"], "sha256": file["sha256"]} for file in texts.sources],
+        "examples": {"train": len(texts.train), "eval": len(texts.held)},
+        "options": asdict(job) | asdict(numbers),
+        "steps": numbers.schedule(len(rows)).steps,
     }
 
+    def published(folder: Path, model: Any, best: Mapping[str, Any]) -> None:
+        publish(folder, model)
+        write_json(folder / "manifest.json", strict({**manifest, "metrics": dict(best)}))
 
-@dataclass(frozen=True, kw_only=True)
-class FullTask(FineTuningTask):
-    """A BERT with a head for labels, tags or answers, or ``parts`` that make vectors."""
+    return TrainedTask(
+        options=numbers,
+        rows=rows,
+        identity=identity,
+        publish=published,
+        **fields,
+    )
 
-    config: BertConfig
-    start: HeadedBert | BertModel  # its weights may be mapped files
-    parts: SentenceParts | None = None
 
-    def model(self, checkpoint: Path | None) -> Any:
+def full_task(
+    job: FineTuningJob,
+    options: Mapping[str, Any],
+    texts: LabelledTexts,
+    base: Path,
+    rows: Any,
+    start: HeadedBert | BertModel,
+    config: BertConfig,
+    parts: SentenceParts | None = None,
+    **fields: Any,
+) -> TrainedTask:
+    """Return the task of a whole BERT, which begins as ``start``; its weights may be mapped files.
+
+    It has a head for labels, tags or answers, or ``parts`` that make vectors.
+    """
+
+    def build(checkpoint: Path | None) -> Any:
         """Build the model; weights are copied, not mapped, whose address can change last bits."""
-        source = self.start
+        source = start
         if checkpoint is not None:
-            source, _ = load(checkpoint, type(self.start), dtype=torch.float32)
+            source, _ = load(checkpoint, type(start), dtype=torch.float32)
         model: Any = deepcopy(source)
         bert = model if isinstance(model, BertModel) else model.bert
         if bert is model:
             bert.pooler.requires_grad_(False)  # no vector is made with it
-        if self.job.layers is not None:
+        if job.layers is not None:
             bert.embeddings.requires_grad_(False)
             bert.embeddings.extra.requires_grad_(True)  # nothing of them is pretrained
-            above = {*bert.encoder.order[self.job.layers :]}  # one may be used twice
+            above = {*bert.encoder.order[job.layers :]}  # one may be used twice
             for number, layer in enumerate(bert.encoder.layer):
                 layer.requires_grad_(number in above)
         return model
 
-    def put(self, folder: Path, model: Any) -> None:
-        """Write the model with its tokenizer."""
-        put_model(folder, model, self.config, bert_folder(self.base))
+    def put(folder: Path, model: Any) -> None:
+        put_model(folder, model, config, bert_folder(base))
 
-    def publish(self, folder: Path, model: Any, best: Mapping[str, Any]) -> None:
-        """Write the model and its manifest."""
-        self.put(folder, model)
-        if self.parts:
-            write_sentence_parts(folder, self.parts, self.base)
-        self.describe(folder, best)
+    def publish(folder: Path, model: Any) -> None:
+        put(folder, model)
+        if parts:
+            write_sentence_parts(folder, parts, base)
+
+    method = {"method": "full", "config": config.to_dict(), "layers": job.layers}
+    if parts:
+        method["pooling"] = "+".join(parts.modes)
+    return task_of(job, options, texts, base, rows, method, publish, build=build, put=put, **fields)
 
 
 # --- a head for labels, tags or answers ---
@@ -181,7 +329,7 @@ class FullTask(FineTuningTask):
 
 def head_task(
     job: FineTuningJob, options: Mapping[str, Any], texts: LabelledTexts, base: Path
-) -> FullTask:
+) -> TrainedTask:
     """Tokenize the texts, and load the model with a head for their labels.
 
     Raises ModelError for a folder that is not a whole BERT.
@@ -189,15 +337,15 @@ def head_task(
     torch.manual_seed(options.get("seed", 0))
     task = texts.task
     start, texts, notes = _with_head(base, KINDS[task], texts)
-    bert, fields = start.bert, job.extra
-    if missing := [name for name in bert.config.extra_embeddings if name not in fields]:
+    bert, extra = start.bert, job.extra
+    if missing := [name for name in bert.config.extra_embeddings if name not in extra]:
         raise ModelError(
             f"{base}: the model has extra embeddings ({', '.join(missing)}), and needs their ids",
             " ".join(f"--extra {name}=FIELD" for name in missing),
         )
-    if fields:
-        sizes = {name: largest_id(texts.records, field) + 1 for name, field in fields.items()}
-        add_extra_embeddings(bert, fields, sizes)
+    if extra:
+        sizes = {name: largest_id(texts.records, field) + 1 for name, field in extra.items()}
+        add_extra_embeddings(bert, extra, sizes)
     config = replace(bert.config, problem_type=PROBLEMS.get(task))
     if task == "regress":
         activation = {"activation_fn": IDENTITY}
@@ -207,26 +355,18 @@ def head_task(
     lengths = np.array([item.length for item in items])
     rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
     held = held[np.argsort(lengths[held], kind="stable")]
-    weighing = {"weights": texts.weights(job.class_weights), "smoothing": job.label_smoothing}
     objective: Objective
     if task == "answer":
         objective = SpanObjective.of(items, texts.examples.examples, held)
     elif task == "tag":
-        objective = TagObjective.of(items, texts.targets, texts.names, held=held, **weighing)
+        objective = TagObjective.of(items, texts.targets, texts.names, held)
     else:
         objective = LabelObjective(
-            data=Tokens.of(items), held=held, task=task, labels=texts.targets, **weighing
+            data=Tokens.of(items), held=held, task=task, labels=texts.targets
         )
-    method = {"method": "full", "config": config.to_dict(), "layers": job.layers}
-    return FullTask(
-        **settings(job, options, texts, base, rows, **method),
-        objective=objective,
-        notes=notes,
-        max_length=limit,
-        tally=tally,
-        start=start,
-        config=config,
-    )
+    fields: dict[str, Any] = {"objective": objective, "notes": notes}
+    fields |= {"max_length": limit, "tally": tally}
+    return full_task(job, options, texts, base, rows, start, config, **fields)
 
 
 def _with_head(
@@ -301,82 +441,52 @@ LEAST_SPREAD = 1e-6  # of a dimension that is scaled
 SPREAD = 0.02  # of the first weights
 
 
-@dataclass(frozen=True, kw_only=True)
-class FrozenTask(FineTuningTask):
-    """A linear layer over vectors that do not change, made with the model's own pooling.
+def frozen_task(
+    job: FineTuningJob,
+    options: Mapping[str, Any],
+    texts: LabelledTexts,
+    folder: ModelFolder,
+    compute: dict[str, Any],
+    run: Callable[[RecordVectors], None],
+) -> TrainedTask:
+    """Return the task of a linear layer over vectors that do not change, with the model's pooling.
 
     The result is a sentence-transformers model that ends in a Dense layer, whose vectors are
-    logits, and a classifier for bertcli. The head is trained on standardised vectors, and written
-    for those of the model.
+    logits, and a classifier for bertcli. The head is trained on standardised vectors, which ``run``
+    computes, and written for those of the model. UsageError for options without effect on it.
     """
+    if texts.task in ("tag", "answer"):
+        what = "tags of words" if texts.task == "tag" else "answers"
+        raise UsageError(f"--frozen cannot learn {what}", "leave it out, or give --full")
+    if job.layers is not None:
+        raise UsageError("--layers requires --full", "--frozen trains no layer of the model")
+    read_config(folder.path)  # what is trained is put behind an encoder
+    embedder = Embedder.open(folder, EmbedOptions(max_length=job.max_length, **compute))
+    whole = replace(embedder.options, dim=None)  # the head takes all that the modules give
+    source = RecordVectors(replace(embedder, options=whole), texts.records)
+    run(source)
+    embedder = source.embedder
+    train = source.vectors[texts.train].astype(np.float64)
+    mean, deviation = train.mean(0), np.maximum(train.std(0), LEAST_SPREAD)
+    chosen = embedder.chosen()
+    vectors = {name: chosen[name] for name in ("pooling", "normalize", "max_length", "prompt")}
 
-    embedder: Embedder
-    mean: np.ndarray  # of each dimension of the vectors to train on
-    deviation: np.ndarray
-
-    @classmethod
-    def open(
-        cls,
-        job: FineTuningJob,
-        options: Mapping[str, Any],
-        texts: LabelledTexts,
-        folder: ModelFolder,
-        compute: dict[str, Any],
-        run: Callable[[RecordVectors], None],
-    ) -> FrozenTask:
-        """Open the model and ``run`` it; UsageError for options without effect on a head alone."""
-        if texts.task in ("tag", "answer"):
-            what = "tags of words" if texts.task == "tag" else "answers"
-            raise UsageError(f"--frozen cannot learn {what}", "leave it out, or give --full")
-        if job.layers is not None:
-            raise UsageError("--layers requires --full", "--frozen trains no layer of the model")
-        read_config(folder.path)  # what is trained is put behind an encoder
-        embedder = Embedder.open(folder, EmbedOptions(max_length=job.max_length, **compute))
-        whole = replace(embedder.options, dim=None)  # the head takes all that the modules give
-        source = RecordVectors(replace(embedder, options=whole), texts.records)
-        run(source)
-        train = source.vectors[texts.train].astype(np.float64)
-        mean, deviation = train.mean(0), np.maximum(train.std(0), LEAST_SPREAD)
-        chosen = source.embedder.chosen()
-        vectors = {name: chosen[name] for name in ("pooling", "normalize", "max_length", "prompt")}
-        return cls(
-            **settings(
-                job, options, texts, folder.path, texts.train, method="frozen", vectors=vectors
-            ),
-            objective=VectorObjective(
-                data=((source.vectors - mean) / deviation).astype(np.float32),
-                held=texts.held,
-                task=texts.task,
-                labels=texts.targets,
-                weights=texts.weights(job.class_weights),
-                smoothing=job.label_smoothing,
-            ),
-            max_length=embedder.max_length,
-            tally=source.tally,
-            embedder=source.embedder,
-            mean=mean,
-            deviation=deviation,
-        )
-
-    def model(self, checkpoint: Path | None) -> nn.Linear:
-        """Build the head: fresh, or as it is in a checkpoint."""
-        head = nn.Linear(len(self.mean), len(self.texts.names))
+    def build(checkpoint: Path | None) -> nn.Linear:
+        head = nn.Linear(len(mean), len(texts.names))
         nn.init.normal_(head.weight, std=SPREAD)
         nn.init.zeros_(head.bias)
         if checkpoint is not None:
             head.load_state_dict(load_tensors(checkpoint / HEAD))
         return head
 
-    def put(self, folder: Path, model: nn.Linear) -> None:
-        """Write the head alone."""
+    def put(folder: Path, model: nn.Linear) -> None:
         save_tensors(folder / HEAD, model.state_dict())
 
-    def publish(self, folder: Path, model: nn.Linear, best: Mapping[str, Any]) -> None:
+    def publish(output: Path, model: nn.Linear) -> None:
         """Write the whole sentence model: the BERT, its pooling, and the head."""
-        weight = model.weight.detach().cpu().double().numpy() / self.deviation
-        bias = model.bias.detach().cpu().double().numpy() - weight @ self.mean
+        weight = model.weight.detach().cpu().double().numpy() / deviation
+        bias = model.bias.detach().cpu().double().numpy() - weight @ mean
         layer = Dense(weight.astype(np.float32), bias.astype(np.float32))
-        embedder = self.embedder
         parts = SentenceParts(
             embedder.options.modes,
             bool(embedder.options.normalize),
@@ -386,10 +496,29 @@ class FrozenTask(FineTuningTask):
         )
         encoder = embedder.runtime.spec.folder
         bert, _ = load(encoder, BertModel)
-        config = read_config(encoder).with_labels(self.texts.names)
-        put_model(folder, bert, replace(config, problem_type=PROBLEMS[self.texts.task]), encoder)
-        write_sentence_parts(folder, parts, self.base, layer)
-        self.describe(folder, best)
+        config = read_config(encoder).with_labels(texts.names)
+        put_model(output, bert, replace(config, problem_type=PROBLEMS[texts.task]), encoder)
+        write_sentence_parts(output, parts, folder.path, layer)
+
+    return task_of(
+        job,
+        options,
+        texts,
+        folder.path,
+        texts.train,
+        {"method": "frozen", "vectors": vectors},
+        publish,
+        build=build,
+        put=put,
+        objective=VectorObjective(
+            data=((source.vectors - mean) / deviation).astype(np.float32),
+            held=texts.held,
+            task=texts.task,
+            labels=texts.targets,
+        ),
+        max_length=embedder.max_length,
+        tally=source.tally,
+    )
 
 
 # --- vectors of pairs ---
@@ -397,7 +526,7 @@ class FrozenTask(FineTuningTask):
 
 def pair_task(
     job: FineTuningJob, options: Mapping[str, Any], texts: LabelledTexts, folder: Path
-) -> FullTask:
+) -> TrainedTask:
     """Return the task of a BERT whose pooled vectors are trained on pairs.
 
     Raises ModelError for a model with layers of its own behind the BERT.
@@ -423,23 +552,13 @@ def pair_task(
                 alone.append(record._replace(text=text, pair=None))
     records = prepared(alone, "", lower=sentence.lower_case)
     items, limit, tally = tokenized(job, "embed", records, bert, config, sentence.max_length)
-    method = {"method": "full", "config": config.to_dict(), "layers": job.layers}
-    return FullTask(
-        **settings(
-            job, options, texts, folder, texts.train, **method, pooling="+".join(chosen.modes)
-        ),
-        objective=PairObjective(
-            data=Tokens.of(items),
-            held=texts.held,
-            texts=numbers,
-            scores=None if texts.examples.form == CONTRAST else texts.targets,
-            modes=chosen.modes,
-        ),
-        max_length=limit,
-        tally=tally,
-        start=start,
-        config=config,
-        parts=SentenceParts(
-            chosen.modes, bool(chosen.normalize), limit, config.hidden_size, sentence
-        ),
+    objective = PairObjective(
+        data=Tokens.of(items),
+        held=texts.held,
+        texts=numbers,
+        scores=None if texts.examples.form == CONTRAST else texts.targets,
+        modes=chosen.modes,
     )
+    parts = SentenceParts(chosen.modes, bool(chosen.normalize), limit, config.hidden_size, sentence)
+    fields = {"objective": objective, "max_length": limit, "tally": tally}
+    return full_task(job, options, texts, folder, texts.train, start, config, parts, **fields)

@@ -11,9 +11,8 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import islice, zip_longest
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,6 +29,7 @@ from bertcli.inference.torch_engine import devices, dtype_of
 from bertcli.models.bert import BertEncoder, BertModel, recomputing
 from bertcli.models.config import BertConfig
 from bertcli.models.forward_passes import encode
+from bertcli.tokenizing.run import TokenCounts
 from bertcli.training.options import TrainingOptions, in_batches
 
 # --- processes ---
@@ -42,44 +42,24 @@ class Ranks:
     device: torch.device
     index: int = 0
     count: int = 1
-    local: int = 0  # on its machine
 
     @property
     def first(self) -> bool:
         """Whether this process writes for all."""
         return self.index == 0
 
-    @property
-    def silent(self) -> bool:
-        """Whether another process on this machine reports errors that all of them have."""
-        return self.local > 0
-
     def sum(self, tensor: Any) -> Any:
         """Replace a tensor by the sum over all processes; BertcliError when one of them died."""
         if self.count > 1:
-            with self._connected():
+            try:
                 distributed.all_reduce(tensor)
+            except RuntimeError as lost:
+                raise BertcliError(
+                    f"process {self.index} lost its connection to the others: "
+                    f"{str(lost).splitlines()[0]}",
+                    "see the message of the process that ended first",
+                ) from None
         return tensor
-
-    def gathered(self, items: list[Any]) -> list[Any]:
-        """Return the items of all processes in their order; this one has every `count`-th."""
-        if self.count == 1:
-            return items
-        dealt: list[Any] = [None] * self.count
-        with self._connected():
-            distributed.all_gather_object(dealt, items)
-        return [item for group in zip_longest(*dealt) for item in group if item is not None]
-
-    @contextmanager
-    def _connected(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as lost:
-            raise BertcliError(
-                f"process {self.index} lost its connection to the others: "
-                f"{str(lost).splitlines()[0]}",
-                "see the message of the process that ended first",
-            ) from None
 
     def wait(self) -> None:
         """Wait for all processes."""
@@ -110,7 +90,7 @@ def joined(name: str) -> Iterator[Ranks]:
         torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        ranks = Ranks(device, distributed.get_rank(), count, local)
+        ranks = Ranks(device, distributed.get_rank(), count)
         yield ranks
         ranks.wait()  # one that leaves earlier can take down gloo's threads in the others
     finally:
@@ -206,44 +186,32 @@ class Objective(ABC):
     def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
         """Return the numbers of a model from its outputs for all batches held out."""
 
-    def evaluate(self, model: Any, ranks: Ranks, batch_size: int) -> dict[str, Any]:
-        """Return the numbers of a model on the rows held out; all processes share the work."""
-        batches = islice(in_batches(self.held, batch_size), ranks.index, None, ranks.count)
-        outputs = [self.outputs(model, rows) for rows in batches]
-        return self.metrics(ranks.gathered(outputs), batch_size)
+    def evaluate(self, model: Any, batch_size: int) -> dict[str, Any]:
+        """Return the numbers of a model on the rows held out; every process does it all."""
+        outputs = [self.outputs(model, rows) for rows in in_batches(self.held, batch_size)]
+        return self.metrics(outputs, batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedTask(ABC):
+class TrainedTask:
     """What a run trains: the numbers of the run, losses, and the numbers of the rows to train on.
 
     ``identity`` is what decides the results, beside the numbers of the run; files by their sha256.
     ``notes`` are what a user should know before the first step.
     """
 
-    keeps_best: ClassVar[bool] = True  # the weights with the least `eval_loss`, or the last ones
-
     options: TrainingOptions
     objective: Objective
     rows: Any
     identity: dict[str, Any]
+    build: Callable[[Path | None], nn.Module]  # as before the first step, or from a checkpoint
+    put: Callable[[Path, Any], None]  # writes what ``build`` builds the same model from
+    # writes the result, with the evaluation of the weights that are kept, for others to load
+    publish: Callable[[Path, Any, Mapping[str, Any]], None]
     notes: Sequence[str] = ()
-    patience: int = 0  # evaluations without a better one, after which the run ends; 0: it does not
-
-    @abstractmethod
-    def model(self, checkpoint: Path | None) -> nn.Module:
-        """Build the model, as before the first step or as it is in a checkpoint."""
-
-    @abstractmethod
-    def put(self, folder: Path, model: Any) -> None:
-        """Write what `model` builds the same model from."""
-
-    def publish(self, folder: Path, model: Any, best: Mapping[str, Any]) -> None:
-        """Write the result, for bertcli and others to load: as `put` does.
-
-        ``best`` is the evaluation of the weights that are kept, with its step.
-        """
-        self.put(folder, model)
+    keeps_best: bool = True  # the weights with the least `eval_loss`, or the last ones
+    tally: TokenCounts = field(default_factory=TokenCounts)  # of the texts
+    max_length: int | None = None  # tokens of a text
 
 
 def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
@@ -301,13 +269,6 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
 
 # --- weights and their optimizer ---
 
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, per weight, as torch names them
-
-
-def trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the weights that are trained, by name."""
-    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-
 
 def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
     """Make the optimizer; biases and the weights of LayerNorm do not decay.
@@ -316,9 +277,10 @@ def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
     """
     with_decay: list[nn.Parameter] = []
     without_decay: list[nn.Parameter] = []
-    for name, weight in trained(model).items():
+    for name, weight in model.named_parameters():
         no_decay = name.endswith("bias") or "LayerNorm" in name
-        (without_decay if no_decay else with_decay).append(weight)
+        if weight.requires_grad:
+            (without_decay if no_decay else with_decay).append(weight)
     return torch.optim.AdamW(
         [
             {"params": with_decay, "weight_decay": options.weight_decay},
@@ -331,26 +293,23 @@ def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
     )
 
 
-def moments(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    """Return the moments of the optimizer, by moment and weight name."""
+def moments(optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
+    """Return the moments of the optimizer, by the number of the weight and their name."""
+    states: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
     return {
-        f"{moment}.{name}": optimizer.state[weight][moment]
-        for name, weight in trained(model).items()
-        for moment in MOMENTS
-        if weight in optimizer.state
+        f"{number}.{name}": moment
+        for number, state in states.items()
+        for name, moment in state.items()
     }
 
 
-def restore_moments(
-    model: nn.Module, optimizer: torch.optim.AdamW, stored: Mapping[str, Tensor]
-) -> None:
+def restore_moments(optimizer: torch.optim.AdamW, stored: Mapping[str, Tensor]) -> None:
     """Restore what `moments` returned."""
-    for name, weight in trained(model).items():
-        if f"{MOMENTS[0]}.{name}" in stored:
-            state = {moment: stored[f"{moment}.{name}"].to(weight.device) for moment in MOMENTS}
-            if weight.device.type != "cuda":
-                state["step"] = state["step"].cpu()
-            optimizer.state[weight] = state
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, moment in stored.items():
+        number, _, name = key.partition(".")
+        states.setdefault(int(number), {})[name] = moment
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
 
 
 # --- steps ---
@@ -378,7 +337,7 @@ class Training:
         self.rows = rows
         self.schedule = options.schedule(len(rows))
         self.optimizer = adamw(model, options)
-        self.weights = [*trained(model).values()]
+        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         for weight in self.weights:  # also those that a process has no rows for
             weight.grad = torch.zeros_like(weight)
         self.dtype = dtype_of(options.dtype)
@@ -428,10 +387,8 @@ class Training:
         return {**named, "lr": rate, "grad_norm": norm, "tokens": int(lengths.sum())}
 
     def _seed(self, number: int, part: int) -> int:
-        mixed = self.options.seed
-        for value in (number, self.ranks.index, part):
-            mixed = (mixed * 6364136223846793005 + value + 1442695040888963407) % 2**63
-        return mixed
+        entropy = (self.options.seed, number, self.ranks.index, part)
+        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
 
     def _backward(self, part: Part, counts: Sequence[float]) -> Tensor:
         """Add the gradients of some rows to those of the batch; return the sum of each loss."""

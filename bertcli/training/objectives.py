@@ -1,11 +1,11 @@
 """Losses of heads and of pairs of vectors: labels, tags of words, answers; and their evaluation.
 
-Sources: transformers' BertForSequenceClassification and its loss_utils.py, class weights and label
-smoothing as in torch's cross_entropy; BertForTokenClassification, where the first token of each
-word carries its tag, as in the paper (5.3); BertForQuestionAnswering, where a window without the
-answer has it at its first token, [CLS], as in the paper (4.3) and run_squad, and the softmax is
-over the tokens of the window alone, without padding; sentence-transformers'
-MultipleNegativesRankingLoss (Henderson et al., 2017) and CoSENTLoss (Su, 2022), with their scale.
+Sources: transformers' BertForSequenceClassification and its loss_utils.py;
+BertForTokenClassification, where the first token of each word carries its tag, as in the paper
+(5.3); BertForQuestionAnswering, where a window without the answer has it at its first token, [CLS],
+as in the paper (4.3) and run_squad, and the softmax is over the tokens of the window alone, without
+padding; sentence-transformers' MultipleNegativesRankingLoss (Henderson et al., 2017) and CoSENTLoss
+(Su, 2022), with their scale.
 """
 
 from __future__ import annotations
@@ -50,8 +50,6 @@ class LabelObjective(Objective):
     data: Any  # Tokens
     task: str  # classify, multilabel or regress
     labels: Any  # [n, ...]
-    weights: Any = None  # [k] of the classes; of several labels: of those that are true
-    smoothing: float = 0.0
 
     def targets(self, rows: Any) -> Any:
         """Return what the logits of rows are compared with, [n, ...]."""
@@ -59,9 +57,7 @@ class LabelObjective(Objective):
 
     def counts(self, rows: Any) -> Sequence[float]:
         """Return what the loss of a step is divided by."""
-        targets = self.targets(rows)
-        weighted = self.task == "classify" and self.weights is not None
-        return (float(self.weights[targets].sum() if weighted else targets.size) or 1.0,)
+        return (self.targets(rows).size or 1,)
 
     def predict(self, model: Any, rows: Any) -> Tensor:
         """Return the logits of texts, of their first tokens, or of the means of all."""
@@ -78,17 +74,11 @@ class LabelObjective(Objective):
         """Return the sum of the losses of rows."""
         logits = predicted.float()
         truth = tensor(self.targets(rows), logits)
-        weights = None if self.weights is None else tensor(self.weights, logits)
         match self.task:
             case "classify":
-                loss = F.cross_entropy(
-                    logits, truth, weights, reduction="sum", label_smoothing=self.smoothing
-                )
+                loss = F.cross_entropy(logits, truth, reduction="sum")
             case "multilabel":
-                smoothed = truth * (1 - self.smoothing) + self.smoothing / 2
-                loss = F.binary_cross_entropy_with_logits(
-                    logits, smoothed, pos_weight=weights, reduction="sum"
-                )
+                loss = F.binary_cross_entropy_with_logits(logits, truth, reduction="sum")
             case _:
                 loss = F.mse_loss(logits.squeeze(-1), truth, reduction="sum")
         return (loss,)
@@ -105,7 +95,7 @@ class LabelObjective(Objective):
         truth = self.targets(self.held)
         match self.task:
             case "classify":
-                return ClassPredictions(truth, logits.softmax(-1).numpy())
+                return ClassPredictions(truth, logits.argmax(-1).numpy(), logits.shape[-1])
             case "multilabel":
                 return LabelPredictions(truth > LIKELY, logits.sigmoid().numpy() >= LIKELY)
         return ScorePredictions(truth, logits.numpy()[:, 0])
@@ -140,7 +130,7 @@ class TagObjective(LabelObjective):
 
     @classmethod
     def of(
-        cls, items: Sequence[Encoded], tags: Sequence[Any], names: Sequence[str], **more: Any
+        cls, items: Sequence[Encoded], tags: Sequence[Any], names: Sequence[str], held: Any
     ) -> TagObjective:
         """Return that of windows of sentences, which have ``tags`` for their words."""
         places, labels = np.empty((2, len(items)), object)
@@ -148,15 +138,14 @@ class TagObjective(LabelObjective):
         for row, words in enumerate(own_words(items)):
             places[row] = np.fromiter(words.values(), np.int64)
             labels[row] = tags[samples[row]][[*words]]
-        tokens = Tokens.of(items)
         return cls(
-            data=tokens,
+            data=Tokens.of(items),
+            held=held,
             task="classify",
             labels=labels,
             places=places,
             samples=samples,
             names=names,
-            **more,
         )
 
     def targets(self, rows: Any) -> Any:
@@ -262,9 +251,9 @@ NONE = -1  # the number of a negative text that is not there
 class PairObjective(Objective):
     """Vectors of pairs, and the loss of their cosines: all pairs of a step are one.
 
-    In however many parts and processes: the gradients of all vectors come first, those of the
-    weights part by part (Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory
-    Limited Setup, 2021, known as GradCache).
+    In however many parts and processes: the vectors of all come first, and then part by part with
+    their gradients, beside those of the others (as Gao et al., Scaling Deep Contrastive Learning
+    Batch Size under Memory Limited Setup, 2021, known as GradCache).
     """
 
     data: Tokens  # of all texts
@@ -295,16 +284,23 @@ class PairObjective(Objective):
         return F.normalize(back.float(), dim=-1)
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
-        """Return the loss of pairs, times their number."""
+        """Return the loss of pairs of vectors, in float32, times their number."""
         left, right, negative = predicted
-        exists = tensor(self.texts[rows, 2] != NONE, predicted)
-        scores = None if self.scores is None else self.scores[rows]
-        return (self.loss(left, right, negative[exists], scores) * len(rows),)
+        with torch.autocast(left.device.type, enabled=False):  # half precision is too coarse
+            if self.scores is None:
+                others = negative[tensor(self.texts[rows, 2] != NONE, left)]
+                cosines = left @ torch.cat([right, others]).T
+                own = torch.arange(len(left), device=left.device)
+                return (F.cross_entropy(SCALE * cosines, own, reduction="sum"),)
+            cosines, truth = SCALE * (left * right).sum(-1), tensor(self.scores[rows], left)
+            wrong = cosines[:, None] - cosines  # [i, j]: how much more alike i is than j
+            wrong = wrong[truth[:, None] < truth]
+            return (torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0) * len(rows),)
 
     def parts(
         self, model: BertModel, rows: Any, own: Sequence[Any], seeds: Sequence[int], ranks: Ranks
     ) -> list[Part]:
-        """Return the shares of each part in the loss of the step, with the gradients of it."""
+        """Return the share of each part in the loss of the step, with all gradients of its own."""
         if len(own) == ranks.count == 1:
             return super().parts(model, rows, own, seeds, ranks)
         vectors = self._nothing(model, len(rows))
@@ -312,26 +308,15 @@ class PairObjective(Objective):
             torch.manual_seed(seed)
             with torch.no_grad():
                 vectors[:, places] = self.predict(model, rows[places])
-        (loss,) = self.sums(ranks.sum(vectors).requires_grad_(), rows)
-        (gradients,) = torch.autograd.grad(loss, vectors)
+        ranks.sum(vectors)
 
         def share(places: Any) -> Sequence[Tensor]:
-            product = (self.predict(model, rows[places]) * gradients[:, places]).sum()
-            return (product - product.detach() + loss.detach() * len(places) / len(rows),)
+            step = vectors.clone()
+            step[:, places] = self.predict(model, rows[places])
+            (loss,) = self.sums(step, rows)
+            return (loss - loss.detach() * (1 - len(places) / len(rows)),)
 
         return [partial(share, places) for places in own]
-
-    def loss(self, left: Tensor, right: Tensor, negative: Tensor, scores: Any) -> Tensor:
-        """Return the mean loss of pairs of vectors, [B, D] each, in float32."""
-        device = left.device
-        with torch.autocast(device.type, enabled=False):  # 20 cosines: half precision is coarse
-            if scores is None:
-                cosines = left @ torch.cat([right, negative]).T
-                return F.cross_entropy(SCALE * cosines, torch.arange(len(left), device=device))
-            cosines, truth = SCALE * (left * right).sum(-1), tensor(scores, left)
-            wrong = cosines[:, None] - cosines  # [i, j]: how much more alike i is than j
-            wrong = wrong[truth[:, None] < truth]
-            return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0)
 
     def metrics(self, outputs: Sequence[Tensor], batch_size: int) -> dict[str, Any]:
         """Return the loss by batches, and correlations, or how many find their own pair."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bertcli.errors import UsageError
 from bertcli.records.examples import USUAL, FieldNames
@@ -14,25 +14,22 @@ from bertcli.records.examples import USUAL, FieldNames
 
 @dataclass(frozen=True)
 class Schedule:
-    """A linear warm-up to `peak`, then a polynomial decay to zero at `steps`; power 1 is linear.
+    """A linear warm-up to `peak`, then a linear decay to zero at `steps`.
 
     Source: BERT, appendix A.2; the values are those of transformers'
-    get_polynomial_decay_schedule_with_warmup with lr_end 0.
+    get_linear_schedule_with_warmup.
     """
 
     peak: float
     warmup_steps: int
     steps: int
-    power: float = 1.0
 
     def at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0: the first of a warm-up is 0."""
         if step < self.warmup_steps:
             return self.peak * step / self.warmup_steps
-        if step >= self.steps:
-            return 0.0
-        left = 1 - (step - self.warmup_steps) / (self.steps - self.warmup_steps)
-        return float(self.peak * left**self.power)
+        left = (self.steps - step) / (self.steps - self.warmup_steps)
+        return self.peak * max(left, 0.0)
 
 
 # What a resumed run may change: results stay the same, except for rounding and dropout.
@@ -58,7 +55,6 @@ class TrainingOptions:
     batch_size: int = 32
     learning_rate: float = 1e-4
     warmup_steps: int | None = None  # a tenth of the steps
-    lr_power: float = 1.0
     weight_decay: float = 0.01
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
@@ -89,7 +85,7 @@ class TrainingOptions:
                 f"--warmup-steps {warmup} leaves none of the {steps} steps for the decay",
                 "decrease it, or increase --steps or --epochs",
             )
-        return Schedule(self.learning_rate, warmup, steps, self.lr_power)
+        return Schedule(self.learning_rate, warmup, steps)
 
 
 @dataclass(frozen=True)
@@ -105,13 +101,10 @@ class FineTuningJob:
     layers: int | None = None  # train from this layer up; None: everything
     eval: str | None = None
     eval_fraction: float = 0.1
-    patience: int | None = None
     max_length: int | None = None
-    class_weights: Literal["balanced"] | None = None
-    label_smoothing: float = 0.0
 
 
-FULL = {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5, "log_every": 10}
+FULL = {"learning_rate": 5e-5}
 FROZEN = {"epochs": 30, "batch_size": 64, "learning_rate": 1e-3, "log_every": 100}
 LEAST_STEPS = 1000  # of a head alone, however few the examples
 MOST_EVALUATIONS = 50  # unless asked for
@@ -143,7 +136,6 @@ class PretrainingJob:
     config: str | None = None  # a file, or a name of pretraining.SIZES
     init: Path | None = None  # a model folder to start from, instead of a config
     eval_dir: Path | None = None  # instead of eval_fraction
-    extra: Mapping[str, str] = field(default_factory=dict)  # embedding -> field; empty: all
 
 
 @dataclass(frozen=True)

@@ -1,63 +1,63 @@
-"""From a corpus to a folder of training instances.
+"""From a corpus to a folder of training instances: sentence pairs, masked.
 
-The corpus is tokenized once, into files. Each pass over it makes other pairs and other masks. The
-instances of all passes are rows of one file, which are stored in shards in random order. Random
-choices depend only on the seed, the pass and the document, so the same command gives the same
-bytes.
+    instances.json   the index: lengths, options, statistics, sha256
+    instances.bin    the rows, one after the other, as `row_type` says
+
+The corpus is tokenized once, into files. Each pass over a document makes other pairs and other
+masks; the rows of all its passes lie together. Random choices depend only on the seed, the
+document and the pass, so the same command gives the same bytes.
 
 A text file has one sentence per line and blank lines between documents. In other formats a record
 is a document: text with one sentence per line, or a list of sentences; and fields with ids of extra
 embeddings for its words.
+
+Sources: Devlin et al. 2018, section 3.1, and `create_instances_from_document` and
+`create_masked_lm_predictions` of Google's code, with two changes: a random segment always comes
+from another document, and a random token is never a special one.
+
+Python promises the same sequence of `Random.random` for a seed on every machine and in every
+version, and promises it of no other method; NumPy promises nothing of the kind. So every random
+choice here is built on `Random.random` alone.
 """
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertcli.checkpoints.scan import TOKENIZER_PARTS, bert_folder, tokenizer_files
-from bertcli.errors import InputError, UsageError
+from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.files.atomic import whole_folder
 from bertcli.files.paths import input_name, sha256
-from bertcli.files.safetensors import write_arrays
 from bertcli.files.streams import size_on_disk
+from bertcli.files.typed_json import write_json
 from bertcli.inference.progress import Advance
 from bertcli.inference.runner import Tokens
 from bertcli.records.extra_ids import MOST, sentence_ids
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
-from bertcli.records.windows import ahead, windows
-from bertcli.tokenizing.columns import Layout
+from bertcli.records.windows import ahead
+from bertcli.tokenizing.columns import EXTRA, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.training.instances import (
-    FORMAT,
-    INDEX,
-    SHARD,
-    VERSION,
-    WITH_EXTRA,
-    Array,
-    InstanceMaker,
-    below,
-    pairs,
-    row_type,
-)
-from bertcli.training.options import PrepareOptions, in_batches
+from bertcli.tokenizing.tokenizer_classes import PREFIX
+from bertcli.training.options import PrepareOptions
+
+Array = NDArray[Any]
+Ids = Any  # [n, width]: the ids of tokens, and their ids of each extra embedding
 
 # --- documents ---
-
-END = Record("")  # between documents
-WINDOW = 4096  # sentences tokenized together
 
 
 def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Record]]:
@@ -66,6 +66,7 @@ def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Recor
     Each has its part of the ids in these fields of its document. Raises UsageError for a text
     file, which has no fields.
     """
+    end = Record("", extra=dict.fromkeys(fields, 0))
 
     def split(_: int, record: Record) -> list[Record]:
         lines = record.text if isinstance(record.text, list) else record.text.split("\n")
@@ -76,13 +77,13 @@ def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Recor
                 for line, *values in zip(lines, *ids, strict=True)
                 if line.strip()
             ),
-            END,
+            end,
         ]
 
     paths = {input_name(path): path for path in reader.source.paths}
     file = ""
     for block in filter(None, reader.blocks()):
-        before = [] if block[0].file == file else [END]
+        before = [] if block[0].file == file else [end]
         file = block[0].file
         if reader.format_of(paths[file]) != "txt":
             documents = reader.collect(enumerate(block), split)
@@ -94,7 +95,7 @@ def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Recor
                 f"--extra: {file} is read as txt, which has no fields",
                 "--input-format csv, tsv or jsonl reads fields",
             )
-    yield [END]
+    yield [end]
 
 
 class Documents:
@@ -114,33 +115,31 @@ class Documents:
         return len(self.starts) - 1
 
     def fill(self, reader: Reader, tokenizer: Tokenizer) -> Iterator[int]:
-        """Add the sentences of a corpus; yield their number after each window."""
+        """Add the sentences of a corpus; yield their number after each block."""
         fields, width = tuple(dict.fromkeys(self.extra.values())), len(self.largest)
         columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MOST))
         names = ("input_ids", "token_type_ids", *columns.needed)
         layout = Layout(columns=names, special_tokens=False)
 
-        def tokenized(records: Sequence[Record]) -> tuple[Array, Tokens]:
-            """Return which of the records are sentences, and the tokens of those."""
-            filled = [bool(str(record.text).strip()) for record in records]
-            texts = [record for record, real in zip(records, filled, strict=True) if real]
-            items = columns.added(tokenizer.encode_records(texts, layout), tokenizer)
-            return np.array(filled), Tokens.of(items)
+        def tokenized(records: Sequence[Record]) -> tuple[list[bool], Tokens]:
+            """Return which of the records are blank, and the tokens of all."""
+            blank = [not str(record.text).strip() for record in records]
+            items = columns.added(tokenizer.encode_records(records, layout), tokenizer)
+            return blank, Tokens.of(items)
 
         files = self.folder / "tokens", self.folder / "ends"
         with files[0].open("xb") as tokens_file, files[1].open("xb") as ends_file:
             end = np.zeros(1, np.int64)
             end.tofile(ends_file)
-            for filled, tokens in ahead(windows(sentences(reader, fields), WINDOW), tokenized):
+            for blank, tokens in ahead(sentences(reader, fields), tokenized):
                 table = np.stack([tokens.ids, *tokens.extra.values()], 1).astype(np.int32)
                 self.largest = np.maximum(self.largest, table.reshape(-1, width).max(0, initial=0))
-                counts = filled.astype(np.int64)  # a sentence without a token is none
-                counts[filled] = tokens.lengths > 0
-                reached = self.sentences + counts.cumsum()
-                for first in reached[~filled].tolist():
+                filled = tokens.lengths > 0  # a sentence without a token is none
+                reached = self.sentences + filled.cumsum()
+                for first in reached[blank].tolist():
                     if first > self.starts[-1]:
                         self.starts.append(first)
-                ends = end + tokens.offsets[1:][tokens.lengths > 0]
+                ends = end + tokens.offsets[1:][filled]
                 end += len(table)
                 table.tofile(tokens_file)
                 ends.tofile(ends_file)
@@ -172,10 +171,215 @@ class Documents:
         del self.tokens, self.ends
 
 
+# --- pairs and masks ---
+
+
+def below(rng: Random, count: int) -> int:
+    """Return one of 0 ... count - 1, each as likely as the others."""
+    return int(rng.random() * count)
+
+
+def between(rng: Random, low: int, high: int) -> int:
+    """Return one of low ... high, each as likely as the others."""
+    return low + below(rng, high - low + 1)
+
+
+MASK, KEEP = 0.8, 0.9  # below the first: [MASK]; below the second: the token itself; else another
+SPECIAL = 3  # [CLS] A [SEP] B [SEP]
+_UNUSED = re.compile(r"\[unused\d+\]")
+
+
+class Pair(NamedTuple):
+    """Two segments of text."""
+
+    a: Ids
+    b: Ids
+    is_random: bool  # whether B is from another document
+
+
+def pairs(
+    tokens: Ids,
+    bounds: Sequence[int],
+    options: PrepareOptions,
+    other: Callable[[int, Random], Ids],
+    rng: Random,
+) -> Iterator[Pair]:
+    """Yield the pairs of one document, which together use all of its sentences.
+
+    ``bounds`` say where sentences begin, and where the last one ends. ``other`` returns sentences
+    of another document: at least one, up to about this many tokens.
+    """
+    room = options.max_length - SPECIAL
+    short = rng.random() < options.short_seq_prob  # mostly, pairs fill all of the room
+    target, start, last = between(rng, 2, room) if short else room, 0, len(bounds) - 1
+    while start < last:
+        end = start + 1
+        while end < last and bounds[end] - bounds[start] < target:
+            end += 1
+        alone = end - start == 1
+        middle = end if alone else between(rng, start + 1, end - 1)
+        a = tokens[bounds[start] : bounds[middle]]
+        is_random = alone or rng.random() < 0.5
+        if is_random:  # the sentences that B did not use come again
+            b, start = other(target - len(a), rng), middle
+        else:
+            b, start = tokens[bounds[middle] : bounds[end]], end
+        yield Pair(*truncated(a, b, room, rng), is_random)
+
+
+def truncated(a: Ids, b: Ids, room: int, rng: Random) -> tuple[Ids, Ids]:
+    """Remove tokens of the longer segment, randomly at its start or end, until both fit."""
+    start_a, end_a, start_b, end_b = 0, len(a), 0, len(b)
+    while (size_a := end_a - start_a) + (size_b := end_b - start_b) > room:
+        at_start = rng.random() < 0.5
+        if size_b >= size_a:
+            start_b, end_b = (start_b + 1, end_b) if at_start else (start_b, end_b - 1)
+        else:
+            start_a, end_a = (start_a + 1, end_a) if at_start else (start_a, end_a - 1)
+    return a[start_a:end_a], b[start_b:end_b]
+
+
+@dataclass(frozen=True)
+class InstanceMaker:
+    """Makes masked sequences of pairs, with the tokens of one vocabulary.
+
+    A random token is never a special or unused one: no text has these, so they would reveal the
+    replacement. (Google's code allows any.)
+    """
+
+    options: PrepareOptions
+    special: tuple[int, int, int, int]  # [CLS], [SEP], [PAD] and [MASK]
+    replacements: Sequence[int]  # candidates for a random token
+    continuing: frozenset[int]  # tokens that continue a word
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, options: PrepareOptions) -> InstanceMaker:
+        """Return that of a tokenizer.
+
+        Raises ModelError where special tokens or words are missing, UsageError for a length over
+        the limit.
+        """
+        if tokenizer.limit is not None and options.max_length > tokenizer.limit:
+            raise UsageError(
+                f"--max-length {options.max_length} is more than the model's limit of "
+                f"{tokenizer.limit} tokens",
+                "give a smaller one, or a --model that takes more",
+            )
+        ids, roles = tokenizer.special_ids(), tokenizer.roles
+        names = [roles[role] for role in ("cls_token", "sep_token", "pad_token", "mask_token")]
+        for name in names:
+            if name not in ids:
+                raise ModelError(
+                    f"the vocabulary has no {name}, which instances are made with",
+                    "choose another --model, or train a vocabulary with bertcli pretrain vocab",
+                )
+        core = tokenizer.core
+        added = {id for id, token in core.get_added_tokens_decoder().items() if token.special}
+        outside = added | set(ids.values())
+        vocabulary = core.get_vocab()
+        words = sorted(
+            id
+            for token, id in vocabulary.items()
+            if id not in outside and not _UNUSED.fullmatch(token)
+        )
+        if not words:
+            raise ModelError("the vocabulary has only special tokens", "choose another --model")
+        pieces = frozenset(id for token, id in vocabulary.items() if token.startswith(PREFIX))
+        if options.whole_word and not pieces:
+            raise ModelError(
+                f"no token begins with {PREFIX}: --whole-word cannot tell what is one word",
+                "leave out --whole-word, or choose a --model with WordPiece",
+            )
+        cls_id, sep, pad, mask = map(ids.__getitem__, names)
+        return cls(options, (cls_id, sep, pad, mask), words, pieces)
+
+    def fill(self, row: Any, pair: Pair, rng: Random) -> None:
+        """Write a pair to an empty row: with its special tokens, masked.
+
+        Masked tokens keep their ids of extra embeddings, as they keep their positions: these ids
+        are given, not predicted, and they would hardly be learnt if they never stood where a word
+        is predicted. Special tokens have id 0.
+        """
+        cls, sep, pad, _ = self.special
+        first, length = len(pair.a) + 2, len(pair.a) + len(pair.b) + SPECIAL
+        tokens = np.zeros((length, pair.a.shape[1]), np.int32)
+        tokens[1 : first - 1], tokens[first:-1] = pair.a, pair.b
+        tokens[[0, first - 1, -1], 0] = cls, sep, sep
+        ids = tokens[:, 0].tolist()
+        masked, positions = self.mask(ids, [range(1, first - 1), range(first, length - 1)], rng)
+        count = len(positions)
+        row["input_ids"][:length], row["input_ids"][length:] = masked, pad
+        row["token_type_ids"][first:length] = 1
+        row["masked_lm_positions"][:count] = positions
+        row["masked_lm_ids"][:count] = [ids[position] for position in positions]
+        row["masked_lm_counts"], row["lengths"] = count, length
+        row["next_sentence_labels"] = pair.is_random
+        extra = [name for name in row.dtype.names if name.startswith(EXTRA)]
+        for name, column in zip(extra, tokens.T[1:], strict=True):
+            row[name][:length] = column
+
+    def mask(
+        self, ids: Sequence[int], segments: Sequence[range], rng: Random
+    ) -> tuple[list[int], list[int]]:
+        """Return a sequence masked, and the positions to predict, which ascend.
+
+        Only positions in ``segments`` are ever touched.
+        """
+        options, (*_, mask) = self.options, self.special
+        count = min(options.max_predictions, max(1, round(len(ids) * options.masked_lm_prob)))
+        positions = sorted(self._chosen(ids, segments, count, rng))
+        masked = list(ids)
+        for position in positions:
+            chance = rng.random()
+            if chance < MASK:
+                masked[position] = mask
+            elif chance >= KEEP:
+                masked[position] = self.replacements[below(rng, len(self.replacements))]
+        return masked, positions
+
+    def _chosen(
+        self, ids: Sequence[int], segments: Sequence[range], count: int, rng: Random
+    ) -> list[int]:
+        """Choose random positions; a word longer than what is left to choose is skipped."""
+        words: list[list[int]] = []  # or tokens
+        for part in segments:
+            for position in part:
+                inside = self.options.whole_word and ids[position] in self.continuing
+                if position == part.start or not inside:
+                    words.append([])
+                words[-1].append(position)
+        chosen: list[int] = []
+        for word in sorted(words, key=lambda _: rng.random()):
+            if len(chosen) + len(word) <= count:
+                chosen += word
+        return chosen
+
+
 # --- the folder ---
 
-OURS = (INDEX, "instances-[0-9]*", *TOKENIZER_PARTS)  # names of the files in the folder
+INDEX, ROWS, FORMAT, VERSION = "instances.json", "instances.bin", "bertcli-pretrain", 3
+OURS = ("instances*", *TOKENIZER_PARTS)  # names of the files in the folder
 MOSTLY = 0.75  # share of random pairs above which a warning is shown; half is intended
+
+
+def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dtype[Any]:
+    """Return the type of a row of these sizes, with these extra embeddings.
+
+    `L` is the length, `P` the most predictions. A row is one instance.
+    """
+    return np.dtype(
+        [
+            ("input_ids", "<i4", (length,)),  # [CLS] A [SEP] B [SEP], masked, then padding [L]
+            ("token_type_ids", "u1", (length,)),  # 0 up to the first [SEP], 1 up to the second
+            ("lengths", "<i4"),  # tokens; the attention mask is arange(L) < length
+            ("masked_lm_positions", "<i4", (predictions,)),  # ascending, then 0 [P]
+            ("masked_lm_ids", "<i4", (predictions,)),  # the original tokens, then 0
+            ("masked_lm_counts", "<i4"),  # positions in use
+            ("next_sentence_labels", "u1"),  # 0: B follows A, 1: B is from another document
+            # ids of an extra embedding, 0 for special tokens and padding
+            *((EXTRA + name, "<i4", (length,)) for name in extra),
+        ]
+    )
 
 
 @dataclass
@@ -192,7 +396,6 @@ class PrepareRun:
     options: PrepareOptions
     folder: Path
     overwrite: bool = False
-    shard_size: int = 32768
     extra: Mapping[str, str] = field(default_factory=dict)
     statistics: dict[str, Any] = field(init=False)
     sizes: dict[str, int] = field(init=False)  # of the extra embeddings
@@ -216,80 +419,60 @@ class PrepareRun:
             for sentences in documents.fill(self.reader, self.tokenizer):
                 share = self.reader.bytes_read / size if size else None
                 yield Advance(sentences, "sentences", share)
-            require_two(documents, self.reader)
+            if len(documents) < 2:
+                raise InputError(
+                    f"{', '.join(map(input_name, paths))}: fewer than two documents, so no "
+                    "sentence can come from another",
+                    "give text with one sentence per line and a blank line between documents, or "
+                    "JSONL with one document per record",
+                )
             self.sizes = dict(zip(self.extra, (1 + documents.largest[1:]).tolist(), strict=True))
             kind = row_type(options.max_length, options.max_predictions, self.extra)
-            yield from self._make(documents, spool / "rows", kind)
-            rows: Array = np.memmap(spool / "rows", kind, "r")
+            yield from self._make(documents, folder / ROWS, kind)
+            rows: Array = np.memmap(folder / ROWS, kind, "r")
             self.statistics = {
                 "documents": len(documents),
                 "sentences": documents.sentences,
                 **statistics(rows),
             }
-            order = shuffled(len(rows), Random(f"{options.seed}:order"))
-            shards = []
-            for number, chosen in enumerate(in_batches(order, self.shard_size)):
-                shard, path = rows[chosen], folder / SHARD.format(number=number)
-                with path.open("xb") as file:
-                    write_arrays(file, {name: shard[name] for name in kind.names or ()})
-                shards.append({"file": path.name, "rows": len(shard), "sha256": sha256(path)})
             del rows  # or a system that locks open files would keep it
             documents.close()
             shutil.rmtree(spool)
-            self._write_index(folder, shards)
+            self._write_index(folder)
 
     def _make(self, documents: Documents, path: Path, kind: Any) -> Iterator[Advance]:
-        """Write the instances of all passes over the documents to a file."""
-        options, total = self.options, self.options.dupe_factor * len(documents)
+        """Write the instances of all passes over each document to a file."""
+        options, count = self.options, len(documents)
         with path.open("xb") as file:
-            for step in range(total):
-                number, rng = step % len(documents), Random(f"{options.seed}:{step}")
+            for number in range(count):
                 other = partial(documents.elsewhere, number)
-                for pair in pairs(*documents[number], options, other, rng):
-                    row = np.zeros(1, kind)
-                    self.maker.fill(row[0], pair, rng)
-                    file.write(row.tobytes())
-                yield Advance(step, "documents", step / total)
+                for step in range(number, options.dupe_factor * count, count):
+                    rng = Random(f"{options.seed}:{step}")
+                    for pair in pairs(*documents[number], options, other, rng):
+                        row = np.zeros(1, kind)
+                        self.maker.fill(row[0], pair, rng)
+                        file.write(row.tobytes())
+                yield Advance(number, "documents", number / count)
 
-    def _write_index(self, folder: Path, shards: list[dict[str, Any]]) -> None:
+    def _write_index(self, folder: Path) -> None:
         """Copy the tokenizer's files and write instances.json, the index."""
-        options, digests = self.options, dict[str, str]()
+        digests = {ROWS: sha256(folder / ROWS)}
         for path in tokenizer_files(bert_folder(self.model)):
             digests[path.name] = sha256(shutil.copyfile(path, folder / path.name))
         index = {
             "format": FORMAT,
-            "version": WITH_EXTRA if self.extra else VERSION,
-            "max_length": options.max_length,
-            "max_predictions": options.max_predictions,
+            "version": VERSION,
+            "max_length": self.options.max_length,
+            "max_predictions": self.options.max_predictions,
             "vocab_size": len(self.tokenizer),
             "pad_token_id": self.maker.special[2],
-            "shards": shards,
-            "options": asdict(options) | {"shard_size": self.shard_size, "format": "safetensors"},
+            "extra_embeddings": self.sizes,
+            "extra_fields": dict(self.extra),
+            "options": asdict(self.options),
             "statistics": self.statistics,
-            "tokenizer_sha256": digests,
+            "sha256": digests,
         }
-        if self.extra:
-            index |= {"extra_embeddings": self.sizes, "extra_fields": dict(self.extra)}
-        text = json.dumps(index, ensure_ascii=False, indent=2) + "\n"
-        (folder / INDEX).write_bytes(text.encode())
-
-
-def require_two(documents: Documents, reader: Reader) -> None:
-    """Raise InputError when no instances can be made of the documents that were read."""
-    if len(documents) > 1:
-        return
-    name = ", ".join(input_name(path) for path in reader.source.paths)
-    raise InputError(
-        f"{name}: fewer than two documents, so no sentence can come from another",
-        "give text with one sentence per line and a blank line between documents, or JSONL with "
-        "one document per record",
-    )
-
-
-def shuffled(count: int, rng: Random) -> Any:
-    """Return the numbers of rows in random order."""
-    places = [rng.random() for _ in range(2 * count)][count:]  # as ever, for a seed
-    return np.argsort(places, kind="stable")
+        write_json(folder / INDEX, index)
 
 
 def statistics(rows: Array) -> dict[str, Any]:

@@ -8,7 +8,7 @@ transformers' BertForPreTraining.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf
 from pathlib import Path
@@ -21,18 +21,64 @@ from torch.nn import functional as F
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
-from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.errors import InputError, ModelError
+from bertcli.families.family import CHECKS
 from bertcli.files.paths import sha256
-from bertcli.files.typed_json import read_object
+from bertcli.files.typed_json import is_regular, read_object, whole_number
+from bertcli.hub import TOKENIZER_FILES
 from bertcli.inference.runner import Tokens
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.tokenizing.columns import EXTRA
 from bertcli.tokenizing.ragged import offsets_of
-from bertcli.training.instances import INDEX, Instances
 from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, states, tensor
 from bertcli.training.options import PretrainingJob, TrainingOptions
+from bertcli.training.prepare import FORMAT, INDEX, ROWS, VERSION, row_type
+from bertcli.vectors.run_folder import refuse_changed_file
+
+# --- instances ---
+
+AGAIN = "run bertcli pretrain prepare again"
+MOST = 1 << 22  # tokens of a vocabulary, or of an instance
+
+
+class Instances:
+    """The folder that `PrepareRun` wrote; its ``rows`` are mapped, not read.
+
+    Raises InputError or ModelError where there is none, or none of this version, or where the file
+    has not the size that the index says. What the file holds is checked by ``verify`` only.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        index = read_object(folder / INDEX, InputError)
+        if (index.get("format"), index.get("version")) != (FORMAT, VERSION):
+            raise InputError(f"{folder / INDEX}: no instances of version {VERSION} found", AGAIN)
+        index.hint = AGAIN
+        self.folder, self.index = folder, index
+        self.max_length, self.max_predictions, self.vocab_size, self.pad_token_id = (
+            index.needed(key, *whole_number(0, MOST))
+            for key in ("max_length", "max_predictions", "vocab_size", "pad_token_id")
+        )
+        self.extra_embeddings, self.extra_fields = (
+            index.needed(key, *CHECKS[key]) for key in ("extra_embeddings", "extra_fields")
+        )
+        kind = row_type(self.max_length, self.max_predictions, self.extra_embeddings)
+        size = kind.itemsize * index.object("statistics").needed("instances", *whole_number(1))
+        rows = folder / ROWS
+        if not is_regular(rows, InputError) or rows.stat().st_size != size:
+            raise InputError(f"{rows}: has not the {size:,} bytes that {INDEX} says", AGAIN)
+        self.rows = np.memmap(rows, kind, "r")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def verify(self) -> None:
+        """Check the sha256 of every file. Raises InputError when one was changed."""
+        hashes = self.index.object("sha256")
+        for name in (ROWS, *(name for name in TOKENIZER_FILES if name in hashes)):
+            refuse_changed_file(self.folder / name, hashes.text(name), InputError, AGAIN)
+
 
 # --- losses ---
 
@@ -46,11 +92,6 @@ class Predicted(NamedTuple):
     follows: Tensor  # [B]
 
 
-def chosen_words(rows: Mapping[str, Any]) -> Any:
-    """Return which of the places for masked words are in use, [B, P]."""
-    return np.arange(rows["masked_lm_ids"].shape[1]) < rows["masked_lm_counts"][:, None]
-
-
 @dataclass(frozen=True)
 class PretrainingObjective(Objective):
     """Masked words and next sentences of prepared instances."""
@@ -62,19 +103,20 @@ class PretrainingObjective(Objective):
 
     def lengths(self, rows: Any) -> Any:
         """Return the number of tokens of each row."""
-        return self.data.column("lengths", rows)
+        return self.data.rows["lengths"][rows]
 
     def counts(self, rows: Any) -> Sequence[float]:
         """Return the number of masked tokens, and of rows."""
-        return max(int(self.data.column("masked_lm_counts", rows).sum()), 1), len(rows)
+        return max(int(self.data.rows["masked_lm_counts"][rows].sum()), 1), len(rows)
 
     def predict(self, model: BertForPreTraining, rows: Any) -> Predicted:
         """Run the model on rows of instances."""
-        columns = self.data.rows(rows)
-        lengths, chosen = columns["lengths"].astype(np.int64), chosen_words(columns)
-        real = np.arange(columns["input_ids"].shape[1]) < lengths[:, None]
+        columns = self.data.rows[rows]
+        lengths = columns["lengths"].astype(np.int64)
+        chosen = np.arange(self.data.max_predictions) < columns["masked_lm_counts"][:, None]
+        real = np.arange(self.data.max_length) < lengths[:, None]
         ids, types = columns["input_ids"][real], columns["token_type_ids"][real]
-        extra = {name: columns[EXTRA + name][real] for name in self.data.extra_embeddings}
+        extra = {name: columns[EXTRA + name][real] for name in model.bert.config.extra_embeddings}
         tokens = Tokens(ids, types, offsets_of(lengths), extra)
         starts, hidden = tokens.offsets[:-1], states(model.bert, tokens)
         pooled = model.bert.pooler(hidden.index_select(0, tensor(starts, hidden)))
@@ -137,77 +179,63 @@ def held_out(count: int, fraction: float) -> tuple[Any, Any]:
 # --- the task ---
 
 
-@dataclass(frozen=True, kw_only=True)
-class PretrainingTask(TrainedTask):
-    """BertForPreTraining on the rows of prepared instances; the last weights are the result."""
+def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks) -> TrainedTask:
+    """Return the task of BertForPreTraining on prepared instances; its last weights are the result.
 
-    keeps_best: ClassVar[bool] = False
-
-    config: BertConfig
-    init: Path | None
-
-    @classmethod
-    def open(cls, job: PretrainingJob, options: TrainingOptions, ranks: Ranks) -> PretrainingTask:
-        """Open and check the instances, and the config to train.
-
-        Raises InputError or ModelError for what cannot be trained.
-        """
-        data = Instances(job.data, job.extra or None)
-        for name, field in data.extra_fields.items():
-            if job.extra.get(name, field) != field:
-                raise UsageError(
-                    f"--extra {name}={job.extra[name]}: the ids of {name} in {data.folder} are "
-                    f"from the field {field}",
-                    f"--extra {name}={field}, or prepare the instances again",
-                )
-        other = Instances(job.eval_dir, data.extra_embeddings) if job.eval_dir else None
-        for instances in [data] if other is None else [data, other]:
-            if ranks.first:
-                instances.verify()
-        if other is not None:
-            rows, held = np.arange(len(data)), np.arange(len(other))
-            if data.vocab_size != other.vocab_size:
+    Raises InputError or ModelError for instances, or a config, that cannot be trained.
+    """
+    data = Instances(job.data)
+    other = Instances(job.eval_dir) if job.eval_dir else None
+    for instances in filter(None, (data, other) if ranks.first else ()):
+        instances.verify()
+    if other is None:
+        rows, held = held_out(len(data), options.eval_fraction)
+    else:
+        rows, held = np.arange(len(data)), np.arange(len(other))
+        if data.vocab_size != other.vocab_size:
+            raise InputError(
+                f"{other.folder}: its tokenizer has {other.vocab_size} tokens, that of "
+                f"{data.folder} has {data.vocab_size}",
+                "prepare both with the same tokenizer",
+            )
+        for name in data.extra_embeddings:
+            if name not in other.extra_embeddings:
                 raise InputError(
-                    f"{other.folder}: its tokenizer has {other.vocab_size} tokens, that of "
-                    f"{data.folder} has {data.vocab_size}",
-                    "prepare both with the same tokenizer",
+                    f"{other.folder}: the instances have no ids of the extra embedding {name}",
+                    f"prepare them with --extra {name}=FIELD",
                 )
-        else:
-            rows, held = held_out(len(data), options.eval_fraction)
-        config = config_of(job, data, other or data)
-        start = job.init and require_weights(bert_folder(job.init)).all
-        return cls(
-            options=options,
-            objective=PretrainingObjective(data, held, other),
-            rows=rows,
-            identity={
-                "config": config.to_dict(),
-                "instances_sha256": sha256(data.folder / INDEX),
-                "init_sha256": start and " ".join(map(sha256, start)),
-            },
-            config=config,
-            init=job.init,
-        )
+    config = config_of(job, data, other or data)
+    weights = job.init and require_weights(bert_folder(job.init)).all
 
-    def model(self, checkpoint: Path | None) -> BertForPreTraining:
-        """Build the model: fresh, from `--init`, or from a checkpoint.
-
-        Weights are copied, not mapped, as the address of a tensor can change the last bits.
-        """
-        model = BertForPreTraining(self.config)
-        source = checkpoint or self.init
+    def build(checkpoint: Path | None) -> BertForPreTraining:
+        """Build the model; weights are copied, not mapped, whose address can change last bits."""
+        model = BertForPreTraining(config)
+        source = checkpoint or job.init
         if source is None:
-            initialise(model, self.config.initializer_range)
+            initialise(model, config.initializer_range)
         else:
             stored, _ = load(source, BertForPreTraining, dtype=torch.float32)
-            config = self.config
             add_extra_embeddings(stored.bert, config.extra_fields, config.extra_embeddings)
             model.load_state_dict(stored.state_dict())
         return model
 
-    def put(self, folder: Path, model: BertForPreTraining) -> None:
-        """Write the model with its tokenizer."""
-        put_model(folder, model, self.config, self.objective.data.folder)
+    def put(folder: Path, model: BertForPreTraining, _: object = None) -> None:
+        put_model(folder, model, config, data.folder)
+
+    return TrainedTask(
+        options=options,
+        objective=PretrainingObjective(data, held, other),
+        rows=rows,
+        identity={
+            "config": config.to_dict(),
+            "instances_sha256": sha256(data.folder / INDEX),
+            "init_sha256": weights and " ".join(map(sha256, weights)),
+        },
+        build=build,
+        put=put,
+        publish=put,
+        keeps_best=False,
+    )
 
 
 # --- the config: a config.json, a named size, or that of a model ---

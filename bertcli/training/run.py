@@ -7,7 +7,6 @@
         optimizer.safetensors                              the moments of AdamW
         best.safetensors                                   the best weights so far, if kept
         training_state.json                                everything else, the sha256 of all files
-    OUT/.begun                                             of a run that has no checkpoint yet
 
 What is trained, and what its files are, is the task's. With several processes all of them read,
 and only the first writes.
@@ -25,7 +24,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -37,10 +36,18 @@ from bertcli.checkpoints.load import load_tensors, save_tensors
 from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.embedding.options import CONFIG as PROMPTS
 from bertcli.errors import BertcliError, ModelError, OutputError, out_of_memory
-from bertcli.files.atomic import locked, move, put_files, put_folder, scratch_folder, unwritable
+from bertcli.files.atomic import explained, locked, move, put_files, put_folder, scratch_folder
 from bertcli.files.paths import refuse_inputs, sha256
 from bertcli.files.system_calls import sync, sync_folder
-from bertcli.files.typed_json import BadJsonError, as_json, is_text, parse, read_bytes, strict
+from bertcli.files.typed_json import (
+    BadJsonError,
+    as_json,
+    is_text,
+    parse,
+    read_bytes,
+    strict,
+    write_json,
+)
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.inspection.drawing import drawing, encode, require_matplotlib
 from bertcli.training.loop import (
@@ -55,7 +62,7 @@ from bertcli.vectors.run_folder import object_in, refuse_changed_file, refuse_ch
 
 # --- checkpoints ---
 
-VERSION = 4  # of training_state.json
+VERSION = 5  # of training_state.json
 LOG, PLOT = "log.jsonl", "loss.svg"
 STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
 BEST = "best.safetensors"
@@ -64,9 +71,8 @@ RESULT = (  # files of a result, of whatever method
     *("config.json", "modules.json", "model.safetensors", "manifest.json", PLOT),
     *(*TOKENIZER_FILES, PROMPTS),
 )
-MODULE = re.compile(r"[1-9]\d?_[A-Z]\w*")  # folders of a result, and not a year of a user
+MODULE = re.compile(r"\d+_(Pooling|Normalize|LayerNorm|Dense)")  # folders of a result
 MAKING = ".making-"  # of what is not whole: not yet, or not any more
-BEGUN = ".begun"
 
 
 @dataclass
@@ -83,7 +89,6 @@ class State:
     scaler: Mapping[str, float] = field(default_factory=dict)  # of float16's gradients
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # what decides the numbers
     best: Mapping[str, Any] = field(default_factory=dict)  # the evaluation of the best weights
-    waited: int = 0  # evaluations since then
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class Checkpoints:
         if not is_text(str(folder)):
             raise OutputError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}")
         names = [path.name for path in folder.glob("[!.]*")]
-        begun = bool(self.steps()) or (folder / BEGUN).exists()
+        begun = bool(self.steps()) or names == [LOG]
         if names and not (self.resume or self.overwrite):
             raise OutputError(
                 f"{folder}: folder already exists",
@@ -158,23 +163,15 @@ class Checkpoints:
                 yield making
                 digests = {path.name: sha256(path) for path in sorted(making.iterdir())}
                 record = {"version": VERSION, **asdict(state), "sha256": digests}
-                text = json.dumps({**record, "digest": _digest(record)}, indent=2) + "\n"
-                (making / STATE).write_text(text, "utf-8")
+                write_json(making / STATE, {**record, "digest": _digest(record)})
                 put_folder(making, target)
             self._drop()
-            (self.output / BEGUN).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove what an earlier run left, the model first, as it is no longer complete.
-
-        Of other folders, only those that modules.json names: they would be read with the new model.
-        """
-        (self.output / BEGUN).touch()
-        listed = read_bytes(self.output / "modules.json", OutputError) or b""
+        """Remove what an earlier run left, the model first, as it is no longer complete."""
         (self.output / "config.json").unlink(missing_ok=True)
         for path in [*self.output.iterdir()]:
-            module = MODULE.fullmatch(path.name) and f'"{path.name}"'.encode() in listed
-            if path.is_dir() and (module or NAME.fullmatch(path.name)):
+            if NAME.fullmatch(path.name) or MODULE.fullmatch(path.name):
                 self._remove(path)
         for name in RESULT:
             (self.output / name).unlink(missing_ok=True)
@@ -200,14 +197,9 @@ class Checkpoints:
         move(path, going)
         shutil.rmtree(going)
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
+    def explained(self) -> AbstractContextManager[None]:
         """Turn system errors into an OutputError that names the checkpoint to resume from."""
-        try:
-            yield
-        except OSError as failed:
-            resume = "free disk space, then run the same command with --resume"
-            raise unwritable(f"{self.output} ({self.kept()})", failed, resume) from None
+        return explained(f"{self.output} ({self.kept()})")
 
     def kept(self) -> str:
         """Describe what can be resumed from."""
@@ -240,8 +232,6 @@ def read_state(folder: Path) -> State:
 
 # --- the run ---
 
-MOVE = "move the log away; the run continues with a new one"
-
 
 class Event(NamedTuple):
     """An event to show: a `step`, a line of the `log`, an `evaluation` or a `checkpoint`."""
@@ -258,13 +248,6 @@ class TrainingRun:
         self.task, self.checkpoints, self.ranks = task, checkpoints, ranks
         self.options = options = task.options
         self.notes = list(task.notes)
-        self.plots = ranks.first
-        if self.plots:
-            try:
-                require_matplotlib(f"drawing {PLOT}")
-            except BertcliError as error:
-                self.notes.append(f"{error}: {error.hint}; only {LOG} is written")
-                self.plots = False
         self.schedule = options.schedule(len(task.rows))
         numbers = {
             **options.numbers(),
@@ -277,14 +260,14 @@ class TrainingRun:
             state = read_state(last)
             refuse_changes(str(last), state.fingerprint, self.state.fingerprint)
             self.state = state
-            if self.state.step == self.schedule.steps or self.stopped:
+            if self.state.step == self.schedule.steps:
                 self.notes.append(f"the run is complete: {last.name} is its last step")
         torch.manual_seed(options.seed)
-        model = task.model(last).to(ranks.device)
+        model = task.build(last).to(ranks.device)
         self.training = training = Training(model, task.objective, task.rows, options, ranks)
         self.best_weights: Mapping[str, torch.Tensor] = {}
         if last:
-            restore_moments(model, training.optimizer, load_tensors(last / OPTIMIZER))
+            restore_moments(training.optimizer, load_tensors(last / OPTIMIZER))
             if self.state.scaler:
                 training.scaler.load_state_dict(dict(self.state.scaler))
             if self.state.best:
@@ -301,8 +284,6 @@ class TrainingRun:
         with ExitStack() as stack:
             log = self._take(stack) if self.ranks.first else None
             for number in range(self.state.step, steps):
-                if self.stopped:
-                    break
                 began = monotonic()
                 values, step = self._step(number), number + 1
                 window = self.state.window
@@ -354,15 +335,9 @@ class TrainingRun:
                 "use --gradient-accumulation-steps 2 or --gradient-checkpointing",
             ) from None
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the run ends early."""
-        return 0 < self.task.patience <= self.state.waited
-
     def _due(self, step: int, every: int | None) -> bool:
         """Return whether something is due after this step; after the last step, everything is."""
-        last = step == self.schedule.steps or self.stopped
-        return last or bool(every and step % every == 0)
+        return step == self.schedule.steps or bool(every and step % every == 0)
 
     def _after(self, step: int, rate: float) -> Iterator[Event]:
         """Yield what is due after a step; the last one is known once it is evaluated."""
@@ -370,7 +345,7 @@ class TrainingRun:
         metrics: Mapping[str, Any] = {}
         if len(objective.held) and self._due(step, options.eval_every):
             with evaluating(training.model, self.ranks.device, training.dtype):
-                metrics = objective.evaluate(training.model, self.ranks, options.batch_size)
+                metrics = objective.evaluate(training.model, options.batch_size)
             self._select(step, metrics)
         if self._due(step, options.log_every):
             sums, self.state.window = self.state.window, {}
@@ -389,13 +364,10 @@ class TrainingRun:
 
     def _select(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Keep the weights if they are the best so far."""
-        if not self.task.keeps_best:
+        best = self.state.best
+        if not self.task.keeps_best or (best and not metrics["eval_loss"] < best["eval_loss"]):
             return
-        state = self.state
-        if state.best and not metrics["eval_loss"] < state.best["eval_loss"]:
-            state.waited += 1
-            return
-        state.best, state.waited = {"step": step, **metrics}, 0
+        self.state.best = {"step": step, **metrics}
         if self.ranks.first:
             weights = self.training.model.state_dict()
             self.best_weights = {name: weights[name].to("cpu", copy=True) for name in weights}
@@ -409,7 +381,7 @@ class TrainingRun:
         state.scaler = training.scaler.state_dict()
         with self.checkpoints.written(state) as folder:
             self.task.put(folder, training.model)
-            save_tensors(folder / OPTIMIZER, moments(training.model, training.optimizer))
+            save_tensors(folder / OPTIMIZER, moments(training.optimizer))
             if state.best:
                 save_tensors(folder / BEST, self.best_weights)
 
@@ -420,7 +392,8 @@ class TrainingRun:
             model.load_state_dict(self.best_weights)
         with self.checkpoints.published() as folder:
             self.task.publish(folder, model, self.state.best)
-            if self.plots:
+            with suppress(BertcliError):  # without matplotlib, or a log of steps, there is none
+                require_matplotlib(f"drawing {PLOT}")
                 (folder / PLOT).write_bytes(plot(self.checkpoints.output / LOG))
 
 
@@ -435,7 +408,7 @@ def plot(log: Path) -> bytes:
     try:
         lines = [{**parse(line)} for line in log.read_bytes().splitlines()]
     except (BadJsonError, TypeError):
-        raise OutputError(f"{log}: not the log of a run", MOVE) from None
+        raise OutputError(f"{log}: not the log of a run") from None
     with drawing():
         from matplotlib.figure import Figure
 

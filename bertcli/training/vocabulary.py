@@ -8,16 +8,14 @@ the different words, as they stand in the text.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bertcli.errors import InputError, UsageError
-from bertcli.files.typed_json import NOTHING
+from bertcli.files.typed_json import NOTHING, write_json
 from bertcli.tokenizing.model_files import normalizer
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import PREFIX, ROLES
@@ -47,56 +45,22 @@ class WordPieceOptions:
         first = (ROLES["unk_token"], ROLES["cls_token"], ROLES["sep_token"], ROLES["mask_token"])
         return [ROLES["pad_token"], *free, *first]
 
-    def settings(self) -> dict[str, Any]:
-        """Return the contents of tokenizer_config.json."""
-        return {
-            "do_lower_case": not self.cased,
-            "model_max_length": self.max_length,
-            "strip_accents": None,
-            "tokenize_chinese_chars": True,
-            "tokenizer_class": "BertTokenizer",
-            **ROLES,
-        }
+
+def count_words(texts: Iterable[str], *, cased: bool) -> Counter[str]:
+    """Count the words of texts, split as BERT does: each punctuation mark is a word."""
+    from tokenizers.pre_tokenizers import BertPreTokenizer
+
+    clean = normalizer(NOTHING, lower=not cased).normalize_str
+    cut = BertPreTokenizer().pre_tokenize_str
+    counts: Counter[str] = Counter()
+    for part, count in Counter(part for text in texts for part in text.split()).items():
+        for word, _ in cut(clean(SPECIAL.sub(" ", part))):
+            if len(word) <= LONGEST:
+                counts[word] += count
+    return counts
 
 
-@dataclass
-class WordCounts:
-    """Word counts, with words split as BERT does: each punctuation mark is a word."""
-
-    options: WordPieceOptions
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def add(self, texts: Iterable[str]) -> None:
-        """Count the words of texts, which are read once."""
-        from tokenizers.pre_tokenizers import BertPreTokenizer
-
-        clean = normalizer(NOTHING, lower=not self.options.cased).normalize_str
-        cut = BertPreTokenizer().pre_tokenize_str
-        for part, count in Counter(part for text in texts for part in text.split()).items():
-            for word, _ in cut(clean(SPECIAL.sub(" ", part))):
-                if len(word) <= LONGEST:
-                    self.counts[word] += count
-
-    def alphabet(self) -> list[str]:
-        """Return the commonest characters, at most ``limit_alphabet``, sorted."""
-        characters: Counter[str] = Counter()
-        for word, count in self.counts.items():
-            for character in word:
-                characters[character] += count
-        common = sorted(characters, key=lambda character: (-characters[character], character))
-        return sorted(common[: self.options.limit_alphabet])
-
-    def within(self, alphabet: Iterable[str]) -> dict[str, int]:
-        """Return the counts of the words that have these characters only."""
-        characters = frozenset(alphabet)
-        return {word: count for word, count in self.counts.items() if characters.issuperset(word)}
-
-    def described(self, tokens: Sequence[str]) -> str:
-        """Describe a vocabulary of these words."""
-        return f"{len(tokens):,} tokens from {len(self.counts):,} distinct words"
-
-
-def train(words: WordCounts) -> list[str]:
+def train(counts: Mapping[str, int], options: WordPieceOptions) -> list[str]:
     """Return the tokens of a vocabulary by their ids.
 
     Raises UsageError when the size has no room for the characters.
@@ -104,8 +68,14 @@ def train(words: WordCounts) -> list[str]:
     from tokenizers import Tokenizer as Core
     from tokenizers import models, pre_tokenizers, trainers
 
-    options, alphabet = words.options, words.alphabet()
-    whole = words.within(alphabet)
+    characters: Counter[str] = Counter()
+    for word, count in counts.items():
+        for character in word:
+            characters[character] += count
+    common = sorted(characters, key=lambda character: (-characters[character], character))
+    alphabet = sorted(common[: options.limit_alphabet])
+    kept_characters = frozenset(alphabet)
+    whole = {word: count for word, count in counts.items() if kept_characters.issuperset(word)}
     inside = sorted({character for word in whole for character in word[1:]})
     special = options.special()
     first = [*special, *alphabet, *(PREFIX + character for character in inside)]
@@ -139,6 +109,13 @@ def train(words: WordCounts) -> list[str]:
 def write(tokens: list[str], options: WordPieceOptions, folder: Path) -> None:
     """Write a tokenizer to an empty folder."""
     (folder / VOCABULARY).write_bytes("".join(f"{token}\n" for token in tokens).encode())
-    config = json.dumps(options.settings(), indent=2, sort_keys=True) + "\n"
-    (folder / CONFIG).write_bytes(config.encode())
+    settings = {
+        "do_lower_case": not options.cased,
+        "model_max_length": options.max_length,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "tokenizer_class": "BertTokenizer",
+        **ROLES,
+    }
+    write_json(folder / CONFIG, settings)
     Tokenizer.load(folder).core.save(str(folder / WHOLE))

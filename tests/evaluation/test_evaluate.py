@@ -80,14 +80,6 @@ def test_pairs_with_scores_are_cosines_of_an_embedding_model(place):
     assert set(found["intervals"]) == {"spearman", "pearson", "mse", "mae"}
 
 
-def test_two_models(place):
-    file = written(place / "both.jsonl", reviews(30, seed=2))
-    given = ["evaluate", file, "-m", place / "one", "--compare", place / "one"]
-    (found,) = good(*given).rows
-    assert found["compare"]["differences"]["accuracy"] == 0
-    assert found["compare"]["intervals"]["accuracy"] == [0, 0]
-
-
 def test_a_table_for_people(place):
     file = written(place / "shown.jsonl", reviews(32))
     shown = good("evaluate", file, "-m", place / "one", "-f", "table").out

@@ -9,7 +9,8 @@ from front import (
     put_json,
     rows_in,
 )
-from safetensors.numpy import save_file
+
+from bertcli.training.prepare import row_type
 
 TOKENIZER = Path(__file__).parents[2] / "samples" / "tiny-bert"
 VOCABULARY, CLS, SEP, MASK = 347, 101, 102, 103
@@ -52,30 +53,29 @@ def arrays(rows: int, seed: int) -> dict[str, np.ndarray]:
     return found
 
 
-def prepared(folder: Path, rows: int = 200, shards: int = 2, seed: int = 0, **changes) -> Path:
+def prepared(folder: Path, rows: int = 200, seed: int = 0, **changes) -> Path:
     """Write a folder as `pretrain prepare` does."""
     folder.mkdir(parents=True)
-    whole, entries = arrays(rows, seed), []
-    for number, part in enumerate(np.array_split(np.arange(rows), shards)):
-        name = f"instances-{number:05d}.safetensors"
-        save_file({key: value[part] for key, value in whole.items()}, folder / name)
-        digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        entries.append({"file": name, "rows": len(part), "sha256": digest})
-    hashes = {}
-    for name in ("vocab.txt", "tokenizer_config.json"):
+    columns = arrays(rows, seed)
+    table = np.zeros(rows, row_type(LENGTH, PREDICTIONS))
+    for name, column in columns.items():
+        table[name] = column
+    table.tofile(folder / "instances.bin")
+    names = ["instances.bin", "vocab.txt", "tokenizer_config.json"]
+    for name in names[1:]:
         shutil.copy(TOKENIZER / name, folder / name)
-        hashes[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
     index = {
         "format": "bertcli-pretrain",
-        "version": 1,
+        "version": 3,
         "max_length": LENGTH,
         "max_predictions": PREDICTIONS,
         "vocab_size": VOCABULARY,
         "pad_token_id": 0,
-        "shards": entries,
-        "options": {},
-        "statistics": {},
-        "tokenizer_sha256": hashes,
+        "extra_embeddings": {},
+        "extra_fields": {},
+        "statistics": {"instances": rows},
+        "sha256": hashes,
     }
     put_json(folder / "instances.json", {**index, **changes})
     return folder

@@ -10,7 +10,7 @@ from pretrain_folders import lines
 
 from bertcli.records.examples import examples_source
 from bertcli.records.reader import Reader
-from bertcli.training.labelled_texts import LabelledTexts
+from bertcli.training.fine_tuning import LabelledTexts
 from bertcli.training.loop import Ranks, Training, batch_of
 from bertcli.training.options import FineTuningJob
 
@@ -28,7 +28,7 @@ def standing(task, parts=1):
     """The training of a task, whose steps are in so many parts and move no weight."""
     options = replace(task.options, gradient_accumulation_steps=parts)
     ranks = Ranks(torch.device("cpu"))
-    training = Training(task.model(None), task.objective, task.rows, options, ranks)
+    training = Training(task.build(None), task.objective, task.rows, options, ranks)
     training.optimizer.step = lambda *given: None
     return training
 

@@ -210,7 +210,7 @@ def test_formats_hold_the_same(models, command, tmp_path):
 def test_the_default_model_has_no_head(command):
     done = bad(command, *CALLS[command][1])
     assert "needs" in done.error and "available heads: pooler" in done.error
-    assert "give --model a checkpoint with that head" in done.hint
+    assert "choose a checkpoint with that head" in done.hint
 
 
 @pytest.mark.parametrize("command", CALLS)
@@ -219,7 +219,10 @@ def test_another_head_is_refused_and_said(models, command):
         if other != command:
             done = bad(command, *CALLS[command][1], "-m", folder_of(models, other))
             assert "BertFor" in done.error
-            assert "--model" in done.hint or f"bertcli {other} is for this model" in done.hint
+            assert (
+                "choose a checkpoint" in done.hint
+                or f"bertcli {other} is for this model" in done.hint
+            )
 
 
 def test_records_keep_their_ids_fields_and_order(models, tmp_path):

@@ -91,5 +91,5 @@ def test_models_that_cannot_sort(models):
     assert "cross-encoder" in three.hint
     single = bad("rerank", "a", "b", "-m", models(CLASSIFIER, num_labels=1, type_vocab_size=1))
     assert "1 token type embedding" in single.error
-    assert "give --model a checkpoint with that head" in bad("rerank", "a", "b").hint
+    assert "choose a checkpoint with that head" in bad("rerank", "a", "b").hint
     assert "TEXT cannot be combined" in bad("rerank", "a", "b", "-i", "c", code=2).error

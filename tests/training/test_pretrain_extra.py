@@ -1,7 +1,6 @@
 """`bertcli pretrain` with extra embeddings: from fields of documents to a model that needs them."""
 
 import csv
-import hashlib
 import random
 import re
 from itertools import pairwise
@@ -18,7 +17,7 @@ from front import (
 from pretrain_folders import STILL, config_file, lines
 from safetensors.torch import load_file
 
-from bertcli.training.instances import Instances
+from bertcli.training.pretraining import Instances
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CLS, SEP, MASK = 2, 3, 4
@@ -93,8 +92,7 @@ def run(place, data, out, *more, config="config.json"):
 
 
 def rows_of(folder):
-    stored = Instances(folder)
-    return stored.rows(range(len(stored)))
+    return Instances(folder).rows
 
 
 # --- from documents to instances ----------------------------------------------------------------
@@ -131,20 +129,8 @@ def word(*ids):
 
 def test_the_index_names_them_and_their_sizes(place):
     index = json_in(place / "with" / "instances.json")
-    assert index["version"] == 2
     assert index["extra_embeddings"] == SIZES
     assert index["extra_fields"] == {"hint": "hint_ids", "noise": "noise"}
-
-
-# Of the instances without extra embeddings, as they were before there were any.
-PLAIN = "0e1ad2e4e86e14a34265bb428490f9987475e177c418925e0ddba92535f7ece0"
-
-
-def test_instances_without_are_the_bytes_that_they_were(place):
-    index = json_in(place / "without" / "instances.json")
-    assert index["version"] == 1 and not [name for name in index if name.startswith("extra")]
-    (shard,) = (place / "without").glob("instances-*")
-    assert hashlib.sha256(shard.read_bytes()).hexdigest() == PLAIN
 
 
 def test_every_form_of_a_document_gives_the_same_bytes(place, tmp_path):
@@ -184,12 +170,12 @@ SIZES = {"hint": 1 + 9 * 8 + 8, "noise": 9}
 
 def test_only_the_model_with_the_ids_tells_the_masked_words(place, tmp_path):
     """A masked word keeps its id, which says it; without the ids the words are random."""
-    file, data = written(tmp_path / "a.jsonl", documents(60, sizes=(1,))), tmp_path / "data"
-    assert prepare(place, file, *BOTH, "-o", data).code == 0
+    file = written(tmp_path / "a.jsonl", documents(60, sizes=(1,)))
     accuracy = {}
     for chosen in ("hint=hint_ids", "noise=noise"):
-        name = chosen.partition("=")[0]
-        done = run(place, data, tmp_path / name, *LEARN, "--extra", chosen)
+        name, data = chosen.partition("=")[0], tmp_path / chosen
+        assert prepare(place, file, "--extra", chosen, "-o", data).code == 0
+        done = run(place, data, tmp_path / name, *LEARN)
         assert done.code == 0, done
         accuracy[name] = lines(tmp_path / name)[-1]["masked_accuracy"]
         config = json_in(tmp_path / name / "config.json")
@@ -277,17 +263,3 @@ def test_held_out_texts_need_the_same_ids_and_may_have_more(place, tmp_path):
     assert config["extra_embeddings"]["noise"] == 21
     done = run(place, place / "without", tmp_path / "plain", *argv, tmp_path / "held")
     assert done.code == 0, done
-
-
-@pytest.mark.parametrize(
-    ("data", "extra", "code", "said"),
-    [
-        ("without", "hint=hint_ids", 1, "no ids of the extra embedding hint; available: none"),
-        ("with", "mood=hint_ids", 1, "embedding mood; available: hint, noise"),
-        ("with", "hint=noise", 2, "--extra hint=noise: the ids of hint in"),
-        ("with", "hint", 2, "--extra hint: NAME=FIELD expected"),
-    ],
-)
-def test_ids_that_were_not_prepared_are_refused(place, data, extra, code, said, tmp_path):
-    done = run(place, place / data, tmp_path / "out", *SHORT, "--extra", extra)
-    assert done.code == code and said in done.error and not (tmp_path / "out").exists()

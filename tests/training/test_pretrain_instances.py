@@ -7,7 +7,7 @@ from chances import likely
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertcli.training.instances import (
+from bertcli.training.prepare import (
     InstanceMaker,
     PrepareOptions,
     below,

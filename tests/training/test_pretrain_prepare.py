@@ -26,11 +26,12 @@ from tokenizers_made import roberta, wordpiece_folder
 from bertcli.errors import BertcliError
 from bertcli.files.atomic import OLD
 from bertcli.files.paths import making
-from bertcli.training.instances import Instances
+from bertcli.training.pretraining import Instances
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 DOCUMENTS, SENTENCES, WORDS = 40, 12, 6
 CLS, SEP, MASK = 2, 3, 4
+ROWS = "instances.bin"
 
 
 def word(document, at):
@@ -86,10 +87,7 @@ def files_of(folder, pattern="*"):
 
 def rows_of(folder):
     stored = Instances(folder)
-    columns = stored.rows(range(len(stored)))
-    return [
-        {name: column[at] for name, column in columns.items()} for at in range(len(stored))
-    ], stored
+    return [*stored.rows], stored
 
 
 def restored(row):
@@ -162,7 +160,7 @@ def test_the_index_says_what_is_there(place):
     counts = sum(int(row["masked_lm_counts"]) for row in rows)
     assert said["predictions"] == counts
     assert said["predicted_share"] == round(counts / tokens, 6)
-    assert set(stored.index["tokenizer_sha256"]) == {"vocab.txt", "tokenizer_config.json"}
+    assert set(stored.index["sha256"]) == {ROWS, "vocab.txt", "tokenizer_config.json"}
     assert (place / "made" / "vocab.txt").read_bytes() == (
         place / "tokenizer" / "vocab.txt"
     ).read_bytes()
@@ -184,8 +182,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not(place, tmp_path
     for name, seed in (("a", 0), ("b", 1)):
         prepare(place, "corpus.txt", "-o", tmp_path / name, "--seed", seed)
     assert files_of(tmp_path / "a") == files_of(place / "made")
-    shard = "instances-00000.safetensors"
-    assert files_of(tmp_path / "b")[shard] != files_of(place / "made")[shard]
+    assert files_of(tmp_path / "b")[ROWS] != files_of(place / "made")[ROWS]
 
 
 def test_a_process_of_its_own_gives_the_same_bytes(place, tmp_path):
@@ -226,20 +223,10 @@ def test_stdin_and_several_files(place, tmp_path):
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b") == files_of(place / "made")
 
 
-def test_shards_hold_the_same_rows(place, tmp_path):
-    prepare(place, "corpus.txt", "-o", tmp_path / "a", "--shard-size", 100)
-    whole = Instances(place / "made")
-    numbers = [*range(len(whole))]
-    numbers = numbers[::-7] + numbers[3::5] + [0, 0]
-    stored = Instances(tmp_path / "a")
-    assert [shard["rows"] for shard in stored.index["shards"][:-1]] == [100] * (len(whole) // 100)
-    assert len(stored) == len(whole)
-    for name, column in stored.rows(numbers).items():
-        expected = whole.rows(numbers)[name]
-        assert column.dtype == expected.dtype and (column == expected).all()
-    assert len(whole.rows([])["lengths"]) == 0
-    with pytest.raises(IndexError):
-        whole.rows([len(whole)])
+def test_the_rows_of_a_document_lie_together(place):
+    """So that what is held out from the end is of other documents."""
+    documents = [(segments(row)[0][0] - 5) // PER_DOCUMENT for row in rows_of(place / "made")[0]]
+    assert documents == sorted(documents)
 
 
 def test_options_change_what_they_say(place, tmp_path):
@@ -381,14 +368,14 @@ def test_wrong_usage(place):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda folder: (folder / "instances.json").unlink(), "no instances found"),
-        (lambda folder: (folder / "instances.json").write_text("[]"), "not an index of instances"),
-        (lambda folder: edited(folder, version=9), "version 9 is not supported, only 1"),
-        (lambda folder: edited(folder, shards=[{}]), "shards.0.rows: expected a whole number"),
-        (lambda folder: edited(folder, max_length=47), "expected input_ids as int32"),
-        (lambda folder: (folder / SHARD).unlink(), "not found, but listed in the index"),
-        (lambda folder: (folder / SHARD).write_bytes(b"x" * 99), "header"),
-        (lambda folder: flipped(folder / SHARD), "was changed after it was made"),
+        (lambda folder: (folder / "instances.json").unlink(), "no instances of version 3"),
+        (lambda folder: (folder / "instances.json").write_text("{}"), "no instances of version 3"),
+        (lambda folder: edited(folder, version=1), "no instances of version 3 found"),
+        (lambda folder: edited(folder, statistics={}), "statistics.instances: expected a whole"),
+        (lambda folder: edited(folder, max_length=47), "has not the .* bytes that instances.json"),
+        (lambda folder: (folder / ROWS).unlink(), "has not the .* bytes that instances.json"),
+        (lambda folder: (folder / ROWS).write_bytes(b"x" * 99), "has not the .* bytes"),
+        (lambda folder: flipped(folder / ROWS), "was changed after it was made"),
     ],
 )
 def test_folders_that_are_broken(place, tmp_path, change, said):
@@ -396,9 +383,6 @@ def test_folders_that_are_broken(place, tmp_path, change, said):
     change(tmp_path / "a")
     with pytest.raises(BertcliError, match=said):
         Instances(tmp_path / "a").verify()
-
-
-SHARD = "instances-00000.safetensors"
 
 
 def edited(folder, **changes):

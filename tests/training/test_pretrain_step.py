@@ -9,10 +9,10 @@ from pretrain_folders import CONFIG, STILL, VOCABULARY, prepared
 
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
-from bertcli.training.instances import Instances
 from bertcli.training.loop import Ranks, Training, batch_of, evaluating
 from bertcli.training.options import TrainingOptions
 from bertcli.training.pretraining import (
+    Instances,
     PretrainingObjective,
 )
 
@@ -31,7 +31,8 @@ def model(**changes):
 
 def their_loss(reference, data, rows):
     """The loss as transformers computes it, from padded ids and labels."""
-    found = {name: torch.from_numpy(np.array(one)).long() for name, one in data.rows(rows).items()}
+    columns = data.rows[rows]
+    found = {n: torch.from_numpy(columns[n].astype(np.int64)) for n in columns.dtype.names}
     labels = torch.full_like(found["input_ids"], -100)
     for row, count in enumerate(found["masked_lm_counts"]):
         at = found["masked_lm_positions"][row, :count]
@@ -144,12 +145,12 @@ def test_evaluation_counts_what_is_right(data):
     judged, rows = model(), np.arange(40, 60)
     objective = PretrainingObjective(data, rows)
     with evaluating(judged, CPU, torch.float32):
-        found = objective.evaluate(judged, Ranks(CPU), 7)
+        found = objective.evaluate(judged, 7)
     assert judged.training
     judged.eval()
     masked = right = follows = 0
     for row in rows:
-        one = data.rows([row])
+        one = data.rows[[row]]
         length, count = int(one["lengths"][0]), int(one["masked_lm_counts"][0])
         ids = torch.from_numpy(one["input_ids"][:, :length].astype(np.int64))
         types = torch.from_numpy(one["token_type_ids"][:, :length].astype(np.int64))
@@ -163,6 +164,6 @@ def test_evaluation_counts_what_is_right(data):
     assert found["masked_accuracy"] == right / masked
     assert found["next_sentence_accuracy"] == follows / 20
     with evaluating(judged, CPU, torch.float32):
-        whole = objective.evaluate(judged, Ranks(CPU), 20)
+        whole = objective.evaluate(judged, 20)
     assert whole["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
     assert found["perplexity"] == pytest.approx(np.exp(found["eval_mlm_loss"]))

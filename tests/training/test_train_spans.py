@@ -27,7 +27,7 @@ def their_step(task, base, rows):
     theirs = transformers.BertForQuestionAnswering(
         transformers.BertConfig.from_pretrained(base, **STILL)
     )
-    theirs.load_state_dict(task.start.state_dict())
+    theirs.load_state_dict(task.build(None).state_dict())
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     losses = []
     for row in rows:

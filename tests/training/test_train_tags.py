@@ -27,10 +27,10 @@ def argv(file, out, base, *more):
 
 def their_step(task, base, rows):
     """Loss and gradients of transformers with its own tokenizer and the usual alignment."""
-    names = task.texts.names
+    names = task.identity["labels"]
     config = transformers.BertConfig.from_pretrained(base, num_labels=len(names), **STILL)
     theirs = transformers.BertForTokenClassification(config)
-    theirs.load_state_dict(task.start.state_dict())
+    theirs.load_state_dict(task.build(None).state_dict())
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     words = [row["words"] for row in rows]
     batch = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt")

@@ -145,10 +145,10 @@ def open_head(
 ) -> tuple[Any, Any]:
     """Return the task, as Python names it, and the model for it; its backend is imported here."""
     folder = model.folder(files_for(compute.dtype))
-    from bertcli.tasks.head import Settings
+    from bertcli.tasks.head import Head, Settings
 
     kind = getattr(bertcli, task)
-    head = kind.open_head(folder, record(Settings, length, compute), console)
+    head = Head.open(folder, kind.kind, record(Settings, length, compute), console)
     engine = head.runtime.engine
     console.detail(
         f"model: {folder.path} ({folder.source}); {kind.kind}, {engine.backend}, device "

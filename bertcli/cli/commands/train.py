@@ -3,13 +3,10 @@
 `train_task` has the processes, notes and progress of any training.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import typer
 
 from bertcli.cli.commands.tasks import CutOptions
 from bertcli.cli.display.console import Console, follow_training
@@ -50,7 +47,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import BertcliError, UsageError
+from bertcli.errors import UsageError
 from bertcli.files.versions import require_torch
 from bertcli.hub import MODEL_FILES
 from bertcli.records.examples import TASKS, FieldNames, examples_source
@@ -61,9 +58,7 @@ from bertcli.training.options import FEW, FineTuningJob, PrepareOptions, Trainin
 from bertcli.training.vocabulary import WordPieceOptions
 
 if TYPE_CHECKING:
-    from bertcli.training.fine_tuning import FineTuningTask
     from bertcli.training.loop import Ranks, TrainedTask
-    from bertcli.training.pretraining import PretrainingTask
     from bertcli.training.run import Checkpoints
 
 WARMUP_STEPS = number(
@@ -197,7 +192,7 @@ def train_task(
     from bertcli.training.loop import joined
 
     use_threads(where.threads)
-    with joined(where.device) as ranks, _speaking(ranks):
+    with joined(where.device) as ranks:
         from bertcli.training.run import TrainingRun
 
         console = console if ranks.first else Console(quiet=True)
@@ -212,17 +207,6 @@ def train_task(
         except KeyboardInterrupt:
             console.note(f"interrupted; {checkpoints.kept()}; continue with --resume")
             raise
-
-
-@contextmanager
-def _speaking(ranks: "Ranks") -> Iterator[None]:
-    """Let only one process per machine report an error that all of them have."""
-    try:
-        yield
-    except BertcliError as error:
-        if ranks.silent and type(error) is not BertcliError:
-            raise typer.Exit(error.exit_code) from None
-        raise
 
 
 class TrainJobOptions(OptionGroup, panel=INPUT):
@@ -248,8 +232,6 @@ class MethodOptions(OptionGroup, panel="Training", of=FineTuningJob):
         "one per word or token, or one number for the whole text"
     )
     layers = number("Train layer N and above (default: everything).", low=0)
-    class_weights = option("balanced: weight labels by inverse frequency.")
-    label_smoothing = decimal("Probability mass moved from each label to the others.", high=0.99)
     max_length = number(
         "Truncate texts to N tokens (default: the model's limit).",
         low=3,
@@ -286,7 +268,6 @@ class HeldOutOptions(OptionGroup, panel="Evaluation", of=FineTuningJob):
         "Fraction of the examples to hold out; equal texts stay together; 0: none.", high=0.9
     )
     eval_every = number("Steps between evaluations (default: an epoch).")
-    patience = number("Stop after N evaluations without a better one.")
     log_every = number("Steps between lines of the log (default: 10; frozen: 100).")
 
 
@@ -334,8 +315,12 @@ def train(
         return readers[path]
 
     def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
-        from bertcli.training.fine_tuning import FrozenTask, head_task, pair_task
-        from bertcli.training.labelled_texts import LabelledTexts
+        from bertcli.training.fine_tuning import (
+            LabelledTexts,
+            frozen_task,
+            head_task,
+            pair_task,
+        )
 
         texts = LabelledTexts.read(training, reader, steps.seed)
         folder = model.folder(MODEL_FILES)
@@ -347,12 +332,11 @@ def train(
             if not frozen:
                 faster = "--frozen trains a head alone, in far less time"
                 console.note(f"all weights are trained; {faster}")
-        task: FineTuningTask
         if texts.task == "embed":
             task = pair_task(based, options, texts, folder.path)
         elif frozen:
             compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
-            task = FrozenTask.open(based, options, texts, folder, compute, console.follow)
+            task = frozen_task(based, options, texts, folder, compute, console.follow)
         else:
             task = head_task(based, options, texts, folder.path)
         console.truncated(task.tally, task.max_length)
@@ -430,14 +414,15 @@ def pretrain_vocab(
 
     console = messages.console()
     reader = corpus.reader(console)
-    words = vocabulary.WordCounts(record(WordPieceOptions, options))
+    settings = record(WordPieceOptions, options)
     target, inputs = vocabulary.OURS, reader.source.paths
     with whole_folder(folder.output, target, overwrite=folder.overwrite, inputs=inputs) as place:
         blocks = console.track(reader.blocks(), reader)
-        words.add(text for block in blocks for text in TextBlock.of(block).strings)
-        tokens = vocabulary.train(words)
-        vocabulary.write(tokens, words.options, place)
-    console.note(words.described(tokens))
+        texts = (text for block in blocks for text in TextBlock.of(block).strings)
+        counts = vocabulary.count_words(texts, cased=settings.cased)
+        tokens = vocabulary.train(counts, settings)
+        vocabulary.write(tokens, settings, place)
+    console.note(f"{len(tokens):,} tokens from {len(counts):,} distinct words")
     console.close(reader)
 
 
@@ -463,7 +448,6 @@ class InstanceOptions(OptionGroup, panel="Instances", of=PrepareOptions):
     )
     whole_word = flag("Mask whole words.")
     seed = option("Random seed: the same seed gives the same bytes.", "N", envvar="BERTCLI_SEED")
-    shard_size = number("Instances per file.", default=32768, panel=OUTPUT)
 
 
 def pretrain_prepare(
@@ -493,7 +477,6 @@ def pretrain_prepare(
         settings,
         folder.output,
         folder.overwrite,
-        options.shard_size,
         extra,
     )
     console.follow(run)
@@ -525,13 +508,8 @@ class StartOptions(OptionGroup, panel=MODEL):
     init: Path | None = option(
         "Start from the weights of this model, instead of --config and random weights.", "FOLDER"
     )
-    extra = extra_option(
-        "Use only these extra embeddings of the instances (default: all that prepare --extra "
-        "stored)"
-    )
 
     def __post_init__(self) -> None:
-        extra_fields(self.extra)
         if (self.config is None) == (self.init is None):
             raise UsageError(
                 "give either --config or --init",
@@ -547,7 +525,6 @@ class OptimizerOptions(OptionGroup, panel="Training", of=TrainingOptions):
     batch_size = number("Instances per step, over all processes and accumulation steps.")
     learning_rate = decimal("Peak learning rate, after the warm-up.")
     warmup_steps = WARMUP_STEPS
-    lr_power = decimal("Power of the polynomial decay to 0; 1 is linear.")
     weight_decay = WEIGHT_DECAY
     adam_beta1 = BETA
     adam_beta2 = BETA
@@ -592,15 +569,14 @@ def pretrain_run(
     from bertcli.training.run import Checkpoints
 
     options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=where.precision)
-    extra = extra_fields(start.extra)
-    pretraining = record(PretrainingJob, job, start, evaluation, extra=extra)
+    pretraining = record(PretrainingJob, job, start, evaluation)
     checkpoints = record(Checkpoints, job, saving)
     checkpoints.refuse_inputs(pretraining.data, pretraining.init, pretraining.eval_dir)
 
-    def opened(ranks: "Ranks", console: Console) -> "PretrainingTask":
-        from bertcli.training.pretraining import PretrainingTask
+    def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
+        from bertcli.training.pretraining import pretraining_task
 
-        return PretrainingTask.open(pretraining, options, ranks)
+        return pretraining_task(pretraining, options, ranks)
 
     train_task(opened, checkpoints, where, console)
 
@@ -612,7 +588,6 @@ class JudgedOptions(OptionGroup, panel=INPUT):
     queries = option("Queries with _id and text (BEIR).", "FILE")
     corpus = option("Texts to search, with _id and text.", "FILE")
     qrels = option("Relevance judgements (BEIR or TREC).", "FILE")
-    compare = option("Also evaluate another model, and the difference.", "MODEL")
     prompt = PROMPT
     prompt_name = PROMPT_NAME
     json = flag("As --format jsonl.", hidden=True)
@@ -643,39 +618,33 @@ def evaluate(
     the model's prompts for queries and documents.
 
     $ bertcli evaluate test.jsonl -m sentiment
-    $ bertcli evaluate test.jsonl -m sentiment --compare other
     $ bertcli evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels test.tsv
     """
     console = messages.console()
     form = "jsonl" if judged.json else output.form()
 
-    models = [model, *([model.changed(model=judged.compare)] if judged.compare else [])]
     files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
     readers = [Reader(examples.source(path), console.warn) for path in files]
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.evaluation.report import Judge, report
+    from bertcli.evaluation.report import Judge, judged_search, report
     from bertcli.tasks.head import Settings
 
     settings = record(Settings, length, compute)
     options = record(EmbedOptions, judged, length, compute)
-    judges = [Judge(named.folder(MODEL_FILES), settings, options, console) for named in models]
+    judge = Judge(model.folder(MODEL_FILES), settings, options, console)
     reading = [path for reader in readers for path in reader.source.paths]
     reading += [judged.qrels] if judged.qrels else []
-    with output.open(form, reading, *models, view="tables.evaluation_view") as write:
+    with output.open(form, reading, model, view="tables.evaluation_view") as write:
         if judged.file:
             from bertcli.records.examples import read_examples
 
-            extra = sorted({field for judge in judges for field in judge.extra_fields})
-            rows = read_examples(readers[0], examples.task, extra, examples.fields)
-            results, count = [judge.judge(rows) for judge in judges], len(rows)
+            fields = judge.extra_fields
+            rows = read_examples(readers[0], examples.task, fields, examples.fields)
+            result = judge.judge(rows)
         else:
-            from bertcli.evaluation.report import SearchTest
-
             queries, corpus = readers
-            search = SearchTest.read(queries, corpus, judged.qrels or "")
-            results, count = [search.judge(judge) for judge in judges], len(search.queries)
-        write([report(results[0], count, *results[1:])])
-    for judge in judges:
-        console.truncated(judge.tally, judge.max_length)
+            result = judged_search(judge, queries, corpus, judged.qrels or "")
+        write([report(result)])
+    console.truncated(judge.tally, judge.max_length)
     for reader in readers:
         console.close(reader)

@@ -255,16 +255,10 @@ def evaluation_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[Renderable
     """Draw the only report: metrics, classes and the confusion."""
     (report,) = reports
     rows = []
-    for name, interval in report["intervals"].items():
-        row = {
-            "metric": name.replace("_", " "),
-            "value": report[name],
-            "95 % interval": ends(interval),
-        }
-        if other := report.get("compare"):
-            row |= {"other": other[name], "better by": other["differences"][name]}
-            row["95 % of that"] = ends(other["intervals"][name])
-        rows.append(row)
+    for name, (low, high) in report["intervals"].items():
+        interval = f"{low:.4f} to {high:.4f}"
+        metric = name.replace("_", " ")
+        rows.append({"metric": metric, "value": report[name], "95 % interval": interval})
     yield rows_table(rows, f"{report['task']}, {counted(report['n'], 'example')}")
     if "per_class" in report:
         classes = report["per_class"].items()
@@ -276,11 +270,6 @@ def evaluation_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[Renderable
                 {"true": label} | dict(zip(names, row, strict=True)) for label, row in counts
             ]
             yield rows_table(confusion, "confusion")
-
-
-def ends(interval: Iterable[float]) -> str:
-    """Return an interval for people."""
-    return " to ".join(f"{value:.4f}" for value in interval)
 
 
 PREVIEW, TERMS = 3, 8  # numbers of a vector, or terms of a text
