@@ -29,7 +29,7 @@ from importlib import import_module
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -199,6 +199,7 @@ def _added(add: OnnxNodes, node: Any, inputs: list[str]) -> str:
 
 # --- 8 bits ---
 
+Inputs: TypeAlias = Mapping[str, np.ndarray]  # of a graph
 LOUDEST = 96  # one in so many units stays float32
 # Tensors of a layer -> the axis of its units. The bias of what comes out is added once.
 UNITS = {
@@ -226,9 +227,7 @@ def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
     return texts
 
 
-def loud_apart(
-    weights: Weights, spec: ModelSpec, sample: Sequence[Mapping[str, np.ndarray]]
-) -> Weights:
+def loud_apart(weights: Weights, spec: ModelSpec, sample: Sequence[Inputs]) -> Weights:
     """Return weights in which the loudest units of feed-forward blocks have tensors of their own.
 
     They are the loudest in a sample. Raises ModelError for numbers that cannot be rounded.
@@ -262,7 +261,7 @@ def loud_apart(
     return replace(weights, arrays=arrays)
 
 
-def quantized(library: Any, graph: Any, sample: Sequence[Sequence[np.ndarray]]) -> Any:
+def quantized(library: Any, graph: Any, sample: Sequence[Inputs]) -> Any:
     """Return a graph of OpenVINO with 8-bit products; ``library`` is NNCF."""
     library.set_log_level(logging.ERROR)
     whole = import_module("nncf.quantization.range_estimator").RangeEstimatorParametersSet.MINMAX

@@ -184,6 +184,9 @@ class Engine(ABC):
         """Yield the numbers of the texts of each batch, of at most ``budget`` tokens."""
         return batches(texts.lengths, budget)
 
+    def free(self) -> None:  # noqa: B027 - most keep nothing
+        """Give back what is kept for later batches, as memory ran out."""
+
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Return what decides the numbers, for manifests."""
@@ -265,6 +268,8 @@ class Runner:
                 f"out of memory on {where} with a batch of {self.budget} tokens",
                 "use a smaller --max-length, another --device, or a smaller model",
             )
+        for device in self.devices:
+            device.free()
         if len(lengths) * int(lengths.max()) > self.budget:
             return ""  # it was begun before another one was too large
         self.budget //= 2

@@ -1,16 +1,17 @@
 """A model that torch runs: the engine, the devices there are, and the network alone (`load`).
 
-A batch is padded, of texts of similar length. What comes out is packed: the states of all tokens,
-one text after the other, `[T, D]`. What goes to a GPU or comes from it lies in pinned memory, and
-is waited for only where it is read: the next batch runs in the meantime.
+A batch is padded, of texts of similar length; on a GPU whose kernel takes that, it is packed,
+without padding. In both cases what comes out is packed: the states of all tokens, one text after
+the other, `[T, D]`. What goes to a GPU or comes from it lies in pinned memory, and is waited for
+only where it is read: the next batch runs in the meantime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -24,9 +25,14 @@ from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens
+from bertcli.models.attention import Varlen, varlen
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
+from bertcli.models.positions import NoDistance
+
+if TYPE_CHECKING:
+    from bertcli.inference.runner import Places
 
 
 @called_from_python()
@@ -121,10 +127,14 @@ class Encoder(Engine):
     same_bits = False
 
     def __init__(
-        self, model: BertModel | BertWithHead, reading: Reading, device: torch.device = CPU
+        self,
+        model: BertModel | BertWithHead,
+        reading: Reading,
+        device: torch.device = CPU,
+        varlen: Varlen | None = None,
     ) -> None:
-        """Take a model that is on the device."""
-        self.model, self.reading, self.device = model.eval(), reading, device
+        """Take a model that is on the device; ``varlen`` is the kernel for packed texts there."""
+        self.model, self.reading, self.device, self.varlen = model.eval(), reading, device, varlen
         self.bert = model.bert if isinstance(model, BertWithHead) else model
         self.config, self.on_cuda = self.bert.config, device.type == "cuda"
         self.places = (str(device),)
@@ -134,19 +144,15 @@ class Encoder(Engine):
     @torch.inference_mode()
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Give a batch to the device, and return what waits for its vectors."""
-        reading, places = self.reading, np.arange(batch.lengths.max())
-        lengths = batch.lengths, reading.attended(batch)
-        real, attended = (places < counts[:, None] for counts in lengths)
-        columns = np.zeros((2 + len(batch.extra), *real.shape), np.int64)
-        columns[:, real] = np.stack([batch.ids, batch.types, *batch.extra.values()])
-        keep = None if attended.all() else self._there(attended)
-        ids, types, *others = self._there(columns)
-        extra = dict(zip(batch.extra, others, strict=True))
-        # The mask itself as the index would have to be waited for.
-        tokens = tuple(map(self._there, real.nonzero()))
-        states = islice(self.bert.states(ids, keep, types, extra=extra), max(self.layers) + 1)
+        reading, attended = self.reading, self.reading.attended(batch)
+        if self.varlen and np.array_equal(attended, batch.lengths):
+            states, tokens = self._packed(batch, self.varlen)
+        else:
+            states, tokens = self._padded(batch, attended)
         of_layers = {
-            layer: state[tokens] for layer, state in enumerate(states) if layer in self.layers
+            layer: state[tokens]
+            for layer, state in enumerate(islice(states, max(self.layers) + 1))
+            if layer in self.layers
         }
         x = combined([of_layers[layer] for layer in self.layers], reading.combine)
         if reading.mean:
@@ -154,6 +160,29 @@ class Encoder(Engine):
         elif reading.first or reading.token is not None:
             x = x[self._there(reading.places(batch))]
         return self._back(finish(self.model, x, reading.counts(batch)))
+
+    def _packed(self, batch: Tokens, run: Varlen) -> tuple[Iterator[Tensor], Any]:
+        """Return the states of each layer [T, hidden], and the index of the tokens in them."""
+        at = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], batch.lengths)
+        columns = np.stack([batch.ids, batch.types, at, *batch.extra.values()]).astype(np.int64)
+        ids, types, at_there, *others = self._there(columns)
+        bounds = self._there(batch.offsets.astype(np.int32))
+        extra = dict(zip(batch.extra, others, strict=True))
+        kernel = varlen(bounds, int(batch.lengths.max()), run)
+        return self.bert.states(ids, types=types, at=at_there, extra=extra, kernels=kernel), ...
+
+    def _padded(self, batch: Tokens, attended: Places) -> tuple[Iterator[Tensor], Any]:
+        """Return the states of each layer [B, L, hidden], and the index of the tokens in them."""
+        places = np.arange(batch.lengths.max())
+        real, looked_at = (places < lengths[:, None] for lengths in (batch.lengths, attended))
+        columns = np.zeros((2 + len(batch.extra), *real.shape), np.int64)
+        columns[:, real] = np.stack([batch.ids, batch.types, *batch.extra.values()])
+        keep = None if looked_at.all() else self._there(looked_at)
+        ids, types, *others = self._there(columns)
+        extra = dict(zip(batch.extra, others, strict=True))
+        # The mask itself as the index would have to be waited for.
+        tokens = tuple(map(self._there, real.nonzero()))
+        return self.bert.states(ids, keep, types, extra=extra), tokens
 
     def _there(self, array: np.ndarray) -> Tensor:
         """Return an array as a tensor on the device. The array may be changed at once."""
@@ -179,12 +208,17 @@ class Encoder(Engine):
 
         return arrived
 
+    def free(self) -> None:
+        """Give back what is kept for later batches."""
+        if self.on_cuda:
+            torch.cuda.empty_cache()
+
     def facts(self) -> dict[str, Any]:
         """Return what decides the numbers; devices of a kind give the same."""
         return {
             "backend": self.backend,
             "dtype": str(self.bert.embeddings.word_embeddings.weight.dtype)[6:],
-            "kernel": "padded",
+            "kernel": "varlen" if self.varlen else "padded",
             "device": self.device.type,
             # where they compute: the last bits of a sum depend on them
             "threads": self.threads if self.device.type == "cpu" else None,
@@ -217,4 +251,27 @@ def open_torch(spec: ModelSpec, tell: Tell = SILENCE) -> Encoder:
     encoder.places, encoder.threads = tuple(map(str, places)), threads
     # Few enough for a CPU's cache, or many for a GPU.
     encoder.budget = compute.batch_tokens or (4096 if device.type == "cpu" else 1 << 16)
+    if encoder.on_cuda:
+        encoder.varlen = varlen_kernel(encoder.bert, device)
     return encoder
+
+
+def varlen_kernel(model: BertModel, device: torch.device) -> Varlen | None:
+    """Return torch's kernel for packed texts; None where it cannot run this model.
+
+    It computes in half precision, and cannot add to the scores.
+    """
+    dtype = model.embeddings.word_embeddings.weight.dtype
+    distances = (layer.attention.self.distance_embedding for layer in model.encoder.layer)
+    plain = all(type(distance) is NoDistance for distance in distances)
+    if dtype.itemsize != 2 or model.config.is_decoder or not plain:
+        return None
+    x = torch.zeros(1, 1, model.config.head_size, dtype=dtype, device=device)
+    bounds = torch.arange(2, dtype=torch.int32, device=device)
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+
+        varlen_attn(x, x, x, bounds, bounds, 1, 1)
+    except (ImportError, RuntimeError, ValueError, TypeError):
+        return None
+    return cast("Varlen", varlen_attn)  # which returns more only where that is asked for

@@ -36,6 +36,10 @@ class Distance(Protocol):
 # (q, k, v, distance, dropout probability) with q, k, v [..., H, D] -> [..., H, D]
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Distance, float], Tensor]
 
+# (q, k, v, bounds of the texts in q, and in k, longest of these, and of those) with q [Tq, H, D]
+# and k, v [Tk, H, D] -> [Tq, H, D]: torch.nn.attention.varlen.varlen_attn
+Varlen: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int], Tensor]
+
 
 # --- kernels ---
 
@@ -136,6 +140,20 @@ def packed(lengths: Sequence[int], kernel: Attend | None = None) -> Attend:
         parts = zip(runs(q), runs(k), runs(v), strict=True)
         mixed = [inner(q, k, v, distance, drop) for q, k, v in parts]
         return torch.cat([run.flatten(0, 1) for run in mixed])
+
+    return attend
+
+
+def varlen(bounds: Tensor, longest: int, run: Varlen) -> Attend:
+    """Make the kernel for [T] in which `run`, a GPU's, takes texts of all lengths in one call.
+
+    Text i is the tokens from `bounds[i]` to `bounds[i + 1]`, int32 [B + 1]; none is longer than
+    `longest`. Every token of a text sees all of it, and nothing is added to the scores or dropped:
+    `distance` and `drop` are not asked.
+    """
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+        return run(q, k, v, bounds, bounds, longest, longest)
 
     return attend
 

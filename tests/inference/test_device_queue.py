@@ -1,16 +1,30 @@
-"""What a GPU is given, tried on a CPU: its queue of batches."""
+"""What a GPU is given, tried on a CPU: its kernel for packed texts, and its queue of batches."""
 
 import numpy as np
 import pytest
 import torch
 from model_reference import randomise, tiny
+from torch.nn import functional as F
 
 from bertcli.errors import BertcliError
 from bertcli.inference.runner import Reading, Runner, Tokens, first_tokens, result_of
-from bertcli.inference.torch_engine import Encoder
+from bertcli.inference.torch_engine import Encoder, varlen_kernel
 from bertcli.models.bert import BertModel
 
+CPU = torch.device("cpu")
 LENGTHS = [5, 1, 12, 12, 3, 24, 1, 2, 12, 5, 24, 7]
+
+
+def attend(q, k, v, asked, bounds, most, longest):
+    """Attend text by text, as `varlen_attn` does all at once."""
+    assert (asked.dtype, bounds.dtype) == (torch.int32, torch.int32)
+    assert (int(asked.diff().max()), int(bounds.diff().max())) <= (most, longest)
+    parts = []
+    for at in range(len(bounds) - 1):
+        mine, seen = slice(*asked[at : at + 2]), slice(*bounds[at : at + 2])
+        one = [x.transpose(0, 1) for x in (q[mine], k[seen], v[seen])]
+        parts.append(F.scaled_dot_product_attention(*one).transpose(0, 1))
+    return torch.cat(parts)
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +43,8 @@ def texts():
 LAST = Reading()
 
 
-def alone(model):
-    return Runner([Encoder(model, LAST)], 64)
+def alone(model, reading=LAST, varlen=None):
+    return Runner([Encoder(model, reading, varlen=varlen)], 64)
 
 
 def queue_of(encoder, budget=64):
@@ -45,6 +59,37 @@ def states(model, packed, lengths):
 
 def first(model, packed, lengths):
     return first_tokens(packed, lengths)
+
+
+@pytest.mark.parametrize(
+    ("reading", "finish"),
+    [
+        (Reading(), states),
+        (Reading((0, 2, -1), "concat"), states),
+        (Reading((-1, 1)), first),
+        (Reading(first=True), first),
+        (Reading(token=3), states),
+    ],
+)
+def test_a_packed_batch_gives_the_vectors_of_the_padded_one(model, texts, reading, finish):
+    expected = result_of(alone(model, reading).run(texts, finish))
+    found = result_of(alone(model, reading, attend).run(texts, finish))
+    for one, another in zip(expected, found, strict=True):
+        assert one.shape == another.shape
+        assert np.abs(one - another).max(initial=0) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype"),
+    [
+        ({}, torch.float32),
+        ({"position_embedding_type": "relative_key"}, torch.bfloat16),
+        ({"is_decoder": True}, torch.bfloat16),
+        ({}, torch.bfloat16),  # there is none for a CPU
+    ],
+)
+def test_a_kernel_that_cannot_run_the_model_steps_aside(changes, dtype):
+    assert varlen_kernel(randomise(BertModel(tiny(**changes))).to(dtype), CPU) is None
 
 
 @pytest.mark.parametrize("finish", [states, first])

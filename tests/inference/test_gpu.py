@@ -80,6 +80,19 @@ def test_half_the_bits_keep_the_direction(folder, texts, dtype, least, pooling):
     assert cosines(here, there).min() > least
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_packed_by_a_kernel_that_proved_itself(folder, texts, dtype, pooling):
+    embedder = Embedder.open(folder, on_torch(pooling=pooling, device="cuda", dtype=dtype))
+    assert embedder.runtime.engine.facts()["kernel"] == "varlen"
+    packed = RecordVectors(embedder, texts)
+    list(packed)
+    embedder.runtime.runner.devices[0].varlen = None
+    padded = RecordVectors(embedder, texts)
+    list(padded)
+    assert cosines(packed.vectors, padded.vectors).min() > (0.9999 if dtype == "float16" else 0.998)
+
+
 def test_the_same_run_gives_the_same_bytes(tmp_path, texts):
     file = tmp_path / "texts.txt"
     file.write_text("".join(f"{text}\n" for text in texts), "utf-8")
