@@ -46,6 +46,7 @@ COMMANDS = {
     "choose": "tasks",
     "models": "models",
     "export": "models",
+    "distil": "models",
     "train": "train",
     "evaluate": "train",
     "pretrain vocab": "train",

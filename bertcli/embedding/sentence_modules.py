@@ -268,30 +268,28 @@ def write_sentence_parts(
     chain += [(module.kind, base / module.path) for module in sentence.of_texts]
     chain += [("Normalize", {})] * parts.normalize
     chain += [("Dense", layer)] if layer else []
-    modules = []
-    for at, (kind, content) in enumerate(chain):
-        name = f"{at}_{kind}" if at else ""
-        place, kind = folder / name, f"sentence_transformers.models.{kind}"
-        modules.append({"idx": at, "name": str(at), "path": name, "type": kind})
-        if not at:
+    kinds = {f"{at}_{kind}" if at else "": kind for at, (kind, _) in enumerate(chain)}
+    put_modules(folder, kinds)
+    for name, (_, content) in zip(kinds, chain, strict=True):
+        if not name:
             continue
+        place = folder / name
         place.mkdir()
         if isinstance(content, Dense):
             _write_dense(place, content)
         elif isinstance(content, dict):
-            _put(place / "config.json", content)
+            put_json(place / "config.json", content)
         else:
             for path in (content / "config.json", *find_weights(content).all):
                 if path.is_file():
                     shutil.copyfile(path, place / path.name)
-    _put(folder / "modules.json", modules)
     limits = {"max_seq_length": parts.max_length, "do_lower_case": sentence.lower_case}
-    _put(folder / "sentence_bert_config.json", limits)
+    put_json(folder / "sentence_bert_config.json", limits)
     if (base / CONFIG).is_file():
         shutil.copyfile(base / CONFIG, folder / CONFIG)
     if layer and sentence.dim:  # of vectors, and not of what the layer makes of them
         config = read_object(folder / CONFIG)
-        _put(folder / CONFIG, {key: config[key] for key in config if key != "truncate_dim"})
+        put_json(folder / CONFIG, {key: config[key] for key in config if key != "truncate_dim"})
 
 
 def _write_dense(folder: Path, layer: Dense) -> None:
@@ -302,7 +300,7 @@ def _write_dense(folder: Path, layer: Dense) -> None:
         "bias": layer.bias is not None,
         "activation_function": IDENTITY,
     }
-    _put(folder / "config.json", config)
+    put_json(folder / "config.json", config)
     tensors = {"linear.weight": layer.weight}
     if layer.bias is not None:
         tensors["linear.bias"] = layer.bias
@@ -310,5 +308,15 @@ def _write_dense(folder: Path, layer: Dense) -> None:
         write_arrays(file, tensors)
 
 
-def _put(path: Path, value: Any) -> None:
+def put_modules(folder: Path, kinds: Mapping[str, str]) -> None:
+    """Write which modules follow each other: where each is kept -> what it is."""
+    rows = [
+        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for at, (path, kind) in enumerate(kinds.items())
+    ]
+    put_json(folder / "modules.json", rows)
+
+
+def put_json(path: Path, value: Any) -> None:
+    """Write a file of JSON."""
     path.write_text(json.dumps(value, indent=2) + "\n", "utf-8")
