@@ -36,6 +36,7 @@ COMMANDS = {
     "similar": "search",
     "duplicates": "search",
     "compare": "search",
+    "map": "map",
     "inspect": "models",
     "fill-mask": "tasks",
     "next-sentence": "tasks",
