@@ -70,7 +70,7 @@ def inputs_of(texts: Tokens, longest: int, reading: Reading = LAST_STATES) -> In
     """Return the inputs of a graph by name: int64 [B, L], for texts with rows of this length."""
     places = np.arange(rows_of(texts.lengths, longest)[0])
     real, attended = (places < x[:, None] for x in (texts.lengths, reading.attended(texts)))
-    columns = {IDS: texts.ids, TYPES: texts.types}
+    columns: dict[str, np.ndarray] = {IDS: texts.ids, TYPES: texts.types}
     columns |= {f"{EXTRA}{name}": flat for name, flat in texts.extra.items()}
     inputs = {MASK: attended.astype(np.int64)}
     for name, column in columns.items():

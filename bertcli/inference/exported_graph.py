@@ -261,7 +261,7 @@ def loud_apart(weights: Weights, spec: ModelSpec, sample: Sequence[Inputs]) -> W
     return replace(weights, arrays=arrays)
 
 
-def quantized(library: Any, graph: Any, sample: Sequence[Inputs]) -> Any:
+def quantized(library: Any, graph: Any, sample: Sequence[Sequence[np.ndarray]]) -> Any:
     """Return a graph of OpenVINO with 8-bit products; ``library`` is NNCF."""
     library.set_log_level(logging.ERROR)
     whole = import_module("nncf.quantization.range_estimator").RangeEstimatorParametersSet.MINMAX

@@ -93,7 +93,7 @@ def tokenizer_json(tokenizer: Tokenizer, ids: Sequence[int]) -> Any:
 def states_alone(teacher: Embedder, ids: Sequence[int]) -> Iterator[np.ndarray]:
     """Yield the mean states of texts of one token each, some at a time [n, H]."""
     frame = frame_of(teacher.runtime.tokenizer.core, pair=False, special=True)
-    before, after = (frame.before, frame.after) if frame else ([], [])
+    before, after = frame.special if frame else ([], [])
     for start in range(0, len(ids), AT_ONCE):
         texts = [[*before, index, *after] for index in ids[start : start + AT_ONCE]]
         flat = np.array(texts, np.uint32).ravel()
