@@ -58,6 +58,15 @@ RULES = {
     "--pairs cannot be combined with TEXT, --input or --files-from": "",
     "QUERY cannot be combined with --input": "",
     "--margin requires --mine": "",
+    "--hybrid cannot be combined with --sparse, --token-vectors, --mine or --threshold": (
+        "scores of --hybrid are sums of reciprocal ranks"
+    ),
+    "--hybrid requires --corpus": "",
+    "--lexical cannot be combined with --hybrid, --vectors, --sparse, --token-vectors or --mine": (
+        "it compares terms, not vectors"
+    ),
+    "--lexical cannot be combined with --threshold": "its scores have no scale",
+    "--lexical requires --corpus": "",
     "--mine requires --corpus": "",
     "--mine cannot be combined with --sparse or --token-vectors": "",
     "--attention cannot be combined with --tree, --tensors, --config, --tokenizer or --verify": "",
