@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 K1, B = 1.2, 0.75  # how soon further occurrences of a term count less; how much length counts
-RANKS = 60  # what is added to a rank, so that the first ones count about the same
+# What is added to a rank, so that the first ones count about the same, and how much a rank by
+# cosine or by terms counts: chosen on one half of 900 news, better than either alone on the other.
+RANKS, SHARES = 5, (1.0, 0.5)
 DEPTH = 100  # rows of each search that are fused, at least
 TERMS = Layout(("input_ids",), special_tokens=False)
 
@@ -87,7 +89,8 @@ def fused(dense: Sequence[Match], lexical: Sequence[Match], count: int) -> list[
     matches = []
     for row in places[0] | places[1]:
         ranks = [ranked.get(row) for ranked in places]
-        score = sum(1 / (RANKS + rank) for rank in ranks if rank)
+        both = zip(SHARES, ranks, strict=True)
+        score = sum(share / (RANKS + rank) for share, rank in both if rank)
         names = dict(zip(("dense_rank", "lexical_rank"), ranks, strict=True))
         matches.append(Match(row, round(score, DIGITS), names))
     return sorted(matches, key=lambda match: (-match.score, match.row))[:count]

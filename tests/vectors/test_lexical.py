@@ -62,7 +62,11 @@ def test_hybrid_adds_reciprocal_ranks_and_says_both(corpus):
         for way in ((), ("--lexical",))
     ]
     scores = {
-        row: sum(1 / (60 + ranked[row]) for ranked in ranks if row in ranked)
+        row: sum(
+            share / (5 + ranked[row])
+            for share, ranked in zip((1, 0.5), ranks, strict=True)
+            if row in ranked
+        )
         for row in ranks[0] | ranks[1]
     }
     hits = hits_of(*query, "--hybrid", "-k", 10)
