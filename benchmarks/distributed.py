@@ -107,9 +107,8 @@ def stages(path: Path, threads: int) -> dict[str, float]:
 
 def _written(windows: Sequence[Any]) -> tuple[float, int]:
     """Write embedded windows as Parquet; return the seconds, and the bytes of the file."""
-    from bertcli.vectors.file_run import Target
     from bertcli.vectors.formats import metas
-    from bertcli.vectors.run_folder import Inputs
+    from bertcli.vectors.run_folder import Inputs, Target
 
     with tempfile.TemporaryDirectory() as folder:
         target = Target(Path(folder) / "out.parquet", "parquet")
@@ -118,7 +117,7 @@ def _written(windows: Sequence[Any]) -> tuple[float, int]:
             for window in windows:
                 sink.write(metas(window), window.stacked)
                 sink.commit({})
-            list(sink.finishing({}))
+            sink.finish({})
         return time.perf_counter() - begun, target.path.stat().st_size
 
 

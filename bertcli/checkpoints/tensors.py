@@ -25,7 +25,7 @@ from bertcli.checkpoints.scan import WeightFiles, refuse_placeholder
 from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.errors import ModelError
 from bertcli.files.protobuf import Fields, fields, messages, number, varint
-from bertcli.files.safetensors import BITS, read_header
+from bertcli.files.safetensors import BYTES, read_header
 from bertcli.files.torch_save import read_torch
 from bertcli.files.typed_json import AGAIN, is_regular
 
@@ -116,7 +116,7 @@ def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTenso
     dtype = DTYPES.get(kind)
     if dtype is None or 7 in entry:  # an integer, a string, or a variable cut in slices
         return StoredTensor(name, f"TensorFlow type {kind}", shape, nbytes, file, offset)
-    if prod(shape) * BITS[dtype] // 8 != nbytes:
+    if prod(shape) * BYTES[dtype] != nbytes:
         raise ValueError("the size is not that of the shape")
     return StoredTensor(name, dtype, shape, nbytes, file, offset)
 

@@ -81,7 +81,7 @@ COMMITTED = 1 << 18  # characters of a window: a CPU needs less than a minute un
 HELD = 1 << 14  # tokens whose vectors are held at a time, or little more, where each has its own
 CHOSEN = (  # options that are in manifests as they are
     *("pooling", "normalize", "dim", "on_truncate", "stride", "prompt"),
-    *("special_tokens", "parse_special", "window"),
+    *("special_tokens", "parse_special", "window", "word_vectors", "layer_combine"),
 )
 
 
@@ -126,7 +126,7 @@ class Embedder:
         spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
         tokenizer = open_tokenizer(spec, tell)
         late = None
-        if options.per_token and options.words is None and not sentence.static:
+        if options.per_token and options.word_vectors is None and not sentence.static:
             from bertcli.embedding.late_interaction import read_late
 
             late = read_late(folder.path, tokenizer, options.prompt_name)
@@ -153,7 +153,7 @@ class Embedder:
                 )
         reading = Reading(
             options.layers,
-            options.combine,
+            options.layer_combine,
             reads_first(options, sentence),
             terms=terms.scored if terms else None,
             idle=late.idle if late else None,
@@ -196,7 +196,7 @@ class Embedder:
     def state_width(self) -> int:
         """The number of dimensions of what is pooled, for each token."""
         states = self.runtime.config.hidden_size
-        if self.options.combine == "concat":
+        if self.options.layer_combine == "concat":
             states *= len(self.options.layers)
         return states
 
@@ -219,7 +219,7 @@ class Embedder:
     @property
     def _shape(self) -> tuple[int, ...]:
         """The shape of the vector of a token: [D], or [k, D]."""
-        stacked = self.options.combine == "stack"
+        stacked = self.options.layer_combine == "stack"
         return (len(self.options.layers), self.width) if stacked else (self.width,)
 
     @property
@@ -258,7 +258,7 @@ class Embedder:
         window = self.options.on_truncate == "window"
         columns = (*COLUMNS, *self.extra.needed)
         if self.options.per_token:
-            words = ("word_ids",) if self.options.words else ()
+            words = ("word_ids",) if self.options.word_vectors else ()
             columns = (*columns, *TOKEN_COLUMNS, *words, PLACES)
         return Layout(
             columns=tuple(dict.fromkeys(columns)),
@@ -404,10 +404,10 @@ class Embedder:
             item, vector = joined(windows, parts)
             matched, vector = self.late.matched(item, vector) if self.late else (item, vector)
             pieces = TokenVectors.of_tokens(matched)
-            if self.options.words is not None:
+            if self.options.word_vectors is not None:
                 (read,) = self.prepare([item.record])
                 pieces, words = words_of(item._replace(record=read))
-                vector = pool_words(vector, words, self.options.words)
+                vector = pool_words(vector, words, self.options.word_vectors)
             vector = self._finished(vector)
             refuse_infinite([item.record], [vector])
             items.append(item)
@@ -434,9 +434,7 @@ class Embedder:
         options = self.options
         chosen = {name: getattr(options, name) for name in CHOSEN}
         chosen |= {
-            "word_vectors": options.words,
             "layers": list(options.layers),
-            "layer_combine": options.combine,
             "max_length": self.max_length,
             "include_prompt": self.sentence.include_prompt,
             "lower_case": self.sentence.lower_case,

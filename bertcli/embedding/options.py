@@ -2,7 +2,7 @@
 
     EmbedOptions(pooling="mean+max")       # two poolings, concatenated
     EmbedOptions(pooling="none")           # a vector per token
-    EmbedOptions(words="mean")             # a vector per word
+    EmbedOptions(word_vectors="mean")      # a vector per word
 
 What is read of the folder of a sentence model, which that of a bare BERT has not:
 
@@ -63,7 +63,6 @@ SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"  # what modules hand
 TERM_POOLINGS = ("max", "sum")  # of the weights of a term at the tokens
 POOLINGS = tuple(MODES.values())  # these may be concatenated
 ALONE = ("auto", "pooler", "none")
-WORD_POOLINGS = ("first", "last", "mean", "max")  # of the tokens of a word
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 RANGED = ("int8", "uint8")  # precisions that need the range of every dimension
@@ -81,11 +80,11 @@ class EmbedOptions(Compute):
     """What a user may choose. None, or auto, means what the model's folder says."""
 
     pooling: str = "auto"  # several are joined by "+", as in mean+max
-    words: Literal["first", "last", "mean", "max"] | None = None
+    word_vectors: Literal["first", "last", "mean", "max"] | None = None
     sparse: bool = False  # weights of terms, by a masked language model
     top_terms: int | None = None  # of a text, those with the largest weights
     layers: tuple[int, ...] = (-1,)
-    combine: Literal["mean", "sum", "concat", "stack"] = "mean"
+    layer_combine: Literal["mean", "sum", "concat", "stack"] = "mean"
     normalize: bool | None = None
     dim: int | None = None
     dim_last: bool = False  # whether dim is the folder's, which cuts vectors of length 1
@@ -119,7 +118,7 @@ class EmbedOptions(Compute):
                     f"one of {', '.join(TERM_POOLINGS)}, or auto: the model's",
                 )
             others = {
-                "--word-vectors": self.words,
+                "--word-vectors": self.word_vectors,
                 "--layers": self.layers != (-1,),
                 "--normalize": self.normalize,
                 "--dim": self.dim,
@@ -140,21 +139,16 @@ class EmbedOptions(Compute):
             raise UsageError(
                 "--pooling pooler takes one layer", "it was trained on the last one, --layers -1"
             )
-        if self.words is None:
-            return
-        if self.words not in WORD_POOLINGS:
-            poolings = ", ".join(WORD_POOLINGS)
-            raise UsageError(f"unknown --word-vectors {self.words!r}", f"one of {poolings}")
-        if self.pooling not in ("auto", "none"):
+        if self.word_vectors and self.pooling not in ("auto", "none"):
             raise UsageError(
                 f"--word-vectors cannot be combined with --pooling {self.pooling}",
-                f"--word-vectors {self.words} says how tokens become a word; leave out --pooling",
+                f"--word-vectors {self.word_vectors} says how; leave out --pooling",
             )
 
     @property
     def per_token(self) -> bool:
         """Whether a text has a vector for each of its tokens or words, and not just one."""
-        return self.pooling == "none" or self.words is not None
+        return self.pooling == "none" or self.word_vectors is not None
 
     @property
     def several(self) -> bool:
@@ -166,7 +160,7 @@ class EmbedOptions(Compute):
         """What the rows are of that a text becomes: texts, words, tokens or terms."""
         if self.sparse:
             return "terms"
-        return "words" if self.words else "tokens" if self.per_token else "texts"
+        return "words" if self.word_vectors else "tokens" if self.per_token else "texts"
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -381,7 +375,7 @@ def check_static(options: EmbedOptions) -> None:
         f"--pooling {options.pooling}": options.pooling not in ("auto", "mean", "none"),
         "--token-vectors or --word-vectors": options.per_token,
         "--layers": options.layers != (-1,),
-        "--layer-combine": options.combine != "mean",
+        "--layer-combine": options.layer_combine != "mean",
         f"--dtype {options.dtype}": options.dtype not in ("auto", "float32"),
         f"--device {options.device}": options.device not in ("auto", "cpu"),
     }

@@ -151,13 +151,7 @@ COLUMNS = ("input_ids", "token_type_ids")  # that a model needs of each text
 TOKEN_COLUMNS = ("tokens", "offset_mapping", "sequence_ids")
 WORD_COLUMNS = ("word_ids", "sequence_ids", "offset_mapping")  # that `words_of` needs
 PLACES = "places"  # the column that `joined` needs
-# Vectors of one word's tokens [l, ..., D] -> [..., D].
-WORD_POOLINGS: Mapping[str, Callable[[Any], Any]] = {
-    "first": lambda pieces: pieces[0],
-    "last": lambda pieces: pieces[-1],
-    "mean": lambda pieces: pieces.mean(0),
-    "max": lambda pieces: pieces.max(0),
-}
+OF_WORDS = {"first": "cls", "last": "lasttoken"}  # names of poolings of the tokens of a word
 
 
 class TokenVectors(NamedTuple):
@@ -210,7 +204,8 @@ def pool_words(vectors: Any, words: Sequence[slice], how: str) -> Any:
     """
     if not words:
         return vectors[:0]
-    return np.stack([WORD_POOLINGS[how](vectors[tokens]) for tokens in words])
+    pooled = POOLINGS[OF_WORDS.get(how, how)]
+    return np.concatenate([pooled(vectors[np.newaxis, tokens], 0) for tokens in words])
 
 
 def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded, np.ndarray]:

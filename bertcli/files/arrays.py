@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-MAGIC = b"\x93NUMPY"
 WIDEST = 1 << 22  # numbers of a row, all of which are in memory at once
 BLOCK = 1 << 20  # numbers of a block, unless a row has more
 # What a broken archive raises, and one that is encrypted or packed in another way.
@@ -46,16 +45,6 @@ UNREADABLE = (BadZipFile, zlib.error, EOFError, struct.error, RuntimeError)
 # --- NPY ---
 
 
-def rows_at_once(width: int, most: int) -> int:
-    """Return how many rows of so many numbers are read at a time: ``most``, or fewer of long ones.
-
-    Raises ValueError for longer rows than are read.
-    """
-    if width > WIDEST:
-        raise ValueError(f"a row has {width:,} numbers, and {WIDEST:,} is the limit")
-    return max(1, min(most, BLOCK // max(1, width)))
-
-
 def read_blocks(file: IO[bytes], dtype: Any, rows: int, width: int, most: int) -> Iterator[Array]:
     """Yield blocks [n, width], of ``most`` rows at most.
 
@@ -63,7 +52,9 @@ def read_blocks(file: IO[bytes], dtype: Any, rows: int, width: int, most: int) -
     """
     import numpy
 
-    kind, most = numpy.dtype(dtype), rows_at_once(width, most)
+    if width > WIDEST:
+        raise ValueError(f"a row has {width:,} numbers, and {WIDEST:,} is the limit")
+    kind, most = numpy.dtype(dtype), max(1, min(most, BLOCK // max(1, width)))
     for start in range(0, rows, most):
         count = min(most, rows - start)
         size = count * width * kind.itemsize
@@ -72,12 +63,6 @@ def read_blocks(file: IO[bytes], dtype: Any, rows: int, width: int, most: int) -
             last = start + len(raw) // max(1, width * kind.itemsize)
             raise EOFError(f"ends after row {last:,} of {rows:,}")
         yield numpy.frombuffer(raw, kind).reshape(count, width)
-
-
-def header_of(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the header of an NPY file of version 1.0, 128 bytes for every shape."""
-    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
-    return MAGIC + b"\x01\x00" + struct.pack("<H", 118) + text.ljust(117).encode() + b"\n"
 
 
 class ArrayParts(NamedTuple):
@@ -89,24 +74,22 @@ class ArrayParts(NamedTuple):
 
 
 def write_arrays(file: IO[bytes], form: str, arrays: Mapping[str, ArrayParts]) -> None:
-    """Write arrays, of NPY the only one. Equal arrays give equal bytes.
-
-    In safetensors the widest numbers are first, so all are aligned.
-    """
+    """Write arrays, of NPY the only one. Equal arrays give equal bytes."""
     if form == "safetensors":
-        order = sorted(arrays, key=lambda name: -int(arrays[name].dtype[-1]))
-        shapes = {n: (safetensors.NAMES[arrays[n].dtype], arrays[n].shape) for n in order}
-        file.write(safetensors.header_of(shapes))
-        for name in order:
-            file.writelines(arrays[name].parts)
+        names = safetensors.NAMES
+        tensors = {name: array._replace(dtype=names[array.dtype]) for name, array in arrays.items()}
+        safetensors.write_parts(file, tensors)
         return
+    from numpy.lib import format as npy
+
     onward: Any = SimpleNamespace(write=file.write, flush=file.flush)  # no pipe goes back
     with ZipFile(onward, "w") if form == "npz" else nullcontext() as archive:
         for name, array in arrays.items():
             entry = ZipInfo(f"{name}.npy")  # its date is fixed
             opened = archive.open(entry, "w", force_zip64=True) if archive else nullcontext(file)
             with opened as place:
-                place.write(header_of(array.dtype, array.shape))
+                header = {"descr": array.dtype, "fortran_order": False, "shape": array.shape}
+                npy.write_array_header_1_0(place, header)
                 place.writelines(array.parts)
 
 
@@ -119,17 +102,12 @@ class StoredArray:
 
     dtype: Any  # NumPy's, or the name of one that NumPy has not: BF16 is read as float32
     shape: tuple[int, ...]
-    by_columns: bool  # in Fortran order
     read: Callable[[int, int, int], Iterator[Array]]  # rows, width, at most so many at a time
     label: str  # what its file calls the type: float32, F32
 
     def blocks(self, most: int) -> Iterator[Array]:
         """Yield the rows in blocks of so many: [<= most, D...], or [1, width] for a list."""
         rows, *inner = self.shape if len(self.shape) > 1 else (1, *self.shape)
-        if self.by_columns:  # all of it belongs to every row
-            for whole in self.read(1, math.prod(self.shape), 1):
-                yield whole.reshape((rows, *inner), order="F")
-            return
         for block in self.read(rows, math.prod(inner), most):
             yield block.reshape(len(block), *inner)
 
@@ -189,13 +167,13 @@ def _array(stream: IO[bytes]) -> StoredArray:
         shape, by_columns, dtype = read_header(stream)
     except (TypeError, TokenError) as broken:
         raise ValueError(f"a header that is none: {broken}") from None
-    if min(shape, default=0) < 0:
-        raise ValueError("a shape with negative sizes")
+    if min(shape, default=0) < 0 or by_columns:
+        raise ValueError(f"shape {shape}{' in Fortran order' * by_columns}")
 
     def read(rows: int, width: int, most: int) -> Iterator[Array]:
         return read_blocks(stream, dtype, rows, width, most)
 
-    return StoredArray(dtype, shape, by_columns, read, str(dtype))
+    return StoredArray(dtype, shape, read, str(dtype))
 
 
 @contextmanager
@@ -213,7 +191,7 @@ def _safetensors(place: str) -> Iterator[Arrays]:
                     yield safetensors.float32_of(block) if bits else block
 
         dtype = info.dtype if bits or kind is None else numpy.dtype(kind)
-        return StoredArray(dtype, info.shape, False, read, info.dtype)
+        return StoredArray(dtype, info.shape, read, info.dtype)
 
     yield {info.name: partial(tensor, info) for info in safetensors.tensors_in(place)}
 

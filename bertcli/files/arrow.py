@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+VECTOR = re.compile(r"((fixed_size_|large_)?list<\w+: )+(u?int|halffloat|float|double)")  # a type
 STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
 
 
@@ -36,10 +38,6 @@ STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
 def values(array: Any, errors: str = "strict") -> list[Any]:
     """Return the values of an Arrow array as JSON has them."""
     kind = array.type
-    if isinstance(kind, pyarrow.BaseExtensionType) and kind.extension_name != "arrow.uuid":
-        return values(array.storage, errors)
-    if types.is_dictionary(kind):
-        return values(array.dictionary_decode(), errors)
     if any(check(kind) for check in STRINGS):
         stored = array.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
         return [None if raw is None else _decoded(raw, errors) for raw in stored]
@@ -77,19 +75,12 @@ def _decoded(raw: bytes, errors: str) -> str | bytes:
 
 def is_vector(kind: Any) -> bool:
     """Tell whether a type is a list of numbers, or lists of them, as of the tokens of a text."""
-    if not _is_list(kind):
-        return False
-    inner = kind.value_type
-    return is_vector(inner) or bool(types.is_floating(inner)) or bool(types.is_integer(inner))
-
-
-def _is_list(kind: Any) -> bool:
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return VECTOR.match(str(kind)) is not None
 
 
 def vectors(column: Any) -> tuple[str, list[Array]]:
     """Return the type of the numbers in a column of lists, and the innermost of them, no nulls."""
-    while _is_list(column.type.value_type):
+    while hasattr(column.type.value_type, "value_type"):
         column = column.flatten()
     rows = [row.values.to_numpy(zero_copy_only=False) for row in column if row.is_valid]
     return str(column.type.value_type), rows
@@ -166,8 +157,6 @@ def column(values: Any, kind: Any) -> Any:
     Of flat lists, as list<int32>, numbers of its width stay in place; unsigned ones are read as
     signed ones, which token ids fit.
     """
-    if isinstance(values, pyarrow.ChunkedArray):
-        return values
     if types.is_fixed_size_list(kind):
         cells = array_of(values.reshape(-1))
         for size in reversed(values.shape[1:]):

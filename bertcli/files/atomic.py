@@ -32,10 +32,8 @@ from bertcli.files.system_calls import (
 )
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+OTHER_FOLDER = "free disk space there, or set TMPDIR to another folder"
 OLD = ".old"  # end of the hidden name of a folder that is replaced: as long as ".tmp"
-PATIENCE = 0.2  # seconds; a lock file that others make and remove is tried again
-# A file system without locks, as some on clusters are: work there goes on unguarded.
-UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextmanager
@@ -74,50 +72,40 @@ def own_folder(path: Path) -> Iterator[Path]:
     It is removed when it has not been moved, and so is what a killed process left under that name.
     Where a living one holds it, or nobody can tell, the name is one of this process alone.
     """
-    place, held = making(path), None
+    place = making(path)
     try:
-        try:
-            _free(place)
-            held = _claimed(place)
-        except OSError:  # a living process has it, or was quicker, or nobody can tell
-            place = making(path, os.urandom(4).hex())
-            held = _claimed(place)
+        held = _claimed(place)
+    except OSError:  # a living process has it, or was quicker, or nobody can tell
+        place = making(path, os.urandom(4).hex())
+        held = _claimed(place)
+    try:
         yield place
     finally:
-        with suppress(OSError):
-            if held is None:
-                _free(place)  # an interrupt came before it was held
-            elif is_at(place, held):
-                shutil.rmtree(place, ignore_errors=True)
-        if held is not None:
-            os.close(held)
+        if is_at(place, held):
+            shutil.rmtree(place, ignore_errors=True)
+        os.close(held)
 
 
 def _claimed(place: Path) -> int:
-    """Create a folder and hold it. Raises OSError where another process was quicker."""
+    """Create a folder and hold it, in place of what nobody holds.
+
+    Raises OSError where another process holds it, or was quicker.
+    """
+    with suppress(FileNotFoundError):
+        left = open_folder(place)
+        try:
+            if not (hold(left) and is_at(place, left)):
+                raise FileExistsError(place)
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+        finally:
+            os.close(left)
     place.mkdir()
     held = open_folder(place)
-    try:
-        hold(held, wait=True)
-        if not is_at(place, held):  # another took it for left before it was held
-            raise FileExistsError(place)
-    except BaseException:
+    hold(held)
+    if not is_at(place, held):  # another took it for left before it was held
         os.close(held)
-        raise
+        raise FileExistsError(place)
     return held
-
-
-def _free(place: Path) -> None:
-    """Remove what nobody holds. Raises OSError for what somebody does."""
-    if not os.path.lexists(place):
-        return
-    left = open_folder(place)
-    try:
-        if not (hold(left) and is_at(place, left)):
-            raise FileExistsError(place)
-        shutil.rmtree(place) if place.is_dir() else place.unlink()
-    finally:
-        os.close(left)
 
 
 def move(source: Path, target: Path, mode: int | None = None) -> None:
@@ -171,10 +159,10 @@ def put_files(source: Path, folder: Path, last: str) -> None:
 
 
 @contextmanager
-def saving(folder: Path, last: str, what: str) -> Iterator[Path]:
+def saving(folder: Path, last: str) -> Iterator[Path]:
     """Yield an empty folder, whose files are moved to ``folder`` as `put_files` does.
 
-    Raises OutputError when ``what`` they are cannot be written.
+    Raises OutputError when they cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -182,8 +170,7 @@ def saving(folder: Path, last: str, what: str) -> Iterator[Path]:
             yield scratch
             put_files(scratch, folder, last)
     except OSError as failed:
-        reason = failed.strerror or failed
-        raise OutputError(f"{folder}: {what} cannot be written: {reason}") from failed
+        raise unwritable(folder, failed) from failed
 
 
 def put_folder(source: Path, target: Path) -> None:
@@ -269,37 +256,24 @@ def locked(path: Path, output: Path) -> Iterator[None]:
     Raises OutputError, about ``output``, when a living process holds it. The file that a dead one
     left is no obstacle.
     """
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(path, timeout=PATIENCE, fallback_to_soft=False)
     with explained(output):
-        try:
-            lock.acquire()
-        except Timeout:
-            if not path.exists():
-                path.touch()  # where none can be made, this says why
+        lock = path.open("a+")
+    with lock:
+        if hold(lock.fileno()) is False or not is_at(path, lock.fileno()):
+            lock.seek(0)
             raise OutputError(
-                f"{output}: another bertcli is writing it (process {_holder(path)})",
+                f"{output}: another bertcli is writing it (process {lock.read(20) or 'unknown'})",
                 "wait for it to end, or choose another name",
-            ) from None
-        except OSError as failed:
-            if failed.errno not in UNSUPPORTED:
-                raise
-        else:
-            with suppress(OSError):  # for those who are refused; a full disk is noticed soon enough
-                path.write_text(str(os.getpid()))
-    try:
-        yield
-    finally:
-        if MOVES_OPEN_FILES:
-            path.unlink(missing_ok=True)  # before the lock is given back, or it may be another's
-        lock.release()
-        if not MOVES_OPEN_FILES:
-            with suppress(OSError):
-                path.unlink()
-
-
-def _holder(path: Path) -> str:
-    with suppress(OSError), path.open(errors="replace") as file:
-        return file.read(20) or "unknown"
-    return "unknown"
+            )
+        lock.truncate(0)
+        with suppress(OSError):  # for those who are refused; a full disk is noticed soon enough
+            lock.write(str(os.getpid()))
+            lock.flush()
+        try:
+            yield
+        finally:
+            if MOVES_OPEN_FILES:
+                path.unlink(missing_ok=True)  # before it is given back, or it may be another's
+    if not MOVES_OPEN_FILES:
+        with suppress(OSError):
+            path.unlink()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from types import SimpleNamespace
 from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError, OutputError, counted
-from bertcli.files.streams import CHUNK, LARGEST_RECORD, Block, LineDecoder, blocks, stop, too_large
+from bertcli.files.streams import CHUNK, LARGEST_RECORD, LineDecoder, blocks, stop, too_large
 from bertcli.files.tables import Row, cell, fields_of, lines_of, refuse_new
 
 ROWS = 1024  # records a list, where the format does not set it
@@ -39,10 +38,9 @@ class DelimitedRows:
         csv.field_size_limit(2**31 - 1)
         self.decode, self.limit, self.quoted = decode, limit, not tabs
         self.skip: Callable[[InputError], None] = stop
-        self.blocks = blocks(stream, decode.name, decode.separator, limit, self._lose, self._count)
+        self.blocks = blocks(stream, decode.name, decode.separator, limit, self._lose, True)
         self.lost = False  # the row that is being read is passed over
         self.first = self.size = 0  # its line, and its bytes so far
-        self.passed, self.quotes = False, 0  # whether lines were too large to be held
         quoting: Any = {"quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
         self.table = csv.reader(self._lines(), delimiter="\t" if tabs else delimiter, **quoting)
 
@@ -63,11 +61,8 @@ class DelimitedRows:
 
     def _lines(self) -> Iterator[str]:
         """Yield decoded lines; of what is passed over, whether it opens or closes a quotation."""
-        for block in chain(self.blocks, [Block(0, 0, b"")]):
-            if self.passed:
-                yield '"' * (self.quotes % 2) + "\n"
-            self.passed, self.quotes = False, 0
-            for index, line in enumerate(block.lines if block.number else ()):
+        for block in self.blocks:
+            for index, line in enumerate(block.lines):
                 self.first = self.first or block.number + index
                 self.size += len(line) + 1
                 try:
@@ -80,22 +75,15 @@ class DelimitedRows:
                     text = '"' * (line.count(b'"') % 2 if self.quoted else 0)
                 yield text + "\n"
 
-    def _count(self, piece: bytes) -> None:
-        self.passed = True
-        self.quotes += piece.count(b'"') if self.quoted else 0
-
     def _lose(self, error: InputError) -> None:
         """Pass over the row that is being read, or stop."""
         self.skip(error)
         self.lost = True
 
     def _invalid(self, bad: csv.Error) -> InputError:
-        mac = "new-line character" in str(bad)
         return InputError(
             f"{self.decode.name}:{self.first}: not valid CSV: {bad}",
-            "lines must end with a line feed, not with a carriage return alone"
-            if mac
-            else "check for an unclosed quotation mark",
+            "check for an unclosed quotation mark, or lines that end with a carriage return alone",
         )
 
 

@@ -8,19 +8,15 @@ Rows of one length are int64 of shape [records, length], an array a field. Rows 
     token_type_ids   uint8 [T], where a token has another type than 0
     special_tokens_mask   uint8 [T], where it is asked for
 
-The number of rows stands at the head of these files and is known at the end, so each array is
-spooled to a nameless file beside the result and copied behind its header. An archive's members are
-stored uncompressed, so arrays can be mapped where they lie. Both writing and reading take the
-memory of a block.
+The number of rows stands at the head of these files and is known at the end, so the rows are
+spooled, and each array is copied behind its header. An archive's members are stored uncompressed,
+so arrays can be mapped where they lie. Both writing and reading take the memory of a block.
 """
 
 from __future__ import annotations
 
-import tempfile
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import chain, islice, pairwise
 from typing import IO, Any
 
@@ -34,114 +30,90 @@ from bertcli.files.arrays import (
     open_arrays,
     write_arrays,
 )
-from bertcli.files.tables import NUMERIC, ColumnTable, Row, lines_of
+from bertcli.files.tables import NUMERIC, ColumnTable, FlatLists, Row, Spool, table_of
 
 IDS, OFFSETS = "input_ids", "offsets"
-DTYPES = {IDS: "<u4", OFFSETS: "<i8", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}
+DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}  # of flat rows
 ROWS = 1024  # rows read at a time
-
-
-class NumberSpool:
-    """An array on its way: its numbers in a nameless file, and how many rows they are."""
-
-    length: int | None = None  # of each row; None for a flat array
-
-    def __init__(self, dtype: str, file: IO[bytes], rows: int = 0) -> None:
-        self.dtype, self.file = dtype, file
-        self.rows = file.seek(file.truncate(rows))  # of zeros, a byte each
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the array so far."""
-        return (self.rows,) if self.length is None else (self.rows, self.length)
-
-    def add(self, values: Any, rows: int) -> None:
-        """Add numbers of the array's type."""
-        self.file.write(values.tobytes())
-        self.rows += rows
-
-    def check(self, lengths: Iterable[int]) -> None:
-        """Raise OutputError for a row that is longer or shorter than those before."""
-        for row, length in enumerate(lengths, self.rows + 1):
-            if row == 1:
-                self.length = length
-            if length != self.length:
-                raise OutputError(
-                    f"record {row} has {counted(length, 'token')} and those before have "
-                    f"{self.length:,}: an array needs rows of one length",
-                    "give --padding longest (its --window must hold all records) or max_length, "
-                    "with --truncation when some are too long",
-                )
-
-    @property
-    def array(self) -> ArrayParts:
-        """The array, to be written."""
-        self.file.seek(0)
-        return ArrayParts(self.dtype, self.shape, iter(partial(self.file.read, 1 << 20), b""))
 
 
 def ids_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
     """Return the writer of npy (input_ids alone), npz or safetensors, perhaps "ragged npz"."""
     form, ragged = form.removeprefix("ragged "), form.startswith("ragged ")
-    names = DTYPES if ragged else NUMERIC[:1] if form == "npy" else NUMERIC
+    names = NUMERIC[:1] if form == "npy" else NUMERIC
 
     @contextmanager
     def ids_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
-        with ExitStack() as stack:
-            spools: dict[str, NumberSpool] = {}
+        import numpy as np
 
-            def spool_of(name: str, before: int = 0) -> NumberSpool:
-                if name not in spools:
-                    place = stack.enter_context(tempfile.TemporaryFile())
-                    spools[name] = NumberSpool(DTYPES[name] if ragged else "<i8", place, before)
-                return spools[name]
+        rows_before, ids_before = 0, 0
+        lengths: dict[str, int] = {}  # of each row of an array, where all rows have one length
+        with closing(Spool()) as spool:
 
             def write(rows: Sequence[Row] | ColumnTable) -> None:
-                lines = rows if isinstance(rows, ColumnTable) else lines_of(rows)
-                if ragged:
-                    write_ragged(lines)
-                    return
-                for name, values, lengths in _flat(lines or rows, names):
-                    spool = spool_of(name)
-                    spool.check(lengths)  # those of a header as well
-                    if lines:
-                        spool.add(values, len(lengths))
+                nonlocal rows_before, ids_before
+                table = table_of(rows)
+                flat = {n: _flat(table.columns[n]) for n in names if n in table.columns}
+                for name, lists in {} if ragged else flat.items():
+                    for record, length in enumerate(np.diff(lists.offsets), rows_before + 1):
+                        if lengths.setdefault(name, int(length)) != length:
+                            raise uneven(record, int(length), lengths[name])
+                if len(table):
+                    spool.add(flat)
+                    rows_before += len(table)
+                    ids_before += len(flat[IDS].values)
 
-            def write_ragged(lines: Sequence[Row] | ColumnTable) -> None:
-                import numpy as np
+            def parts(name: str, dtype: str) -> Iterator[bytes]:
+                for flat in spool:
+                    numbers = flat[name].values if name in flat else np.zeros_like(flat[IDS].values)
+                    yield numbers.astype(dtype).tobytes()
 
-                before = spools[IDS].rows
-                for name, values, lengths in _flat(lines, names):
-                    numbers = np.asarray(values, DTYPES[name])
-                    if name == IDS:
-                        ends = before + np.cumsum(lengths, dtype="<i8")
-                        spool_of(OFFSETS).add(ends, len(ends))
-                    if name != "token_type_ids" or name in spools or numbers.any():
-                        spool_of(name, before).add(numbers, len(numbers))
+            def offsets() -> Iterator[bytes]:
+                yield bytes(8)
+                before = 0
+                for flat in spool:
+                    ends = flat[IDS].offsets[1:] + before
+                    before = ends[-1]
+                    yield ends.astype("<i8").tobytes()
 
-            if ragged:
-                spool_of(IDS)
-                spool_of(OFFSETS).add(array("q", [0]), 1)
             yield write
-            if spools:
-                write_arrays(file, form, {name: spool.array for name, spool in spools.items()})
+            if ragged:
+                present = {name for flat in spool for name in flat if flat[name].values.any()}
+                arrays = {
+                    name: ArrayParts(dtype, (ids_before,), parts(name, dtype))
+                    for name, dtype in DTYPES.items()
+                    if name in {IDS, *present}
+                }
+                arrays[OFFSETS] = ArrayParts("<i8", (rows_before + 1,), offsets())
+            else:
+                arrays = {
+                    name: ArrayParts("<i8", (rows_before, length), parts(name, "<i8"))
+                    for name, length in lengths.items()
+                }
+            if arrays:
+                write_arrays(file, form, arrays)
 
     return ids_writer
 
 
-def _flat(
-    rows: Sequence[Row] | ColumnTable, names: Iterable[str]
-) -> Iterator[tuple[str, Any, Sequence[int]]]:
-    """Yield the columns that are written: name, int64 and lengths of the rows."""
-    for name in names:
-        if isinstance(rows, ColumnTable):
-            if name in rows.columns:
-                lists = rows.columns[name]
-                lengths = (lists.offsets[1:] - lists.offsets[:-1]).tolist()
-                yield name, lists.values.astype("<i8"), lengths
-        elif rows and name in rows[0]:
-            numbers = array("q", chain.from_iterable(row[name] for row in rows))
-            yield name, numbers, [len(row[name]) for row in rows]
+def _flat(lists: Any) -> FlatLists:
+    """Return the lists of a column as one array."""
+    import numpy as np
+
+    if isinstance(lists, FlatLists):
+        return lists
+    offsets = np.cumsum([0, *map(len, lists)])
+    return FlatLists(np.fromiter(chain.from_iterable(lists), "<i8", offsets[-1]), offsets)
+
+
+def uneven(record: int, length: int, before: int) -> OutputError:
+    """Return the error for a row that is longer or shorter than those before."""
+    return OutputError(
+        f"record {record} has {counted(length, 'token')} and those before have {before:,}: an "
+        "array needs rows of one length",
+        "give --padding longest (its --window must hold all records) or max_length, with "
+        "--truncation when some are too long",
+    )
 
 
 Numbered = tuple[int, list[list[int]]]  # the number of the first of some rows, and the rows
@@ -181,14 +153,16 @@ def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[
     for block in offsets.read(offsets.shape[0], 1, ROWS):
         stops = block.reshape(-1).tolist()
         sizes = [stop - start for start, stop in pairwise([at, *stops])]
-        if (number == 0 and stops[0] != 0) or min(sizes) < 0:
-            raise InputError(f"{path}: offsets do not begin at 0, or decrease")
-        if stops[-1] > ids.shape[0]:
-            raise InputError(f"{path}: offsets go beyond the last id")
+        whole = number > 0 or stops[0] == 0
+        at = stops[-1]
+        if not whole or min(sizes) < 0 or at > ids.shape[0]:
+            break
         if max(sizes) > WIDEST:
             raise InputError(f"{path}: a row has {max(sizes):,} ids, and {WIDEST:,} is the limit")
         rows = [[*islice(numbers, size)] for size in sizes]
         yield max(1, number), rows if number else rows[1:]
-        number, at = number + len(stops), stops[-1]
-    if at != ids.shape[0]:
-        raise InputError(f"{path}: offsets end at {at:,}, and there are {ids.shape[0]:,} ids")
+        number += len(stops)
+    else:
+        if at == ids.shape[0]:
+            return
+    raise InputError(f"{path}: offsets do not divide the {ids.shape[0]:,} ids")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
@@ -106,8 +106,6 @@ def _vector(where: str, line: str | bytes, field: str) -> Array:
 # --- writing ---
 
 
-FEW = 16  # rows that are not worth the import of orjson
-SIMPLE = frozenset({int, str, bool, type(None), NumbersText})  # orjson writes them as json does
 NAMES = "backslashreplace"  # names of files may hold bytes that are no text: JSON escapes them
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
@@ -132,22 +130,9 @@ def to_json(row: Row) -> str:
     return "{" + ",".join(parts) + "}\n"
 
 
-def to_lines(rows: Sequence[Row]) -> str:
-    """Return rows as lines of JSON: those of `to_json`, written by orjson where it has the same."""
-    if len(rows) < FEW:
-        return "".join(map(to_json, rows))
-    import orjson  # it takes its time
-
-    def line(row: Row) -> str:
-        if SIMPLE.issuperset(map(type, row.values())):
-            try:
-                return orjson.dumps(row, orjson.Fragment, option).decode()
-            except TypeError:  # more than 64 bits, or half of a surrogate pair
-                pass
-        return to_json(row)
-
-    option = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_SUBCLASS
-    return "".join(map(line, rows))
+def to_lines(rows: Iterable[Row]) -> str:
+    """Return rows as lines of JSON."""
+    return "".join(map(to_json, rows))
 
 
 @lru_cache
@@ -156,20 +141,10 @@ def _key(name: str) -> str:
 
 
 def json_of(arrays: Iterable[NDArray[Any]]) -> Iterator[str]:
-    """Yield the JSON of each of some arrays, in the fewest digits that read back to its numbers."""
+    """Yield the JSON of each of some arrays, in digits that read back to its numbers."""
     import numpy as np
     import orjson
 
     for array in arrays:
         numbers = np.ascontiguousarray(array)
-        if numbers.dtype == np.float16:
-            numbers = _halves()[numbers.view(np.uint16)]
         yield orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY).decode()
-
-
-@cache
-def _halves() -> NDArray[Any]:
-    """Return for the bits of each float16 the float64 that is written with its digits."""
-    import numpy as np
-
-    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype("U").astype(np.float64)

@@ -10,15 +10,12 @@ What is read is in the memory of a few rows. `arrow` says how values of other ty
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bertcli.errors import BertcliError, InputError, OutputError
+from bertcli.errors import BertcliError, InputError
 from bertcli.files.streams import unreadable
 from bertcli.files.tables import (
     TYPES,
@@ -26,9 +23,9 @@ from bertcli.files.tables import (
     FlatLists,
     Made,
     Row,
-    fields_of,
-    lines_of,
+    Spool,
     refuse_new,
+    table_of,
 )
 from bertcli.files.versions import install_command
 
@@ -46,7 +43,6 @@ ROWS = 1024  # decoded together, at most
 GROUP = 16 << 20  # bytes of a row group, before they are packed
 DECODED = 16 << 20  # bytes decoded together, as far as the sizes of columns tell
 AT_ONCE = 1 << 18  # bytes that become Python's objects together
-UNFIT = (OverflowError, TypeError, ValueError, arrow.pyarrow.ArrowException)  # for a column
 
 Large = Callable[[int], None]  # is told the number of a row that is larger than the limit
 
@@ -154,117 +150,62 @@ def _parts(batch: Any, most: int) -> Iterator[Any]:
 
 @contextmanager
 def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
-    """Yield a function that writes rows or columns; the first ones say which columns there are."""
-    rows_file = RowsFile(file)
-    try:
-        yield rows_file.write
-        rows_file.flush()
-    finally:
-        if rows_file.writer:
-            rows_file.writer.close()
+    """Yield a function that writes rows or columns; the first ones say which columns there are.
 
+    They are spooled, so that a column has a type that holds the values of all rows.
+    """
+    kinds: dict[str, Any] = {}  # name of a column -> its type
+    with closing(Spool()) as spool:
 
-class RowsFile:
-    """A file of rows whose columns become wider where later rows need it."""
+        def write(rows: Sequence[Row] | ColumnTable) -> None:
+            if not rows:
+                return
+            table = table_of(rows)
+            refuse_new([dict(table.columns)], [*(kinds or table.columns)])
+            for name, values in table.columns.items():
+                own = name in TYPES and (
+                    isinstance(values, FlatLists) or any(isinstance(v, Made) for v in values)
+                )
+                kinds[name] = (
+                    arrow.type_of(TYPES[name])
+                    if own
+                    else arrow.common_type(kinds.get(name), values)
+                )
+            if len(table):
+                spool.add(table)
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-        self.writer: Any = None
-        self.schema: dict[str, Any] = {}  # name of a column -> its type
-        self.made: dict[str, Any] = {}  # the types of lists that we made
-        self.waiting: list[Any] = []  # tables, until they make a row group
-
-    def flush(self) -> None:
-        """Write what waits."""
-        if self.waiting:
-            self.writer.write_table(arrow.pyarrow.concat_tables(self.waiting))
-            self.waiting.clear()
-
-    def write(self, rows: Sequence[Row] | ColumnTable) -> None:
-        """Add rows. Raises OutputError for a new column, or a value that fits none."""
-        if not rows:
+        yield write
+        types = {name: kind or arrow.pyarrow.string() for name, kind in kinds.items()}
+        if not types:
             return
-        if isinstance(rows, ColumnTable):
-            columns, count = rows.columns, len(rows)
-        else:
-            columns = {name: [row.get(name) for row in rows] for name in fields_of(rows)}
-            count = len(lines_of(rows))
-        if self.writer is None:
-            self.made = {
-                name: arrow.type_of(TYPES[name])
-                for name in TYPES.keys() & columns.keys()
-                if isinstance(columns[name], FlatLists)
-                or any(isinstance(value, Made) for value in columns[name])
-            }
-        refuse_new([dict(columns)], [*(self.schema or columns)])
-        kinds = {
-            name: self.made.get(name) or arrow.common_type(self.schema.get(name), values)
-            for name, values in columns.items()
-        }
-        try:
-            self._begin({name: kind or arrow.pyarrow.string() for name, kind in kinds.items()})
-            if count:
-                self.waiting.append(self._table(columns, count))
-        except UNFIT as bad:
-            raise OutputError(
-                f"a value does not fit its Parquet column: {bad}", "write JSONL, or fix the field"
-            ) from None
-        if sum(table.nbytes for table in self.waiting) >= GROUP:
-            self.flush()
-
-    def _begin(self, kinds: dict[str, Any]) -> None:
-        """Begin the file, or write it again with wider columns, in its place."""
-        before, self.schema = self.schema, self.schema | kinds
-        if self.schema == before:
-            return
-        with tempfile.TemporaryFile() as narrow:
-            if before:
-                if not Path(str(getattr(self.file, "name", ""))).is_file():
-                    raise TypeError("this file cannot be written again with wider columns")
-                self.flush()
-                self.writer.close()
-                self.file.flush()
-                with open(self.file.name, "rb") as written:
-                    shutil.copyfileobj(written, narrow)
-                self.file.seek(0)
-                self.file.truncate()
-            is_list = arrow.pyarrow.types.is_list
-            self.writer = arrow.ParquetWriter(
-                self.file,
-                arrow.pyarrow.schema([*self.schema.items()]),
-                write_statistics=[name for name, kind in self.schema.items() if not is_list(kind)],
-            )
-            old: Any = arrow.ParquetFile(narrow) if before else None
-            for group in range(old.num_row_groups if before else 0):
-                table = old.read_row_group(group)
-                columns = {
-                    name: table[name] if kind == self.schema[name] else table[name].to_pylist()
-                    for name, kind in before.items()
-                }
-                self.writer.write_table(self._table(columns, len(table)))
-
-    def _table(self, columns: Mapping[str, Any], count: int) -> Any:
-        """Return columns as a table; flat lists are not copied."""
-        cells = [
-            arrow.column(columns.get(name, [None] * count), kind)
-            for name, kind in self.schema.items()
-        ]
-        return arrow.pyarrow.table(cells, names=[*self.schema])
+        with columns_writer(file, types, True, GROUP) as put:
+            for table in spool:
+                put({name: table.columns.get(name, [None] * len(table)) for name in types})
 
 
 @contextmanager
 def columns_writer(
-    file: IO[bytes], types: Mapping[str, Any], repeated: Sequence[str]
+    file: IO[bytes], types: Mapping[str, Any], repeated: Sequence[str] | bool, group: int = 0
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield a function that writes a row group: columns of these types (see `arrow.column`).
+    """Yield a function that writes columns of these types (see `arrow.column`).
 
-    Values of the ``repeated`` columns are stored once.
+    They make a row group, once they have as many bytes as one is to have. Values of the
+    ``repeated`` columns are stored once.
     """
     schema = arrow.pyarrow.schema([*types.items()])
+    waiting: list[Any] = []
 
     def write(columns: Mapping[str, Any]) -> None:
         cells = [arrow.column(columns[name], kind) for name, kind in types.items()]
-        writer.write_table(arrow.pyarrow.table(cells, schema=schema))
+        waiting.append(arrow.pyarrow.table(cells, schema=schema))
+        if sum(table.nbytes for table in waiting) >= group:
+            flush()
 
-    with arrow.ParquetWriter(file, schema, use_dictionary=[*repeated]) as writer:
+    def flush() -> None:
+        if waiting:
+            writer.write_table(arrow.pyarrow.concat_tables(waiting))
+            waiting.clear()
+
+    with arrow.ParquetWriter(file, schema, use_dictionary=repeated) as writer:
         yield write
+        flush()

@@ -31,26 +31,18 @@ def input_name(path: str | Path) -> str:
     return "stdin" if str(path) == "-" else str(path)
 
 
-def refuse_inputs(inputs: Iterable[str | Path], own: Sequence[Path]) -> None:
+def refuse_inputs(inputs: Iterable[str | Path], own: Sequence[str | Path]) -> None:
     """Raise OutputError when an input is one of the files that a run writes.
 
-    ``-`` is stdin, which may be redirected from a file. Pipes and devices are no matter: nothing of
-    theirs is lost.
+    ``-`` is stdin, or among those that are written stdout, which may be redirected. Pipes and
+    devices are no matter: nothing of theirs is lost.
     """
-    outputs = {*(_identity(path, None) for path in own)} - {None}
+    outputs = {*(_identity(path, sys.stdout) for path in own)} - {None}
     for named in inputs:
         if _identity(named, sys.stdin) in outputs:
+            output = "stdout" if own[0] == "-" else own[0]
             name = input_name(named)
-            raise OutputError(f"{own[0]}: the input {name} would be overwritten", HINT)
-
-
-def refuse_stdout(inputs: Iterable[str | Path]) -> None:
-    """Raise OutputError when stdout is appended to a file that is read: it would have no end."""
-    stdout = _identity("-", sys.stdout)
-    for named in inputs:
-        if stdout and _identity(named, sys.stdin) == stdout:
-            name = input_name(named)
-            raise OutputError(f"stdout is redirected to {name}, which is also an input", HINT)
+            raise OutputError(f"{output}: the input {name} would be overwritten", HINT)
 
 
 def _identity(named: str | Path, stream: Any) -> Identity | None:

@@ -21,7 +21,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bertcli.errors import InputError, OutputError
+from bertcli.errors import InputError
+from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.paths import input_name
 from bertcli.files.system_calls import write_all
 
@@ -199,10 +200,7 @@ def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
                 try:
                     write_all(copy, chunk)
                 except OSError as failed:
-                    raise OutputError(
-                        f"{folder}: no room to unpack the input: {failed.strerror or failed}",
-                        "free disk space there, or set TMPDIR to another folder",
-                    ) from None
+                    raise unwritable(folder, failed, OTHER_FOLDER) from None
         yield str(place)
 
 
@@ -247,28 +245,31 @@ def blocks(
     separator: bytes = b"\n",
     limit: int = LARGEST_RECORD,
     skip: Callable[[InputError], None] = stop,
-    passed: Callable[[bytes], object] = len,
+    quoted: bool = False,
 ) -> Iterator[Block]:
     """Yield the lines of a stream as they come in; the last one needs no separator.
 
     A line of more than ``limit`` bytes is never held whole: ``skip`` is told of it, and when that
-    returns, the line is left out; ``passed`` is shown its bytes piece by piece. Raises InputError
-    when a compressed file is broken.
+    returns, the line is left out, or where texts may be ``quoted``, it is the quotation mark that
+    it leaves open, or none. Raises InputError when a compressed file is broken.
     """
     number, offset = 1, 0
     pieces: list[bytes] = []  # of a line whose end has not been read
     size, large = 0, False  # its bytes so far, and whether it is passed over
+    quotes = 0  # in a line that is passed over
     while chunk := read_chunk(stream, name, min(CHUNK, limit)):  # a line inside is not too large
         first, line_end, others = chunk.partition(separator)
         if size + len(first) > limit:
             if not large:
                 skip(too_large(f"{name}:{number}", limit))
-            for piece in (*pieces, first):
-                passed(piece)
+            quotes += b"".join([*pieces, first]).count(b'"')
             pieces, size, large = [], size + len(first), True
             if not line_end:
                 continue
-            number, offset, chunk, size, large = number + 1, offset + size + 1, others, 0, False
+            if quoted:
+                yield Block(number, offset, b'"' * (quotes % 2))
+            number, offset, chunk = number + 1, offset + size + 1, others
+            size, large, quotes = 0, False, 0
         whole, line_end, rest = chunk.rpartition(separator)
         if line_end:
             block = Block(number, offset, b"".join([*pieces, whole]), separator)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,19 +56,24 @@ def open_folder(path: Path) -> int:
     return os.open(path if os.name == "posix" else os.devnull, os.O_RDONLY | no_wait)
 
 
-def hold(opened: int, *, wait: bool = False) -> bool:
+def hold(opened: int) -> bool | None:
     """Hold what is open until it is closed, or this process ends; return whether that succeeds.
 
-    It does not while another process holds it, and where the system has no such locks.
+    It does not while another process holds it. None: the system has no such locks, as on some
+    clusters, and nobody can tell.
     """
-    if os.name != "posix":
-        return False
-    import fcntl
-
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            msvcrt = import_module("msvcrt")
+            msvcrt.locking(opened, msvcrt.LK_NBLCK, 1)
+    except (BlockingIOError, PermissionError):
         return False
+    except OSError:
+        return None
     return True
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bertcli.errors import OutputError
@@ -67,6 +69,35 @@ class TableHeader(Row):
 def lines_of(rows: Sequence[Row]) -> list[Row]:
     """Return the rows that are to be written."""
     return [row for row in rows if not isinstance(row, TableHeader)]
+
+
+def table_of(rows: Sequence[Row] | ColumnTable) -> ColumnTable:
+    """Return rows as columns; a header has the values of its columns, and no row of them counts."""
+    if isinstance(rows, ColumnTable):
+        return rows
+    columns = {name: [row.get(name) for row in rows] for name in fields_of(rows)}
+    return ColumnTable(columns, len(lines_of(rows)))
+
+
+class Spool:
+    """What is written in windows and read again, as often as a format needs, once all is known.
+
+    It lies in a file without a name, so a kill leaves nothing. To be closed.
+    """
+
+    def __init__(self) -> None:
+        self.file = TemporaryFile()  # noqa: SIM115 - `close` does
+        self.close = self.file.close
+
+    def add(self, window: Any) -> None:
+        """Append a window."""
+        pickle.dump(window, self.file, 5)
+
+    def __iter__(self) -> Iterator[Any]:
+        end = self.file.seek(0, 2)
+        self.file.seek(0)
+        while self.file.tell() < end:
+            yield pickle.load(self.file)
 
 
 def cell(value: Any) -> Any:

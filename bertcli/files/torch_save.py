@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import struct
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -23,7 +22,7 @@ from typing import IO, Any, ClassVar, NamedTuple
 
 from bertcli.errors import ModelError
 from bertcli.files.arrays import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile
-from bertcli.files.safetensors import BITS, DIMENSIONS, TensorInfo
+from bertcli.files.safetensors import BYTES, TensorInfo
 from bertcli.files.typed_json import AGAIN, is_text
 
 LARGEST = 1 << 22  # bytes of the pickles of an old file; BERT's have 60 KB
@@ -35,7 +34,7 @@ STORAGES = {
 }  # fmt: skip
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the old form
 BROKEN = (*UNREADABLE, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError,
-          ArithmeticError, RuntimeError, struct.error)  # fmt: skip
+          ArithmeticError)  # fmt: skip
 Regions = Mapping[str, tuple[int, int]]  # key of a storage -> its first byte and its length
 # What the files of state dicts and of trainings name, beside what is torch's own.
 NAMES = {
@@ -174,7 +173,7 @@ def _located(path: Path, name: str, tensor: Any, regions: Regions) -> TensorInfo
     if not isinstance(owner, Storage) or owner is tensor or kind not in STORAGES:
         raise ModelError(f"{path}: {name} is a {kind}, not a plain tensor")
     dtype, (_, offset, shape, strides) = STORAGES[kind], tensor
-    width, (start, length) = BITS[dtype] // 8, regions.get(owner.key, (0, -1))
+    width, (start, length) = BYTES[dtype], regions.get(owner.key, (0, -1))
     if not (_are_counts(shape) and _are_counts(strides) and _are_counts((owner.numbers, offset))):
         raise ModelError(f"{path}: {name} has no shape that a tensor can have", AGAIN)
     last = offset + sum((count - 1) * step for count, step in zip(shape, strides, strict=False))
@@ -188,7 +187,7 @@ def _located(path: Path, name: str, tensor: Any, regions: Regions) -> TensorInfo
 def _are_counts(values: Any) -> bool:
     return (
         isinstance(values, tuple)
-        and len(values) <= DIMENSIONS
+        and len(values) <= 64
         and all(type(value) is int and 0 <= value < 2**63 for value in values)
     )
 
@@ -219,7 +218,7 @@ def _read_old(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
         raise ValueError("it does not begin as torch's files do")
     regions, at = {}, head.tell()
     for key in keys:
-        width = BITS[STORAGES[readers[3].storages[key].kind]] // 8
+        width = BYTES[STORAGES[readers[3].storages[key].kind]]
         file.seek(at)
         length = int.from_bytes(file.read(8), "little") * width
         at += 8

@@ -189,6 +189,7 @@ def is_text(value: Any) -> bool:
 
 
 TEXT = Check(is_text, "a string")
+TEXTS = Check(lambda v: isinstance(v, list) and all(map(is_text, v)), "a list of strings")
 NUMBER = Check(
     lambda value: type(value) is float or (type(value) is int and abs(value) <= MOST), "a number"
 )
@@ -271,11 +272,7 @@ class JsonObject(dict[str, Any]):
 
     def texts(self, key: str) -> list[str] | None:
         """Return a list of strings."""
-
-        def holds(value: Any) -> bool:
-            return isinstance(value, list) and all(map(is_text, value))
-
-        return self.checked(key, holds, "a list of strings")
+        return self.checked(key, *TEXTS)
 
     def switch(self, key: str) -> bool | None:
         """Return true or false."""
@@ -295,9 +292,7 @@ class JsonObject(dict[str, Any]):
 
     def objects(self) -> dict[str, JsonObject]:
         """Return the objects that all values have to be."""
-        for key in self:
-            self.needed(key, *OBJECT)
-        return {key: self.object(key) for key in self}
+        return {key: self._inside(key, self.needed(key, *OBJECT)) for key in self}
 
     def entries(self, key: str) -> JsonObject:
         """Return what a list or an object holds, by number or by key; empty when there is none."""

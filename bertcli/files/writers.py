@@ -21,7 +21,7 @@ from typing import IO, Any
 from bertcli.errors import OutputError, PipeClosed
 from bertcli.files.atomic import unwritable, whole_file
 from bertcli.files.jsonl import NAMES, to_lines
-from bertcli.files.paths import refuse_inputs, refuse_stdout
+from bertcli.files.paths import refuse_inputs
 from bertcli.files.printable import printable
 from bertcli.files.streams import packed, suffix_of
 from bertcli.files.system_calls import silence
@@ -55,10 +55,7 @@ def open_writer(
 
     Raises OutputError when the file already exists, is one of the ``inputs``, or cannot be written.
     """
-    if path is None:
-        refuse_stdout(inputs)
-    else:
-        refuse_inputs(inputs, [path])
+    refuse_inputs(inputs, [path or "-"])
     with open_output(path, overwrite=overwrite) as file, writer_of(form)(file) as write:
         yield write
 

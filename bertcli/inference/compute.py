@@ -66,7 +66,9 @@ def options_from(cls: type[T], options: Mapping[str, Any], **other: Any) -> T:
     if unknown := options.keys() - {*names}:
         raise UsageError(f"unknown option {min(unknown)!r}", f"one of {', '.join(names)}")
     for name, kind in get_type_hints(cls).items():
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
-        if choices and options.get(name, choices[0]) not in choices:
+        parts = (kind, *get_args(kind))  # of what may be None as well
+        choices = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
+        default = getattr(cls, name, None)
+        if choices and options.get(name, default) not in (default, *choices):
             raise UsageError(f"unknown {name} {options[name]!r}", f"one of {', '.join(choices)}")
     return cls(**options, **other)

@@ -21,7 +21,7 @@ from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_column
 from bertcli.files.jsonl import objects_of
 from bertcli.files.paths import manifest_beside
 from bertcli.files.safetensors import AGAIN
-from bertcli.files.streams import PACKED, LineDecoder, open_bytes, unreadable
+from bertcli.files.streams import PACKED, LineDecoder, open_bytes, suffix_of, unreadable
 from bertcli.files.typed_json import BadJsonError, is_regular, parse, read_object
 
 ROWS = 256  # of a Parquet file that are measured together
@@ -79,7 +79,7 @@ def arrays(path: Path, report: FileReport) -> Iterator[ArrayPart]:
             numeric = array.label == "BF16" or getattr(array.dtype, "kind", "") in (*"fiub",)
             width = array.shape[-1] if len(array.shape) > 1 else 1
             rows = prod(array.shape) // width if width and numeric else 0
-            vectors = len(array.shape) > 1 and not array.by_columns
+            vectors = len(array.shape) > 1
             for block in chain([None], array.read(rows, width, BLOCK)):
                 yield ArrayPart(name, array.label, list(array.shape), block, vectors)
 
@@ -193,10 +193,7 @@ SOURCES: Mapping[str, Callable[[Path, FileReport], Iterator[ArrayPart]]] = {
     ".csv": csv,
     ".parquet": parquet,
 }
-SUFFIXES = {suffix: suffix for suffix in SOURCES} | {  # at the end of a name -> its format's
-    suffix + packed: suffix for suffix in (".jsonl", ".ndjson", ".csv") for packed in PACKED
-}
-FILE_SUFFIXES = tuple(SUFFIXES)
+FILE_SUFFIXES = (*SOURCES, *PACKED)
 
 
 class Extent:
@@ -266,10 +263,9 @@ class ArrayStatistics:
 
 def inspect_file(path: Path) -> FileReport:
     """Read a file of vectors to its end. InputError when it is damaged or of another format."""
-    name = path.name.lower()
-    suffix = next((SUFFIXES[end] for end in SUFFIXES if name.endswith(end)), "")
-    if not suffix:
-        raise InputError(f"{path}: unknown format", f"known: {', '.join(FILE_SUFFIXES)}")
+    suffix = suffix_of(path)
+    if suffix not in SOURCES:
+        raise InputError(f"{path}: unknown format", f"known: {', '.join(SOURCES)}")
     statistics: dict[str, ArrayStatistics] = {}
     try:
         if not is_regular(path, InputError, "check the path"):

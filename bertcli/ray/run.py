@@ -47,7 +47,7 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
         if place == pattern or is_data(named(place), source, glob=is_glob(pattern))
     )
     if not files:
-        raise no_data(public(", ".join(source.paths)), len(listing), source)
+        raise no_data(public(", ".join(source.paths)), source)
     base = os.path.commonpath([os.path.dirname(named(file)) for file in files])
     folder = output.rstrip("/")
     sources: dict[str, str] = {}  # of each output

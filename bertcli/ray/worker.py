@@ -25,6 +25,7 @@ from bertcli.tokenizing.run import WINDOW, Task, TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.vectors.run_folder import (
     RunFiles,
+    Target,
     made_by,
     not_resumable,
     object_in,
@@ -89,9 +90,10 @@ class ShardWorker:
         manifest = {} if replaces else _manifest(shard)
         exists = not replaces and locations.exists(shard.output)
         # What begins an output of a shard is its manifest, or the journal of its vectors.
-        if exists and not ("shard" in manifest or RunFiles(output).is_begun):
+        is_begun = RunFiles(output).is_begun
+        if exists and not ("shard" in manifest or is_begun):
             raise not_resumable(public(shard.output))
-        made_before = exists and "counts" in manifest
+        made_before = exists and "counts" in manifest and not is_begun
         if made_before:
             refuse_changes(public(shard.output), manifest["shard"], now)
         else:
@@ -120,10 +122,7 @@ class ShardWorker:
         path = str(locations.fetch(shard.source, scratch))
 
         def put_letter(message: str) -> None:
-            """Write why a record was skipped; the file of an earlier run stays until there is one.
-
-            Of an output that a killed run had made, but not named, nothing is read again.
-            """
+            """Write why a record was skipped; an earlier file stays until there is one."""
             mode = "w" if reader.skipped == 1 else "a"
             with open(beside(output, DEAD), mode, encoding="utf-8") as file:
                 reason = message.replace(path, public(shard.source))
@@ -201,7 +200,7 @@ class EmbedJob(_Job):
 
     def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
         """Write vectors, and their manifest."""
-        from bertcli.vectors.file_run import FileRun, Target
+        from bertcli.vectors.file_run import FileRun
 
         target = Target(
             output,

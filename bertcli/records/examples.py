@@ -19,10 +19,10 @@ from bertcli.errors import SKIP, InputError, UsageError, counted
 from bertcli.files.jsonl import value_of
 from bertcli.files.paths import input_name
 from bertcli.files.streams import can_be_reread, suffix_of
-from bertcli.files.typed_json import kind_of
+from bertcli.files.typed_json import TEXT, TEXTS, Check, JsonObject, is_text
 from bertcli.records.extra_ids import extra_ids
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, checked, words
+from bertcli.records.records import Record, words
 from bertcli.records.source import Source
 
 TASKS = ("classify", "multilabel", "regress", "tag", "answer", "embed")
@@ -69,53 +69,37 @@ USUAL = FieldNames()
 def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
     """Return the form of examples like this one; InputError when none or several fit."""
     fields = record.extra or {}
-    forms = [form for form in (*FORMS, SIMILARITY) if form.task == task] if task else [*FORMS]
+    candidates = [form for form in (*FORMS, SIMILARITY) if task in (None, form.task)]
+    forms = candidates if task else [*FORMS]
     if names.text is None:
         text = next(form.text for form in FORMS if form.text in fields)
         forms = [form for form in forms if form.text == text]
     if task is None and names.label is not None:
-        forms = _by_value(forms, record, fields.get(names.label))
+        label = fields.get(names.label)
+        kind = REGRESS if isinstance(label, float) else CLASSIFY
+        kind = MULTILABEL if isinstance(label, list) else kind
+        kind = TAG if isinstance(record.text, list) else kind
+        forms = [form for form in forms if form in (kind, ANSWER)][:1]  # its name says nothing
     fitting = [form for form in forms if {names.of(form).text, names.of(form).target} <= {*fields}]
     if len(fitting) > 1 and CONTRAST.target not in fields:  # it fits by the name of the pair alone
         fitting = [form for form in fitting if form != CONTRAST]
     if SIMILARITY in fitting:  # a score is there: not only pairs that belong together
         return SIMILARITY
-    if len(fitting) != 1:
-        raise _no_form(record, task, names, fitting)
-    return fitting[0]
-
-
-def _by_value(forms: list[Form], record: Record, label: Any) -> list[Form]:
-    """Return the forms that a label of this kind may be of, where its name says nothing."""
-    if isinstance(record.text, list):
-        return [form for form in forms if form == TAG]
-    kind = REGRESS if isinstance(label, float) else CLASSIFY
-    kind = MULTILABEL if isinstance(label, list) else kind
-    return [form for form in forms if form in (kind, ANSWER)][:1]
-
-
-def _no_form(
-    record: Record, task: str | None, names: FieldNames, fitting: list[Form]
-) -> InputError:
-    fields = record.extra or {}
-    if fitting:
-        several = " and ".join(form.target for form in fitting)
-        tasks = ", ".join(form.task for form in fitting)
-        return InputError(
-            f"{record.where}: fields {several} are of different tasks",
-            f"choose with --task {tasks}",
-        )
-    forms = [form for form in (*FORMS, SIMILARITY) if task in (None, form.task)]
-    needed = " or ".join(dict.fromkeys(_named(names.of(form)) for form in forms))
-    return InputError(
-        f"{record.where}: {f'--task {task}' if task else 'an example'} needs the fields {needed}",
-        f"available: {', '.join(fields)}; other names: --text-field, --pair-field, --label-field",
+    if len(fitting) == 1:
+        return fitting[0]
+    needed = " or ".join(dict.fromkeys(_needed(names.of(form)) for form in fitting or candidates))
+    raise InputError(
+        f"{record.where}: an example needs the fields {needed}{', not of several' * bool(fitting)}",
+        f"choose with --task {', '.join(form.task for form in fitting)}"
+        if fitting
+        else f"available: {', '.join(fields)}; "
+        "other names: --text-field, --pair-field, --label-field",
     )
 
 
-def _named(form: Form) -> str:
-    names = (form.text, *([form.pair] if form.pair and form.needs_pair else []), form.target)
-    return ", ".join(dict.fromkeys(names))
+def _needed(form: Form) -> str:
+    pair = [form.pair] if form.pair and form.needs_pair else []
+    return ", ".join(dict.fromkeys((form.text, *pair, form.target)))
 
 
 CONLL = (".conll", ".bio", ".iob")  # suffixes of files with a word and its tag on each line
@@ -152,12 +136,12 @@ def examples_source(path: str, **options: Any) -> Source:
     """Return the source of a file of examples; UsageError for one without fields."""
     text_field = options.get("text_field")
     names = (text_field,) if text_field else tuple(dict.fromkeys(form.text for form in FORMS))
-    source = Source(paths=(path,), text_fields=names, single=True, sentences=True, keep="*")
     if options.get("format", "auto") == "auto":
         options["format"] = (
             "jsonl" if path == "-" else "conll" if suffix_of(path) in CONLL else "auto"
         )
-    source = Source(**{**vars(source), **options})
+    usual = {"text_fields": names, "single": True, "sentences": True, "keep": "*"}
+    source = Source(paths=(path,), **usual | options)
     if source.format_of(path) == "txt":
         can_be_reread(path)  # or there is no such file
         raise UsageError(
@@ -195,111 +179,74 @@ def read_examples(
 def _example(
     form: Form, names: FieldNames, extra: Collection[str], number: int, record: Record
 ) -> Example:
-    named, fields = names.of(form), record.extra or {}
+    named = names.of(form)
+    fields = JsonObject(record.extra or {}, record.where, InputError, SKIP)
+    pair, target = None, fields.get(named.target)
     if form == TAG:
-        example = _tags(record, named)
+        for name in (named.text, named.target):
+            if isinstance(fields.get(name), str):
+                fields[name] = words(fields[name])
+            fields.needed(name, *TEXTS)
+        text, target = fields[named.text], fields[named.target]
+        if len(text) != len(target):
+            word_count, tag_count = counted(len(text), "word"), counted(len(target), "tag")
+            raise InputError(f"{record.where}: {word_count}, but {tag_count}", SKIP)
     else:
-        texts = _texts(record, named)
-        target: Any
+        text = fields.needed(named.text, *TEXT)
+        if named.pair:
+            pair = fields.text(named.pair) or None
+            if form.needs_pair and not pair:
+                raise fields.bad(named.pair, "a text")
         if form == CLASSIFY:
-            target = _word(_field(record, named.target), record, named.target)
+            target = _word(fields.needed(named.target, *WORD))
         elif form == MULTILABEL:
-            target = _labels(record, named.target)
+            if isinstance(target, str):  # of CSV
+                listed = value_of(target, record.where) if target[:1] == "[" else target.split(",")
+                fields[named.target] = [v.strip() if isinstance(v, str) else v for v in listed]
+            target = fields.needed(named.target, *LABELS)
+            target = [*dict.fromkeys(_word(label) for label in target if label != "")]
         elif form == ANSWER:
-            target = _answer(record, named.target, str(texts.pair))
+            target = _answer(fields, named.target, str(pair))
+        elif form == CONTRAST:
+            target = fields.text("negative") or None
         else:
-            target = _negative(record) if form == CONTRAST else _number(record, named.target)
-        example = Example(texts, target)
-    if not extra:
-        return example
-    record = example.record._replace(extra={name: fields.get(name) for name in extra})
+            target = float(fields.needed(named.target, *NUMBER))
+    kept = {name: fields.get(name) for name in extra}
+    record = record._replace(text=text, pair=pair, extra=kept or None)
     for name in extra:
         extra_ids(record, name)
-    return Example(record, example.target)
+    return Example(record, target)
 
 
-def _field(record: Record, name: str) -> Any:
-    value = (record.extra or {}).get(name)
-    if value is None or value == "":
-        raise InputError(f"{record.where}: field {name!r} is missing or empty", SKIP)
-    return value
+def _is_word(value: Any) -> bool:
+    return isinstance(value, bool | int) or (is_text(value) and value != "")
 
 
-def _other_kind(record: Record, name: str, value: Any, needed: str) -> InputError:
-    return InputError(f"{record.where}: field {name!r} is {kind_of(value)}, not {needed}", SKIP)
-
-
-def _texts(record: Record, form: Form) -> Record:
-    """Return the record with its texts alone."""
-    pair = (record.extra or {}).get(form.pair or "")
-    for name, value in ((form.text, record.text), (form.pair or "", pair)):
-        if not isinstance(value, str) and not (value is None and name == form.pair):
-            raise _other_kind(record, name, value, "a string")
-    if form.needs_pair and not pair:
-        raise InputError(f"{record.where}: field {form.pair!r} is missing or empty", SKIP)
-    return checked(record._replace(pair=pair or None, extra=None), Source())
-
-
-def _word(value: Any, record: Record, name: str) -> str:
-    if isinstance(value, bool | int):
-        return str(value).lower()
-    if not isinstance(value, str):
-        raise _other_kind(record, name, value, "a word")
-    return value
-
-
-def _labels(record: Record, name: str) -> list[str]:
-    value = (record.extra or {}).get(name)
-    if isinstance(value, str):  # of CSV
-        listed = value_of(value, record.where) if value.startswith("[") else value.split(",")
-        value = [
-            label.strip() if isinstance(label, str) else label for label in listed if label != ""
-        ]
-    if not isinstance(value, list):
-        raise _other_kind(record, name, value, "a list")
-    return [*dict.fromkeys(_word(label, record, name) for label in value)]
-
-
-def _number(record: Record, name: str) -> float:
-    value = _field(record, name)
+def _is_number(value: Any) -> bool:
     try:
-        number = float("nan") if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not isfinite(number):
-        raise InputError(f"{record.where}: field {name!r} is {value!r:.40}, not a number", SKIP)
-    return number
+        return not isinstance(value, bool) and isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
-def _tags(record: Record, form: Form) -> Example:
-    tags = _field(record, form.target)
-    text = record.text
-    lists = [words(entries) if isinstance(entries, str) else entries for entries in (text, tags)]
-    if not all(
-        isinstance(entries, list) and all(isinstance(w, str) for w in entries) for entries in lists
-    ):
-        raise InputError(f"{record.where}: words and tags are lists of strings", SKIP)
-    if len(lists[0]) != len(lists[1]):
-        word_count, tag_count = counted(len(lists[0]), "word"), counted(len(lists[1]), "tag")
-        raise InputError(f"{record.where}: {word_count}, but {tag_count}", SKIP)
-    return Example(record._replace(text=lists[0], extra=None), lists[1])
+WORD = Check(_is_word, "a word")
+LABELS = Check(
+    lambda v: isinstance(v, list) and all(_is_word(w) or w == "" for w in v), "a list of words"
+)
+NUMBER = Check(_is_number, "a number")
 
 
-def _answer(record: Record, name: str, context: str) -> AnswerSpan:
-    extra = record.extra or {}
-    answer, start = extra.get(name), extra.get("start")
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _answer(fields: JsonObject, name: str, context: str) -> AnswerSpan:
+    answer, start = fields.text(name), fields.get("start")
     if not answer:
         return AnswerSpan("", None)
-    if not isinstance(answer, str):
-        raise _other_kind(record, name, answer, "a string")
-    at = context.find(answer) if start in (None, "") else int(_number(record, "start"))
+    at = context.find(answer)
+    if start not in (None, ""):
+        at = int(float(fields.needed("start", *NUMBER)))
     if at < 0 or context[at : at + len(answer)] != answer:
-        raise InputError(f"{record.where}: the answer does not stand at {at} of the context", SKIP)
+        raise fields.bad(name, f"a part of the context, at {at}")
     return AnswerSpan(answer, at)
-
-
-def _negative(record: Record) -> str | None:
-    negative = (record.extra or {}).get("negative") or None
-    if negative is not None and not isinstance(negative, str):
-        raise _other_kind(record, "negative", negative, "a string")
-    return negative

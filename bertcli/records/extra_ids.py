@@ -56,7 +56,8 @@ def unfit_ids(record: Record, field: str, count: int, needed: str) -> InputError
     """Return the error for a list with another number of ids than the text needs."""
     return InputError(
         f"{record.where}: field {field!r} has {counted(count, 'id')}, but the text has {needed}",
-        "give an id for each word between white space, for each token, or a number for all",
+        "give an id for each word between white space or each token, a list for each sentence, "
+        "or a number for all",
     )
 
 
@@ -68,11 +69,7 @@ def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Sequen
     listed = (record.extra or {}).get(field)
     if isinstance(listed, list) and any(isinstance(ids, list) for ids in listed):
         if len(listed) != len(sentences):
-            raise InputError(
-                f"{record.where}: field {field!r} has {counted(len(listed), 'list')} of ids, but "
-                f"the document has {counted(len(sentences), 'sentence')}",
-                "give a list for each sentence, or one for the whole document",
-            )
+            raise unfit_ids(record, field, len(listed), counted(len(sentences), "sentence"))
         parts = [record._replace(text=sentence) for sentence in sentences]
         return [
             extra_ids(part._replace(extra={field: ids}), field)

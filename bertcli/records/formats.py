@@ -38,7 +38,7 @@ from bertcli.records.records import (
     TextBlock,
     checked,
     fields_of,
-    too_many_columns,
+    no_pair,
 )
 
 OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
@@ -171,44 +171,31 @@ def delimited(
     source = reader.source
     limit, delimiter = source.max_record_bytes, source.delimiter
     rows = DelimitedRows(stream, decode, limit, tabs=tabs, delimiter=delimiter)
-    if source.are_pairs:
-
-        def parse(number: int, row: list[str]) -> Record:
-            where = f"{decode.name}:{number}"
-            if len(row) > 2:
-                raise too_many_columns(where, len(row))
-            if len(row) < 2:
-                raise InputError(
-                    f"{where}: {len(row)} column, but a pair has two",
-                    "separate the two texts by a tab",
-                )
-            return checked(Record(row[0], row[1], file=decode.name, line=number), source)
-
-        header = None if tabs else next(rows, None)
-        rows.skip = reader.skip
-        if header and header[1] != [source.text_field or "text", source.pair_field or "pair"]:
-            yield reader.collect(iter([header]), parse)
-        yield from (reader.collect(batch, parse) for batch in handfuls(rows))
-        return
-    header = next(rows, None)
-    if header is None:
-        return
+    first = None if tabs and source.are_pairs else next(rows, None)
     rows.skip = reader.skip
-    names = header[1]
+    names = first[1] if first else []
+    ahead: list[tuple[int, list[str]]] = []  # a row that is no header
+    if source.are_pairs:
+        names = [source.text_field or "text", source.pair_field or "pair"]
+        ahead = [first] if first and first[1] != names else []
+    elif first is None:
+        return
     fields = reader.table_fields(names, decode.name)
 
     def fitting(number: int, row: list[str]) -> tuple[int, list[str]]:
+        if source.are_pairs and len(row) != 2:
+            raise no_pair(f"{decode.name}:{number}", len(row))
         refuse_other_columns(f"{decode.name}:{number}", row, names)
         return number, row
 
-    for batch in handfuls(rows):
+    for batch in handfuls(chain(ahead, rows)):
         if any(len(row) != len(names) for _, row in batch):
             batch = reader.collect(iter(batch), fitting)
         cells = zip(*(row for _, row in batch), strict=True) if batch else [()] * len(names)
         columns: dict[str, list[Any]] = {
             name: [*column] for name, column in zip(names, cells, strict=True)
         }
-        for field in filter(None, (fields.pair, fields.id)):
+        for field in () if source.are_pairs else filter(None, (fields.pair, fields.id)):
             columns[field] = [cell or None for cell in columns[field]]  # all that CSV has for none
         yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
 
@@ -220,7 +207,7 @@ def parquet(place: str, path: str, reader: ReadProgress) -> Blocks:
     source = reader.source
     with opened(place, path) as table:
         if source.are_pairs and len(table.names) > 2 and not source.pair_field:
-            raise too_many_columns(path, len(table.names))
+            raise no_pair(path, len(table.names))
         fields = reader.table_fields(table.names, path)
 
         def large(line: int) -> None:

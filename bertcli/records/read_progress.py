@@ -11,13 +11,7 @@ from bertcli.errors import InputError
 from bertcli.files.tables import TableHeader
 from bertcli.files.typed_json import kind_of, strict
 from bertcli.records.extra_ids import extra_ids
-from bertcli.records.records import (
-    Record,
-    RecordFields,
-    TextBlock,
-    checked,
-    fields_of,
-)
+from bertcli.records.records import Record, RecordFields, TextBlock, checked, fields_of
 from bertcli.records.source import Source, input_files
 
 T = TypeVar("T")
@@ -54,7 +48,6 @@ class ReadProgress:
         self.stdin_format: str | None = None  # once it is open
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
         self.skipped = self.replaced = 0
-        self.with_id = self.without_id = 0  # records of files that have fields
         self.bytes_read = self.records = 0
         self.empty = 0  # texts without a character that are left out
         self.exhausted = False  # whether all records were read
@@ -112,7 +105,7 @@ class ReadProgress:
         )
 
     def record(self, fields: RecordFields, row: Mapping[str, Any], file: str, line: int) -> Record:
-        """Return the record of a row, and count ids.
+        """Return the record of a row.
 
         Raises InputError for values that cannot be written as JSON: NaN and infinity.
         """
@@ -131,10 +124,6 @@ class ReadProgress:
                     f"{record.where}: field {name!r} is not valid UTF-8",
                     "use --encoding-errors replace",
                 )
-        if record.id is None:
-            self.without_id += 1
-        else:
-            self.with_id += 1
         record = checked(record, self.source)
         for name, size in self.source.extra_ids.items():
             extra_ids(record, name, size)
@@ -147,7 +136,7 @@ class ReadProgress:
         file: str,
         lines: Sequence[int],
     ) -> Sequence[Record]:
-        """Return the records of columns, and count ids.
+        """Return the records of columns.
 
         They are made together, or one by one where any needs a closer look: `record` refuses it, or
         makes another of it. No text is half a surrogate pair.
@@ -171,14 +160,11 @@ class ReadProgress:
                     fields, dict(zip(columns, row, strict=True)), file, line
                 ),
             )
-        without = len(texts) if ids is None else ids.count(None)
-        self.without_id += without
-        self.with_id += len(texts) - without
         extras: Any = [
             dict(zip(fields.carried, row, strict=True)) for row in zip(*carried, strict=True)
         ]
         pairs = None if pairs is None or pairs.count(None) == len(pairs) else pairs
-        ids = None if without == len(texts) else ids
+        ids = None if ids is None or ids.count(None) == len(ids) else ids
         return TextBlock(texts, pairs, ids, extras or None, [file] * len(texts), lines)
 
     def header(self, columns: Mapping[str, Any]) -> TableHeader:

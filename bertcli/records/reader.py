@@ -92,15 +92,9 @@ class GivenTexts(Reader):
         self.given = [texts] if self.alone else texts
 
     def _blocks(self) -> Iterator[Sequence[Record]]:
-        left, number = iter(self.given), 1
-        while texts := list(islice(left, BLOCK)):
-            plain = not self.source.pre_split and all(type(text) is str for text in texts)
-            if plain and "".join(texts).isascii():
-                yield TextBlock.of_lines(texts, "", number)
-            else:
-                records = (self._record(text, line) for line, text in enumerate(texts, number))
-                yield [checked(record, self.source) for record in records]
-            number += len(texts)
+        numbered = enumerate(self.given, 1)
+        while texts := list(islice(numbered, BLOCK)):
+            yield [checked(self._record(text, line), self.source) for line, text in texts]
 
     def _record(self, text: Any, line: int) -> Record:
         if isinstance(text, Record):

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain, repeat
 from typing import Any, NamedTuple, overload
 
-from bertcli.errors import SKIP, InputError
+from bertcli.errors import SKIP, InputError, counted
 from bertcli.files.typed_json import BadJsonError, kind_of, parse
 from bertcli.records.source import ORIGIN, Source
 
@@ -202,10 +202,10 @@ def row_of(record: Record, columns: Mapping[str, Any]) -> dict[str, Any]:
     return row | carried(row, record)
 
 
-def too_many_columns(where: str, count: int) -> InputError:
-    """Return the error for a file of pairs that has more than two columns."""
+def no_pair(where: str, count: int) -> InputError:
+    """Return the error for a row of a file of pairs that has not two columns."""
     return InputError(
-        f"{where}: {count} columns, but BERT takes at most two sentences",
+        f"{where}: {counted(count, 'column')}, but a pair has two",
         "keep two columns, or read the file with --input and name --text-field and --pair-field",
     )
 

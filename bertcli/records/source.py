@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +14,8 @@ from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.paths import input_name
 from bertcli.files.streams import (
     LARGEST_RECORD,
-    LineDecoder,
-    blocks,
     open_bytes,
+    read_chunk,
     suffix_of,
     unreadable,
 )
@@ -121,24 +121,24 @@ def input_files(
 
     What is passed over in a folder is noted. Raises InputError for a name that stands for no file.
     """
-    return tuple(file for name in named for file in _files(name, source, note))
-
-
-def _files(name: str, source: Source, note: Callable[[str], None]) -> Sequence[str]:
-    if name == "-":
-        return (name,)
-    if os.path.isdir(name):
-        return _in_folder(name, source, note)
-    if is_glob(name) and not os.path.lexists(name):
-        data_files = sorted({path for path in _matches(name) if is_data(path, source, glob=True)})
-        if not data_files:
-            raise InputError(f"{name}: no matching files", QUOTE)
-        return data_files
-    try:
-        os.stat(name)
-    except (OSError, ValueError) as failed:  # ValueError: a NUL in the name
-        raise unreadable(name, failed) from None
-    return (name,)
+    files: list[str] = []
+    for name in named:
+        if name == "-":
+            files.append(name)
+        elif os.path.isdir(name):
+            files += _in_folder(name, source, note)
+        elif is_glob(name) and not os.path.lexists(name):
+            matches = sorted({path for path in _matches(name) if is_data(path, source, glob=True)})
+            if not matches:
+                raise InputError(f"{name}: no matching files", QUOTE)
+            files += matches
+        else:
+            try:
+                os.stat(name)
+            except (OSError, ValueError) as failed:  # ValueError: a NUL in the name
+                raise unreadable(name, failed) from None
+            files.append(name)
+    return tuple(files)
 
 
 def is_glob(name: str) -> bool:
@@ -156,12 +156,11 @@ def _suffixes(source: Source) -> list[str]:
     return [end for end, form in FORMATS.items() if source.ids or form not in TENSORS]
 
 
-def no_data(named: str, count: int, source: Source) -> InputError:
-    """Return the error for folders whose ``count`` files are none of records."""
-    none = f"none of {counted(count, 'file')} has a known suffix" if count else "no files"
+def no_data(named: str, source: Source) -> InputError:
+    """Return the error for folders that hold no file of records."""
     suffixes = ", ".join(_suffixes(source))
     hint = f"known: {suffixes}; --whole reads each file as one text, --input-format as it says"
-    return InputError(f"{named}: {none}", hint if count else "")
+    return InputError(f"{named}: no files with a known suffix", hint)
 
 
 def _in_folder(folder: str, source: Source, note: Callable[[str], None]) -> list[str]:
@@ -174,7 +173,7 @@ def _in_folder(folder: str, source: Source, note: Callable[[str], None]) -> list
         paths += [os.path.join(place, name) for name in names if not name.startswith(".")]
     data_files = sorted(path for path in paths if is_data(path, source))
     if not data_files:
-        raise no_data(folder, len(paths), source)
+        raise no_data(folder, source)
     others = [path for path in {*paths}.difference(data_files) if not path.endswith(OURS)]
     if others:
         note(f"{folder}: {counted(len(others), 'file')} without a known suffix passed over")
@@ -196,13 +195,11 @@ def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
 
     Raises InputError for an empty list.
     """
-    where, names = input_name(path), []
-    separator = b"\0" if null else b"\n"
-    decode = LineDecoder(where, "utf-8", "surrogateescape", separator=separator)  # as os.fsdecode
+    where = input_name(path)
     with open_bytes(path) as stream:
-        for block in blocks(stream, where, separator):
-            for index in range(len(block.lines)):
-                names.append(decode(block, index))
+        raw = b"".join(iter(partial(read_chunk, stream, where), b"")).removeprefix(codecs.BOM_UTF8)
+    lines = raw.split(b"\0") if null else raw.replace(b"\r\n", b"\n").split(b"\n")
+    names = [os.fsdecode(line) for line in lines]
     if not any(names):
         raise InputError(
             f"{where}: the list of files is empty", "--files-from reads names of files"

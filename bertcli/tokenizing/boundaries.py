@@ -18,7 +18,6 @@ stands before it. Positions are counted in characters.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from unicodedata import category
 
 LEVELS = ("paragraph", "sentence", "word")  # the coarsest first
@@ -56,33 +55,23 @@ FIRST_MARK = "\u0300"  # nothing before it joins what it follows, but for a line
 _MARKS = ("Mn", "Mc", "Me")
 
 
-def boundaries(
-    text: str, low: int, high: int, level: str, *, last_first: bool = False
-) -> Iterator[int]:
-    """Yield the boundaries of a level in (low, high], in their order, or from the last one on."""
+def boundaries(text: str, low: int, high: int, level: str) -> list[int]:
+    """Return the boundaries of a level in (low, high], in their order."""
     matches = _PATTERNS[level].finditer(text, low, min(high + 1, len(text)))
-    for match in reversed([*matches]) if last_first else matches:
-        end = match.end()
-        if not low < end <= high or (level == "sentence" and not _ends_sentence(text, match)):
-            continue
-        if is_whole(text, end):
-            yield end
+    ends = [m.end() for m in matches if level != "sentence" or _ends_sentence(text, m)]
+    return [end for end in ends if low < end <= high and is_whole(text, end)]
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     """Whether a sentence ends where a pattern of its end was found."""
     stop, end = match.group(1), match.end()
-    if stop is None:
-        return True
-    if _PATTERNS["paragraph"].search(match.group()):
+    if stop is None or _PATTERNS["paragraph"].search(match.group()):
         return True
     if text[end : end + 1].islower():
         return False
-    if stop != ".":
-        return True
     at = match.end(1)
     before = _BEFORE_STOP.search(text, max(0, at - 12), at)
-    if before is None:
+    if stop != "." or before is None:
         return True
     word = before.group()[:-1]
     if word.isdigit():
@@ -98,11 +87,3 @@ def is_whole(text: str, at: int) -> bool:
     if after < FIRST_MARK:
         return (before, after) != ("\r", "\n")
     return not (before == "\u200d" or after in _EXTEND or category(after) in _MARKS)
-
-
-def grapheme_end(text: str, start: int) -> int:
-    """Return where the grapheme that begins at ``start`` ends."""
-    at = start + 1
-    while at < len(text) and not is_whole(text, at):
-        at += 1
-    return at

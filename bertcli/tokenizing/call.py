@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.versions import require_torch
 from bertcli.records.records import Record, checked
 from bertcli.records.source import Source
-from bertcli.tokenizing.columns import Encoded, Layout, as_lists, strategies
+from bertcli.tokenizing.columns import Encoded, Layout, strategies
 from bertcli.tokenizing.model_files import SIDES
 
 Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs
@@ -60,21 +59,6 @@ class Call:
                 choices = ", ".join(filter(None, allowed))
                 raise UsageError(f"unknown {name} {value!r}", f"one of {choices}")
 
-    def _columns(self, usual: Collection[str]) -> tuple[str, ...]:
-        """Return the columns that are asked for, the ``usual`` ones where nothing is said."""
-
-        def wants(name: str, asked: bool | None) -> bool:
-            return name in usual if asked is None else asked
-
-        columns = {
-            "input_ids": True,
-            "token_type_ids": wants("token_type_ids", self.return_token_type_ids),
-            "attention_mask": wants("attention_mask", self.return_attention_mask),
-            "special_tokens_mask": self.return_special_tokens_mask,
-            "offset_mapping": self.return_offsets_mapping,
-        }
-        return tuple(name for name, yes in columns.items() if yes)
-
     def layout(self, limit: int | None, usual: Collection[str]) -> Layout:
         """Return the layout that is asked for, with the ``usual`` columns where nothing is said.
 
@@ -87,8 +71,15 @@ class Call:
         if self.max_length is None and limit is None:
             truncation = "do_not_truncate"
             padding = "do_not_pad" if padding == "max_length" else padding
+        asked = {
+            "token_type_ids": self.return_token_type_ids,
+            "attention_mask": self.return_attention_mask,
+            "special_tokens_mask": self.return_special_tokens_mask,
+            "offset_mapping": self.return_offsets_mapping,
+        }
+        chosen = [name for name, yes in asked.items() if (name in usual if yes is None else yes)]
         return Layout(
-            columns=self._columns(usual),
+            columns=("input_ids", *chosen),
             special_tokens=self.add_special_tokens,
             max_length=self.max_length,
             truncation=truncation,
@@ -125,24 +116,17 @@ class Call:
             for line, (first, second) in enumerate(texts, 1)
         ], batched
 
-    def items(self, rows: Iterable[Mapping[str, Any]], usual: Collection[str]) -> list[Encoded]:
-        """Return encoded inputs, of lists, arrays or tensors, as items to pad."""
-        items = [Encoded(Record(""), {k: as_lists(v) for k, v in row.items()}) for row in rows]
-        for item in items if "attention_mask" in self._columns(usual) else ():
-            item.columns.setdefault("attention_mask", [1] * item.length)
-        return items
-
     def result(
         self,
         items: Sequence[Encoded],
         columns: Iterable[str],
-        details: Callable[[], Sequence[Encoded]] | None = None,
+        details: Callable[[], Sequence[Encoded]],
         *,
         batched: bool,
     ) -> BatchEncoding:
         """Return the columns: of a batch, or those of a single text without its dimension."""
         table: dict[str, Any] = {
-            name: [_copied(item.columns[name]) for item in items] for name in columns
+            name: [list(item.columns[name]) for item in items] for name in columns
         }
         if not (batched or self.return_overflowing_tokens or self.return_tensors):
             table = {name: rows[0] for name, rows in table.items()}
@@ -194,14 +178,10 @@ class BatchEncoding(dict[str, Any]):
         self.update({name: x.to(device) for name, x in self.items() if hasattr(x, "to")})
         return self
 
-    @cached_property
-    def _encoded(self) -> Sequence[Encoded]:
+    def _detail(self, name: str, row: int) -> list[Any]:
         if self._details is None:
             raise UsageError("only what calling a tokenizer returns has tokens", "call it again")
-        return self._details()
-
-    def _detail(self, name: str, row: int) -> list[Any]:
-        return list(self._encoded[row].columns[name])
+        return list(self._details()[row].columns[name])
 
 
 def _value(value: Any) -> Any:
@@ -218,23 +198,18 @@ def _pair(row: Any, *, words: bool) -> tuple[Any, Any]:
     return (row[0], row[1]) if is_pair else (row, None)
 
 
-def _copied(column: Any) -> Any:
-    return list(column) if isinstance(column, Sequence) else column
-
-
 def _list(text: Any) -> Any:
     return list(text) if isinstance(text, tuple) else text
 
 
 def _array(rows: list[Any], kind: str) -> Any:
-    """Return an array or a tensor, of integers if it is empty."""
-    if kind == "pt":
-        require_torch("return_tensors='pt'")
-        import torch
-
-        tensor = torch.tensor(rows)
-        return tensor if tensor.numel() else tensor.long()
+    """Return an array or a tensor of whole numbers."""
     import numpy as np
 
-    array = np.asarray(rows)
-    return array if array.size else array.astype(np.int64)
+    array = np.array(rows, np.int64)
+    if kind == "np":
+        return array
+    require_torch("return_tensors='pt'")
+    import torch
+
+    return torch.from_numpy(array)

@@ -1,9 +1,8 @@
 """Texts to pieces of at most N tokens, in their original characters.
 
     chunker = Chunker(tokenizer, ChunkSettings(max_length=256, overlap=32, at="sentence"))
-    for chunks in chunker.chunks([Record("A long text ..."), Record("")], skip):
-        for chunk in chunks:
-            assert chunk.text == chunk.record.text[chunk.start : chunk.end]
+    for chunk in chunker.chunks([Record("A long text ..."), Record("")], skip):
+        assert chunk.text == chunk.record.text[chunk.start : chunk.end]
 
 - Without overlap the pieces of a text, one after another, are the text: white space, and characters
   that become no token, belong to the piece that they follow. An empty text is one empty piece.
@@ -35,12 +34,7 @@ from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, row_of
 from bertcli.records.source import Source
-from bertcli.tokenizing.boundaries import (
-    LEVELS,
-    boundaries,
-    grapheme_end,
-    is_whole,
-)
+from bertcli.tokenizing.boundaries import LEVELS, boundaries, is_whole
 from bertcli.tokenizing.columns import PLACE, Layout
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -82,6 +76,11 @@ class Chunk(NamedTuple):
     n_tokens: int  # special ones included
 
     @property
+    def place(self) -> dict[str, int]:
+        """The fields that say which piece it is."""
+        return dict(zip(PLACE, (self.number, self.start, self.end), strict=True))
+
+    @property
     def text(self) -> str:
         """The characters of the piece."""
         text = self.record.text
@@ -119,10 +118,9 @@ class TokenStarts:
 
     def _add_slice(self) -> None:
         begin, end = self.read, self.read + SLICE
-        if end < len(self.text):
-            blank = max(self.text.rfind(white, begin + 1, end) for white in " \n")
-            end = blank if blank > begin else end
         piece = self.text[begin:end]
+        if end < len(self.text):
+            piece = piece[: piece.rfind(" ")] or piece  # in a word only where there is no blank
         for start, stop in self.core.encode(piece, add_special_tokens=False).offsets:
             if piece[start : start + 1].isspace():  # it belongs to the piece before
                 start = stop - len(piece[start:stop].lstrip())
@@ -136,19 +134,18 @@ class Chunker:
     def __init__(
         self, tokenizer: Tokenizer, settings: ChunkSettings, prepare: Prepare | None = None
     ) -> None:
-        layout = Layout(special_tokens=settings.special_tokens, max_length=settings.max_length)
         self.tokenizer, self.settings, self.prepare = tokenizer, settings, prepare
         self.seen = 0  # characters that were counted
-        self.limit = tokenizer.max_length(layout)
-        self.text_room = tokenizer.room(self.limit, layout, pair=False)
-        self.special = self.limit - self.text_room
-        (self.prompt,) = self.counts([""])
-        self.room = self.text_room - self.prompt
+        self.limit = tokenizer.max_length(Layout(max_length=settings.max_length))
+        special = tokenizer.core.num_special_tokens_to_add(False)
+        self.special = special if settings.special_tokens else 0
+        (self.empty,) = self.counts([""])  # tokens that an empty text has
+        self.room = self.limit - self.empty
         if self.room < 1:
-            what = "special tokens and the prompt" if self.prompt else "special tokens"
+            what = "special tokens and the prompt" if prepare else "special tokens"
             raise UsageError(
                 f"--max-length {self.limit} leaves no room for text",
-                f"increase it: {what} take {self.limit - self.room}",
+                f"increase it: {what} take {self.empty}",
             )
         if settings.overlap >= self.room:
             raise UsageError(
@@ -157,14 +154,14 @@ class Chunker:
             )
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text, special ones left out."""
+        """Return the number of tokens of each text, special ones included."""
         texts = list(self.prepare(texts) if self.prepare else texts)
         self.seen += sum(map(len, texts))
         if self.seen < FEW_CHARACTERS:
             encodings = self.tokenizer.core.encode_batch_fast(texts, add_special_tokens=False)
-            return list(map(len, encodings))
+            return [len(encoding) + self.special for encoding in encodings]
         offsets = self.tokenizer.engine(texts)[1].tolist()
-        return [stop - start for start, stop in pairwise(offsets)]
+        return [stop - start + self.special for start, stop in pairwise(offsets)]
 
     def chunks(
         self, records: Sequence[Record], skip: Callable[[InputError], None], first: int = 0
@@ -176,90 +173,87 @@ class Chunker:
         """
         most = GUESSED * self.room
         texts: list[Any] = [record.text for record in records]
-        counts = iter(self.counts([text for text in texts if len(text) <= most]))
+        counts = self.counts([text if len(text) <= most else "" for text in texts])
         chunks: list[Chunk] = []
-        for sample, (record, text) in enumerate(zip(records, texts, strict=True), first):
-            count = next(counts) if len(text) <= most else self.limit + 1
-            whole = Chunk(record, sample, 0, 0, len(text), count + self.special)
+        for sample, (record, text, count) in enumerate(
+            zip(records, texts, counts, strict=True), first
+        ):
+            whole = Chunk(record, sample, 0, 0, len(text), count)
             try:
                 if record.pair is not None:
                     where = record.where
                     raise InputError(f"{where}: a pair of texts cannot be divided into chunks")
-                fits, starts = count <= self.text_room, TokenStarts(text, self.tokenizer.core)
-                chunks += [whole] if fits else list(self._pieces(whole, starts))
+                fits = len(text) <= most and count <= self.limit
+                chunks += [whole] if fits else self._pieces(whole)
             except InputError as error:
                 skip(error)
         return chunks
 
-    def _pieces(self, whole: Chunk, tokens: TokenStarts) -> Iterator[Chunk]:
-        start = low = number = 0
-        while low < len(tokens.text):
-            piece = self._piece(whole, tokens, start, low)
-            if piece is None:  # nothing more fits behind the overlap
-                start = low
-                continue
-            yield piece._replace(number=number)
-            if self.settings.first:
-                return
-            start, low, number = self._start(tokens, start, piece.end), piece.end, number + 1
+    def _pieces(self, whole: Chunk) -> list[Chunk]:
+        tokens = TokenStarts(whole.text, self.tokenizer.core)
+        piece = self._piece(whole, tokens, 0)
+        pieces = [piece]
+        while piece.end < whole.end and not self.settings.first:
+            piece = self._next(whole, tokens, piece)._replace(number=len(pieces))
+            pieces.append(piece)
+        return pieces
 
-    def _piece(self, whole: Chunk, tokens: TokenStarts, start: int, low: int) -> Chunk | None:
-        """Return the piece that begins at ``start`` and ends behind ``low``; None for none.
+    def _next(self, whole: Chunk, tokens: TokenStarts, before: Chunk) -> Chunk:
+        """Return the piece that follows another, behind an overlap where something fits behind."""
+        text, end, overlap = tokens.text, before.end, self.settings.overlap
+        places = tokens.last(overlap, before.start, end) if overlap else []
+        if places and self.settings.levels:
+            by_level = (
+                boundaries(text, places[0] - 1, end - 1, level) for level in self.settings.levels
+            )
+            places = next(filter(None, by_level), [])
+        for place in places:
+            piece = self._fitting(whole, tokens, place, end)
+            if piece and self.counts([text[place:end]])[0] <= overlap + self.empty:
+                return piece
+        return self._piece(whole, tokens, end)
+
+    def _piece(self, whole: Chunk, tokens: TokenStarts, start: int) -> Chunk:
+        """Return the piece that begins at ``start``.
 
         Raises InputError for a character that has more tokens than a piece may have.
         """
-        text, room, bound = tokens.text, self.room, len(tokens.text) + 1
+        piece = self._fitting(whole, tokens, start, start) or self._counted(whole, start, start + 1)
+        if piece.n_tokens > self.limit:
+            raise InputError(
+                f"{whole.record.where}: character {start} ({tokens.text[start]!a}) alone has more "
+                f"than {self.limit} tokens",
+                "increase --max-length, or use --on-error skip",
+            )
+        return piece
+
+    def _fitting(self, whole: Chunk, tokens: TokenStarts, start: int, low: int) -> Chunk | None:
+        """Return the piece from ``start`` to the best place behind ``low``; None without any."""
+        room = self.room
         while room and (reach := tokens.reach(start, room)) > low:
-            end, over = self._boundary(text, low, reach), 1
-            if end < bound:  # it may have other tokens than in the text
-                piece, bound = self._counted(whole, start, end), end
-                over = piece.n_tokens - self.limit
-                if over <= 0:
-                    return piece
-            room -= min(over, (room + 1) // 2)
-        if start < low:
-            return None
-        for end in (grapheme_end(text, start), start + 1):
-            piece = self._counted(whole, start, end)
-            if piece.n_tokens <= self.limit:
+            end = self._end(tokens.text, low, reach, whole_unit=start < low)
+            if end is None:
+                return None
+            piece = self._counted(whole, start, end)  # which may have other tokens than in the text
+            over = piece.n_tokens - self.limit
+            if over <= 0:
                 return piece
-        raise InputError(
-            f"{whole.record.where}: character {start} ({text[start]!a}) alone has more than "
-            f"{self.limit} tokens",
-            "increase --max-length, or use --on-error skip",
-        )
+            room -= min(over, (room + 1) // 2)
+        return None
 
     def _counted(self, whole: Chunk, start: int, end: int) -> Chunk:
         (count,) = self.counts([whole.text[start:end]])
-        return whole._replace(start=start, end=end, n_tokens=count + self.special)
+        return whole._replace(start=start, end=end, n_tokens=count)
 
-    def _boundary(self, text: str, low: int, reach: int) -> int:
-        """Return the best place to end in (low, reach]."""
+    def _end(self, text: str, low: int, reach: int, *, whole_unit: bool) -> int | None:
+        """Return the best place to end in (low, reach]; None where a whole unit has no room."""
         if reach < len(text):
             for level in self.settings.levels:
-                if end := next(boundaries(text, low, reach, level, last_first=True), None):
-                    return end
+                if ends := boundaries(text, low, reach, level):
+                    return ends[-1]
+                if whole_unit:
+                    return None
         return reach
-
-    def _start(self, tokens: TokenStarts, start: int, end: int) -> int:
-        """Return where the piece begins that follows the piece [start, end)."""
-        text, overlap, levels = tokens.text, self.settings.overlap, self.settings.levels
-        places = tokens.last(overlap, start, end) if overlap else []
-        if not places:
-            return end
-        reach, unit = tokens.reach(end, self.room), end + 1  # the end of what has to fit behind
-        if levels:
-            unit = next(
-                boundaries(text, end, reach, levels[0]), reach if reach == len(text) else unit
-            )
-            by_level = (boundaries(text, places[0] - 1, end - 1, level) for level in levels)
-            places = next(filter(None, map(list, by_level)), [])
-        for place in places:
-            if tokens.reach(place, self.room) >= unit:
-                (count,) = self.counts([text[place:end]])
-                if count - self.prompt <= overlap:
-                    return place
-        return end
 
 
 WRITTEN = ("id", *PLACE, "text", "n_tokens")  # names that no carried field may have
@@ -267,12 +261,8 @@ WRITTEN = ("id", *PLACE, "text", "n_tokens")  # names that no carried field may 
 
 def chunk_row(chunk: Chunk, source: Source) -> dict[str, Any]:
     """Return what is written of a piece. A record without an id has its number."""
-    columns = {"text": chunk.text, "n_tokens": chunk.n_tokens}
-    return row_of(_named(chunk, source), _place(chunk) | columns)
-
-
-def _place(chunk: Chunk) -> dict[str, int]:
-    return dict(zip(PLACE, (chunk.number, chunk.start, chunk.end), strict=True))
+    columns = {**chunk.place, "text": chunk.text, "n_tokens": chunk.n_tokens}
+    return row_of(_named(chunk, source), columns)
 
 
 def _named(chunk: Chunk, source: Source) -> Record:
@@ -280,13 +270,12 @@ def _named(chunk: Chunk, source: Source) -> Record:
 
     In a file that is one text it has the line of the piece.
     """
-    record = chunk.record
-    if record.id is None:
-        record = record._replace(id=chunk.sample)
-    if not source.placed or source.format_of(record.file) != "whole":
-        return record
-    line = record.line + str(record.text).count("\n", 0, chunk.start)
-    return record._replace(line=line, extra={**(record.extra or {}), "line": line})
+    record, line, extra = chunk.record, chunk.record.line, chunk.record.extra or {}
+    if source.placed and source.format_of(record.file) == "whole":
+        line += str(record.text).count("\n", 0, chunk.start)
+        extra = {**extra, "line": line}
+    number = chunk.sample if record.id is None else record.id
+    return record._replace(id=number, line=line, extra=extra)
 
 
 def plain(chunks: Sequence[Chunk], *, null: bool) -> bytes:
@@ -307,22 +296,12 @@ def plain(chunks: Sequence[Chunk], *, null: bool) -> bytes:
 
 @dataclass
 class ChunkRun:
-    """One pass over a source. Iterate once; ``tally`` counts texts, ``chunks`` their pieces."""
+    """One pass over a source; ``tally`` counts texts, ``chunks`` their pieces."""
 
     reader: Reader
     chunker: Chunker
     tally: TokenCounts = field(default_factory=TokenCounts)
     chunks: int = 0
-
-    def __iter__(self) -> Iterator[list[Chunk]]:
-        """Yield the pieces of all texts, in their order."""
-        for records in self.reader.blocks():
-            first = self.tally.records
-            self.tally.records += len(records)
-            self.tally.literals += self.chunker.tokenizer.count_literals(records)
-            chunks = self.chunker.chunks(records, self.reader.skip, first)
-            self.chunks += len(chunks)
-            yield chunks
 
     def write(
         self, form: str, put: Callable[[Sequence[Any]], None], *, null: bool = False
@@ -331,7 +310,11 @@ class ChunkRun:
 
         The writer of plain text takes bytes: its form is "finished".
         """
-        for chunks in self:
+        for records in self.reader.blocks():
+            chunks = self.chunker.chunks(records, self.reader.skip, self.tally.records)
+            self.tally.records += len(records)
+            self.tally.literals += self.chunker.tokenizer.count_literals(records)
+            self.chunks += len(chunks)
             if form == "txt":
                 put([plain(chunks, null=null)])
             else:
@@ -354,7 +337,7 @@ def pieces(
 
 def _record_of(chunk: Chunk, source: Source) -> Record:
     record = _named(chunk, source)
-    extra = _place(chunk) | (record.extra or {})
+    extra = chunk.place | (record.extra or {})
     if source.kept_text:
         extra[source.kept_text] = chunk.text
     return record._replace(text=chunk.text, extra=extra)

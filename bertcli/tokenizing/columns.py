@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise
-from operator import sub
+from operator import attrgetter, sub
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from bertcli.errors import InputError, UsageError, counted
@@ -52,10 +52,14 @@ def windows(
     over = first + (second or 0) - room
     if over <= 0:
         return [Window((0, first), (0, second or 0))]
+    if second is None:
+        if strategy == "only_second":
+            raise InputError(
+                "only_second cannot shorten a text that has no pair", "use another --truncation"
+            )
+        return [Window(part, (0, 0)) for part in _parts(first, room, side, stride)]
     keep_first, keep_second = _kept_lengths(first, second, room, strategy)
     firsts = _parts(first, keep_first, side, stride)
-    if second is None:
-        return [Window(part, (0, 0)) for part in firsts]
     seconds = _parts(second, keep_second, side, stride)
     return [
         Window(firsts[0], seconds[0]),
@@ -64,33 +68,22 @@ def windows(
     ]
 
 
-def _kept_lengths(first: int, second: int | None, room: int, strategy: str) -> Span:
+def _kept_lengths(first: int, second: int, room: int, strategy: str) -> Span:
     """Return how many tokens of each of two sequences that are too long one window holds.
 
     Raises InputError as `windows`.
     """
-    if second is None:
-        if strategy == "only_second":
-            raise InputError(
-                "only_second cannot shorten a text that has no pair", "use another --truncation"
-            )
-        return room, 0
-    match strategy:
-        case "longest_first":
-            shorter = min(first, second, room // 2)
-            return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
-        case "only_first":
-            keep, fixed, name = room - second, second, "second"
-        case "only_second":
-            keep, fixed, name = room - first, first, "first"
-        case unknown:
-            raise ValueError(f"unknown truncation strategy {unknown!r}")
-    if keep <= 0:
+    if strategy == "longest_first":
+        shorter = min(first, second, room // 2)
+        return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
+    cuts_first = strategy == "only_first"
+    fixed, name = (second, "second") if cuts_first else (first, "first")
+    if room <= fixed:
         raise InputError(
             f"{strategy}: the {name} text alone has {counted(fixed, 'token')}, and {room:,} fit",
             "shorten that text",
         )
-    return (keep, second) if strategy == "only_first" else (first, keep)
+    return (room - fixed, fixed) if cuts_first else (fixed, room - fixed)
 
 
 def _parts(length: int, size: int, side: str, stride: int) -> list[Span]:
@@ -115,14 +108,14 @@ EXTRA = "extra."  # how the columns of extra embeddings are called, before the n
 
 # What each column is made of, in the order in which they are shown.
 COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
-    "input_ids": lambda encoding: encoding.ids,
-    "token_type_ids": lambda encoding: encoding.type_ids,
-    "attention_mask": lambda encoding: encoding.attention_mask,
-    "special_tokens_mask": lambda encoding: encoding.special_tokens_mask,
-    "tokens": lambda encoding: encoding.tokens,
-    "offset_mapping": lambda encoding: encoding.offsets,
-    "word_ids": lambda encoding: encoding.word_ids,
-    "sequence_ids": lambda encoding: encoding.sequence_ids,
+    "input_ids": attrgetter("ids"),
+    "token_type_ids": attrgetter("type_ids"),
+    "attention_mask": attrgetter("attention_mask"),
+    "special_tokens_mask": attrgetter("special_tokens_mask"),
+    "tokens": attrgetter("tokens"),
+    "offset_mapping": attrgetter("offsets"),
+    "word_ids": attrgetter("word_ids"),
+    "sequence_ids": attrgetter("sequence_ids"),
     "places": lambda encoding: range(len(encoding.ids)),  # before truncation
 }
 
@@ -146,7 +139,8 @@ class Layout:
     @property
     def is_flat(self) -> bool:
         """Whether arrays can say all that is asked for."""
-        return {*NUMERIC}.issuperset(self.columns) and not self.overflowing
+        plain = not self.overflowing and self.truncation != "only_second"
+        return plain and {*NUMERIC}.issuperset(self.columns)
 
     def __post_init__(self) -> None:
         step, length = self.pad_to_multiple_of, self.max_length
@@ -302,21 +296,6 @@ def padded(item: Encoded, length: int, side: str, token: str, index: int) -> Enc
     return item._replace(columns=columns)
 
 
-def to_unit(offsets: Column, text: str, unit: str) -> Column:
-    """Return offsets counted in UTF-8 bytes or UTF-16 units instead of characters."""
-    if unit == "char" or text.isascii():
-        return offsets
-    at = [0]
-    for character in text:
-        code = ord(character)
-        if unit == "byte":
-            width = 1 + (code > 0x7F) + (code > 0x7FF) + (code > 0xFFFF)
-        else:
-            width = 1 + (code > 0xFFFF)
-        at.append(at[-1] + width)
-    return [(at[start], at[stop]) for start, stop in offsets]
-
-
 def span(sequences: Sequence[Any], which: int) -> tuple[int, int]:
     """Return the positions of one sequence's tokens among special tokens."""
     count = sequences.count(which)
@@ -324,56 +303,22 @@ def span(sequences: Sequence[Any], which: int) -> tuple[int, int]:
     return start, start + count
 
 
-def select(
-    column: Column, window: Window, first: tuple[int, int], second: tuple[int, int]
-) -> Column:
-    """Return the special tokens of a column and the part of each sequence in the window."""
-    entries: list[Any] = []
-    at = 0
-    for (start, stop), (begin, end) in sorted(zip((first, second), window, strict=True)):
-        entries += [*column[at:start], *column[start + begin : start + end]]
-        at = stop
-    return [*entries, *column[at:]]
-
-
-def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:
-    """Return offsets in another unit; those of split texts count within each word."""
-    offsets = list(encoding.offsets)
-    for which, text in enumerate((record.text, record.pair)):
-        if text is None:
-            continue
-        start, stop = span(encoding.sequence_ids, which)
-        if isinstance(text, str):
-            offsets[start:stop] = to_unit(offsets[start:stop], text, unit)
-            continue
-        for at in range(start, stop):
-            word = encoding.word_ids[at]
-            offsets[at : at + 1] = to_unit(offsets[at : at + 1], text[word or 0], unit)
-    return offsets
-
-
 class Frame(NamedTuple):
-    """The special tokens of a text or a pair, and the token type of each of the seven parts."""
+    """The special tokens around a text or a pair; its parts are these and the texts, in turn."""
 
-    before: list[int]
-    between: list[int]
-    after: list[int]
-    types: list[int]
+    special: list[list[int]]  # ids before the texts, between them and behind them
+    types: list[int]  # the token type of each part
 
 
 def frame_of(core: Core, *, pair: bool, special: bool) -> Frame | None:
     """Return what a tokenizer puts around texts; None where no such frame tells it all."""
     encoding = core.encode("a", "a" if pair else None, add_special_tokens=special)
-    which, ids, types = encoding.sequence_ids, encoding.ids, encoding.type_ids
-    if 0 not in which or (pair and 1 not in which):
+    texts = [span(encoding.sequence_ids, which) for which in range(1 + pair)]
+    cuts = [0, *chain.from_iterable(texts), len(encoding)]
+    parts = [*pairwise(cuts)]
+    types = [{*encoding.type_ids[start:stop]} or {0} for start, stop in parts]
+    in_order = cuts == sorted(cuts) and all(start < stop for start, stop in texts)
+    if not in_order or any(len(kinds) > 1 for kinds in types):
         return None
-    ends = [*span(which, 0)]
-    ends += span(which, 1) if pair else [ends[1], ends[1]]
-    cuts = [0, *ends, len(ids)]
-    if cuts != sorted(cuts):  # the second text comes first
-        return None
-    parts = [types[start:stop] for start, stop in pairwise(cuts)]
-    if any(len({*part}) > 1 for part in parts):
-        return None
-    part_types = [0, *(part[0] if part else 0 for part in parts), 0]
-    return Frame(ids[: ends[0]], ids[ends[1] : ends[2]], ids[ends[3] :], part_types)
+    special_ids = [encoding.ids[start:stop] for start, stop in parts[::2]]
+    return Frame(special_ids, [kind for kinds in types for kind in kinds])

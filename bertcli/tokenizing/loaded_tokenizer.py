@@ -4,18 +4,16 @@
     tokenizer.build_inputs_with_special_tokens([2293], [2361])    # [101, 2293, 102, 2361, 102]
     tokenizer.create_token_type_ids_from_sequences([2293], [2361])  # [0, 0, 0, 1, 1]
 
-Ids, tokens and texts become one another with the names and meanings of transformers.
-
-The core is of the tokenizers library. What its tokenizer.json says about truncation and padding is
-overridden: how long a text may become is decided here, for single records and for arrays alike.
+Ids, tokens and texts become one another with the names and meanings of transformers. The core is of
+the tokenizers library. What its tokenizer.json says about truncation and padding is overridden.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +27,12 @@ from bertcli.errors import (
 )
 from bertcli.files.typed_json import NOTHING, JsonObject
 from bertcli.hub import DEFAULT_MODEL, find_model
-from bertcli.records.records import Record
+from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import (
     Frame,
     Layout,
-    Window,
     as_lists,
     frame_of,
-    windows,
 )
 from bertcli.tokenizing.model_files import (
     SIDES,
@@ -46,7 +42,7 @@ from bertcli.tokenizing.model_files import (
     read_settings,
     sequence_limit,
 )
-from bertcli.tokenizing.tokenizer_classes import ROLES, needs_prefix_space, with_prefix_space
+from bertcli.tokenizing.tokenizer_classes import ROLES, for_words
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -54,7 +50,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from bertcli.tokenizing.wordpiece import WordPieceEngine
-
 
 WHOLE = "tokenizer.json"
 KEPT = (  # settings of one class or another
@@ -67,6 +62,7 @@ KEPT = (  # settings of one class or another
     "keep_accents",
     "split_by_punct",
     "model_input_names",
+    "clean_up_tokenization_spaces",
 )
 NORMALIZER = {  # settings that BERT's normalizer has -> their names there
     "do_lower_case": "lowercase",
@@ -132,10 +128,28 @@ class LoadedTokenizer:
 
     from_pretrained = load
 
+    @property
+    def model_max_length(self) -> int:
+        """The number of tokens that a text is truncated to, or 10^30."""
+        return int(1e30) if self.limit is None else self.limit
+
     @cached_property
-    def literals(self) -> Callable[[Iterable[str]], int]:
-        """What counts special tokens in texts."""
-        return special_text_counter(self.core)
+    def added_special(self) -> dict[int, str]:
+        """The special tokens among those that were added to the vocabulary, by their ids."""
+        added = self.core.get_added_tokens_decoder().items()
+        return {index: token.content for index, token in added if token.special}
+
+    @cached_property
+    def literal(self) -> re.Pattern[str]:
+        """A special token that is written out in a text."""
+        names = sorted(self.added_special.values(), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)) or "(?!)")
+
+    def count_literals(self, records: Sequence[Record]) -> int:
+        """Return how many special tokens are written out in the texts, and parsed as such."""
+        if self.core.encode_special_tokens:
+            return 0
+        return sum(len(self.literal.findall(text)) for text in TextBlock.of(records).strings)
 
     @cached_property
     def engine(self) -> WordPieceEngine:
@@ -146,26 +160,12 @@ class LoadedTokenizer:
 
     @cached_property
     def words_core(self) -> Core:
-        """The core for texts that are split into words: with ``add_prefix_space``, as all need it.
-
-        Without it, byte-level BPE would read words as parts of one long word.
-        """
-        if not needs_prefix_space(self.core):
-            return self.core
-        core = with_prefix_space(self.core)
-        core.encode_special_tokens = self.core.encode_special_tokens
-        return core
-
-    @cached_property
-    def words_engine(self) -> WordPieceEngine:
-        """What makes ids of many words at once."""
-        from bertcli.tokenizing.wordpiece import WordPieceEngine
-
-        return self.engine if self.words_core is self.core else WordPieceEngine(self.words_core)
+        """The core for texts that are split into words."""
+        return for_words(self.core)
 
     def _begin_anew(self) -> None:
         """Forget what was made of the core, as that changes."""
-        for name in ("literals", "engine", "words_core", "words_engine"):
+        for name in ("added_special", "literal", "engine", "words_core"):
             self.__dict__.pop(name, None)
 
     def __len__(self) -> int:
@@ -174,8 +174,12 @@ class LoadedTokenizer:
 
     def beyond(self, rows: int) -> tuple[str, int] | None:
         """Return the first token, and its id, that a table of so many rows does not have."""
+        entries = [*self.core.get_vocab().items()]
+        for pair in (None, ""):  # what is put around texts need not be in the vocabulary
+            frame = self.core.encode("", pair)
+            entries += zip(frame.tokens, frame.ids, strict=True)
         return min(
-            (entry for entry in self.core.get_vocab().items() if entry[1] >= rows),
+            (entry for entry in entries if entry[1] >= rows),
             key=lambda entry: entry[1],
             default=None,
         )
@@ -245,28 +249,6 @@ class LoadedTokenizer:
             )
         return length - special
 
-    def windows_of(
-        self, record: Record, lengths: tuple[int, int], layout: Layout, limit: int
-    ) -> list[Window]:
-        """Return the windows of a record whose texts have so many tokens.
-
-        Raises InputError when it cannot be truncated as asked.
-        """
-        try:
-            return windows(
-                lengths[0],
-                None if record.pair is None else lengths[1],
-                self.room(limit, layout, pair=record.pair is not None),
-                layout.truncation,
-                side=layout.truncation_side or self.truncation_side,
-                stride=layout.stride if layout.overflowing else 0,
-            )
-        except InputError as error:
-            raise InputError(
-                f"{record.where}: cannot be truncated to {limit} tokens: {error}",
-                f"{error.hint}, a larger --max-length, or --on-error skip",
-            ) from None
-
     def __getattr__(self, name: str) -> Any:
         """Return cls_token, cls_token_id, sep_token and so on; None for an id that is not there."""
         role = name.removesuffix("_id")
@@ -287,7 +269,7 @@ class LoadedTokenizer:
             WHOLE: self.core.to_str(pretty=True),
             "tokenizer_config.json": to_json(self._settings()),
         }
-        with saving(Path(folder), last=WHOLE, what="the tokenizer") as scratch:
+        with saving(Path(folder), last=WHOLE) as scratch:
             for name, text in files.items():
                 (scratch / name).write_text(text, encoding="utf-8")
 
@@ -297,33 +279,27 @@ class LoadedTokenizer:
         """Return what transformers does not read in tokenizer.json."""
         ids, normalizer = self.special_ids(), self.core.normalizer
         roles = {role: token for role, token in self.roles.items() if token in ids}
-        added = self.core.get_added_tokens_decoder().values()
-        more = [token.content for token in added if token.special]
-        settings = {
+        more = [token for token in self.added_special.values() if token not in roles.values()]
+        cleaning = {
+            name: getattr(normalizer, own)
+            for name, own in NORMALIZER.items()
+            if hasattr(normalizer, own)
+        }
+        return {
             "tokenizer_class": self.kind.name,
             **{key: self.settings[key] for key in KEPT if key in self.settings},
             **roles,
-            "extra_special_tokens": [token for token in more if token not in roles.values()],
-            **{
-                name: getattr(normalizer, own)
-                for name, own in NORMALIZER.items()
-                if hasattr(normalizer, own)
-            },
+            "extra_special_tokens": more,
+            **cleaning,
+            "model_max_length": self.model_max_length,
+            "padding_side": self.padding_side,
+            "truncation_side": self.truncation_side,
         }
-        if self.limit is not None:
-            settings["model_max_length"] = self.limit
-        settings["padding_side"] = self.padding_side
-        settings["truncation_side"] = self.truncation_side
-        if self.clean_up is not None:
-            settings["clean_up_tokenization_spaces"] = self.clean_up
-        return settings
 
     @property
     def all_special_ids(self) -> list[int]:
         """The ids of the special tokens, added ones included."""
-        added = self.core.get_added_tokens_decoder().items()
-        special = (index for index, token in added if token.special)
-        return list(dict.fromkeys((*self.special_ids().values(), *special)))
+        return list(dict.fromkeys((*self.special_ids().values(), *self.added_special)))
 
     @property
     def all_special_tokens(self) -> list[str]:
@@ -352,16 +328,12 @@ class LoadedTokenizer:
         ids = as_lists(token_ids)
         if isinstance(ids, int):
             ids = [ids]
-        several = bool(len(ids)) and not isinstance(as_lists(ids[0]), int)
-        texts = [
-            self.text_of(
-                as_lists(row),
-                skip_special=skip_special_tokens,
-                clean_up=clean_up_tokenization_spaces,
-            )
-            for row in (ids if several else [ids])
-        ]
-        return texts if several else texts[0]
+        text_of = partial(
+            self.text_of, skip_special=skip_special_tokens, clean_up=clean_up_tokenization_spaces
+        )
+        if len(ids) and not isinstance(as_lists(ids[0]), int):
+            return [text_of(as_lists(row)) for row in ids]
+        return text_of(ids)
 
     batch_decode = decode
 
@@ -406,8 +378,7 @@ class LoadedTokenizer:
     def tokens_of(self, ids: Sequence[int], *, skip_special: bool = False) -> list[str]:
         """Return the token of each id. Raises InputError for one that is not in the vocabulary."""
         self._check_ids(ids)
-        special = self.core.get_added_tokens_decoder() if skip_special else {}
-        shown = (index for index in ids if not (index in special and special[index].special))
+        shown = [index for index in ids if not (skip_special and index in self.added_special)]
         return [self.core.id_to_token(index) or "" for index in shown]
 
     def ids_of(self, tokens: Iterable[str]) -> tuple[list[int], list[str]]:
@@ -435,12 +406,9 @@ class LoadedTokenizer:
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
         """Return the token types of what `build_inputs_with_special_tokens` makes."""
-        types = self._frame(token_ids_1).types[1:-1]
-        return [
-            kind
-            for kind, part in zip(types, self._parts(token_ids_0, token_ids_1), strict=True)
-            for _ in part
-        ]
+        types = self._frame(token_ids_1).types
+        parts = self._parts(token_ids_0, token_ids_1)
+        return [kind for kind, part in zip(types, parts, strict=True) for _ in part]
 
     def get_special_tokens_mask(
         self,
@@ -505,19 +473,10 @@ class LoadedTokenizer:
             raise ModelError("this tokenizer does not put special tokens around two texts in order")
         return frame
 
-    def _parts(
-        self, first: Sequence[int], second: Sequence[int] | None
-    ) -> tuple[Sequence[int], ...]:
+    def _parts(self, first: Sequence[int], second: Sequence[int] | None) -> list[Sequence[int]]:
         """Return the ids before, of, between and after the texts."""
-        frame = self._frame(second)
-        return frame.before, first, frame.between, second or (), frame.after
-
-
-def special_text_counter(core: Core) -> Callable[[Iterable[str]], int]:
-    """Return what counts the special tokens that are written out in texts."""
-    added = core.get_added_tokens_decoder().values()
-    names = sorted((token.content for token in added if token.special), key=len, reverse=True)
-    if not names:
-        return lambda texts: 0
-    found_in = re.compile("|".join(map(re.escape, names))).findall
-    return lambda texts: sum(len(found_in(text)) for text in texts)
+        before, *behind = self._frame(second).special
+        parts: list[Sequence[int]] = [before]
+        for text, special in zip((first, second or ()), behind, strict=False):
+            parts += [text, special]
+        return parts

@@ -7,7 +7,7 @@ and, each of them optional, tokenizer_config.json, special_tokens_map.json and a
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -66,32 +66,6 @@ def _named(settings: JsonObject) -> dict[str, str]:
     return {role: name for role, name in names.items() if name}
 
 
-def read_vocabulary(path: Path) -> tuple[dict[str, int], list[str]]:
-    """Return token -> id of a vocab.txt, one token a line, and warnings about it.
-
-    A repeated token keeps its last id, as in transformers.
-    """
-    try:
-        text = (read_bytes(path) or b"").decode("utf-8")
-    except UnicodeDecodeError as bad:
-        raise ModelError(f"{path}: byte {bad.start} is not valid UTF-8") from None
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        raise ModelError(f"{path}: the vocabulary is empty")
-    vocabulary = {token: index for index, token in enumerate(lines)}
-    repeated = len(lines) - len(vocabulary)
-    return vocabulary, [f"{path}: repeated tokens: {repeated}; the last id counts"] * bool(repeated)
-
-
-def _has_capitals(vocabulary: Collection[str]) -> bool:
-    """Return whether many words have capital letters; an uncased vocabulary has few."""
-    words = [token for token in vocabulary if token.isalpha()]
-    capitals = sum(word != word.lower() for word in words)
-    return capitals > 1 and 10 * capitals > len(words)
-
-
 def is_cased(tokenizer: Tokenizer) -> bool:
     """Return whether the vocabulary has capital letters, which lower-cased text never uses."""
     return all(tokenizer.token_to_id(letter) is not None for letter in "ABCDE")
@@ -118,9 +92,13 @@ def load(folder: Path, settings: JsonObject) -> Loaded:
             f"{folder}: no tokenizer found in this folder",
             "a model folder has tokenizer.json or vocab.txt",
         )
-    read = _from_json if path.name == "tokenizer.json" else _from_words
-    loaded, needs = read(path, settings, config)
+    whole = path.name == "tokenizer.json"
+    loaded = (_from_json if whole else _from_words)(path, settings, config)
     core, kind, roles, warnings = loaded
+    needs = kind.needs
+    if whole and kind.model == "WordPiece":  # which may have no ends of texts, or others
+        framed = core.post_processor is None and core.token_to_id(roles["cls_token"]) is not None
+        needs = tuple(role for role in needs if framed or role not in ENDS)
     missing = [roles[role] for role in needs if core.token_to_id(roles[role]) is None]
     if missing:
         raise ModelError(
@@ -146,23 +124,19 @@ def read_settings(folder: Path) -> JsonObject:
     return config.over(tokens) if "added_tokens_decoder" in config else tokens.over(config)
 
 
-def _from_json(
-    path: Path, settings: JsonObject, config: JsonObject
-) -> tuple[Loaded, Sequence[str]]:
-    """Return the tokenizer of tokenizer.json, and the roles whose tokens it needs."""
+def _from_json(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
+    """Return the tokenizer of tokenizer.json."""
     core = _read_json(path)
     kind = class_of(settings, config, type(core.model).__name__)
     roles = roles_of(kind, core, _named(settings))
     added = {token.content for token in core.get_added_tokens_decoder().values()}
-    names = [name for name in (*roles.values(), *kind.unused) if name not in added]
-    core.add_special_tokens([name for name in names if core.token_to_id(name) is not None])
-    needs = kind.needs
-    if kind.model == "WordPiece":
-        ends = [core.token_to_id(roles[role]) for role in ENDS]
-        if core.post_processor or not any(index is not None for index in ends):
-            needs = tuple(role for role in needs if role not in ENDS)
-    warnings = _settle(core, path.parent, settings) if kind.model == "WordPiece" else []
-    return Loaded(core, kind, roles, warnings), needs
+    names = [name for name in roles.values() if core.token_to_id(name) is not None]
+    core.add_special_tokens([name for name in names if name not in added])
+    lower = settings.switch("do_lower_case")
+    is_bert = kind.model == "WordPiece" and type(core.normalizer).__name__ == "BertNormalizer"
+    if is_bert and lower is not None:
+        core.normalizer = normalizer(settings, lower=lower)  # as transformers: the settings count
+    return Loaded(core, kind, roles, [])
 
 
 def _read_json(path: Path) -> Tokenizer:
@@ -178,19 +152,6 @@ def _read_json(path: Path) -> Tokenizer:
     if getattr(core.model, "dropout", None) is not None:  # of BPE: for training, and by chance
         core.model.dropout = None
     return core
-
-
-def _settle(core: Tokenizer, folder: Path, settings: JsonObject) -> list[str]:
-    """Apply tokenizer_config.json to the normalizer, as transformers does; warn of changes."""
-    was, lower = core.normalizer, settings.switch("do_lower_case")
-    if type(was).__name__ != "BertNormalizer" or lower is None:
-        return []
-    now = normalizer(settings, lower=lower)
-    names = "lowercase", "strip_accents", "handle_chinese_chars"
-    if all(getattr(was, name) == getattr(now, name) for name in names):
-        return []
-    core.normalizer = now
-    return [f"{folder}: tokenizer.json and tokenizer_config.json differ, the latter counts"]
 
 
 def sentence_settings(folder: Path) -> JsonObject:
@@ -237,9 +198,7 @@ def _length(settings: JsonObject) -> int | None:
     return None if length is None or length >= UNLIMITED else int(length)
 
 
-def _from_words(
-    path: Path, settings: JsonObject, config: JsonObject
-) -> tuple[Loaded, Sequence[str]]:
+def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
     """Return the tokenizer of a file of words: vocab.txt, vocab.json, or a SentencePiece model."""
     warnings: list[str] = []
     model = {".txt": "WordPiece", ".json": "BPE"}.get(path.suffix, "Unigram")
@@ -259,24 +218,34 @@ def _from_words(
     _add_tokens(core, path.parent, settings, roles, kind)
     if model != "WordPiece" and core.token_to_id(mask := roles["mask_token"]) is None:
         core.add_special_tokens([mask])  # DeBERTa's is behind the pieces
-    return Loaded(core, kind, roles, warnings), kind.needs
+    return Loaded(core, kind, roles, warnings)
 
 
 def _word_pieces(
     path: Path, settings: JsonObject, roles: Mapping[str, str]
 ) -> tuple[Tokenizer, list[str]]:
-    """Return the WordPiece of a vocab.txt, and warnings.
+    """Return the WordPiece of a vocab.txt, one token a line, and warnings.
 
-    Without a ``do_lower_case`` the vocabulary decides: one with capital letters is not lower-cased.
+    A repeated token keeps its last id, as in transformers. Without a ``do_lower_case`` the
+    vocabulary decides: one with capital letters is not lower-cased.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    vocabulary, warnings = read_vocabulary(path)
-    unk = roles["unk_token"]
-    core = Tokenizer(models.WordPiece(vocabulary, unk_token=unk, max_input_chars_per_word=100))
+    try:
+        text = (read_bytes(path) or b"").decode("utf-8")
+    except UnicodeDecodeError as bad:
+        raise ModelError(f"{path}: byte {bad.start} is not valid UTF-8") from None
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise ModelError(f"{path}: the vocabulary is empty")
+    words, unk = {token: index for index, token in enumerate(lines)}, roles["unk_token"]
+    core = Tokenizer(models.WordPiece(words, unk_token=unk, max_input_chars_per_word=100))
+    warnings = []
     lower = settings.switch("do_lower_case")
     if lower is None:
-        lower = not _has_capitals(vocabulary)
+        lower = not is_cased(core)
         if not lower:
             warnings.append(
                 f"{path.parent}: the vocabulary has capital letters and nothing says "
@@ -323,8 +292,7 @@ def _add_tokens(
     kind: TokenizerClass,
 ) -> None:
     """Add the special tokens, and the tokens that were added to the vocabulary later, by id."""
-    unused = (token for token in kind.unused if tokenizer.token_to_id(token) is not None)
-    more = [*_more_special(settings), *unused]
+    more = [*_more_special(settings)]
     special = {*roles.values(), *more}
     described = _described(settings)
     listed = read_object(folder / "added_tokens.json")
@@ -376,11 +344,6 @@ def _added(token: str, traits: JsonObject, *, special: bool) -> AddedToken:
     from tokenizers import AddedToken
 
     normalized = traits.switch("normalized")
-    return AddedToken(
-        token,
-        single_word=traits.switch("single_word") or False,
-        lstrip=traits.switch("lstrip") or False,
-        rstrip=traits.switch("rstrip") or False,
-        normalized=not special if normalized is None else normalized,
-        special=special,
-    )
+    flags = {name: traits.switch(name) or False for name in ("single_word", "lstrip", "rstrip")}
+    normalized = not special if normalized is None else normalized
+    return AddedToken(token, **flags, normalized=normalized, special=special)

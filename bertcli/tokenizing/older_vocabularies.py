@@ -51,12 +51,14 @@ def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokeni
     first = [(roles[role], 0.0) for role in ("cls_token", "pad_token", "sep_token", "unk_token")]
     last = [(roles["mask_token"], 0.0)]
     words = [(text, score) for text, score, _ in listed]
+    unused: list[str] = []  # special tokens that no role names
     match kind.name:
         case "XLMRobertaTokenizer":
             words, unknown = [*first, *words[3:], *last], 3
         case "CamembertTokenizer":
             first[0], first[2] = ("<s>NOTUSED", 0.0), ("</s>NOTUSED", 0.0)
             words, unknown = [*first, ("<unk>NOTUSED", -100.0), *words[1:], *last], 3
+            unused = [first[0][0], first[2][0], words[4][0]]
         case "DebertaV2Tokenizer":
             names = [text for text, _ in words]
             unknown = names.index(roles["unk_token"]) if roles["unk_token"] in names else unknown
@@ -65,6 +67,7 @@ def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokeni
     if kind.name == "AlbertTokenizer":  # what it does unless it is told not to
         steps = [normalizers.StripAccents(), normalizers.Lowercase(), *steps]
     core.normalizer = normalizers.Sequence(steps)
+    core.add_special_tokens(unused)
     for text, _, sort in listed:
         if sort in (CONTROL, NAMED) and core.token_to_id(text) is not None:
             token = AddedToken(text, normalized=False, special=sort == CONTROL)

@@ -1,10 +1,10 @@
-"""Many texts as flat arrays: ids, and where those of each text begin; and lines of these.
+"""Many single texts as flat arrays: ids, and where those of each text begin; and lines of these.
 
-    batch = encode_ragged(tokenizer, [Record('I love NLP!'), Record("Hi")], Layout(), frames)
+    batch = encode_ragged(tokenizer, block, Layout(), frame)   # of 'I love NLP!' and "Hi"
     batch.ids       # uint32 [T]: 101 1045 2293 17953 2361 999 102 101 7632 102
     batch.offsets   # int64 [B + 1]: 0 7 10
     batch.columns["token_type_ids"]   # uint8 [T]
-    ragged_lines(batch, ["input_ids"], [{}, {}])   # [b"...", one a text]
+    ragged_lines(batch, ["input_ids"], lines)   # of JSON, where `HOLE` stands for the lists
 
 Special tokens, truncation and padding are array operations with the rules of `columns`. orjson
 writes the ids of many texts at once, with a number between texts that is no id, and what it wrote
@@ -13,16 +13,15 @@ is cut there. `B` is the number of texts, `T` of their tokens together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
-from bertcli.errors import InputError
-from bertcli.files.jsonl import to_lines
-from bertcli.records.records import Record, Text, TextBlock
+from bertcli.files.tables import NumbersText
+from bertcli.records.records import TextBlock
 from bertcli.tokenizing.columns import Frame, Layout, TokenBlock
 
 if TYPE_CHECKING:
@@ -30,17 +29,14 @@ if TYPE_CHECKING:
 
     from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
 
-    Ids = NDArray[np.uint32]
     Counts = NDArray[np.int64]
 
-S = TypeVar("S", bound=np.generic)
-
-TOGETHER = 1 << 16  # tokens written at once: more are no faster, and fill the CPU's cache
-# The parts of a row: padding, special tokens, first text, special, second text, special, padding.
-SPECIAL, ATTENDED = (1, 1, 0, 1, 0, 1, 1), (0, 1, 1, 1, 1, 1, 0)
+HOLE = NumbersText("[\0]")  # in a line, for what is in the first list; JSON has no such character
+# The parts of a row: padding, special tokens, text, special tokens, padding.
+SPECIAL, ATTENDED = (1, 1, 0, 1, 1), (0, 1, 1, 1, 0)
 
 
-def spans(pool: NDArray[S], starts: Counts, lengths: Counts) -> NDArray[S]:
+def spans(pool: NDArray[Any], starts: Counts, lengths: Counts) -> NDArray[Any]:
     """Return pool[start : start + length] for every span, one after the other."""
     filled = lengths > 0
     starts, lengths = starts[filled], lengths[filled]
@@ -58,165 +54,63 @@ def offsets_of(lengths: Counts) -> Counts:
 
 
 def encode_ragged(
-    tokenizer: LoadedTokenizer,
-    records: Sequence[Record],
-    layout: Layout,
-    frames: Sequence[Frame],
-    skip: Callable[[InputError], None],
-    first: int = 0,
+    tokenizer: LoadedTokenizer, block: TextBlock, layout: Layout, frame: Frame, first: int = 0
 ) -> TokenBlock:
-    """Return the tokens of records, of which the first is so much in the run.
+    """Return the tokens of single texts, of which the first is so much in the run.
 
-    ``frames`` are the special tokens of a single text and of a pair. A record that cannot be
-    truncated as asked goes to ``skip`` and is left out.
+    ``frame`` are the special tokens of a text.
     """
-    block, limit = TextBlock.of(records), tokenizer.cut_at(layout)
-    samples: Sequence[int] = range(first, first + len(block))
-    special = np.array([[len(ids) for ids in frame[:3]] for frame in frames], np.int64)  # [2, 3]
-    ids, offsets = _ids(tokenizer, block.texts)
-    lengths, pair_ids = np.zeros((2, len(block)), np.int64), ids[:0]
-    lengths[0] = np.diff(offsets)
-    pairs: Any = 0  # which frame: of all rows, or of each
-    if block.pairs:
-        pairs = np.array([text is not None for text in block.pairs], np.intp)
-        pair_ids, pair_offsets = _ids(tokenizer, [text for text in block.pairs if text is not None])
-        lengths[1, pairs > 0] = np.diff(pair_offsets)
-    starts = np.stack([offsets[:-1], offsets_of(lengths[1])[:-1] + len(ids)])
-    left = lengths
-    if limit is not None:
-        room = limit - special.sum(axis=1)[pairs]
-        left, over = _left(lengths, room, layout.truncation)
-        failed = set()
-        for row in np.flatnonzero(over).tolist():
-            try:
-                tokenizer.windows_of(block[row], tuple(lengths[:, row].tolist()), layout, limit)
-            except InputError as error:
-                skip(error)
-                failed.add(row)
-        if (layout.truncation_side or tokenizer.truncation_side) == "left":
-            starts += np.where(left > 0, lengths - left, 0)
-        if failed:
-            rows = [row for row in range(len(block)) if row not in failed]
-            pairs = pairs[rows] if block.pairs else 0
-            block, samples = block.take(rows), [samples[row] for row in rows]
-            lengths, left, starts = lengths[:, rows], left[:, rows], starts[:, rows]
-
-    parts: list[Any] = [0] * len(SPECIAL)  # tokens of each part, of all rows or of each
-    parts[1:6:2], parts[2:5:2] = special[pairs].T, left
-    whole = sum(parts)
+    limit = tokenizer.cut_at(layout)
+    ids, offsets = tokenizer.engine(block.texts)  # type: ignore[arg-type]
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    before, after = frame.special
+    special = len(before) + len(after)
+    left = lengths if limit is None else np.minimum(lengths, limit - special)
+    if (layout.truncation_side or tokenizer.truncation_side) == "left":
+        starts = starts + lengths - left
+    whole, padding = left + special, np.zeros((2, len(block)), np.int64)  # before and behind
     pads: list[int] = []  # the most that a row gets
     if layout.padding != "do_not_pad":
-        missing = np.maximum(tokenizer.padded_length(layout, int(whole.max(initial=0))) - whole, 0)
-        side = layout.padding_side or tokenizer.padding_side
-        parts[0 if side == "left" else 6] = missing
-        whole += missing
-        pads = [tokenizer.padding_id] * int(missing.max(initial=0))
-    around = [index for frame in frames for part in frame[:3] for index in part]
-    pool = np.concatenate([ids, pair_ids, np.array(around + pads, np.uint32)])
-    begin: list[Any] = [len(pool) - len(pads)] * len(parts)  # of each part in the pool
-    begin[1:6:2] = offsets_of(special.reshape(-1))[:-1].reshape(2, 3)[pairs].T
-    begin[1:6:2] = [at + len(ids) + len(pair_ids) for at in begin[1:6:2]]
-    begin[2:5:2] = starts
-    used = [at for at, size in enumerate(parts) if np.any(size)] or [2]
+        length = tokenizer.padded_length(layout, int(whole.max(initial=0)))
+        side = int((layout.padding_side or tokenizer.padding_side) == "right")
+        padding[side] = np.maximum(length - whole, 0)
+        pads = [tokenizer.padding_id] * int(padding.max(initial=0))
+    pool = np.concatenate([ids, np.array(before + after + pads, np.uint32)])
+    pad, first_special, last_special = len(ids) + special, len(ids), len(ids) + len(before)
 
     def of_parts(values: Sequence[Any], kind: Any) -> NDArray[Any]:
-        rows = [np.broadcast_to(values[at], len(block)) for at in used]
+        rows = [np.broadcast_to(value, len(block)) for value in values]
         return np.stack(rows, axis=1, dtype=kind, casting="unsafe").reshape(-1)
 
-    sizes = of_parts(parts, np.int64)
-    types = np.array([frame.types for frame in frames], np.uint8) * tokenizer.reads_types
+    begins = of_parts((pad, first_special, starts, last_special, pad), np.int64)
+    sizes = of_parts((padding[0], len(before), left, len(after), padding[1]), np.int64)
     kinds: dict[str, Any] = {
-        "token_type_ids": types[pairs].T,
+        "token_type_ids": np.array([0, *frame.types, 0]) * tokenizer.reads_types,
         "attention_mask": ATTENDED,
         "special_tokens_mask": SPECIAL,
     }
-    columns: dict[str, Any] = {"input_ids": spans(pool, of_parts(begin, np.int64), sizes)}
+    columns: dict[str, Any] = {"input_ids": spans(pool, begins, sizes)}
     for name in set(layout.columns) - {"input_ids"}:
         columns[name] = np.repeat(of_parts(kinds[name], np.uint8), sizes)
-    cut = (lengths - left).sum(axis=0).tolist()
-    return TokenBlock(block, samples, columns, offsets_of(whole), cut)
+    samples, offsets = range(first, first + len(block)), offsets_of(whole + padding.sum(axis=0))
+    return TokenBlock(block, samples, columns, offsets, (lengths - left).tolist())
 
 
-def _ids(tokenizer: LoadedTokenizer, texts: Sequence[Text]) -> tuple[Ids, Counts]:
-    """Return the ids of texts; those of a text that is split are those of its words."""
-    if list not in map(type, texts):
-        return tokenizer.engine(texts)  # type: ignore[arg-type]
-    words = [text if isinstance(text, list) else [text] for text in texts]
-    ids, offsets = tokenizer.words_engine([word for row in words for word in row])
-    return ids, offsets[offsets_of(np.array([len(row) for row in words], np.int64))]
-
-
-def _left(lengths: Counts, room: Counts, strategy: str) -> tuple[Counts, NDArray[np.bool_]]:
-    """Return how many tokens of both texts are left [2, B], and of which rows nothing is.
-
-    The rules are those of `columns.windows`, which makes the errors.
-    """
-    over, (first, second) = lengths.sum(axis=0) > room, lengths
-    if strategy == "longest_first":
-        shorter = np.minimum(np.minimum(first, second), room // 2)
-        first = np.where(first <= second, shorter, room - shorter)
-    elif strategy == "only_first":
-        first = room - second
-    left = np.where(over, np.stack([first, room - first]), lengths)
-    return left, over & (left[int(strategy == "only_second")] <= 0)
-
-
-def ragged_lines(
-    batch: TokenBlock, names: Sequence[str], rows: Sequence[dict[str, Any]]
-) -> list[bytes]:
-    """Return the lines of a batch of arrays, many in each of these.
-
-    They have the bytes of `files.jsonl.to_json`. ``names`` are the columns, ``rows`` what stands
-    around them: the ids before, all else behind.
-    """
-    written, start = [], 0
-    while start < len(batch):
-        end = batch.offsets[start] + TOGETHER  # more where one record alone has more
-        stop = max(start + 1, int(batch.offsets.searchsorted(end, "right")) - 1)
-        part = batch[start:stop]
-        heads, ends = _around(rows[start:stop])
-        columns = [heads, _numbers(part), *_flags(part, names[1:]), ends]
-        parts = [b""] * (len(columns) * len(part))
-        for at, column in enumerate(columns):
-            parts[at :: len(columns)] = column
-        written.append(b"".join(parts))
-        start = stop
-    return written
-
-
-def _around(rows: Sequence[dict[str, Any]]) -> tuple[list[bytes], list[bytes]]:
-    """Return what comes before the ids of every text, and what ends its line."""
-    first, last = b'"input_ids":[', b"]}\n"
-    if not any(rows):
-        return [b"{" + first] * len(rows), [last] * len(rows)
-    ids = [{"id": row.pop("id")} if "id" in row else {} for row in rows]
-    heads = [line[:-1] + b"," + first if line else b"{" + first for line in _objects(ids)]
-    return heads, [b"]," + line[1:] + b"\n" if line else last for line in _objects(rows)]
-
-
-def _objects(rows: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Return rows as JSON, those without a field as nothing."""
-    lines = iter(to_lines([row for row in rows if row]).encode().split(b"\n"))
-    return [next(lines) if row else b"" for row in rows]
-
-
-def _flags(batch: TokenBlock, names: Sequence[str]) -> list[list[bytes]]:
-    """Return columns of digits for every row, commas between them, and what begins each."""
-    columns = [(b'],"%s":[' % name.encode(), batch.columns[name]) for name in names]
-    if all((column == column[:1]).all() for _, column in columns):  # so are rows of a length
-        digits = [(begin, b",%d" % column.max(initial=0)) for begin, column in columns]
-        equal = {
-            length: b"".join(begin + (digit * length)[1:] for begin, digit in digits)
-            for length in {*batch.lengths}
-        }
-        return [[equal[length] for length in batch.lengths]]
-    bounds, written = batch.offsets.tolist(), []
-    for begin, column in columns:
-        flat = np.full(2 * len(column), ord(","), np.uint8)
-        flat[1::2] = column + ord("0")
-        raw = flat.tobytes()
-        written.append([begin + raw[2 * at + 1 : 2 * to] for at, to in pairwise(bounds)])
-    return written
+def ragged_lines(batch: TokenBlock, names: Sequence[str], lines: str) -> bytes:
+    """Return lines of JSON with the columns of a batch of arrays, a row where each has `HOLE`."""
+    bounds, columns = batch.offsets.tolist(), [_numbers(batch)]
+    for name in names[1:]:
+        digits = np.full(2 * len(batch.ids), ord(","), np.uint8)  # those of small numbers
+        digits[1::2] = batch.columns[name] + ord("0")
+        flat, begin = digits.tobytes(), b'],"%s":[' % name.encode()
+        rows = pairwise(bounds)
+        columns.append([begin + flat[2 * start + 1 : 2 * stop] for start, stop in rows])
+    step = 1 + len(columns)
+    parts = [b""] * (step * len(batch) + 1)
+    parts[::step] = lines.encode().split(b"\0")
+    for at, column in enumerate(columns, 1):
+        parts[at::step] = column
+    return b"".join(parts)
 
 
 def _numbers(batch: TokenBlock) -> list[bytes]:

@@ -11,7 +11,7 @@ as rows. The bytes are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import repeat
 from typing import Any
@@ -20,7 +20,15 @@ from bertcli.errors import InputError
 from bertcli.files.jsonl import to_lines
 from bertcli.files.streams import size_on_disk
 from bertcli.files.system_calls import cores
-from bertcli.files.tables import NUMERIC, ColumnTable, FlatLists, Made, Numbers, TableHeader
+from bertcli.files.tables import (
+    NUMERIC,
+    ColumnTable,
+    FlatLists,
+    Made,
+    Numbers,
+    TableHeader,
+    fields_of,
+)
 from bertcli.files.writers import TENSORS, to_text
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, row_of
@@ -35,6 +43,8 @@ THREADS = 8  # that make arrays: Python, which has one lock, feeds no more
 
 
 _Group = tuple[Sequence[Record], int]
+COUNTED = ("length", "truncated")
+SOME = ("pair", "truncated")  # fields that only some records have
 LINES, TABULAR = ("jsonl", "txt"), ("csv", "tsv", "parquet")
 
 
@@ -51,7 +61,11 @@ class TokenCounts:
     literals: int = 0  # special tokens that stood in the text
     empty: int = 0  # texts without a character
 
-    def add(self, batch: TokenBlock, limit: int | None) -> None:
+    def summary(self) -> dict[str, Any]:
+        """Return the number of texts and of their tokens."""
+        return {"texts": self.records, "tokens": self.tokens}
+
+    def add(self, batch: TokenBlock, limit: int | None = None) -> None:
         """Count the records of one window."""
         self.records += len({*batch.samples})
         self.tokens += len(batch.ids)
@@ -167,25 +181,29 @@ class Task:
         size = window if together else None
         return TokenizeRun(reader, tokenizer, self.layout, size, full=together)
 
-    def rows(self, tokens: TokenBlock, *, lists: bool = True) -> list[dict[str, Any]]:
-        """Return what is written of records; without ``lists`` not the columns of their tokens.
+    def rows(
+        self, tokens: TokenBlock, lists: Mapping[str, Iterable[Any]] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return what is written of records, perhaps with other ``lists`` than those of tokens.
 
         Raises InputError when a field that a record carries has the name of one of these.
         """
-        columns: dict[str, Any] = {}
-        for name in self.layout.columns if lists and not self.only_count else ():
-            columns[name] = map(Numbers if name in NUMERIC else Made, tokens.lists(name))
-        columns |= self._beside(tokens)
+        if lists is None:
+            lists = {
+                name: map(Numbers if name in NUMERIC else Made, tokens.lists(name))
+                for name in (() if self.only_count else self.layout.columns)
+            }
+        columns = {**lists, **self._beside(tokens)}
         records, rows, table = tokens.records, [], self.form in TABULAR
         if not columns and records.ids is None and records.extras is None:
             return [{}] * len(tokens)
         values = zip(*columns.values(), strict=True) if columns else repeat(())
         for record, cells in zip(records, values, strict=False):
             row = dict(zip(columns, cells, strict=True))
-            if not table and "pair" in row and row["pair"] is None:
-                del row["pair"]
-            if not table and "truncated" in row and not row["truncated"]:
-                del row["truncated"]
+            if not table:
+                absent = [name for name in SOME if row.get(name, 1) in (None, 0)]
+                for name in absent:
+                    del row[name]
             rows.append(row_of(record, row))
         return rows
 
@@ -193,21 +211,14 @@ class Task:
         """Return what is written of records that are arrays, as columns."""
         import numpy as np  # pyarrow would import pandas to look at lists
 
-        records = tokens.records
-        columns: dict[str, Any] = {
+        rows = self.rows(tokens, {})
+        values: dict[str, Any] = {name: [row.get(name) for row in rows] for name in fields_of(rows)}
+        ids = {"id": values.pop("id")} if "id" in values else {}
+        values |= {name: np.array(values[name]) for name in COUNTED if name in values}
+        lists = {
             name: FlatLists(tokens.columns[name], tokens.offsets) for name in self.layout.columns
         }
-        for name, values in self._beside(tokens).items():
-            columns[name] = np.array(values) if name in ("length", "truncated") else values
-        if records.extras is None:
-            ids = {} if records.ids is None else {"id": records.ids}
-            led = records.ids is not None and records.ids[0] is not None
-            return ColumnTable(ids | columns if led else columns | ids, len(tokens))
-        rows = [row_of(record, dict.fromkeys(columns)) for record in records]
-        names = dict.fromkeys(name for row in rows for name in row)
-        for name in names.keys() - columns.keys():
-            columns[name] = [row.get(name) for row in rows]
-        return ColumnTable({name: columns[name] for name in names}, len(tokens))
+        return ColumnTable(ids | lists | values, len(tokens))
 
     def _beside(self, tokens: TokenBlock) -> dict[str, Any]:
         """Return the columns that are written behind those of tokens.
@@ -268,9 +279,13 @@ class Task:
             if form in (*TENSORS, "parquet"):
                 return self.table(tokens)
             if form == "jsonl":
-                from bertcli.tokenizing.ragged import ragged_lines
+                from bertcli.tokenizing.ragged import HOLE, ragged_lines
 
-                return ragged_lines(tokens, self.layout.columns, self.rows(tokens, lists=False))
+                if tokens.records.is_plain and not self._beside(tokens):
+                    lines = to_lines([{"input_ids": HOLE}]) * len(tokens)
+                else:
+                    lines = to_lines(self.rows(tokens, {"input_ids": repeat(HOLE)}))
+                return [ragged_lines(tokens, self.layout.columns, lines)]
         rows = self.rows(tokens)
         if form in LINES:
             return [(to_lines(rows) if form == "jsonl" else "".join(map(to_text, rows))).encode()]

@@ -4,121 +4,90 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from copy import copy
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from bertcli.files.paths import input_name
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import TokenBlock, as_lists
+from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import goes_on
 
-
-class TokenTotals:
-    """The number of texts and of their tokens."""
-
-    def __init__(self) -> None:
-        self.texts = self.tokens = 0
-
-    def blank(self) -> TokenTotals:
-        """Return another one that has counted nothing."""
-        return TokenTotals()
-
-    def add(self, batch: TokenBlock) -> None:
-        """Count the records of a batch."""
-        self.texts += len(batch)
-        self.tokens += len(batch.ids)
-
-    def summary(self) -> dict[str, Any]:
-        """Return the counts by name."""
-        return {"texts": self.texts, "tokens": self.tokens}
+UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
+BARS = 12
+BEFORE, NONE = -1, -2  # instead of ids: what stands before a row, and for a token that is none
 
 
 def file_rows(
-    total: TokenTotals | CorpusStats, paths: Sequence[str], batches: Iterable[TokenBlock]
+    counter: Callable[[], CorpusStats | TokenCounts],
+    paths: Sequence[str],
+    batches: Iterable[TokenBlock],
 ) -> list[Any]:
     """Return a row for each file, in the order of the paths, and the total, whose file is None.
 
     A file without a record has a row of zeros.
     """
-    files = {input_name(path): total.blank() for path in paths}
+    files: dict[str | None, Any] = {input_name(path): counter() for path in paths}
+    files[None] = counter()
     for batch in batches:
         start = 0
         for file, rows_of_file in groupby(batch.records.files):
             stop = start + len(list(rows_of_file))
-            part = batch[start:stop]
-            files[file].add(part)
-            total.add(part)
+            for name in (file, None):
+                files[name].add(batch[start:stop])
             start = stop
-    rows = [{"file": name} | counts.summary() for name, counts in files.items()]
-    return [*rows, {"file": None} | total.summary()]
-
-
-UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
-BARS = 12
+    return [{"file": name} | counts.summary() for name, counts in files.items()]
 
 
 class CorpusStats:
     """Counts over encoded records; ``summary`` is the result."""
 
     def __init__(self, tokenizer: Tokenizer, cut_at: int | None) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer, core = tokenizer, tokenizer.core
         self.cut_at = cut_at if cut_at is not None else tokenizer.limit
-        self._begin()
-        core = tokenizer.core
-        added, continues = core.get_added_tokens_decoder(), goes_on(core)
-        vocabulary = core.get_vocab()
-        self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], -1)
+        self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], NONE)
+        self.special = {BEFORE, *tokenizer.all_special_ids} - {self.unk}
         # Elsewhere a text begins with a word, though its first token may have no mark of one.
         self.is_marked = type(core.model).__name__ == "WordPiece"
-        kinds = bytearray(b"w" * (max(vocabulary.values(), default=0) + 1))
-        for word, index in vocabulary.items():
-            if continues(word) and (self.is_marked or index not in added):
-                kinds[index] = ord("c")
-        for index, token in added.items():
-            if token.special and index != self.unk:
-                kinds[index] = ord("s")
-        self.kinds = bytes(kinds)  # of each id: w(ord), c(ontinues one), s(pecial)
-
-    def _begin(self) -> None:
         self.lengths: Counter[int] = Counter()
-        self.special = self.pieces = self.unknown = 0
+        self.ids: Counter[int] = Counter()
+        self.first_ids: Counter[int] = Counter()  # of texts, where tokens that go on have no mark
         self.unknown_words: Counter[str] = Counter()
-
-    def blank(self) -> CorpusStats:
-        """Return another one, for the same tokenizer, that has counted nothing."""
-        other = copy(self)
-        other._begin()
-        return other
 
     def add(self, batch: TokenBlock) -> None:
         """Count the records of a batch."""
-        if isinstance(batch.ids, list):
-            kinds = bytes(map(self.kinds.__getitem__, batch.ids))
-            unknown = [at for at, index in enumerate(batch.ids) if index == self.unk]
-        else:
-            import numpy as np
-
-            kinds = np.frombuffer(self.kinds, np.uint8)[batch.ids].tobytes()
-            unknown = np.flatnonzero(batch.ids == self.unk).tolist()
         self.lengths.update(batch.lengths)
-        self.special += kinds.count(b"s")
-        self.pieces += kinds.count(b"c")
-        bounds = as_lists(batch.offsets)
-        if not self.is_marked:  # what begins a text goes on with nothing
-            texts = (kinds[start:stop] for start, stop in pairwise(bounds))
-            self.pieces -= b"s".join([b"", *texts]).count(b"sc")
-        self.unknown += len(unknown)
-        for row in dict.fromkeys(bisect(bounds, at) - 1 for at in unknown):
-            self._remember(batch.records[row])
+        ids, bounds = as_lists(batch.ids), as_lists(batch.offsets)
+        self.ids.update(ids)
+        if not self.is_marked:
+            for row in batch.lists("input_ids"):
+                pairs = pairwise([BEFORE, *row])
+                self.first_ids.update(after for before, after in pairs if before in self.special)
+        place, remembered = -1, -1
+        for _ in range(ids.count(self.unk)):
+            place = ids.index(self.unk, place + 1)
+            row = bisect(bounds, place) - 1
+            if row > remembered:
+                self._remember(batch.records[row])
+                remembered = row
 
     def summary(self) -> dict[str, Any]:
         """Return the statistics as JSON values; lengths include special tokens."""
         texts = self.lengths.total()
         total = sum(length * count for length, count in self.lengths.items())
-        words = total - self.special - self.pieces
+        core = self.tokenizer.core
+        added, continues = core.get_added_tokens_decoder(), goes_on(core)
+
+        def goes_on_with_a_word(index: int) -> bool:
+            is_word = index in added and not self.is_marked
+            return not is_word and continues(core.id_to_token(index) or "")
+
+        special = sum(self.ids[index] for index in self.special)
+        ids = self.ids - self.first_ids
+        words = total - special - sum(n for index, n in ids.items() if goes_on_with_a_word(index))
+        unknown = self.ids[self.unk]
         over = sum(n for length, n in self.lengths.items() if self.cut_at and length > self.cut_at)
         return {
             "texts": texts,
@@ -134,10 +103,10 @@ class CorpusStats:
             "max_length": self.cut_at,
             "longer": over,
             "longer_share": round(over / texts, 6) if texts else 0,
-            "unknown": self.unknown,
-            "unknown_share": round(self.unknown / words, 6) if words else 0,
+            "unknown": unknown,
+            "unknown_share": round(unknown / words, 6) if words else 0,
             "unknown_words": dict(self.unknown_words.most_common(10)),
-            "pieces_per_word": round((total - self.special) / words, 4) if words else 0,
+            "pieces_per_word": round((total - special) / words, 4) if words else 0,
         }
 
     def _remember(self, record: Record) -> None:
@@ -161,13 +130,15 @@ class CorpusStats:
             return []
         low, high, top = min(self.lengths), quantile(self.lengths, 0.99), max(self.lengths)
         width = max(1, -(-(high - low + 1) // BARS))
-        edges = [*range(low, high + 1, width)]
-        bars = [{"from": start, "to": start + width - 1, "texts": 0} for start in edges]
-        if bars[-1]["to"] < top:
-            bars.append({"from": bars[-1]["to"] + 1, "to": top, "texts": 0})
+        starts, bars = range(low, high + 1, width), Counter[int]()
         for length, count in self.lengths.items():
-            bars[min((length - low) // width, len(bars) - 1)]["texts"] += count
-        return bars
+            bars[min((length - low) // width, len(starts))] += count
+        ends = [start + width - 1 for start in starts]
+        if ends[-1] < top:
+            ends.append(top)
+        return [
+            {"from": low + at * width, "to": end, "texts": bars[at]} for at, end in enumerate(ends)
+        ]
 
 
 def quantile(lengths: Counter[int], share: float) -> int:

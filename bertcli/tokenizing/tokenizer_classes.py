@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertcli.files.jsonl import to_json
-from bertcli.files.typed_json import JsonObject, parse
-
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from bertcli.files.typed_json import JsonObject
 
     Make = Callable[[Tokenizer, JsonObject, Mapping[str, str]], None]
 
@@ -53,7 +52,6 @@ class TokenizerClass(NamedTuple):
     make: Make | None = None  # normalizer, pre-tokenizer, decoder and what stands around texts
     token_types: bool = False  # whether a call returns them unasked
     wide_mask: bool = False  # whether its mask takes in the blank before it, if nothing is said
-    unused: tuple[str, ...] = ()  # special tokens beside those that the folder names
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -79,37 +77,32 @@ def roles_of(kind: TokenizerClass, core: Tokenizer, named: Mapping[str, str]) ->
     if kind.roles is not None:
         return {role: named.get(role, name) for role, name in kind.roles.items()}
     other = {
-        role: LIKE_ROBERTA[role]
-        for role, name in ROLES.items()
-        if core.token_to_id(name) is None and core.token_to_id(LIKE_ROBERTA[role]) is not None
+        role: name
+        for role, name in LIKE_ROBERTA.items()
+        if core.token_to_id(ROLES[role]) is None and core.token_to_id(name) is not None
     }
     return ROLES | other | dict(named)
 
 
-def _steps(part: Any) -> list[Any]:
-    """Return the steps of a normalizer or a pre-tokenizer."""
-    if part is None:
-        return []
-    return [*part] if type(part).__name__ == "Sequence" else [part]
-
-
 def _step(part: Any, name: str) -> Any:
-    return next((step for step in _steps(part) if type(step).__name__ == name), None)
+    """Return a step of a normalizer or a pre-tokenizer; None where it has no such step."""
+    steps = part if type(part).__name__ == "Sequence" else [part]
+    return next((step for step in steps if type(step).__name__ == name), None)
 
 
-def needs_prefix_space(core: Tokenizer) -> bool:
-    """Return whether words that a text is split into would lose the mark of their beginning."""
-    return getattr(_step(core.pre_tokenizer, "ByteLevel"), "add_prefix_space", None) is False
+def for_words(core: Tokenizer) -> Tokenizer:
+    """Return the tokenizer for texts that are split into words: with ``add_prefix_space``.
 
-
-def with_prefix_space(core: Tokenizer) -> Tokenizer:
-    """Return a copy that puts a blank before each text, as ``add_prefix_space`` in transformers."""
-    raw = parse(core.to_str().encode())
-    before = raw["pre_tokenizer"]
-    for part in (before, *before.get("pretokenizers", ()), raw["post_processor"] or {}):
-        if "add_prefix_space" in part:
-            part["add_prefix_space"] = True
-    return type(core).from_str(to_json(raw))
+    Without it, byte-level BPE would read words as parts of one long word.
+    """
+    if getattr(_step(core.pre_tokenizer, "ByteLevel"), "add_prefix_space", True):
+        return core
+    copy = type(core).from_str(core.to_str())
+    copy.encode_special_tokens = core.encode_special_tokens
+    for part in (_step(copy.pre_tokenizer, "ByteLevel"), copy.post_processor):
+        if hasattr(part, "add_prefix_space"):
+            part.add_prefix_space = True
+    return copy
 
 
 def goes_on(core: Tokenizer) -> Callable[[str], bool]:
@@ -221,7 +214,7 @@ def _deberta(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) ->
 
 
 AS_IT_IS = TokenizerClass("PreTrainedTokenizerFast")
-BACKENDS = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
+BACKENDS = ("PreTrainedTokenizer", "TokenizersBackend")
 _LISTED = (
     TokenizerClass("BertTokenizer", "WordPiece", ROLES, _bert, token_types=True),
     TokenizerClass("ElectraTokenizer", "WordPiece", ROLES, _bert, token_types=True),
@@ -235,14 +228,7 @@ _LISTED = (
     ),
     TokenizerClass("RobertaTokenizer", "BPE", LIKE_ROBERTA, _roberta),
     TokenizerClass("XLMRobertaTokenizer", "Unigram", LIKE_ROBERTA, xlm_roberta),
-    TokenizerClass(
-        "CamembertTokenizer",
-        "Unigram",
-        LIKE_ROBERTA,
-        xlm_roberta,
-        wide_mask=True,
-        unused=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
-    ),
+    TokenizerClass("CamembertTokenizer", "Unigram", LIKE_ROBERTA, xlm_roberta, wide_mask=True),
     TokenizerClass(
         "AlbertTokenizer", "Unigram", ROLES | {"unk_token": "<unk>", "pad_token": "<pad>"}, _albert
     ),

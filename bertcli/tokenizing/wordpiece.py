@@ -10,8 +10,7 @@ nanotoken (Rust, MIT) has WordPiece alone, and neither pairs nor offsets. What w
   of BERT uncased, cased, multilingual and Chinese and of the default model; for 20,000 texts of
   hostile pieces each; for added tokens with all 16 settings of their flags; for all switches of
   BertNormalizer; for words of 99 to 10^6 characters, control characters, NUL and empty texts.
-- It has no `encode_special_tokens`: the special tokens are left out of its tokenizer instead, and
-  where other tokens were added as well, it is not used.
+- It has no `encode_special_tokens`, so where special tokens are not parsed, it is not used.
 - Half of a surrogate pair raises UnicodeEncodeError (TypeError in tokenizers); our readers let
   none through. Bytes that are no UTF-8 become U+FFFD silently, so it gets texts, never bytes;
   texts are faster, too.
@@ -26,7 +25,6 @@ It is young and has one author, so it proves itself on PROOF for each tokenizer 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     Flat = tuple[NDArray[np.uint32], NDArray[np.int64]]  # ids [T], offsets [B + 1]
 
 MANY = 1 << 19  # characters that pay for loading nanotoken and for its proof, a sixth of a second
-CACHED = 1 << 17  # entries a level of its cache, unless NANOTOKEN_CACHE_ENTRIES says otherwise
+CACHED = 1 << 17  # entries a level of its cache
 PROVING = Lock()  # held while threads that need the same proof wait for it
 
 PROOF = (
@@ -92,16 +90,17 @@ class WordPieceEngine:
     @cached_property
     def fast(self) -> Any:
         """The tokenizer of nanotoken, or None where it will not do."""
-        if type(self.core.model).__name__ != "WordPiece":
+        if type(self.core.model).__name__ != "WordPiece" or self.core.encode_special_tokens:
             return None
         try:
             import nanotoken
         except ImportError:
             return None
-        if "NANOTOKEN_CACHE_ENTRIES" not in os.environ:
-            nanotoken.set_cache_entries(CACHED)
+        nanotoken.set_cache_entries(CACHED)
+        described = parse(self.core.to_str())
+        described |= {"post_processor": None, "truncation": None, "padding": None}
         try:
-            fast = nanotoken.WordPieceTokenizer.from_json(self._described())
+            fast = nanotoken.WordPieceTokenizer.from_json(orjson.dumps(described))
         except ValueError:  # it has no such tokenizer
             return None
         words = [token.content for token in self.core.get_added_tokens_decoder().values()]
@@ -111,14 +110,3 @@ class WordPieceEngine:
         ids, offsets = fast.encode_batch(texts, add_special_tokens=False, parallel=False)
         right = [row.ids for row in self.core.encode_batch_fast(texts, add_special_tokens=False)]
         return fast if [ids[a:b].tolist() for a, b in pairwise(offsets)] == right else None
-
-    def _described(self) -> bytes:
-        """Return the tokenizer as JSON, without what nanotoken is not asked to do."""
-        described = parse(self.core.to_str())
-        described |= {"post_processor": None, "truncation": None, "padding": None}
-        if self.core.encode_special_tokens:  # they are text like any other
-            added = described["added_tokens"]
-            if not all(token["special"] for token in added):
-                raise ValueError("added tokens beside special ones that are not parsed")
-            described["added_tokens"] = []
-        return orjson.dumps(described)

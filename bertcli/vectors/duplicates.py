@@ -1,39 +1,29 @@
 """Texts of a corpus that say nearly the same, by the cosine of their vectors.
 
     with closing(Aside()) as aside:
-        run = Duplicates(Search.open(folder, EmbedOptions(), SearchOptions(), reader), aside, 0.95)
-        for step in run.embedding():      # unless search.stored
-            ...
+        run = Duplicates(search, aside, 0.95)      # whose vectors are stored
         for step in run:
             ...
     run.groups[0].keep, run.groups[0].rows
 
-Vectors that are stored are read as a search of the corpus does.
-
 Two rows are joined when their cosine is at least the threshold, and whatever is joined by way of
-others is one component. All pairs are compared, most of them by a bound: with ``P`` the first
-principal axes of a sample, x . y <= (xP . yP) + |rest of x| |rest of y|, a product of `M` + 1
-numbers instead of `D`. What may reach the threshold by that is computed, in float64 where float32
-cannot decide. Rows that are equal are compared once.
+others is one component. All pairs are compared, in float64 where float32 cannot decide.
 
-Letters: `N` vectors, `D` dimensions, `M` axes, `a` and `b` rows of two blocks.
+Letters: `n` rows, `D` dimensions, `a` and `b` rows of two blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.errors import InputError
 from bertcli.inference.progress import Advance
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import ORIGIN
-from bertcli.vectors.embed_run import EmbedRun
 from bertcli.vectors.nearest import DIGITS, refuse_infinite, unit
 from bertcli.vectors.reading import Array, Aside, floats
 from bertcli.vectors.search import CorpusTexts, Search
@@ -62,16 +52,6 @@ class Duplicates:
     members: Array = field(init=False)  # the rows of all groups, in order; their records:
     texts: TextBlock = field(init=False)
 
-    def embedding(self) -> EmbedRun:
-        """Return the run that computes the vectors, where none are stored."""
-        reader = self.search.texts.again()
-        return EmbedRun(self.search.embedder, reader, lambda block: self._add(block.stacked))
-
-    def _add(self, vectors: Array) -> None:
-        """Append vectors, of length 1. Raises InputError for one that is not finite."""
-        refuse_infinite(vectors, self.records)
-        self.aside.add(unit(vectors))
-
     @property
     def records(self) -> int:
         """The texts of the corpus."""
@@ -82,9 +62,9 @@ class Duplicates:
 
         Raises InputError when the vectors were made from other texts than those of the corpus.
         """
-        if self.search.stored:
-            for block in floats(self.search.path, self.search.embedder.nothing.shape[-1]):
-                self._add(block)
+        for block in floats(self.search.path, self.search.embedder.nothing.shape[-1]):
+            refuse_infinite(block, self.records)
+            self.aside.add(unit(block))
         vectors = self.aside.vectors().reshape(self.records, -1 if self.records else 1)
         components = Components(vectors, self.threshold)
         for done in components:
@@ -95,16 +75,14 @@ class Duplicates:
 
     def _read(self, groups: list[Array]) -> None:
         """Read the texts of the groups. Raises InputError when the corpus is another one."""
-        reader, first, parts = self.search.texts, 0, list[TextBlock]()
+        corpus = CorpusTexts(self.search.path, self.search.texts)
+        first, parts = 0, list[TextBlock]()
         self.members = np.sort(np.concatenate([np.zeros(0, np.int64), *groups]))
-        corpus = CorpusTexts(self.search.path, reader) if self.search.stored else None
-        for block in corpus.blocks(self.records) if corpus else reader.blocks():
+        for block in corpus.blocks(self.records):
             start, stop = self.members.searchsorted([first, first + len(block)])
             parts.append(TextBlock.of(block).take((self.members[start:stop] - first).tolist()))
             first += len(block)
         self.texts = TextBlock.of(chain.from_iterable(parts))
-        if first != self.records:
-            raise InputError(f"{reader.source.paths[0]}: has changed since it was embedded")
 
     @property
     def dropped(self) -> int:
@@ -160,9 +138,7 @@ class Duplicates:
 
 
 TALL, ROWS = 8192, 2048  # of two blocks that are compared
-AXES = 64
-SAMPLE = 4096  # rows that the axes are those of
-ROUNDING = 1e-4  # more than float32 takes from a bound or a product of vectors of length 1
+ROUNDING = 1e-4  # more than float32 takes from a product of vectors of length 1
 
 
 class Components:
@@ -174,19 +150,19 @@ class Components:
 
     def __iter__(self) -> Iterator[int]:
         """Yield how many rows were compared with all others."""
-        distinct = self._join_equal()
-        axes = _axes(self.vectors)
-        for at in range(0, len(distinct), TALL):
-            rows = distinct[at : at + TALL]
-            bounds = _bounding(self.vectors[rows], axes)
-            for start in range(at, len(distinct), ROWS):
-                others = distinct[start : start + ROWS]
-                products = bounds @ _bounding(self.vectors[others], axes).T
+        every = np.arange(len(self.vectors))
+        for at in range(0, len(every), TALL):
+            rows, left = every[at : at + TALL], self.vectors[at : at + TALL]
+            for start in range(at, len(every), ROWS):
+                others = every[start : start + ROWS]
+                products = left @ self.vectors[start : start + ROWS].T
                 near = products >= self.threshold - ROUNDING
                 if start < at + TALL:
                     near &= rows[:, None] < others
-                if near.any():
-                    self._join_near(rows, others, near)
+                a, b = np.flatnonzero(near.any(axis=1)), np.flatnonzero(near.any(axis=0))
+                if len(a):
+                    both = np.ix_(a, b)
+                    self._join(rows[a], others[b], near[both], products[both])
             yield at + len(rows)
 
     def groups(self) -> list[Array]:
@@ -198,23 +174,10 @@ class Components:
         several = zip(starts[sizes > 1], sizes[sizes > 1], strict=True)
         return [order[start : start + size] for start, size in several]
 
-    def _join_equal(self) -> Array:
-        """Join equal rows that are no zeros, and return the first row of each kind."""
-        firsts: dict[bytes, int] = {}
-        for row, vector in enumerate(self.vectors):
-            digest = sha256((vector + np.float32(0)).tobytes()).digest()  # -0 is 0
-            first = firsts.setdefault(digest, row)
-            if vector.any():
-                self.parents[row] = first
-        return np.array([*firsts.values()], int)
-
-    def _join_near(self, rows: Array, others: Array, near: Array) -> None:
+    def _join(self, rows: Array, others: Array, near: Array, products: Array) -> None:
         """Join those of two blocks that ``near`` [a, b] says may be alike."""
-        a, b = np.flatnonzero(near.any(axis=1)), np.flatnonzero(near.any(axis=0))
-        near, rows, others = near[np.ix_(a, b)], rows[a], others[b]
-        products = self.vectors[rows] @ self.vectors[others].T
-        alike = near & (products >= self.threshold + ROUNDING)
-        doubtful = near & ~alike & (products >= self.threshold - ROUNDING)
+        sure = products >= self.threshold + ROUNDING
+        alike, doubtful = near & sure, near & ~sure
         while True:  # at least half of the components are joined
             alike &= self._roots(rows)[:, None] != self._roots(others)
             if not alike.any():
@@ -250,22 +213,3 @@ def cosines(vectors: Array, rows: Array, others: Array) -> Array:
     products = np.einsum("nd,nd->n", unit(vectors[rows]), unit(vectors[others]))
     rounded: Array = products.round(DIGITS)
     return rounded
-
-
-def _axes(vectors: Array) -> Array | None:
-    """Return the principal axes [D, M] of a sample; None where they would save nothing."""
-    if vectors.shape[1] < 2 * AXES:
-        return None
-    sample = vectors[:: max(1, len(vectors) // SAMPLE)].astype(np.float64)
-    _, axes = np.linalg.eigh(sample.T @ sample)  # the largest come last
-    largest: Array = axes[:, -AXES:].astype(np.float32)
-    return largest
-
-
-def _bounding(vectors: Array, axes: Array | None) -> Array:
-    """Return rows whose products are no less than those of the vectors: [n, M + 1], or as given."""
-    if axes is None:
-        return vectors
-    inside = vectors @ axes
-    outside = np.einsum("nd,nd->n", vectors, vectors) - np.einsum("nm,nm->n", inside, inside)
-    return np.column_stack([inside, np.sqrt(np.maximum(outside, 0) + ROUNDING / 10)])

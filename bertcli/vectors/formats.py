@@ -4,11 +4,11 @@
   Ids, where the input has any, are in the array ``ids`` of NPZ, strings [N], and for the others in
   an index beside the file. Where a record has several rows, the index says which.
 - JSONL, CSV and Parquet hold the other fields as well. JSONL and CSV hold a number in the fewest
-  digits that read back to it in its own precision: float32 0.1 is ``0.1``.
+  digits that read back to it as float32, also one of float16: float32 0.1 is ``0.1``.
 - A record with a vector for each of its tokens or words has them all in the field vectors: in JSONL
   behind what they belong to, in Parquet as a list of fixed-size lists. CSV does not hold them.
 - Weights of terms are in the field terms in JSONL: tokens and their weights, the largest first.
-  Parquet has the columns indices and values, lists of as many numbers. In a spool, a text has a row
+  Parquet has the columns indices and values, lists of as many numbers. Until then, a text has a row
   for each of its terms: the id of the token, and the weight.
 - CSV and Parquet have the columns id, n_tokens, truncated (0 where nothing was cut), the fields
   kept in any row, and embedding, which is a JSON list in CSV and a fixed-size list in Parquet.
@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice, repeat
+from io import BytesIO
+from itertools import accumulate, chain, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -32,13 +33,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.embedding.options import RANGED, refuse_stream, too_few
+from bertcli.embedding.pooling import split
 from bertcli.errors import PrecisionError
 from bertcli.files.arrays import ArrayParts, write_arrays
-from bertcli.files.jsonl import json_of
+from bertcli.files.jsonl import json_of, to_lines
 from bertcli.files.streams import packed
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.tables import NumbersText, TableHeader, fields_of
-from bertcli.files.typed_json import parse, parse_lines
+from bertcli.files.typed_json import parse
 from bertcli.files.writers import open_output, writer_of
 
 if TYPE_CHECKING:
@@ -50,7 +52,9 @@ Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or sev
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
 
-RAW, FIELDS, INDEX = "vectors", "fields", "index"  # files that rows are kept in until then
+# Files that rows are kept in until then: see `run_folder`.
+RAW, FIELDS, COUNTS, DIGESTS = "vectors", "fields", "counts", "digests"
+DIGEST_BYTES = 16  # of a text
 START, STOP = "start", "stop"
 ROW, ID, DIGEST = "row", "id", "digest"  # of the index of an output whose records have one row each
 CHUNK = 8 << 20  # bytes of vectors read at a time
@@ -76,7 +80,7 @@ NAME, IDS = "embeddings", "ids"  # of the arrays
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows of a spool, to be read as often as a format needs.
+    """All rows of a run, to be read as often as a format needs.
 
     They come in chunks of a number of rows that depends on their shape alone, so that nothing in
     the output shows how they were written.
@@ -84,8 +88,9 @@ class Rows:
 
     folder: Path
     count: int
+    records: int
     shape: tuple[int, ...]
-    many: bool = False
+    many: bool = False  # whether a record may have several
     ids: bool = False  # whether an archive has the ids of the records
     convert: Convert = lambda vectors: vectors
     terms: TermNames | None = None  # whether the rows are terms of texts
@@ -105,35 +110,38 @@ class Rows:
         """Yield the vectors as they are to be written: [<= step, D...]."""
         return map(self.convert, self.raw())
 
-    def _lines(self) -> IO[str]:
-        """Open the other fields of records."""
-        fields = self.folder / FIELDS
-        return open(fields if fields.exists() else self.folder / INDEX, encoding="utf-8")
+    def counts(self) -> Iterator[int]:
+        """Yield how many rows each record has."""
+        if not self.many:
+            yield from repeat(1, self.records)
+            return
+        with open(self.folder / COUNTS, "rb") as file:
+            while len(counts := np.fromfile(file, "<i8", MOST)):
+                yield from counts.tolist()
 
-    def metas(self) -> Iterator[list[Row]]:
-        """Yield the other fields of records, of at most as many rows, or of one that has more."""
-        held: list[Row] = []
-        with self._lines() as lines:
-            while not self.many and (texts := list(islice(lines, self.step))):
-                yield parse_lines(texts) or list(map(parse, texts))
-            for meta in map(parse, lines):
-                if held and meta[STOP] - held[0][START] > self.step:
-                    yield held
-                    held = []
-                held.append(meta)
+    def metas(self) -> Iterator[tuple[list[Row], list[int]]]:
+        """Yield the other fields of some records, and how many rows each has.
+
+        Together they are as many rows as a chunk has, or those of one record that has more.
+        """
+        held, sizes, rows = list[Row](), list[int](), 0
+        with open(self.folder / FIELDS, encoding="utf-8") as lines:
+            for line, count in zip(lines, self.counts(), strict=True):
+                if held and rows + count > self.step:
+                    yield held, sizes
+                    held, sizes, rows = [], [], 0
+                held.append(parse(line))
+                sizes.append(count)
+                rows += count
         if held:
-            yield held
+            yield held, sizes
 
-    def records(self) -> Iterator[tuple[list[Row], Vectors]]:
+    def portions(self) -> Iterator[tuple[list[Row], Vectors]]:
         """Yield the other fields of records, and the vectors of each: [D...], or [k, D...]."""
         with open(self.folder / RAW, "rb") as file:
-            for metas in self.metas():
-                if not self.many:
-                    yield metas, self.convert(self._read(file, len(metas)))
-                    continue
-                first, ends = metas[0][START], [meta[STOP] for meta in metas]
-                vectors = self.convert(self._read(file, ends[-1] - first))
-                yield metas, np.split(vectors, [end - first for end in ends[:-1]])
+            for metas, sizes in self.metas():
+                vectors = self.convert(self._read(file, sum(sizes)))
+                yield metas, split(vectors, sizes) if self.many else vectors
 
     def _read(self, file: IO[bytes], rows: int) -> np.ndarray:
         flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
@@ -142,8 +150,7 @@ class Rows:
     def kind(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return the shape of all the vectors together as they are written, and their dtype."""
         if self.terms:
-            with self._lines() as lines:
-                return (sum(1 for _ in lines), self.terms.width), np.dtype(np.float32)
+            return (self.records, self.terms.width), np.dtype(np.float32)
         sample = self.convert(np.zeros((1, *self.shape), np.float32))
         return (self.count, *sample.shape[1:]), sample.dtype
 
@@ -163,43 +170,56 @@ def make(rows: Rows, form: str, place: Path, name: Path) -> None:
     try:
         with open(place, "wb", opener=opener(None)) as file:
             with packed(name, file) as inner:
-                WRITERS[form](inner, rows)
+                WRITERS[form](inner, form, rows)
             sync(file)
     except BaseException:
         place.unlink(missing_ok=True)  # makes room for a second attempt
         raise
 
 
-def _npy(file: IO[bytes], rows: Rows) -> None:
-    write_arrays(file, "npy", {NAME: _vectors_of(rows)})
+def write_index(rows: Rows, place: Path, *, with_fields: bool) -> None:
+    """Write whose rows are whose, with the fields of the records unless the output has those."""
+    row, digests = 0, rows.folder / DIGESTS
+    marks = BytesIO(digests.read_bytes() if digests.exists() else b"")
+    with open(place, "wb", opener=opener(None)) as file:
+        for metas, sizes in rows.metas():
+            index = []
+            for meta, count in zip(metas, sizes, strict=True):
+                own = {} if with_fields else meta
+                if rows.many:
+                    entry = {ID: meta[ID]} if ID in meta else {}  # comes first
+                    entry |= {START: row, STOP: row + count}
+                else:
+                    entry = {ROW: row} if with_fields else {ROW: row, ID: None}
+                if digest := marks.read(DIGEST_BYTES):
+                    own = own | {DIGEST: digest.hex()}
+                index.append(entry | own)
+                row += count
+            file.write(to_lines(index).encode())
+        sync(file)
 
 
-def _safetensors(file: IO[bytes], rows: Rows) -> None:
-    write_arrays(file, "safetensors", {NAME: _vectors_of(rows)})
-
-
-def _vectors_of(rows: Rows) -> ArrayParts:
-    shape, dtype = rows.kind()
-    return ArrayParts(dtype.str, shape, (vectors.tobytes() for vectors in rows.vectors()))
-
-
-def _npz(file: IO[bytes], rows: Rows) -> None:
+def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write vectors, or terms as a sparse matrix [n, V] as `scipy.sparse.save_npz` does; ids."""
-    arrays, shape = {NAME: _vectors_of(rows)}, rows.kind()[0]
+    shape, dtype = rows.kind()
+    vectors = (part.tobytes() for part in rows.vectors())
+    arrays = {NAME: ArrayParts(dtype.str, shape, vectors)}
     if rows.terms:
-        stops = ([meta[STOP] for meta in metas] for metas in rows.metas())
+        ends = accumulate(rows.counts(), initial=0)
         arrays = {
             "indices": _array("<i4", (rows.count,), (terms[:, 0] for terms in rows.vectors())),
             "data": _array("<f4", (rows.count,), (terms[:, 1] for terms in rows.vectors())),
-            "indptr": _array("<i8", (shape[0] + 1,), chain([[0]], stops)),
+            "indptr": _array("<i8", (shape[0] + 1,), ends),
             "shape": _array("<i8", (len(shape),), [shape]),
             "format": _array("|S3", (), [b"csr"]),
         }
-    if rows.ids:
-        longest = max((len(id_text(meta)) for metas in rows.metas() for meta in metas), default=0)
-        ids = ([id_text(meta) for meta in metas] for metas in rows.metas())
+    if rows.ids and form == "npz":
+        longest = max(
+            (len(id_text(meta)) for metas, _ in rows.metas() for meta in metas), default=0
+        )
+        ids = ([id_text(meta) for meta in metas] for metas, _ in rows.metas())
         arrays[IDS] = _array(f"<U{max(1, longest)}", shape[:1], ids)
-    write_arrays(file, "npz", arrays)
+    write_arrays(file, form, arrays)
 
 
 def _array(kind: str, shape: tuple[int, ...], parts: Iterable[Any]) -> ArrayParts:
@@ -212,21 +232,30 @@ def id_text(meta: Row) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def lines(metas: Sequence[Row], vectors: Vectors, terms: TermNames | None = None) -> list[Row]:
-    """Return rows for JSONL: what is made of a record comes after its id and what it belongs to.
+def text_rows(
+    form: str,
+    metas: Sequence[Row],
+    vectors: Vectors,
+    terms: TermNames | None = None,
+    columns: Sequence[str] = (),
+) -> list[Row]:
+    """Return rows for JSONL or CSV, of records with a vector each, or several, [k, D...].
 
-    Records have a vector each, or several, [k, D...], or the weights of ``terms``, [k, 2].
+    In JSONL what is made of a record comes after its id and what it belongs to; it may be the
+    weights of ``terms``, [k, 2]. In CSV every row has all the ``columns``, else those of any.
     """
+    if form == "csv":
+        columns = columns or columns_of(metas)
+        return [
+            {**{name: cell(meta, name) for name in columns}, VECTOR: NumbersText(text)}
+            for meta, text in zip(metas, json_of(vectors), strict=True)
+        ]
+    first, name = ["id"], VECTOR
+    values: Iterable[Any] = map(terms.of, vectors) if terms else map(NumbersText, json_of(vectors))
     if terms:
-        first, name = ["id"], TERMS
-        values: Iterable[Any] = map(terms.of, vectors)
-    else:
-        values = map(NumbersText, json_of(vectors))
-        first, name = ["id"], VECTOR
-        if isinstance(vectors, list):
-            first, name = ["id", *PIECES], VECTORS
-    if isinstance(vectors, list):
-        metas = [without_place(meta) for meta in metas]
+        name = TERMS
+    elif isinstance(vectors, list):
+        first, name = ["id", *PIECES], VECTORS
     return [
         {
             **{key: meta[key] for key in first if key in meta},
@@ -234,22 +263,6 @@ def lines(metas: Sequence[Row], vectors: Vectors, terms: TermNames | None = None
             **{key: meta[key] for key in meta if key not in (*first, name)},
         }
         for meta, value in zip(metas, values, strict=True)
-    ]
-
-
-def without_place(meta: Row) -> Row:
-    """Return the fields of a record less the rows that it has in a spool."""
-    return {name: value for name, value in meta.items() if name not in (START, STOP)}
-
-
-def cells(
-    metas: Sequence[Row], vectors: Vectors, columns: Sequence[str] | None = None
-) -> list[Row]:
-    """Return rows for CSV: every row has every column."""
-    columns = columns or columns_of(metas)
-    return [
-        {**{name: cell(meta, name) for name in columns}, VECTOR: NumbersText(text)}
-        for meta, text in zip(metas, json_of(vectors), strict=True)
     ]
 
 
@@ -263,45 +276,35 @@ def cell(meta: Row, name: str) -> Any:
     return meta.get(name, 0 if name == "truncated" else None)
 
 
-def jsonl(file: IO[bytes], rows: Rows) -> None:
-    """Write all records as JSON, one a line."""
-    with writer_of("jsonl")(file) as write:
-        for metas, vectors in portions(rows):
-            write(lines(metas, vectors, rows.terms))
-
-
-def csv(file: IO[bytes], rows: Rows) -> None:
-    """Write all records as a table in text."""
-    columns = list(dict.fromkeys(name for metas in rows.metas() for name in columns_of(metas)))
-    with writer_of("csv")(file) as write:
-        if not rows.count:
+def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
+    """Write all records as JSON, one a line, or as a table in text."""
+    columns: list[str] = []
+    if form == "csv":
+        every = chain.from_iterable(columns_of(metas) for metas, _ in rows.metas())
+        columns = list(dict.fromkeys(every))
+    with writer_of(form)(file) as write:
+        if form == "csv" and not rows.count:
             write([TableHeader.fromkeys([*columns_of([]), VECTOR])])
-        for metas, vectors in portions(rows):
-            write(cells(metas, vectors, columns))
+        for metas, vectors in rows.portions():
+            for at in range(0, len(metas), AT_ONCE):  # as text they take three times their room
+                part = metas[at : at + AT_ONCE], vectors[at : at + AT_ONCE]
+                write(text_rows(form, *part, rows.terms, columns))
 
 
-def portions(rows: Rows) -> Iterator[tuple[list[Row], Vectors]]:
-    """Yield some records at a time: numbers as text take three times their room, or more."""
-    for metas, vectors in rows.records():
-        for at in range(0, len(metas), AT_ONCE):
-            yield metas[at : at + AT_ONCE], vectors[at : at + AT_ONCE]
-
-
-def parquet(file: IO[bytes], rows: Rows) -> None:
+def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write all records as Parquet, a row group a chunk; columns have the types of all values."""
     from bertcli.files import arrow
     from bertcli.files.parquet import columns_writer
 
     text, kinds = arrow.type_of("string"), dict[str, Any].fromkeys(FIRST)
     kinds |= dict.fromkeys(FIRST[1:], arrow.type_of("int64"))
-    for metas in rows.metas():
-        metas = [without_place(meta) for meta in metas] if rows.many else metas
+    for metas, _ in rows.metas():
         for name in columns_of(metas):
             if rows.many and name in PIECES:
                 kinds[name] = arrow.type_of(PIECES[name])
             else:
-                cells_in = [cell(meta, name) for meta in metas]
-                kinds[name] = arrow.common_type(kinds.get(name), cells_in)
+                cells = [cell(meta, name) for meta in metas]
+                kinds[name] = arrow.common_type(kinds.get(name), cells)
     if rows.terms:
         vectors_as = {name: arrow.type_of(kind) for name, kind in TERM_TYPES.items()}
     else:
@@ -314,7 +317,7 @@ def parquet(file: IO[bytes], rows: Rows) -> None:
         if name not in vectors_as
     }
     with columns_writer(file, columns | vectors_as, [*columns]) as write:
-        for metas, vectors in rows.records():
+        for metas, vectors in rows.portions():
             parts: Sequence[Vectors] = [vectors]
             if rows.terms:
                 parts = [
@@ -324,13 +327,13 @@ def parquet(file: IO[bytes], rows: Rows) -> None:
             write(values | dict(zip(vectors_as, parts, strict=True)))
 
 
-WRITERS: dict[str, Callable[[IO[bytes], Rows], None]] = {
-    "jsonl": jsonl,
-    "csv": csv,
-    "npy": _npy,
-    "npz": _npz,
-    "safetensors": _safetensors,
-    "parquet": parquet,
+WRITERS: dict[str, Callable[[IO[bytes], str, Rows], None]] = {
+    "jsonl": write_text,
+    "csv": write_text,
+    "npy": write_vectors,
+    "npz": write_vectors,
+    "safetensors": write_vectors,
+    "parquet": write_parquet,
 }
 WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vectors
 
@@ -368,8 +371,7 @@ def stdout_writer(
                 vectors = quantize(vectors, precision)
             elif not terms:
                 vectors = [quantize(of_text, precision) for of_text in vectors]
-            rows = metas(block)
-            write(cells(rows, vectors) if form == "csv" else lines(rows, vectors, terms))
+            write(text_rows(form, metas(block), vectors, terms))
 
         yield put
 

@@ -16,7 +16,6 @@ here knows a model: vectors come from a file, or from an embedder while it compu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, islice
 from math import inf
 from typing import NamedTuple
 
@@ -27,7 +26,6 @@ from bertcli.vectors.reading import SAME_MODEL, Array
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
 SQUARES = (1e-24, 1e30)  # of lengths: float32 loses no digit between them
-FEW = 4  # queries
 AT_ONCE = 256  # queries whose products with a block are held
 
 
@@ -113,10 +111,7 @@ class Nearest(BestRows):
         hidden = hidden[(hidden >= 0) & (hidden < len(vectors))]
         for at in range(0, len(self._best), AT_ONCE):
             queries = self._narrow[at : at + AT_ONCE]
-            if len(queries) > FEW:
-                near = queries @ narrow.T
-            else:  # as fast as memory, without the threads of BLAS, which wait for each other
-                near = np.stack([np.einsum("d,nd->n", query, narrow) for query in queries])
+            near = queries @ narrow.T
             near = near if self.dot else near / lengths
             near[:, hidden] = -np.inf
             for number, row in enumerate(near, at):
@@ -131,14 +126,8 @@ class Nearest(BestRows):
         if len(fresh) > self.k:
             last = np.partition(near[fresh], -self.k)[-self.k]
             fresh = fresh[near[fresh] >= last - 2 * slack]
-        self.score(number, self.rows + fresh, vectors[fresh])
-
-    def score(self, number: int, rows: Array, vectors: Array) -> None:
-        """Take the best of some rows [n], later than all before, and their vectors [n, D].
-
-        They are for one query.
-        """
-        self.keep(number, rows, (self.scaled(vectors) @ self.queries[number]).round(DIGITS))
+        scores = self.scaled(vectors[fresh]) @ self.queries[number]
+        self.keep(number, self.rows + fresh, scores.round(DIGITS))
 
 
 def refuse_infinite(vectors: Array, before: int) -> None:
@@ -154,9 +143,6 @@ def unit(vectors: Array) -> Array:
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     unit: Array = np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
     return unit
-
-
-TOKENS = 1 << 13  # of texts, whose similarities to tokens of queries are held
 
 
 class TermProducts(BestRows):
@@ -199,22 +185,16 @@ class MaxSim(BestRows):
 
         Raises InputError when they have other dimensions than those of the queries.
         """
-        longest = max((len(vectors) for vectors in texts), default=1)
-        left, most = iter(texts), max(1, TOKENS // max(1, longest))
-        while part := list(islice(left, most)):
-            full = [at for at, vectors in enumerate(part) if len(vectors)]
-            starts = [0, *accumulate(len(part[at]) for at in full)][:-1]
-            rows, scores = self.rows + np.arange(len(part)), np.zeros(len(part))
-            tokens = np.concatenate([part[at] for at in full]).astype(np.float64) if full else None
-            for number, query in enumerate(self.queries):
-                if tokens is not None and len(query):
+        for number, query in enumerate(self.queries):
+            scores = np.zeros(len(texts))
+            for at, tokens in enumerate(texts):
+                if len(tokens) and len(query):
                     if tokens.shape[1:] != query.shape[1:]:
                         raise InputError(
                             f"the vectors have {tokens.shape[-1]} dimensions, and those of the "
                             f"query have {query.shape[-1]}",
                             SAME_MODEL,
                         )
-                    nearest = np.maximum.reduceat(query @ tokens.T, starts, axis=1)
-                    scores[full] = nearest.sum(0)
-                self.keep(number, rows, scores.round(DIGITS))
-            self.rows += len(part)
+                    scores[at] = (query @ tokens.astype(np.float64).T).max(1).sum()
+            self.keep(number, self.rows + np.arange(len(texts)), scores.round(DIGITS))
+        self.rows += len(texts)

@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.embedding.options import PRECISIONS, RANGED
-from bertcli.errors import InputError, OutputError
+from bertcli.errors import InputError
 from bertcli.files.arrays import StoredArray, open_array, open_arrays
+from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.paths import manifest_beside
-from bertcli.files.streams import LARGEST_RECORD, unreadable
-from bertcli.files.typed_json import JsonObject, is_regular, kind_of, read_value
-from bertcli.files.writers import TENSORS
+from bertcli.files.streams import LARGEST_RECORD, suffix_of, unreadable
+from bertcli.files.typed_json import NOTHING, JsonObject, is_regular, read_object
+from bertcli.files.writers import SUFFIXES, TENSORS
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source
 from bertcli.vectors.formats import (
@@ -52,14 +53,14 @@ MAKE_AGAIN = "make the vectors again"
 SAME_MODEL = "both must come from one --model, with the same --dim, --layers and --pooling"
 
 
-def stored(path: str, most: int = ROWS) -> Iterator[Array]:
-    """Yield the vectors of a file in blocks [<= most, D...]; ``-`` is JSONL from stdin.
+def stored(path: str) -> Iterator[Array]:
+    """Yield the vectors of a file in blocks [<= ROWS, D...]; ``-`` is JSONL from stdin.
 
     Raises InputError for a file that cannot be read, or holds no vectors of one length.
     """
     seen, shape = 0, None
     try:
-        for block in READERS[form_of(path)](path, most):
+        for block in READERS[form_of(path)](path):
             shape = shape or block.shape[1:]
             if not shape or block.dtype.kind not in "fiu":
                 raise InputError(f"{path}: holds {block.dtype} of shape {block.shape}, not vectors")
@@ -118,10 +119,7 @@ class Aside:
             self.file.write(vectors.astype(self.dtype, copy=False).tobytes())
             self.file.flush()
         except OSError as failed:
-            raise OutputError(
-                f"{gettempdir()}: no room for vectors: {failed.strerror or failed}",
-                "free disk space there, or set TMPDIR to another folder",
-            ) from None
+            raise unwritable(gettempdir(), failed, OTHER_FOLDER) from None
 
     def vectors(self) -> Array:
         """Return all rows. Windows removes no file while something holds them."""
@@ -140,11 +138,7 @@ def manifest_of(path: str) -> JsonObject:
 
     Raises InputError for a broken one.
     """
-    place = manifest_beside(Path(path))
-    manifest = {} if path == "-" else read_value(place, InputError, MAKE_AGAIN, {})
-    if not isinstance(manifest, dict):
-        raise InputError(f"{place}: not a manifest, but {kind_of(manifest)}", MAKE_AGAIN)
-    return JsonObject(manifest, str(place), InputError, MAKE_AGAIN)
+    return NOTHING if path == "-" else read_object(manifest_beside(Path(path)), InputError)
 
 
 def precision_of(path: str) -> str | None:
@@ -159,38 +153,36 @@ def form_of(path: str) -> str:
     """Return the format that the suffix names. Raises InputError when it names none of vectors."""
     if path == "-":
         return "jsonl"
-    inner = path.removesuffix(".gz").removesuffix(".zst")
-    form = {**FORMATS, ".json": "jsonl"}.get(Path(inner).suffix.lower(), "")
+    form = (FORMATS | SUFFIXES).get(suffix_of(path), "")
     if form not in READERS:
         raise InputError(f"{path}: unknown format of vectors", f"known: {', '.join(READERS)}")
     return form
 
 
-def _array(path: str, rows: int) -> Iterator[Array]:
+def _array(path: str) -> Iterator[Array]:
     """Read the array of NPY, NPZ and safetensors files."""
     with open_array(path, path, form_of(path), ARRAY) as array:
-        if len(array.shape) < 2 or array.by_columns or getattr(array.dtype, "hasobject", True):
-            order = " in Fortran order" if array.by_columns else ""
+        if len(array.shape) < 2 or getattr(array.dtype, "hasobject", True):
             raise InputError(
-                f"{path}: holds {array.dtype} of shape {array.shape}{order}, not vectors",
+                f"{path}: holds {array.dtype} of shape {array.shape}, not vectors",
                 "vectors are numbers of shape [rows, dimensions], row by row",
             )
         if not array.shape[0]:
             yield np.zeros(array.shape, array.dtype)  # its width tells something
-        for block in array.blocks(rows):
+        for block in array.blocks(ROWS):
             yield block if block.size else block[:0]
 
 
-def _csv(path: str, rows: int) -> Iterator[Array]:
+def _csv(path: str) -> Iterator[Array]:
     for records in Reader(Source(paths=(path,), text_field=FIELD)).blocks():
         if records:
             lines = [(record.line, str(record.text)) for record in records]
             yield array_of(lines, FIELD, path)
 
 
-def _parquet(path: str, rows: int) -> Iterator[Array]:
+def _parquet(path: str) -> Iterator[Array]:
     with _table(path, FIELD) as table:
-        yield from table.arrays(FIELD, rows)
+        yield from table.arrays(FIELD, ROWS)
 
 
 @contextmanager
@@ -206,11 +198,11 @@ def _table(path: str, *names: str) -> Iterator[Table]:
         yield table
 
 
-READERS: Mapping[str, Callable[[str, int], Iterator[Array]]] = {
+READERS: Mapping[str, Callable[[str], Iterator[Array]]] = {
     "npy": _array,
     "npz": _array,
     "safetensors": _array,
-    "jsonl": lambda path, rows: read_arrays(path, FIELD, rows),
+    "jsonl": lambda path: read_arrays(path, FIELD, ROWS),
     "csv": _csv,
     "parquet": _parquet,
 }
@@ -221,47 +213,37 @@ Lists = list[np.ndarray]
 NUMBERS = 1 << 18  # of an array that are read at a time
 
 
-def stored_terms(path: str, names: TermNames) -> Iterator[Lists]:
-    """Yield the terms of texts, some at a time: [k, 2] each, as `bertcli embed --sparse` has them.
+def stored_lists(path: str, names: TermNames | None = None) -> Iterator[Lists]:
+    """Yield the rows of texts, some texts at a time: vectors of tokens, [L, D] each.
 
-    Raises InputError for a file that holds none.
+    With the ``names`` of terms, those of `bertcli embed --sparse`, [k, 2]. Raises InputError for a
+    file that holds none.
     """
     match form_of(path):
-        case "npz":
+        case "jsonl":
+            for objects in objects_of(path):
+                yield [
+                    _named(row, where, names) if names else _rows_of(row.get(VECTORS), where)
+                    for where, row in objects
+                ]
+        case "parquet":
+            for columns in _columns(path, (INDICES, VALUES) if names else (VECTORS,)):
+                texts = zip(*columns, strict=True)
+                yield [_rows_of(row, path).T if names else _rows_of(row[0], path) for row in texts]
+        case "npz" if names:
             yield from _of_matrix(path)
-        case "jsonl":
-            for rows in objects_of(path):
-                yield [_named(row, where, names) for where, row in rows]
-        case "parquet":
-            for ids, weights in _columns(path, (INDICES, VALUES)):
-                yield [_terms(*pair, path) for pair in zip(ids, weights, strict=True)]
-        case form:
-            raise InputError(f"{path}: {form} holds no weights of terms")
-
-
-def stored_tokens(path: str) -> Iterator[Lists]:
-    """Yield the vectors of the tokens of texts, some texts at a time: [L, D] each.
-
-    Raises InputError for a file that holds none.
-    """
-    match form_of(path):
-        case "jsonl":
-            for rows in objects_of(path):
-                yield [_vectors(row.get(VECTORS), where) for where, row in rows]
-        case "parquet":
-            for (texts,) in _columns(path, (VECTORS,)):
-                yield [_vectors(vectors, path) for vectors in texts]
-        case form if form in TENSORS:
+        case form if form in TENSORS and not names:
             with closing(Aside()) as aside:
                 for block in floats(path):
                     aside.add(block)
                 ends, vectors = _ends_in_index(path), aside.vectors()
                 if ends[-1] > len(vectors):
                     raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
-                for texts in _texts(vectors, ends):
-                    yield [*map(np.array, texts)]
+                for parts in _texts(vectors, ends):
+                    yield [*map(np.array, parts)]
         case form:
-            raise InputError(f"{path}: {form} holds no vectors of tokens")
+            what = "weights of terms" if names else "vectors of tokens"
+            raise InputError(f"{path}: {form} holds no {what}")
 
 
 def _ends_in_index(path: str) -> list[int]:
@@ -303,29 +285,18 @@ def _named(row: Mapping[str, Any], where: str, names: TermNames) -> np.ndarray:
     ids = [names.id_of(token) for token in terms]
     if None in ids:
         raise InputError(f"{where}: terms that are not in the vocabulary of this model")
-    return _terms(ids, list(terms.values()), where)
+    return _rows_of([ids, list(terms.values())], where).T
 
 
-def _terms(ids: Any, weights: Any, where: str) -> np.ndarray:
-    terms = _floats([ids, weights]).T
-    if terms.ndim != 2 or terms.shape[1] != 2 or not np.isfinite(terms).all():
-        raise InputError(f"{where}: not as many ids as weights, all of them numbers", MAKE_AGAIN)
-    return terms
-
-
-def _vectors(value: Any, where: str) -> np.ndarray:
-    vectors = _floats(value)
-    if vectors.ndim != 2 or not np.isfinite(vectors).all():
-        raise InputError(f"{where}: no vectors of tokens in the field {VECTORS!r}", MAKE_AGAIN)
-    return vectors
-
-
-def _floats(value: Any) -> np.ndarray:
-    """Return lists of numbers as an array, and what is none as a list of nothing."""
+def _rows_of(value: Any, where: str) -> np.ndarray:
+    """Return lists of numbers, all of one length, as an array."""
     try:
-        return np.array(value, np.float32)
+        rows = np.array(value, np.float32)
     except (TypeError, ValueError, OverflowError):
-        return np.zeros(0, np.float32)
+        rows = np.zeros(0, np.float32)
+    if rows.ndim != 2 or not np.isfinite(rows).all():
+        raise InputError(f"{where}: no lists of numbers, all of one length", MAKE_AGAIN)
+    return rows
 
 
 def _of_matrix(path: str) -> Iterator[Lists]:

@@ -7,19 +7,21 @@
     out.npy.run/            for its owner alone, as long as the run is not over:
         journal             how much of the others is committed, by what run, from which input
         vectors             the vectors so far, raw float32
-        fields              the other fields of these rows, for the formats that hold them
-        index               what becomes the index
-        whole               the output while it is made from these
-        manifest            what becomes the manifest, once the output is made
+        fields              the other fields of these records, lines of JSON
+        counts              how many rows each record has, where it may have several
+        digests             those of the texts of an update
+        index, whole        the index and the output while they are made from these
         making              a journal or manifest while it is written
 
-A kill leaves one of these:
+Rows go to a `Sink`, which appends them to these files, whatever the format; the output is made from
+them at the end. So its bytes depend on the rows alone, and int8, which needs the range of every
+dimension over all rows, is not special. Where a record has several rows, the index says which;
+where it has one, the index has its id.
 
-- neither journal nor manifest in the folder: nothing is committed;
-- a journal: rows are committed. It is replaced, as a whole, after the data is on the disk: it never
-  speaks of bytes that are not there, and what is there beyond it is removed;
-- a manifest: the output is made, and only has to be moved to its name, which `publish` does from
-  wherever a kill left it. The manifest is moved last.
+The journal is replaced, as a whole, after the data is on the disk: it never speaks of bytes that
+are not there, and what is there beyond it is removed. Without one nothing is committed. It goes
+last, so a run that is killed while the output gets its name makes it again when it is resumed; the
+manifest comes before the output.
 
 A run is resumed, and a corpus searched, only where all that vectors depend on is as it was: the
 records, the files of the model, its config, the options. Files are hashed whole before the first
@@ -33,6 +35,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,48 +44,60 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
 
+import numpy as np
+
 from bertcli.checkpoints.scan import bert_folder, find_weights, tokenizer_files
-from bertcli.errors import BertcliError, OutputError
+from bertcli.embedding.options import RANGED
+from bertcli.errors import BertcliError, OutputError, PrecisionError, UsageError
 from bertcli.families.structure import BERT
 from bertcli.files.atomic import explained, locked, move, replacing, whole_file
+from bertcli.files.jsonl import to_lines
 from bertcli.files.paths import beside, input_name, refuse_inputs, sha256
 from bertcli.files.streams import can_be_reread, unreadable
 from bertcli.files.system_calls import opener, sync, sync_folder, write_all
 from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes, shown
+from bertcli.files.versions import __version__
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record, TextBlock
-from bertcli.vectors.formats import FIELDS, INDEX, RAW
+from bertcli.tokenizing.columns import PLACE
+from bertcli.vectors.formats import (
+    COUNTS,
+    DIGESTS,
+    FIELDS,
+    RAW,
+    WITH_FIELDS,
+    WRITERS,
+    Row,
+    Rows,
+    at_precision,
+    check_values,
+    make,
+    write_index,
+)
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
+    from bertcli.embedding.sparse import TermNames
 
-VERSION = 5  # of the journal and the files beside it
+VERSION = 6  # of the journal and the files beside it
 CHUNK = 8 << 20  # bytes that are checked at a time
 
 ANOTHER = "give --overwrite, or another name"
 BEGIN_AGAIN = "--overwrite starts over"
 ENDS = (".manifest.json", ".index.jsonl", ".lock", ".run")
-JOURNAL, WHOLE, MADE, MAKING = "journal", "whole", "manifest", "making"
-PARTS = (JOURNAL, RAW, FIELDS, INDEX, WHOLE, MADE, MAKING)
+JOURNAL, WHOLE, INDEX, MAKING = "journal", "whole", "index", "making"
+PARTS = (JOURNAL, RAW, FIELDS, COUNTS, DIGESTS, WHOLE, INDEX, MAKING)
 
 
 class RunFiles:
-    """An output, the files next to it, and the folder of its run.
+    """An output, the files next to it, and the folder of its run."""
 
-    ``state`` is what the last commit was given, None on a fresh run; ``complete`` is the manifest
-    of an output that is there.
-    """
-
-    def __init__(self, path: Path, *, keeps_manifest: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         """Name the files of an output; for a link, those beside what it points to."""
-        self.path, self.output = path, Path(os.path.realpath(path))
-        self.keeps_manifest = keeps_manifest
+        self.output = Path(os.path.realpath(path))
         self.manifest, self.index, self.lock, self.folder = (
             beside(self.output, end) for end in ENDS
         )
-        self.journal: dict[str, Any] = {}
-        self.complete: dict[str, Any] | None = None
-        self.files: dict[str, IO[bytes]] = {}
 
     @property
     def own(self) -> list[Path]:
@@ -91,95 +106,171 @@ class RunFiles:
         return [self.output, self.manifest, self.index, self.lock, *parts]
 
     @property
-    def state(self) -> Any:
-        """What the last commit was given."""
-        return self.journal.get("state")
-
-    @property
-    def is_made(self) -> bool:
-        """Whether the output only has to be moved to its name."""
-        return (self.folder / MADE).exists()
-
-    @property
     def is_begun(self) -> bool:
         """Whether a run has left something that is committed."""
-        return self.is_made or (self.folder / JOURNAL).exists()
+        return (self.folder / JOURNAL).exists()
+
+
+@dataclass(frozen=True)
+class Target:
+    """An output file and how it is to be made."""
+
+    path: Path
+    form: str
+    precision: str = "float32"
+    resume: bool = False
+    update: bool = False  # what is there is replaced, and an index has the digests of texts
+    overwrite: bool = False
+    manifest: bool = True
+    many: bool = False  # whether a record may have several rows
+    places: tuple[str, ...] = ()  # carried fields that the index has beside the ids
+    terms: TermNames | None = None  # whether the rows of a record are weights of these
+
+    @property
+    def with_fields(self) -> bool:
+        """Whether the format holds more than vectors."""
+        return self.form in WITH_FIELDS
+
+    @property
+    def only_ids(self) -> bool:
+        """Whether of all fields of a record its id alone is written, where it has one."""
+        return not self.with_fields and (self.terms is not None or not self.many)
+
+    @property
+    def parts(self) -> list[str]:
+        """The files that rows are appended to."""
+        return [RAW, FIELDS, *[COUNTS] * self.many, *[DIGESTS] * self.update]
+
+    def indexed(self, *, named: bool) -> bool:
+        """Tell whether there is an index beside the output: of rows and whose they are."""
+        if self.update or self.terms or self.with_fields:
+            return self.update
+        in_archive = self.form == "npz" and not self.places
+        return self.many or (named and not in_archive)
 
     @contextmanager
-    def opened(
-        self,
-        fingerprint: Mapping[str, Any],
-        inputs: Inputs,
-        parts: Sequence[str],
-        *,
-        resume: bool = False,
-        update: bool = False,
-        overwrite: bool = False,
-    ) -> Iterator[None]:
-        """Hold the output against other processes, where the run that is resumed had committed.
+    def opened(self, fingerprint: Mapping[str, Any], inputs: Inputs) -> Iterator[Sink]:
+        """Hold the output, and yield the sink for its rows, where the run it resumes had committed.
 
         ``fingerprint`` is what the bytes depend on (model, options) beside the ``inputs``, which
         are hashed: a run with another one, or other inputs, is not resumed; an update starts over.
-        ``parts`` are the files that rows are appended to. Where nothing was committed at the end,
-        nothing stays.
+        Where nothing was committed at the end, nothing stays.
 
         Raises OutputError when another process writes the output, when an input is one of the files
         that are written or removed, when the output, or the rest of a killed run, is there and
         nothing says what to do with it, and for one to go on with that this program has not made,
         or not as it is.
         """
-        refuse_inputs((*inputs.paths, *inputs.needed), [self.path, *self.own])
-        with locked(self.lock, self.path), ExitStack() as stack:
+        with explained(self.path):
+            self.check()
+        sink = Sink(self)
+        how: dict[str, Any] = {"format": self.form, "precision": self.precision}
+        how |= {"update": True} if self.update else {}
+        refuse_inputs((*inputs.paths, *inputs.needed), [self.path, *sink.own])
+        with locked(sink.lock, self.path), ExitStack() as stack:
             with explained(self.path):
-                self._begin(as_json(fingerprint), inputs, resume or update, update, overwrite)
-                if not self.complete:
-                    stack.callback(self._end)
-                    self.folder.mkdir(0o700, exist_ok=True)
-                    for name in parts:
-                        self.files[name] = stack.enter_context(self._appended(name))
-            yield
+                sink.begin(as_json({**fingerprint, **how}), inputs)
+                if not sink.complete:
+                    stack.callback(sink.end)
+                    sink.folder.mkdir(0o700, exist_ok=True)
+                    for name in self.parts:
+                        sink.files[name] = stack.enter_context(sink.appended(name))
+            try:
+                yield sink
+            except PrecisionError:  # these rows can never be written so: nothing is resumed
+                (sink.folder / JOURNAL).unlink(missing_ok=True)
+                raise
 
-    def _begin(
-        self, now: dict[str, Any], inputs: Inputs, goes_on: bool, update: bool, overwrite: bool
-    ) -> None:
-        if goes_on and self.is_made:
-            self.end()
+    def check(self) -> None:
+        """Raise OutputError or UsageError for what can never be written."""
+        if self.resume and self.overwrite:
+            raise UsageError("--resume cannot be combined with --overwrite")
+        if self.update and (self.overwrite or not self.manifest):
+            other = "--overwrite" if self.overwrite else "--no-manifest"
+            raise UsageError(f"--update cannot be combined with {other}")
+        if self.update and (self.many or PLACE[0] in self.places):
+            raise UsageError("--update needs one vector per text")
+        if self.update and self.precision in RANGED:
+            raise UsageError(
+                f"--update cannot be combined with --precision {self.precision}",
+                "its ranges are those of all texts together; use float32, float16 or binary",
+            )
+        if self.form not in WRITERS:
+            raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
+        if self.path.exists() and not self.path.is_file():
+            raise OutputError(f"{self.path}: is a folder, device or pipe", "name a file")
+        if not self.path.parent.is_dir():
+            raise OutputError(
+                f"{self.path}: folder {self.path.parent} not found", "create the folder first"
+            )
+        if self.form == "parquet":
+            from bertcli.files import parquet  # noqa: F401 - is pyarrow installed?
+
+
+class Sink(RunFiles):
+    """Where the rows of one output go, and how much of them is committed.
+
+    ``complete`` tells that the output is there already.
+    """
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target.path)
+        self.target, self.complete = target, False
+        self.files: dict[str, IO[bytes]] = {}
+        self.journal: dict[str, Any] = {
+            "overwrite": target.overwrite or target.update,  # an output that is there is replaced
+            "parts": {},  # name -> bytes, crc32
+            "rows": 0,
+            "records": 0,
+            "shape": [0],  # of a row; known from the first one on
+            "named": False,  # whether a record has an id, or a place
+            "state": None,
+        }
+
+    @property
+    def state(self) -> Any:
+        """What the last commit was given, None on a fresh run."""
+        return self.journal["state"]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows so far."""
+        return int(self.journal["rows"])
+
+    # --- where a run begins ---
+
+    def begin(self, now: Mapping[str, Any], inputs: Inputs) -> None:
+        """Find out what is there, and where the run begins: see `Target.opened`."""
+        target, path = self.target, self.target.path
+        update, overwrite, goes_on = target.update, target.overwrite, target.resume or target.update
         journal = {} if overwrite else self._read()
-        left = self.folder.name if self.is_begun and not goes_on else None
-        if journal and update and not journal["fingerprint"].get("update"):
-            left = self.folder.name
-        if left and not overwrite:
+        if journal and not (target.resume or (update and journal["fingerprint"].get("update"))):
             hint = f"--resume continues it, {BEGIN_AGAIN}"
-            raise OutputError(f"{self.path}: an interrupted run left {left}", hint)
+            raise OutputError(f"{path}: an interrupted run left {self.folder.name}", hint)
         exists = self.output.exists()
         earlier = self._unchanged() if exists and goes_on and not journal else journal
-        for path in () if earlier or overwrite else (self.output, self.index):
-            if path.exists():
-                shown = self.path if path == self.output else path
-                raise OutputError(f"{shown}: already exists", ANOTHER)
+        for place in () if earlier or overwrite else (self.output, self.index):
+            if place.exists():
+                named = path if place == self.output else place
+                raise OutputError(f"{named}: already exists", ANOTHER)
         if journal and exists and not journal["overwrite"]:
             raise OutputError(
-                f"{self.path}: was created after the run was interrupted",
+                f"{path}: was created after the run was interrupted",
                 "move it away, or start over with --overwrite",
             )
         described = inputs.described()  # fails before anything is removed
         if earlier:
             before, after = _depends_on(earlier), {**now, "inputs": _digests(described)}
             if not update:
-                refuse_changes(str(self.path), before, after)
+                refuse_changes(str(path), before, after)
             elif before != after or None in after["inputs"].values():  # stdin and pipes have none
                 earlier = {}
         if earlier and earlier is journal:
             self.journal = journal
             return
         self.clear()  # of a run that was killed before its first journal
-        self.complete = earlier or None
-        self.journal = {
-            "fingerprint": now,
-            "inputs": described,
-            "overwrite": overwrite or update,  # an output that is there already may be replaced
-            "parts": {},  # name -> bytes, crc32
-        }
+        self.complete = bool(earlier)
+        self.journal |= {"fingerprint": now, "inputs": described}
 
     def _read(self) -> dict[str, Any]:
         """Return the journal, empty where there is none. Raises OutputError for a broken one."""
@@ -188,7 +279,7 @@ class RunFiles:
         if raw is None:
             return {}
         journal = object_in(raw)
-        if journal.pop("version", None) != VERSION:
+        if journal.get("version") != VERSION:
             raise OutputError(f"{path}: not a journal of this version of bertcli", BEGIN_AGAIN)
         return journal
 
@@ -196,19 +287,19 @@ class RunFiles:
         """Return the manifest of an output that is as it was made. Raises OutputError else."""
         manifest = object_in(read_bytes(self.manifest, OutputError))
         if not manifest.keys() >= {"fingerprint", "inputs", "sha256"}:
-            raise not_resumable(str(self.path))
+            raise not_resumable(str(self.target.path))
         refuse_changed_file(self.output, manifest["sha256"])
         if "index" in manifest:
             refuse_changed_file(self.index, manifest.get("index_sha256"))
         return manifest
 
-    def _appended(self, name: str) -> IO[bytes]:
+    def appended(self, name: str) -> IO[bytes]:
         """Open a file behind what is committed of it: what is beyond is removed.
 
         Raises OutputError when that is not what was written.
         """
         path, (size, expected), crc = self.folder / name, self.journal["parts"].get(name, (0, 0)), 0
-        file = open(path, "ab", 0, opener=opener(None))  # noqa: SIM115 - `opened` closes it
+        file = open(path, "ab", 0, opener=opener(None))  # noqa: SIM115 - `Target.opened` closes it
         with open(path, "rb") as written:
             for at in range(0, size, CHUNK):
                 crc = crc32(written.read(min(CHUNK, size - at)), crc)
@@ -222,88 +313,119 @@ class RunFiles:
         file.truncate(size)
         return file
 
-    def append(self, name: str, data: bytes) -> None:
-        """Write to the end of a file."""
-        size, crc = self.journal["parts"].get(name, (0, 0))
-        write_all(self.files[name], data)
-        self.journal["parts"][name] = size + len(data), crc32(data, crc)
+    # --- rows ---
+
+    def write(
+        self,
+        metas: Sequence[Row],
+        vectors: np.ndarray,
+        counts: Sequence[int] = (),
+        digests: Sequence[bytes] = (),
+    ) -> None:
+        """Add rows: vectors float32 [n, D...], and as many records (id, n_tokens, ...).
+
+        Where a record may have several rows, ``counts`` says how many each has. ``digests`` are
+        those of the texts of an update.
+        """
+        journal = self.journal
+        with explained(self.target.path):
+            check_values(vectors, self.target.precision)
+            if not self.rows:
+                journal["shape"] = vectors.shape[1:]
+            journal["rows"] += len(vectors)
+            journal["records"] += len(metas)
+            journal["named"] = journal["named"] or any(metas)
+            parts = {
+                RAW: vectors.astype("<f4", copy=False).tobytes(),
+                FIELDS: to_lines(metas).encode(),
+                COUNTS: np.array(counts, "<i8").tobytes(),
+                DIGESTS: b"".join(digests),
+            }
+            for name, file in self.files.items():
+                size, crc = journal["parts"].get(name, (0, 0))
+                write_all(file, parts[name])
+                journal["parts"][name] = size + len(parts[name]), crc32(parts[name], crc)
 
     def commit(self, state: Any) -> None:
-        """Make all that was appended durable, with a JSON value for whoever resumes after it."""
-        for file in self.files.values():
-            sync(file)
-        journal = self.journal | {"state": state, "version": VERSION}
-        put_json(self.folder / JOURNAL, journal, self.folder / MAKING)
-        self.journal["state"] = state
+        """Make all rows durable, with a JSON value for whoever resumes after them."""
+        with explained(self.target.path):
+            for file in self.files.values():
+                sync(file)
+            self.journal |= {"state": state, "version": VERSION}
+            put_json(self.folder / JOURNAL, self.journal, self.folder / MAKING)
 
-    def finish(self, manifest: Mapping[str, Any]) -> None:
-        """Give the whole output its name, and its manifest."""
-        for file in self.files.values():
-            sync(file)
-            file.close()  # Windows moves no open file
-        if self.output.exists():
-            shutil.copymode(self.output, self.folder / WHOLE)  # what was private stays it
-        put_json(self.folder / MADE, manifest, self.folder / MAKING)
-        self.complete = as_json(manifest)
-        self.publish()
+    def finish(self, about: Mapping[str, Any]) -> None:
+        """Make the output and its manifest, which holds ``about``, and remove the folder.
 
-    def publish(self) -> None:
-        """Give what is made its name. Done again after a kill, it ends in the same."""
-        whole, index, manifest = (self.folder / name for name in (WHOLE, INDEX, MADE))
-        self.manifest.unlink(missing_ok=True)  # that of an output which is replaced
-        if "index" not in object_in(read_bytes(manifest, OutputError)):
-            self.index.unlink(missing_ok=True)  # likewise
-        elif index.exists():  # before the output has its name: both there are of one run
-            self.output.unlink(missing_ok=True)
-            shutil.copymode(whole, index)
-            move(index, self.index)
-        if whole.exists():
+        After a kill on the way the run is resumed from its last commit: commit before.
+        """
+        target, journal = self.target, self.journal
+        whole, index = self.folder / WHOLE, self.folder / INDEX
+        with explained(target.path):
+            rows = Rows(
+                self.folder,
+                self.rows,
+                journal["records"],
+                tuple(journal["shape"]),
+                target.many,
+                journal["named"] and bool(target.terms or not target.many),
+                terms=target.terms,
+            )
+            rows, ranges = at_precision(rows, target.precision)
+            make(rows, target.form, whole, self.output)
+            shape, dtype = rows.kind()
+            manifest = {
+                **about,
+                "bertcli": __version__,
+                "fingerprint": journal["fingerprint"],
+                "inputs": journal["inputs"],
+                "output": self.output.name,
+                "format": target.form,
+                "precision": target.precision,
+                "rows": shape[0],
+                **({"terms": rows.count} if rows.terms else {}),
+                "shape": shape,
+                "dtype": dtype.name,
+                "sha256": sha256(whole),
+                **({"ranges": ranges} if ranges else {}),
+            }
+            indexed = target.indexed(named=journal["named"])
+            if indexed:
+                write_index(rows, index, with_fields=target.with_fields)
+                manifest |= {"index": self.index.name, "index_sha256": sha256(index)}
+            journal["overwrite"] = True  # from here on, what has the name is ours
+            self.commit(self.state)
+            for file in self.files.values():
+                file.close()  # Windows moves no open file
+            if self.output.exists():
+                shutil.copymode(self.output, whole)  # what was private stays it
+            for path in (self.output, self.index, self.manifest):
+                path.unlink(missing_ok=True)
+            mode = stat.S_IMODE(whole.stat().st_mode)
+            if indexed:
+                move(index, self.index, mode)
+            if target.manifest:
+                put_json(self.manifest, manifest, self.folder / MAKING, mode)
             move(whole, self.output)
             sync_folder(self.output.parent)
-        elif not self.output.exists():
-            raise OutputError(f"{self.output}: was removed", "start over with --overwrite")
-        self.clear(but=MADE)
-        if self.keeps_manifest:
-            shutil.copymode(self.output, manifest)
-            move(manifest, self.manifest)
-        self.clear()
+            self.clear()
 
     def end(self) -> None:
-        """Publish what a killed run had made. Raises OutputError where it was changed since."""
-        manifest = object_in(read_bytes(self.folder / MADE, OutputError))
-        for part, key in ((WHOLE, "sha256"), (INDEX, "index_sha256")):
-            if key in manifest and (self.folder / part).exists():
-                refuse_changed_file(self.folder / part, manifest[key])
-        self.publish()
-
-    def _end(self) -> None:
         """Remove the partial files of a run that has committed nothing."""
         if not self.is_begun:
             self.clear()
 
-    def clear(self, but: str = "") -> None:
+    def clear(self) -> None:
         """Remove the folder of the run: first the journal, without which the others say nothing."""
         for name in PARTS:
-            if name != but:
-                (self.folder / name).unlink(missing_ok=True)
+            (self.folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # there is none, or it holds what is not ours
             self.folder.rmdir()
 
 
-def end_killed(path: Path) -> None:
-    """Give an output its name and its manifest whose run had made it when it was killed.
-
-    What cannot be ended stays as it is, and so does what is not made.
-    """
-    run = RunFiles(path)
-    if run.is_made:
-        with suppress(OutputError), explained(path), locked(run.lock, path):
-            run.end()
-
-
-def put_json(path: Path, value: Any, making: Path | None = None) -> None:
+def put_json(path: Path, value: Any, making: Path | None = None, mode: int | None = None) -> None:
     """Write a JSON file that is whole, on the disk, or as it was; until then it is ``making``."""
-    with replacing(path, making) if making else whole_file(path) as file:
+    with replacing(path, making, mode) if making else whole_file(path) as file:
         file.write(json_text(value))
 
 
@@ -379,8 +501,6 @@ def _digests(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 # --- what vectors depend on ---
 
-DIGEST_BYTES = 16  # of a text
-
 # Keys of config.json that change the numbers of the same weights; what else does is an option.
 NUMBERS = (
     "hidden_act",
@@ -390,28 +510,6 @@ NUMBERS = (
     "num_hidden_layers",
     "position_embedding_type",
 )
-
-
-class TextDigests:
-    """Digests of texts for one way to make vectors of them, which ``made_by`` describes."""
-
-    def __init__(self, made_by: Mapping[str, Any], extra: Sequence[str] = ()) -> None:
-        """Take what the vectors are made by, and the ``extra`` fields that they depend on."""
-        text = json.dumps(made_by, sort_keys=True)
-        self.key, self.extra = hashlib.sha256(text.encode(errors="surrogatepass")), extra
-
-    def of(self, records: Sequence[Record]) -> list[bytes]:
-        """Return the digest of each record's text, pair, and extra fields."""
-        block = TextBlock.of(records)
-        digests = []
-        extras = ({} if extra is None else extra for extra in block.extras or repeat(None))
-        rows = zip(block.texts, block.pairs or repeat(None), extras, strict=False)
-        for text, pair, extra in rows:
-            digest = self.key.copy()
-            also = (extra.get(name) for name in self.extra)
-            digest.update(repr((text, pair, *also)).encode(errors="surrogatepass"))
-            digests.append(digest.digest()[:DIGEST_BYTES])
-        return digests
 
 
 @dataclass

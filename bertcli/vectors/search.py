@@ -31,7 +31,7 @@ from bertcli.embedding.sparse import has_routes
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.arrays import open_arrays
 from bertcli.files.jsonl import lines_of, object_in, value_of
-from bertcli.files.streams import LARGEST_RECORD, open_bytes, size_on_disk
+from bertcli.files.streams import LARGEST_RECORD, open_bytes
 from bertcli.files.typed_json import is_regular
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
@@ -42,7 +42,7 @@ from bertcli.records.source import Source
 from bertcli.records.windows import windows
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.embed_run import EmbedRun, RecordVectors
-from bertcli.vectors.file_run import FileRun, Target
+from bertcli.vectors.file_run import FileRun
 from bertcli.vectors.formats import (
     DIGEST,
     IDS,
@@ -66,13 +66,12 @@ from bertcli.vectors.reading import (
     floats,
     form_of,
     manifest_of,
-    stored_terms,
-    stored_tokens,
+    stored_lists,
 )
 from bertcli.vectors.run_folder import (
     InputDigest,
     RunFiles,
-    end_killed,
+    Target,
     numbers_of,
     refuse_changed_file,
     tokenizer_of,
@@ -85,10 +84,9 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=Embedder)
 Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
 QUERY = ("query",)
-SIGNED = ("weights", "tokenizer")  # files of a model of which a manifest has the sha256
 SAME = (  # options of which a manifest has the values
     "pooling", "layers", "layer_combine", "dim", "max_length", "special_tokens", "parse_special",
-    "on_truncate", "stride", "overlap", "at",
+    "on_truncate", "stride", "overlap", "at", "word_vectors",
 )  # fmt: skip
 DOCUMENT = ("document", "passage", "corpus")  # names of prompts, as in sentence-transformers
 AT_ONCE = 1024  # queries that are answered together
@@ -122,43 +120,36 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     """
     fingerprint = manifest_of(path).object("fingerprint")
     inner, recorded = bert_folder(folder.path), fingerprint.object("options")
-    ours = {} if is_static(folder.path) else numbers_of(read_config(inner))
-    theirs = {name: value for name, value in fingerprint.object("config").items() if name in ours}
-    for name, digests in zip(SIGNED, (weights_of(inner), tokenizer_of(inner)), strict=True):
-        ours[name] = " ".join(sorted({*digests.values()}))
-        theirs[name] = " ".join(sorted({*map(str, fingerprint.object(name).values())}))
-    for name, value in theirs.items():
-        if value != ours[name]:
-            maker, places = fingerprint.get("model", "unknown"), f"there, here {ours[name]!s:.12}"
+    ours: dict[str, Any] = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
+    if not is_static(folder.path):
+        ours["config"] = numbers_of(read_config(inner))
+    for name, value in ours.items():
+        if fingerprint.get(name) != value:
+            maker = fingerprint.get("model", "unknown")
             raise InputError(
-                f"{path}: was made by another model, {maker}: {name} {value!s:.12} {places}",
+                f"{path}: was made by another model, {maker}: its {name} is not the same",
                 f"give --model {maker}, or leave out --vectors",
             )
-    kind = "texts"
-    if recorded.get("sparse"):
-        kind = "terms"
-    elif recorded.get("pooling") == "none":
-        kind = "words" if recorded.get("word_vectors") else "tokens"
-    if kind != options.kind:
+    chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
+    chosen["layers"] = tuple(chosen.get("layers", options.layers))
+    stored_as = replace(options, **chosen, sparse="sparse" in recorded)
+    if stored_as.kind != options.kind:
         needed = {"terms": "--sparse", "tokens": "--token-vectors"}
         raise InputError(
-            f"{path}: holds vectors of {kind}, not of {options.kind}",
-            f"search with {needed[kind]}" if kind in needed else "leave out --vectors",
+            f"{path}: holds vectors of {stored_as.kind}, not of {options.kind}",
+            f"search with {needed[stored_as.kind]}"
+            if stored_as.kind in needed
+            else "leave out --vectors",
         )
-    chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
-    chosen["combine"] = chosen.pop("layer_combine", options.combine)
-    chosen["layers"] = tuple(chosen.get("layers", options.layers))
-    modules = [dict(module) for module in recorded.entries("modules").objects().values()]
-    if modules and not options.several:
-        sentence = read_sentence(folder.path)
-        mine = described(read_chain(folder.path, sentence.of_texts))
-        if mine != modules:
-            raise InputError(
-                f"{path}: was made by a model with other sentence modules",
-                "give --model the one that made it, or leave out --vectors",
-            )
-        chosen["pooling"] = "auto"
-    return replace(options, **chosen)
+    modules = recorded.get("modules")
+    if not modules or options.several:
+        return stored_as
+    if modules != described(read_chain(folder.path, read_sentence(folder.path).of_texts)):
+        raise InputError(
+            f"{path}: was made by a model with other sentence modules",
+            "give --model the one that made it, or leave out --vectors",
+        )
+    return replace(stored_as, pooling="auto")
 
 
 @dataclass(frozen=True)
@@ -253,8 +244,6 @@ class Search:
     ) -> Search:
         """Load the model. Raises InputError when another one made the vectors that are there."""
         path, maker_known = str(options.vectors), True
-        if options.vectors is not None:
-            end_killed(options.vectors)
         if options.vectors is not None and options.vectors.exists():
             maker_known = isinstance(manifest_of(path).get("fingerprint"), dict)
             compute = options_of(path, folder, compute) if maker_known else compute
@@ -285,8 +274,10 @@ class Search:
 
     @property
     def stored(self) -> bool:
-        """Whether the vectors of the corpus are there."""
-        return self.options.vectors is not None and self.options.vectors.exists()
+        """Whether the vectors of the corpus are there, and no killed run that can be resumed."""
+        path = self.options.vectors
+        is_begun = self.reader and path and RunFiles(path).is_begun
+        return path is not None and path.exists() and not is_begun
 
     @property
     def path(self) -> str:
@@ -344,7 +335,7 @@ class Search:
 def add_stored(nearest: Collector, path: str, names: TermNames | None = None) -> None:
     """Take in all rows of a file of vectors; ``names`` are those of terms."""
     if not isinstance(nearest, Nearest):
-        for texts in stored_terms(path, names) if names else stored_tokens(path):
+        for texts in stored_lists(path, names):
             nearest.add(texts)
         return
     width = nearest.queries.shape[1]
@@ -400,27 +391,21 @@ Texts = dict[int, Record]  # by the number of their row
 OF_HITS = frozenset({"query", "rank", "score", "row", "id", "text"})
 OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
 OWN = ("id", "text")  # of what is written beside vectors
-KEPT = 32 << 20  # bytes of files whose texts are kept between queries
 
 
 class CorpusTexts:
-    """The texts beside the vectors of a file: read at once, and kept where they are few.
+    """The texts beside the vectors of a file, which are read again where they are asked for.
 
     ``empty`` are the rows of texts without a character.
     """
 
     def __init__(self, path: str, reader: Reader) -> None:
         self.path, self.reader = path, reader
-        size = size_on_disk(reader.source.paths)
-        self.keeps = size is None or size <= KEPT  # what is no file cannot be read again
-        self.kept: list[Sequence[Record]] = []
         self.digest = InputDigest()
         self.empty: list[int] = []
         for block in reader.blocks():
             self.empty += empty_rows(block, self.digest.records)
             self.digest.add(block)
-            if self.keeps:
-                self.kept.append(block)
 
     def at(self, rows: Container[int], count: int) -> Texts:
         """Return the texts of some of ``count`` rows."""
@@ -432,21 +417,15 @@ class CorpusTexts:
 
         Raises InputError when they are other texts than those that the vectors were made of.
         """
-        if count != self.digest.records:
-            texts = counted(self.digest.records, "text")
+        texts, own = self.digest.records, self.digest.texts.hexdigest()
+        theirs = manifest_of(self.path).get("texts_sha256", own)  # other programs write none
+        if count != texts or theirs != own:
             raise InputError(
-                f"{self.path}: has {counted(count, 'row')}, and the corpus has {texts}",
-                "it was made from other texts; leave out --vectors, or make it again",
-            )
-        theirs = manifest_of(self.path).get("texts_sha256")  # which older manifests do not name
-        own = self.digest.texts.hexdigest()
-        if theirs not in (None, own):
-            raise InputError(
-                f"{self.path}: was made from other texts: their sha256 is {str(theirs)[:12]}, and "
-                f"that of the corpus is {own[:12]}",
+                f"{self.path}: has {counted(count, 'row')}, and the corpus has "
+                f"{counted(texts, 'text')}: it was made from other texts",
                 "leave out --vectors, or make it again",
             )
-        return self.kept if self.keeps else self.reader.again().blocks()
+        return self.reader.again().blocks()
 
 
 def empty_rows(records: Iterable[Record], first: int) -> list[int]:

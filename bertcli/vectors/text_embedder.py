@@ -47,9 +47,7 @@ LOG = logging.getLogger("bertcli")
 AT_ANY_TIME = {"prompt", "prompt_name", "normalize", "dim", "special_tokens", "window"}
 AT_ANY_TIME |= {"max_length", "on_truncate", "stride", "overlap", "at"}
 OURS = ("precision", "pre_split")  # options that are not of how a vector is made
-NAMES = {  # of options, and of arguments of sentence-transformers -> in EmbedOptions
-    "word_vectors": "words",
-    "layer_combine": "combine",
+NAMES = {  # of arguments of sentence-transformers -> in EmbedOptions
     "truncate_dim": "dim",
     "normalize_embeddings": "normalize",
 }
@@ -203,7 +201,7 @@ def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
     if "layers" in named:
         named["layers"] = layers_in(named["layers"])
     if named.pop("token_vectors", False):
-        if named.get("words") or named.get("pooling", "auto") not in ("auto", "none"):
+        if named.get("word_vectors") or named.get("pooling", "auto") not in ("auto", "none"):
             raise UsageError("--token-vectors cannot be combined with --word-vectors or --pooling")
         named["pooling"] = "none"
     options = options_from(EmbedOptions, named)

@@ -129,53 +129,47 @@ def one(dtype, shape, start, end):
     return {"a": {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}}
 
 
-LIES = {
-    b"1234567": "the header has 15,540,725,856,023,089 bytes",
-    struct.pack("<Q", 5000) + b"{}": "the header has 5,000 bytes, and the file 10",
-    struct.pack("<Q", 2**40) + b"{}": "the header has 1,099,511,627,776 bytes",
-    b"<!DOCTYPE html><html></html>": "the header has 5,789,751,444,030,890,300 bytes",
-    crafted(b"hello, world"): "the header is not valid JSON: Expecting value, column 1",
-    crafted(b'{"\xff": 1}'): "the header is not valid JSON: byte 2 is not valid UTF-8",
-    crafted([1, 2]): "the header: expected a JSON object, found a list",
-    crafted(one("F32", [4], 0, 4000)): "a: F32 [4] needs 16 bytes, not 4,000",
-    crafted(one("F32", [4], 16, 0)): "a: F32 [4] needs 16 bytes, not -16",
-    crafted(one("F32", [5], 0, 16)): "a: F32 [5] needs 20 bytes, not 16",
-    crafted(one("F32", [2**62, 2**62], 0, 16)): f"a: F32 [{2**62}, {2**62}] needs {2**126:,} bytes",
-    crafted(one("F32", [2], 8, 16)): "a does not begin where the one before it ends",
-    crafted(one("F32", [-4], 0, 16)): "a: dtype, shape and two data_offsets",
-    crafted(one("X9", [4], 0, 16)): "a: unknown dtype 'X9'; known: BOOL, ",
-    crafted(one("F32", [4], 0, 16), b"\0" * 20): "the header describes 86 bytes, and the file has",
-    crafted(b"[" * 100_000): "the header is not valid JSON",
-    crafted(b'{"a": 1, "a": 2}'): "a: dtype, shape and two data_offsets are expected",
-    crafted({"a": {"dtype": "F32"}}): "a: dtype, shape",
-    crafted({"a": 3}): "a: dtype, shape",
-    crafted(one("F32", [2.0], 0, 8)): "a: dtype, shape and two data_offsets",
-    crafted(one([], [4], 0, 16)): "a: unknown dtype []",
-    crafted(one("F32", [4], 0, 16), b"\0" * 15): "the header describes 86 bytes, and the file has",
-}
+LIES = [
+    b"1234567",
+    struct.pack("<Q", 5000) + b"{}",
+    struct.pack("<Q", 2**40) + b"{}",
+    b"<!DOCTYPE html><html></html>",
+    crafted(b"hello, world"),
+    crafted(b'{"\xff": 1}'),
+    crafted([1, 2]),
+    crafted(one("F32", [4], 0, 4000)),
+    crafted(one("F32", [4], 16, 0)),
+    crafted(one("F32", [5], 0, 16)),
+    crafted(one("F32", [2**62, 2**62], 0, 16)),
+    crafted(one("F32", [2], 8, 16)),
+    crafted(one("F32", [-4], 0, 16)),
+    crafted(one("X9", [4], 0, 16)),
+    crafted(one("F32", [4], 0, 16), b"\0" * 20),
+    crafted(b"[" * 100_000),
+    crafted(b'{"a": 1, "a": 2}'),
+    crafted({"a": {"dtype": "F32"}}),
+    crafted({"a": 3}),
+    crafted(one("F32", [2.0], 0, 8)),
+    crafted(one([], [4], 0, 16)),
+    crafted(one("F32", [4], 0, 16), b"\0" * 15),
+]
 
 
-@pytest.mark.parametrize(("content", "words"), LIES.items(), ids=LIES.values())
-def test_safetensors_headers_that_lie(folder, content, words):
+@pytest.mark.parametrize("content", LIES, ids=range(len(LIES)))
+def test_safetensors_headers_that_lie(folder, content):
     (folder / "model.safetensors").write_bytes(content)
-    again = "^download or write the file again$"
-    refused(folder, rf"model\.safetensors: {re.escape(words)}", again)
+    words = "model.safetensors: Error while deserializing header: "
+    refused(folder, re.escape(words), "^download or write the file again$")
     assert words in bad("inspect", folder).error
 
 
-@pytest.mark.parametrize(
-    ("share", "words"),
-    [
-        (0.001, "the header has [0-9,]+ bytes, and the file [0-9,]+$"),
-        (0.3, "the header describes [0-9,]+ bytes, and the file has [0-9,]+"),
-        (0.9999, "the header describes [0-9,]+ bytes, and the file has [0-9,]+"),
-    ],
-)
-def test_truncated_safetensors(folder, share, words):
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.9999])
+def test_truncated_safetensors(folder, share):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    refused(folder, rf"model\.safetensors: {words}", "^download or write the file again$")
-    assert "model.safetensors: the header " in bad("inspect", folder).error
+    words = "model.safetensors: Error while deserializing header: "
+    refused(folder, re.escape(words), "^download or write the file again$")
+    assert words in bad("inspect", folder).error
 
 
 def test_integers_are_not_weights(folder):

@@ -91,7 +91,7 @@ def test_an_interrupted_save_leaves_nothing_that_loads(folder, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("bertcli.files.atomic.os.replace", full)
-    with pytest.raises(OutputError, match=r"model: the model cannot be written: No space left"):
+    with pytest.raises(OutputError, match=r"model: cannot be written: No space left"):
         save(model, model.config, folder)
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
     with pytest.raises(ModelError, match=r"no config\.json"):

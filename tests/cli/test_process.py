@@ -56,7 +56,7 @@ def unknown_column(folder):
 
 def three_columns_of_parquet(folder):
     parquet.write_table(table({"a": ["x"], "b": ["y"], "c": ["z"]}), folder / "pairs.parquet")
-    message = "pairs.parquet: 3 columns, but BERT takes at most two sentences"
+    message = "pairs.parquet: 3 columns, but a pair has two"
     return ["--pairs", "pairs.parquet"], message, 1
 
 
@@ -90,7 +90,7 @@ def output_is_a_folder(folder):
 
 BAD_INPUT = {
     "missing file": lambda _: (["-i", "none.txt"], "none.txt: file not found", 1),
-    "directory": lambda _: (["-i", "."], ".: no files", 1),
+    "directory": lambda _: (["-i", "."], ".: no files with a known suffix", 1),
     "name too long": lambda _: (["-i", "a" * 300], f"{'a' * 300}: File name too long", 1),
     "broken JSON": broken_json,
     "unknown column": unknown_column,

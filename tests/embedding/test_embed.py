@@ -95,7 +95,7 @@ def test_layers_are_the_hidden_states_of_transformers(folder, hidden_states, lay
         "concat": lambda: torch.cat(states),
         "stack": lambda: torch.stack(states),
     }[combine]()
-    options = on_torch(layers=layers, combine=combine, normalize=False)
+    options = on_torch(layers=layers, layer_combine=combine, normalize=False)
     found = vectors_of(Embedder.open(folder, options), ["I love NLP!"])[0]
     assert np.abs(found - expected.numpy()).max() < 1e-5
 

@@ -88,18 +88,21 @@ def test_no_texts(tmp_path):
     assert call("decode", "-q", "-i", out).out == ""
 
 
-BROKEN = {
-    "offsets do not begin at 0, or decrease": ([1, 2], [1, 2]),
-    "offsets go beyond the last id": ([1, 2], [0, 3]),
-    "offsets end at 1, and there are 2 ids": ([1, 2], [0, 1]),
-    "input_ids and offsets are not lists of whole numbers": ([1.5], [0, 1]),
-}
+NOT_WHOLE = "input_ids and offsets are not lists of whole numbers"
 
 
-@pytest.mark.parametrize("message", BROKEN)
-def test_what_does_not_fit(tmp_path, message):
-    ids, offsets = map(np.array, BROKEN[message])
-    np.savez(tmp_path / "x.npz", input_ids=ids, offsets=offsets)
+@pytest.mark.parametrize(
+    ("ids", "offsets", "message"),
+    [
+        ([1, 2], [1, 2], "offsets do not divide the 2 ids"),
+        ([1, 2], [0, 2, 1, 2], "offsets do not divide the 2 ids"),
+        ([1, 2], [0, 3], "offsets do not divide the 2 ids"),
+        ([1, 2], [0, 1], "offsets do not divide the 2 ids"),
+        ([1.5], [0, 1], NOT_WHOLE),
+    ],
+)
+def test_what_does_not_fit(tmp_path, ids, offsets, message):
+    np.savez(tmp_path / "x.npz", input_ids=np.array(ids), offsets=np.array(offsets))
     done = call("decode", "-i", tmp_path / "x.npz")
     assert done.err.startswith(f"error: {tmp_path / 'x.npz'}: {message}\n")
     assert done.code == 1

@@ -1,6 +1,6 @@
 """What Windows has not is taken away, and the commands work as before.
 
-All but fcntl: filelock alone imports it, and has a way of its own for Windows.
+All but fcntl: on Windows msvcrt, which Linux has not, takes its place.
 """
 
 import subprocess

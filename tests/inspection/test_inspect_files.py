@@ -136,7 +136,6 @@ def test_ragged_and_nested_vectors(tmp_path):
         np.zeros((0, 4), np.float32),
         np.zeros((4, 0), np.float32),
         np.ones((2, 3, 4), ">f4"),
-        np.asfortranarray(VECTORS),
         np.array([[True, False]]),
         np.ones((2, 2), np.complex64),
         np.array(["a", "bc"]),

@@ -30,7 +30,7 @@ from bertcli.ray.run import Pool, plan
 from bertcli.ray.worker import EmbedJob, Model, Shard, ShardWorker, TokenizeJob
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
-from bertcli.vectors.run_folder import move, put_json
+from bertcli.vectors.run_folder import put_json
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "samples" / "tiny-bert")
@@ -220,9 +220,9 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
     shard, job = Shard(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
-    where = ("bertcli.vectors.run_folder.move", "bertcli.ray.worker.put_json")[at]
+    where = ("bertcli.vectors.run_folder.sync_folder", "bertcli.ray.worker.put_json")[at]
     with (
-        mock.patch(where, side_effect=killed((move, put_json)[at])),
+        mock.patch(where, side_effect=(KeyboardInterrupt, killed(put_json))[at]),
         pytest.raises(KeyboardInterrupt),
     ):
         ShardWorker(job).make(shard)
@@ -232,11 +232,11 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
 
 
 def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
-    """What it finds made it does not read again; what other texts had skipped goes."""
+    """It reads them again; what other texts had skipped goes."""
     source, shard = tmp_path / "a.jsonl", Shard(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
     source.write_text('{"text": "one"}\n{"text": 2}\n')
     letters = Path(f"{shard.output}.errors.jsonl")
-    struck = mock.patch("bertcli.vectors.run_folder.move", side_effect=killed(move))
+    struck = mock.patch("bertcli.vectors.run_folder.sync_folder", side_effect=KeyboardInterrupt)
     with struck, pytest.raises(KeyboardInterrupt):
         worker("mean", source).make(shard)
     whole = letters.read_bytes()
@@ -435,7 +435,7 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(tmp_path, monkeypatch)
     assert "no matching files" in failing("-i", tmp_path / "*.none", "-o", out).error
     (tmp_path / "in2").mkdir()
     (tmp_path / "in2" / "x[1].none").touch()
-    assert "none of 1 file has a known suffix" in failing("-i", tmp_path / "in2", "-o", out).error
+    assert "no files with a known suffix" in failing("-i", tmp_path / "in2", "-o", out).error
     (tmp_path / "file").touch()
     for file in (tmp_path / "file", f"file://{tmp_path}/file"):
         said = failing("-i", source / "a.txt", "-o", file).error

@@ -101,8 +101,8 @@ def test_links_to_folders_are_not_followed_and_those_to_files_are_read(docs):
 @pytest.mark.parametrize(
     ("argv", "error", "hint"),
     [
-        (["-i", "docs/sub/deep/empty"], "docs/sub/deep/empty: no files", ""),
-        (["-i", "docs/doc"], "docs/doc: none of 1 file has a known suffix", "--input-format"),
+        (["-i", "docs/sub/deep/empty"], "docs/sub/deep/empty: no files with a known suffix", ""),
+        (["-i", "docs/doc"], "docs/doc: no files with a known suffix", "--input-format"),
         (["-i", "docs/*.none"], "docs/*.none: no matching files", "quote globs"),
         (["-i", "none/**"], "none/**: no matching files", ""),
         (["-i", "docs/a.txt/*"], "docs/a.txt/*: no matching files", ""),

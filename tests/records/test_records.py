@@ -212,10 +212,10 @@ def test_a_broken_table(tmp_path, name, content, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", "a\tb\nc\td\te\n", r"a\.tsv:2: 3 columns, but BERT takes at most two"),
+        ("a.tsv", "a\tb\nc\td\te\n", r"a\.tsv:2: 3 columns, but a pair has two"),
         ("a.tsv", "a\tb\nc\n", r"a\.tsv:2: 1 column, but a pair has two"),
         ("a.txt", "a\tb\nc\n", r"a\.txt:2: 1 column, but a pair has two"),
-        ("a.csv", "text,pair\na,b\nc,d,e\n", r"a\.csv:3: 3 columns, but BERT"),
+        ("a.csv", "text,pair\na,b\nc,d,e\n", r"a\.csv:3: 3 columns, but a pair has two"),
     ],
 )
 def test_pairs_that_are_none(tmp_path, name, content, message):

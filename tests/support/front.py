@@ -158,10 +158,10 @@ def process(*argv: Any, stdin: bytes | str = b"", env: Mapping[str, str] = {}, *
 STRUCK = """
 import os, signal, sys
 from bertcli.__main__ import run
-from bertcli.vectors.run_folder import RunFiles
+from bertcli.vectors.run_folder import Sink
 
 left, name = int(sys.argv.pop(1)), sys.argv.pop(1)
-commit = RunFiles.commit
+commit = Sink.commit
 
 def strike(self, state):
     global left
@@ -170,7 +170,7 @@ def strike(self, state):
     if not left:
         os.kill(os.getpid(), getattr(signal, name))
 
-RunFiles.commit = strike
+Sink.commit = strike
 run()
 """
 

@@ -215,8 +215,6 @@ def test_lower_casing_is_said_in_two_places(tmp_path, file, said):
     folder = tmp_path / "new"
     config = {"do_lower_case": said, "tokenizer_class": "BertTokenizer"}
     ours = check(write(folder, None, tokenizer=text, tokenizer_config=config))
-    conflict = "differ, the latter counts"
-    assert any(conflict in warning for warning in ours.warnings) == (file != said)
     assert any("has capital letters" in warning for warning in ours.warnings) == said
 
 
@@ -225,8 +223,7 @@ def test_lower_casing_is_said_in_two_places(tmp_path, file, said):
 def test_accents_and_chinese_are_said_in_two_places(tmp_path, said):
     text = saved(tmp_path / "old", "multi_cased", strip_accents=True)
     said = {"do_lower_case": False} | said
-    ours = check(write(tmp_path / "new", None, tokenizer=text, tokenizer_config=said))
-    assert "differ, the latter counts" in ours.warnings[0]
+    check(write(tmp_path / "new", None, tokenizer=text, tokenizer_config=said))
 
 
 @pytest.mark.parity
@@ -305,7 +302,6 @@ def test_a_repeated_token_keeps_its_last_id(tmp_path):
         8,
         3,
     ]
-    assert "repeated tokens: 2; the last id counts" in ours.warnings[0]
 
 
 @pytest.mark.parametrize("token", ROLES[:4])

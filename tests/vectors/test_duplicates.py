@@ -1,4 +1,4 @@
-"""Near-duplicates: the components that comparing all pairs finds, in blocks and by bounds."""
+"""Near-duplicates: the components that comparing all pairs finds, in blocks."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def brute(vectors, threshold):
 
 def found(vectors, threshold):
     run = Components(vectors, threshold)
-    assert [*run][-1:] in ([], [len({*map(bytes, vectors)})])
+    assert [*run][-1:] in ([], [len(vectors)])
     return [group.tolist() for group in run.groups()]
 
 
@@ -63,7 +63,7 @@ def made(rows, width, seed=0):
     return (vectors / np.maximum(lengths, 1e-9)).astype(np.float32)
 
 
-@pytest.mark.parametrize("width", [4, 150, 384])  # 150 and more: by bounds
+@pytest.mark.parametrize("width", [4, 150, 384])
 @pytest.mark.parametrize("threshold", [0.3, 0.9, 0.98, 1.0])
 @pytest.mark.parametrize("blocks", [(8192, 2048), (96, 32)])
 def test_groups_are_those_of_all_pairs(monkeypatch, width, threshold, blocks):

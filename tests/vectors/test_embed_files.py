@@ -24,7 +24,7 @@ from front import (
 from vector_files import vectors_in
 
 from bertcli.vectors import run_folder
-from bertcli.vectors.file_run import Sink
+from bertcli.vectors.run_folder import Sink
 
 SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1, "--window", 2)
 FORMS = ("npy", "npz", "safetensors", "parquet", "jsonl", "csv")
@@ -335,7 +335,7 @@ def test_an_input_that_changed_behind_the_committed_rows_is_refused(tmp_path, te
     [
         ("npy", "vectors", 0),
         ("npy", "vectors", -1),
-        ("npy", "index", 12),
+        ("npy", "fields", 12),
         ("jsonl", "fields", 12),
         ("npz", "vectors", 400),
     ],
@@ -347,18 +347,6 @@ def test_a_flipped_bit_is_found(tmp_path, texts, form, name, at):
     assert f"s.{form}.run/{name}: " in done.error
     assert "--overwrite" in done.hint
     good(*argv[:-1], "--overwrite")
-
-
-@pytest.mark.parametrize("form", ["npy", "npz"])
-def test_a_flipped_bit_in_an_output_without_its_name(tmp_path, texts, form):
-    out = tmp_path / f"s.{form}"
-    with mock.patch.object(run_folder.RunFiles, "publish", side_effect=KeyboardInterrupt):
-        assert call(*SET, "-i", texts, "-o", out).code == 130
-    whole = tmp_path / f"s.{form}.run" / "whole"
-    flipped(whole, -1)
-    assert f"{whole}: was changed" in bad(*SET, "-i", texts, "-o", out, "--resume").error
-    flipped(whole, -1)
-    good(*SET, "-i", texts, "-o", out, "--resume")
 
 
 def test_of_stdin_the_committed_records_are_compared(tmp_path):
@@ -509,16 +497,6 @@ def test_ids_of_some_records_alone(tmp_path, form):
         path.unlink()
     good(*begun(tmp_path, file, form))
     assert contents(tmp_path) == whole
-
-
-@pytest.mark.parametrize("form", [*FORMS, "stream"])
-def test_a_row_number_in_the_place_of_an_id_is_said_once(tmp_path, form):
-    file = tmp_path / "mixed.jsonl"
-    file.write_text(jsonl({"text": "hi", **id} for id in ({"id": 1}, {}, {})))
-    argv = [one for one in SET if one != "-q"]
-    done = call(*argv, "-i", file, *(() if form == "stream" else ("-o", tmp_path / f"s.{form}")))
-    said = "warning: 2 records have no id; the row number is used"
-    assert (done.code, done.err.count(said)) == (0, form in ("parquet", "jsonl", "csv", "stream"))
 
 
 def test_an_output_may_lie_in_the_folder_of_its_model(tmp_path):

@@ -21,7 +21,7 @@ from front import (
     shell,
 )
 
-from bertcli.vectors.file_run import Sink
+from bertcli.vectors.run_folder import Sink
 
 ROOT = Path(__file__).parents[2]
 FORMS = ["npy", "jsonl", "parquet"]
@@ -64,7 +64,7 @@ def test_killed_before_it_replaced_anything(tmp_path, texts, whole):
     out = whole("npy")
     before = out.read_bytes()
     (tmp_path / "whole.npy.run").mkdir()
-    for end in (".run/vectors", ".run/index", ".lock"):
+    for end in (".run/vectors", ".run/fields", ".lock"):
         Path(f"{out}{end}").write_bytes(b"half")
     good(*SET, "-m", TINY, "-i", texts, "-o", out, "--resume")
     assert out.read_bytes() == before and not left_beside(out)

@@ -17,8 +17,8 @@ from vector_sink import open_vectors
 from bertcli.embedding.options import PRECISIONS, RANGED
 from bertcli.errors import OutputError
 from bertcli.vectors import formats
-from bertcli.vectors.file_run import Target
 from bertcli.vectors.formats import WRITERS, quantize, ranges_of
+from bertcli.vectors.run_folder import Target
 
 FORMS = list(WRITERS)
 MODEL = {"model": {"id": "tiny", "weights": "ab12"}, "options": {"pooling": "mean", "layers": [-1]}}
@@ -152,7 +152,7 @@ def resumed(path, form="npy", fingerprint=MODEL, **options):
         ("", "npy", "is a folder"),
         ("out.tsv", "tsv", "cannot be written as tsv"),
         ("x" * 256, "npy", "File name too long"),
-        ("pipe", "npy", "device or pipe"),
+        ("pipe", "npy", "is a folder, device or pipe"),
     ],
 )
 def test_places_where_nothing_can_be_written(tmp_path, name, form, words):

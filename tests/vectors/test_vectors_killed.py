@@ -11,7 +11,7 @@ from vector_sink import open_vectors
 from bertcli.errors import OutputError
 from bertcli.files import atomic
 from bertcli.vectors import file_run, formats, run_folder
-from bertcli.vectors.file_run import Target
+from bertcli.vectors.run_folder import Target
 
 WATCHED = {module.__file__ for module in (atomic, file_run, formats, run_folder)}
 ROWS = 3

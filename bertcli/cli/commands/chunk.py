@@ -80,4 +80,4 @@ def chunk(
             for pieces in run.write(form, put, null=reader.source.null)
         )
     console.special_tokens(run.tally)
-    console.close(reader, numbered=True)
+    console.close(reader)

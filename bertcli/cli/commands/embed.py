@@ -72,7 +72,7 @@ class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
         "One vector per token, special tokens included. For late-interaction models "
         "(ColBERT), vectors of documents, or of queries with --prompt-name query."
     )
-    word_vectors: Literal["first", "last", "mean", "max"] | None = option(
+    word_vectors = option(
         "One vector per word: of its first or last token, or the mean or max of all."
     )
     sparse = flag(
@@ -87,9 +87,7 @@ class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
         "L,...",
         default="-1",
     )
-    layer_combine: Literal["mean", "sum", "concat", "stack"] = option(
-        "How to combine several layers.", default="mean"
-    )
+    layer_combine = option("How to combine several layers.")
     normalize = flag(
         "Scale vectors to length 1 (default: the model's). For tokens and words, off by default.",
         default=None,
@@ -168,9 +166,7 @@ def embed(
         length,
         compute,
         pooling=vector.mode,
-        words=vector.word_vectors,
         layers=layers_in(vector.layers),
-        combine=vector.layer_combine,
     )
     form = output.format if engine.engine == "ray" else output.form()
     if not options.per_token:  # of tokens and words, the index has the fields
@@ -190,7 +186,8 @@ def embed(
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, form, console)
         return
-    from bertcli.vectors.file_run import FileRun, Target  # a stream needs nothing of files
+    from bertcli.vectors.file_run import FileRun  # a stream needs nothing of files
+    from bertcli.vectors.run_folder import Target
 
     target = record(Target, vector, output, file, path=output.output, form=form)
     _to_file(FileRun(embedder, reader, target), console)
@@ -273,8 +270,8 @@ def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> "Embe
 def pooling_of(embedder: "Embedder") -> str:
     """Return how vectors are pooled, and where that was found."""
     options = embedder.options
-    if options.words is not None:
-        return f"one vector per word: {options.words} of its tokens"
+    if options.word_vectors is not None:
+        return f"one vector per word: {options.word_vectors} of its tokens"
     if options.sparse:
         return f"weights of terms: {options.pooling} over the tokens"
     if options.per_token:
@@ -314,15 +311,13 @@ def _to_file(run: "FileRun", console: Console) -> None:
         console.note(f"{target.path} is already complete: nothing to do")
         return
     if reusable := run.reusable:
-        texts = run.tally.records
-        why = ": the output before was made without --update" if reusable.without_digests else ""
-        console.note(f"{reusable.reused:,} of {counted(texts, 'vector')} reused{why}")
+        console.note(f"{reusable.reused:,} of {counted(run.tally.records, 'vector')} reused")
     if console.watched:
         seconds = monotonic() - console.begun
         what = f"vectors of {counted(run.tally.records, 'text')}"
         console.note(f"{what} written to {target.path} in {seconds:,.1f} s")
     _report(run.tally, embedder, console)
-    console.close(run.reader, numbered=target.many or target.with_fields)
+    console.close(run.reader)
 
 
 def _to_stream(
@@ -349,7 +344,7 @@ def _to_stream(
             run = EmbedRun(embedder, reader, write)
             console.follow(run)
     _report(run.tally, embedder, console)
-    console.close(reader, numbered=form != "table")
+    console.close(reader)
 
 
 def _report(tally: "TokenCounts", embedder: "Embedder", console: Console) -> None:

@@ -76,8 +76,9 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
             run = replace(search, options=replace(search.options, vectors=place))
         else:
             run = search
+        if search.reader:
+            refuse_pipes(search.reader)
         if not run.stored:
-            refuse_pipes(search.texts)
             follow_embedding(run.writing(), search, console)
         yield run
 
@@ -174,15 +175,8 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
         """Raise UsageError when there is nothing to search, or it cannot be read as needed."""
         if not (self.corpus or self.vectors):
             raise UsageError("nothing to search", "give --corpus FILE, or --vectors FILE")
-        if "-" not in (self.corpus or ()):
-            return
-        if "-" in queries:
+        if "-" in (self.corpus or ()) and "-" in queries:
             raise UsageError("queries and the corpus cannot both be read from stdin")
-        if self.vectors is not None and not self.vectors.exists():
-            raise UsageError(
-                "--vectors cannot be written for a corpus from stdin: it is read twice",
-                "give a file, or write the vectors with bertcli embed -o",
-            )
 
     def reader(self, console: Console) -> Reader | None:
         """Return the reader of the texts; None where vectors alone are searched."""
@@ -259,7 +253,7 @@ def similar(
     console.truncated(search.asked, search.embedder.max_length, what="queries")
     console.close(queries)
     if search.reader is not None:
-        console.close(search.reader, numbered=True)
+        console.close(search.reader)
 
 
 def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:
@@ -367,7 +361,6 @@ def duplicates(
     console = messages.console()
     form = output.form()
     reader = reader_of(source_of(texts, named=texts.files, asked=()), console)
-    refuse_pipes(reader)
     folder = model.folder(files_for(compute.dtype))
     from bertcli.embedding.options import EmbedOptions
     from bertcli.vectors.duplicates import Duplicates
@@ -381,12 +374,10 @@ def duplicates(
     with closing(Aside()) as aside:
         run = Duplicates(search, aside, alike.threshold, alike.keep)
         view = "tables.duplicates_view"
-        with output.open(form, reading, model, view=view, about=(run,)) as write:
-            if texts.vectors:
-                with stored_vectors(search, console):
-                    pass
-            else:
-                follow_embedding(run.embedding(), search, console)
+        with (
+            output.open(form, reading, model, view=view, about=(run,)) as write,
+            stored_vectors(search, console) as run.search,
+        ):
             console.follow(run)
             _write_groups(run, form, write)
     if search.by_dot:

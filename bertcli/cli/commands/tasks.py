@@ -193,17 +193,17 @@ def run_task(
     with output.open(form, reader.source.inputs, model, view="tables.results_view") as write:
         for rows in written:
             write(rows)
-    report(stream, console, advice, numbered=form != "table")
+    report(stream, console, advice)
 
 
-def report(stream: "Stream", console: Console, advice: str = "", *, numbered: bool) -> None:
+def report(stream: "Stream", console: Console, advice: str = "") -> None:
     """Report warnings and counts of a pass."""
     tally = stream.tally
     console.truncated(tally, stream.task.layout.max_length or 0, advice and f"; {advice}")
     if not stream.task.masks:
         console.special_tokens(tally)
     console.empty(tally)
-    console.close(stream.reader, numbered=numbered)
+    console.close(stream.reader)
 
 
 class WordOptions(OptionGroup):
@@ -350,7 +350,7 @@ def rerank(
         best = ranked(windows, asked.top_k)
         rows = [ranked_row(result, flat=form != "jsonl") for result in best]
         write(best if form == "table" else rows or [TableHeader({**BLANK_HIT, "truncated": 0})])
-    report(stream, console, numbered=form not in ("table", "jsonl"))
+    report(stream, console)
 
 
 class EntityOptions(OptionGroup):

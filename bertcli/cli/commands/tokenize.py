@@ -39,8 +39,8 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import row_of
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout, strategies
-from bertcli.tokenizing.run import TABULAR, Task, TokenizeRun, decoded
-from bertcli.tokenizing.statistics import CorpusStats, TokenTotals, file_rows
+from bertcli.tokenizing.run import TABULAR, Task, TokenCounts, TokenizeRun, decoded
+from bertcli.tokenizing.statistics import CorpusStats, file_rows
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -284,15 +284,16 @@ def _summary(
     cut_at: int | None,
 ) -> None:
     """Write counts or statistics, of each file and of all, or of all alone."""
-    counter = CorpusStats(run.tokenizer, cut_at) if mode.stats else TokenTotals()
+    counter = partial(CorpusStats, run.tokenizer, cut_at) if mode.stats else TokenCounts
     paths = run.reader.source.paths
 
     def rows() -> list[dict[str, Any]]:
         if mode.per_file:
             return file_rows(counter, paths, batches)
+        total = counter()
         for batch in batches:
-            counter.add(batch)
-        return [counter.summary()]
+            total.add(batch)
+        return [total.summary()]
 
     if form == "table":
         from bertcli.cli.display.tables import counts_table, show, stats_view

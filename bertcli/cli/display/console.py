@@ -250,21 +250,14 @@ class Console:
         if tally.empty:
             self.note(f"{counted(tally.empty, 'text was', 'texts were')} empty")
 
-    def close(self, reader: Reader, *, numbered: bool = False) -> None:
-        """Say what became of the input; exit with 1 when records were skipped.
-
-        ``numbered`` tells that a record without an id was written with the number of its row.
-        """
+    def close(self, reader: Reader) -> None:
+        """Say what became of the input; exit with 1 when records were skipped."""
         for remark in self.remarks:
             self.note(remark)
         if not reader.records and not reader.skipped:
             self.note("no records: the input is empty")
         if reader.empty:
             self.note(f"{counted(reader.empty, 'empty text')} left out")
-        if numbered and reader.with_id and reader.without_id:
-            records_without = counted(reader.without_id, "record has", "records have")
-            other = "which may equal the id of another record"
-            self.warn(f"{records_without} no id; the row number is used, {other}")
         if reader.replaced:
             characters = counted(reader.replaced, "character")
             self.warn(f"{characters} could not be decoded: read as U+FFFD")
