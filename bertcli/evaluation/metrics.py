@@ -89,15 +89,16 @@ def calibration(scores: np.ndarray, right: np.ndarray) -> dict[str, Any]:
     Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
     """
     confidence = scores.max(-1)
-    places = (np.ceil(confidence * BINS) - 1).clip(0, BINS - 1)
-    bins = []
-    for place in np.unique(places).tolist():
-        inside = places == place
-        sure, accuracy = (float(values[inside].mean()) for values in (confidence, right))
-        count = int(inside.sum())
-        bins.append({"from": place / BINS, "n": count, "confidence": sure, "accuracy": accuracy})
-    errors = (bin["n"] * abs(bin["confidence"] - bin["accuracy"]) for bin in bins)
-    return {"error": sum(errors) / len(right), "bins": bins}
+    bins, error = [], 0.0
+    for place in range(BINS):
+        inside = np.ceil(confidence * BINS) == place + 1
+        if count := int(inside.sum()):
+            sure, accuracy = (float(part[inside].mean()) for part in (confidence, right))
+            bins.append(
+                {"from": place / BINS, "n": count, "confidence": sure, "accuracy": accuracy}
+            )
+            error += count * abs(sure - accuracy) / len(right)
+    return {"error": error, "bins": bins}
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Schedule:
         if step < self.warmup_steps:
             return self.peak * step / self.warmup_steps
         left = (self.steps - step) / (self.steps - self.warmup_steps)
-        return self.peak * max(left, 0.0) ** self.power
+        return float(self.peak * max(left, 0.0) ** self.power)
 
 
 # What a resumed run may change: results stay the same, except for rounding and dropout.
