@@ -181,7 +181,7 @@ class LoadReport:
             faults.append(f"not part of this config: {_some(self.misplaced)}")
         if self.unreadable:
             types = [f"{name} ({kind})" for name, kind in self.unreadable.items()]
-            faults.append(f"not floating-point numbers: {_some(types)}")
+            faults.append(f"not floating-point numbers, as in quantised models: {_some(types)}")
         return faults
 
     def _in_files(self, name: str) -> str:
@@ -189,10 +189,8 @@ class LoadReport:
         return self.config.family.theirs(name, self.model)
 
     def _hint(self) -> str:
-        if self.unreadable:
-            return "quantised weights are not supported; use the original model"
         heads = tuple(start for head, start in HEADS.items() if head not in self.heads)
-        wrong = self.mismatched or self.misplaced
+        wrong = self.mismatched or self.misplaced or self.unreadable
         if not wrong and all(name.startswith(heads) for name in self.missing):
             classes = ", ".join(self.classes)
             return f"choose a checkpoint with that head; this one can be loaded as {classes}"

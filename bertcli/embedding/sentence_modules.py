@@ -267,13 +267,12 @@ def write_sentence_parts(
     chain += [(module.kind, base / module.path) for module in sentence.of_texts]
     chain += [("Normalize", {})] * parts.normalize
     chain += [("Dense", layer)] if layer else []
-    modules = []
-    for at, (kind, content) in enumerate(chain):
-        name = f"{at}_{kind}" if at else ""
-        place, kind = folder / name, f"sentence_transformers.models.{kind}"
-        modules.append({"idx": at, "name": str(at), "path": name, "type": kind})
-        if not at:
+    kinds = {f"{at}_{kind}" if at else "": kind for at, (kind, _) in enumerate(chain)}
+    put_modules(folder, kinds)
+    for name, (_, content) in zip(kinds, chain, strict=True):
+        if not name:
             continue
+        place = folder / name
         place.mkdir()
         if isinstance(content, Dense):
             _write_dense(place, content)
@@ -283,7 +282,6 @@ def write_sentence_parts(
             for path in (content / "config.json", *find_weights(content).all):
                 if path.is_file():
                     shutil.copyfile(path, place / path.name)
-    write_json(folder / "modules.json", modules)
     limits = {"max_seq_length": parts.max_length, "do_lower_case": sentence.lower_case}
     write_json(folder / "sentence_bert_config.json", limits)
     if (base / CONFIG).is_file():
@@ -307,3 +305,12 @@ def _write_dense(folder: Path, layer: Dense) -> None:
         tensors["linear.bias"] = layer.bias
     with (folder / "model.safetensors").open("wb") as file:
         write_arrays(file, tensors)
+
+
+def put_modules(folder: Path, kinds: Mapping[str, str]) -> None:
+    """Write which modules follow each other: where each is kept -> what it is."""
+    rows = [
+        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for at, (path, kind) in enumerate(kinds.items())
+    ]
+    write_json(folder / "modules.json", rows)

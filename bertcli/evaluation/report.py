@@ -6,7 +6,7 @@ Intervals are made by resampling the examples. Source: Efron, Bootstrap Methods,
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from math import inf, isfinite, log2
@@ -190,7 +190,8 @@ class Judge:
         """Return the prediction for each example, computed window by window."""
         self.max_length = task.layout.max_length
         records = [example.record for example in examples]
-        parts = task.encoded(GivenTexts(records, Source(sentences=True)), self.tally)
+        run = task.run(GivenTexts(records, Source(sentences=True)))
+        parts = task.encoded(replace(run, tally=self.tally))
         return [*chain.from_iterable(map(predict, parts))]
 
 

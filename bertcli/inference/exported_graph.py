@@ -1,8 +1,7 @@
 """A model as one graph that others run, from padded ids: for OpenVINO, as ONNX, and in 8 bits.
 
-    padded = padded_batch(net)                  # input_ids, attention_mask, token_type_ids [B, L]
-    (x,) = states(net, padded, [depth])         # [T, hidden], T = B * L
-    graph = named_model(net, {STATES: padded.in_rows(x)})
+    (x,) = states(net, Batch(net), [depth])     # [B, L, hidden]
+    graph = named_model(net, {STATES: x})
     write_graph(graph, Path("DIR/openvino/openvino_model.xml"))
 
 ONNX is made of the same operations; the package onnx writes it. Source: the operators of ONNX,
@@ -37,17 +36,7 @@ import numpy as np
 from bertcli.checkpoints.weights import Weights
 from bertcli.errors import BertcliError, ModelError
 from bertcli.files.versions import install_command
-from bertcli.inference.graph import (
-    LOUD,
-    PADDED,
-    Batch,
-    Node,
-    OpenvinoNetwork,
-    built,
-    logits,
-    means,
-    states,
-)
+from bertcli.inference.graph import LOUD, Node, OpenvinoNetwork, built, named
 from bertcli.inference.openvino import core_for_cpu, openvino, settings
 from bertcli.inference.runner import ModelSpec, Reading, Tokens
 from bertcli.models.config import BertConfig
@@ -58,52 +47,9 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 VECTORS = "sentence_embedding"  # an output, beside STATES and LOGITS
 
 
-class PaddedBatch(Batch):
-    """A batch whose tokens are all places of the rows: T is B * L."""
-
-    def in_rows(self, x: Node) -> Node:
-        """Return [T, ...] as [B, L, ...]."""
-        width = [size.get_length() for size in list(x.get_partial_shape())[1:]]
-        shape = self.net("Concat", self.net("ShapeOf", self.rows), width, axis=0)
-        return self.net("Reshape", x, shape)
-
-    def packed(self, x: Node) -> Node:
-        """Return what is [B * L, ...] already."""
-        return x
-
-
-def padded_batch(net: OpenvinoNetwork) -> Batch:
-    """Make the inputs of a graph as transformers names them: every place in the rows is a token."""
-    names = PADDED if net.structure.token_types else PADDED[:2]
-    inputs = [
-        net("Convert", net.parameter(name, 2, "i64"), destination_type="i32") for name in names
-    ]
-    ids, types = (net("Reshape", x, [1, -1]) for x in (inputs[0], inputs[-1]))
-    sizes = net("ShapeOf", inputs[0])
-    places = net("Range", 0, net("ReduceProd", sizes, [0]), 1)
-    rows, lengths = net("Reshape", places, sizes), net("ReduceSum", inputs[1], [1])
-    firsts = net("Gather", rows, 0, 1)
-    batch = PaddedBatch(net, ids, types, places, rows, lengths, firsts, extra=None)
-    batch.real = net("NotEqual", inputs[1], 0)  # also where the padding stands in front
-    return batch
-
-
-def padded_scores(net: OpenvinoNetwork, batch: Batch, reading: Reading) -> Node:
-    """Return the logits of a head, of each text [B, ...] or of each token [B, L, ...]."""
-    (x,) = states(net, batch, [net.config.depth])
-    if reading.mean:
-        return logits(net, means(net, batch, batch.in_rows(x)))
-    if reading.first:
-        return logits(net, net("Gather", x, batch.read, 0))
-    return batch.in_rows(logits(net, x))
-
-
 def named_model(net: OpenvinoNetwork, outputs: Mapping[str, Node]) -> Any:
-    """Return a model of OpenVINO with these outputs, and its inputs by name."""
-    for name, node in (*outputs.items(), *((n, p.output(0)) for n, p in net.inputs.items())):
-        node.get_tensor().set_names({name})
-        node.get_node().set_friendly_name(name)
-    model = net.core.Model([*outputs.values()], [*net.inputs.values()])
+    """Return a model of OpenVINO with these outputs."""
+    model = net.model(*(named(node, name) for name, node in outputs.items()))
     return openvino().Model(model)  # as the whole library, and NNCF, know it
 
 
@@ -118,12 +64,12 @@ OPSET, IR_VERSION = 20, 10
 LARGE = (
     1_500_000_000  # bytes of numbers from which on they get a file of their own: ONNX ends at 2 GB
 )
-TYPES = {"f32": 1, "i32": 6, "i64": 7, "boolean": 9, "f16": 10, "bf16": 16}  # onnx.TensorProto
+TYPES = {"f32": 1, "i64": 7, "boolean": 9, "f16": 10, "bf16": 16}  # as in onnx.TensorProto
 NAMES = {  # in ONNX, of operations with the same inputs and no attributes; others have one name
-    "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "FloorMod": "Mod", "Maximum": "Max",
-    "Minimum": "Min", "HSwish": "HardSwish", "Select": "Where", "LogicalAnd": "And",
-    "LessEqual": "LessOrEqual", "GreaterEqual": "GreaterOrEqual", "SoftPlus": "Softplus",
-    "Broadcast": "Expand",
+    "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "Maximum": "Max", "Minimum": "Min",
+    "HSwish": "HardSwish", "Select": "Where", "LogicalAnd": "And", "LessEqual": "LessOrEqual",
+    "GreaterEqual": "GreaterOrEqual", "SoftPlus": "Softplus", "Broadcast": "Expand",
+    "ShapeOf": "Shape",
 }  # fmt: skip
 
 
@@ -135,21 +81,15 @@ class OnnxNodes:
         self.nodes: list[Any] = []
         self.numbers: list[Any] = []
 
-    def __call__(
-        self, operation: str, *inputs: str | float | list[int], **attributes: object
-    ) -> str:
-        """Add an operation, numbers among whose inputs become constants; return its output."""
-        names = [
-            value
-            if isinstance(value, str)
-            else self.constant(np.array(value, np.int64), TYPES["i64"])
-            if isinstance(value, list)
-            else self.constant(np.array(value, np.float32), TYPES["f32"])
-            for value in inputs
-        ]
+    def __call__(self, operation: str, *inputs: str, **attributes: object) -> str:
+        """Add an operation and return its output."""
         name = f"{operation}_{len(self.nodes)}"
-        self.nodes.append(self.helper.make_node(operation, names, [name], **attributes))
+        self.nodes.append(self.helper.make_node(operation, inputs, [name], **attributes))
         return name
+
+    def numbers_of(self, values: float | list[float]) -> str:
+        """Add a constant of float32; return its name."""
+        return self.constant(np.array(values, np.float32), TYPES["f32"])
 
     def constant(self, array: np.ndarray, kind: int) -> str:
         """Add a constant of a type of ONNX; return its name."""
@@ -205,71 +145,53 @@ def write_onnx(graph: Any, path: Path) -> None:
     onnx.save_model(model, str(path), save_as_external_data=apart, location=f"{path.name}_data")
 
 
-def _constant(node: Any, place: int) -> Any:
-    """Return the number, or the numbers, that an input is."""
-    return node.input_value(place).get_node().data.tolist()
-
-
 def _added(add: OnnxNodes, node: Any, inputs: list[str]) -> str:
     """Add what an operation of OpenVINO is in ONNX; return the name of its output."""
-    kind, attributes = node.get_type_name(), node.get_attributes()
-    x = inputs[0]
+    kind, attributes, x = node.get_type_name(), node.get_attributes(), inputs[0]
 
-    def sizes(place: int) -> list[int]:  # of the last axes, which are known
-        shape = node.input_value(place).get_partial_shape()
-        return [0 if size.is_dynamic else size.get_length() for size in shape]
+    def shape(place: int) -> list[int]:
+        sizes = node.input_value(place).get_partial_shape()
+        return [0 if size.is_dynamic else size.get_length() for size in sizes]
 
-    def turned(name: str, place: int) -> str:
-        *others, rows, columns = range(len(sizes(place)))
-        return add("Transpose", name, perm=[*others, columns, rows])
+    def constant(place: int) -> Any:
+        return node.input_value(place).get_node().data.tolist()
+
+    def turned(place: int) -> str:
+        *others, rows, columns = range(len(shape(place)))
+        return add("Transpose", inputs[place], perm=[*others, columns, rows])
 
     match kind:
-        case "Reshape" | "Unsqueeze" | "Squeeze" | "Broadcast":
-            return add(NAMES.get(kind, kind), x, add("Cast", inputs[1], to=TYPES["i64"]))
-        case "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceProd":
-            axes = add("Cast", inputs[1], to=TYPES["i64"])
-            return add(kind, x, axes, keepdims=int(attributes["keep_dims"]))
+        case "ReduceSum" | "ReduceMean" | "ReduceMax":
+            return add(kind, *inputs, keepdims=0)
         case "Convert":
             return add("Cast", x, to=TYPES[attributes["destination_type"]])
-        case "ShapeOf":
-            return add("Cast", add("Shape", x), to=TYPES[attributes["output_type"]])
-        case "NotEqual":
-            return add("Not", add("Equal", *inputs))
-        case "Concat" | "GatherElements" | "Einsum":
-            named = {name: attributes[name] for name in ("axis", "equation") if name in attributes}
-            return add(kind, *inputs, **named)
+        case "Concat" | "GatherElements":
+            return add(kind, *inputs, axis=attributes["axis"])
+        case "Einsum":
+            return add(kind, *inputs, equation=attributes["equation"])
         case "Gather":
-            return add(kind, *inputs[:2], axis=_constant(node, 2))
+            return add(kind, *inputs[:2], axis=constant(2))
         case "Transpose":
-            return add(kind, x, perm=_constant(node, 1))
+            return add(kind, x, perm=constant(1))
         case "Slice":
             _, start, stop, step, axes = inputs
             return add(kind, x, start, stop, axes, step)
-        case "CumSum":
-            return add(kind, *inputs, exclusive=int(attributes["exclusive"]))
-        case "Clamp":
-            return add("Clip", x, float(attributes["min"]), float(attributes["max"]))
-        case "Swish":
-            return add("Mul", x, add("Sigmoid", x))
         case "Gelu":
             way = {"ERF": "none", "TANH": "tanh"}[attributes["approximation_mode"].upper()]
             return add(kind, x, approximate=way)
-        case "NormalizeL2":
-            size = add("Max", add("ReduceL2", x, [-1]), float(attributes["eps"]))
-            return add("Div", x, size)
         case "MVN":
-            ones = np.ones(sizes(0)[-1], np.float32)
-            scale = add.constant(ones, TYPES["f32"])
-            return add("LayerNormalization", x, scale, epsilon=attributes["eps"])
+            ones = add.numbers_of([1.0] * shape(0)[-1])
+            return add("LayerNormalization", x, ones, epsilon=attributes["eps"])
         case "MatMul":
-            return add(kind, x, turned(inputs[1], 1) if attributes["transpose_b"] else inputs[1])
+            return add(kind, x, turned(1) if attributes["transpose_b"] else inputs[1])
         case "ScaledDotProductAttention":
-            _, k, v, bias = inputs
-            scores = add("MatMul", add("Mul", x, sizes(0)[-1] ** -0.5), turned(k, 1))
-            return add("MatMul", add("Softmax", add("Add", scores, bias), axis=-1), v)
+            scores = add("MatMul", x, turned(1))
+            scores = add("Mul", scores, add.numbers_of(shape(0)[-1] ** -0.5))
+            return add("MatMul", add("Softmax", add("Add", scores, inputs[3])), inputs[2])
         case "GroupConvolution":
-            groups, outputs, *others = sizes(1)
-            whole = add("Reshape", inputs[1], [groups * outputs, *others])
+            groups, outputs, *others = shape(1)
+            sizes = np.array([groups * outputs, *others])
+            whole = add("Reshape", inputs[1], add.constant(sizes, TYPES["i64"]))
             pads = [*attributes["pads_begin"], *attributes["pads_end"]]
             return add("Conv", x, whole, group=groups, pads=pads)
     return add(NAMES.get(kind, kind), *inputs)
@@ -277,7 +199,7 @@ def _added(add: OnnxNodes, node: Any, inputs: list[str]) -> str:
 
 # --- 8 bits ---
 
-LaidOut: TypeAlias = Sequence[np.ndarray]  # the inputs of a graph: `RowLayout.of`
+Inputs: TypeAlias = Mapping[str, np.ndarray]  # of a graph
 LOUDEST = 96  # one in so many units stays float32
 # Tensors of a layer -> the axis of its units. The bias of what comes out is added once.
 UNITS = {
@@ -305,7 +227,7 @@ def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
     return texts
 
 
-def loud_apart(weights: Weights, spec: ModelSpec, sample: Sequence[LaidOut]) -> Weights:
+def loud_apart(weights: Weights, spec: ModelSpec, sample: Sequence[Inputs]) -> Weights:
     """Return weights in which the loudest units of feed-forward blocks have tensors of their own.
 
     They are the loudest in a sample. Raises ModelError for numbers that cannot be rounded.
@@ -313,12 +235,11 @@ def loud_apart(weights: Weights, spec: ModelSpec, sample: Sequence[LaidOut]) -> 
     net = OpenvinoNetwork(weights)
     built(net, replace(spec, reading=Reading(spec.reading.layers)))
     largest = [net("ReduceMax", net("Abs", wide), [0, 1]) for wide in net.widened.values()]
-    graph = net.core.Model(largest, [*net.inputs.values()])
-    model = core_for_cpu().compile_model(graph, "CPU", settings("float32"))
+    model = core_for_cpu().compile_model(net.model(*largest), "CPU", settings("float32"))
     request = model.create_infer_request()
     reach: dict[int, np.ndarray] = {}
     for inputs in sample:
-        tensors = dict(enumerate(map(net.core.Tensor, inputs)))
+        tensors = {name: net.core.Tensor(inputs[name]) for name in net.inputs}
         sizes = request.infer(tensors, False, False).values()
         for layer, size in zip(net.widened, sizes, strict=True):
             if not np.isfinite(size).all():
@@ -334,13 +255,13 @@ def loud_apart(weights: Weights, spec: ModelSpec, sample: Sequence[LaidOut]) -> 
         loud[np.argsort(-size, kind="stable")[: max(1, len(size) // LOUDEST)]] = True
         for name, axis in UNITS.items():
             if net.has(start + name):
-                array = net.array(start + name)
+                array = arrays[start + name]
                 arrays[start + name] = np.compress(~loud, array, axis)
                 arrays[f"{start}{LOUD}{name}"] = np.compress(loud, array, axis)
     return replace(weights, arrays=arrays)
 
 
-def quantized(library: Any, graph: Any, sample: Sequence[LaidOut]) -> Any:
+def quantized(library: Any, graph: Any, sample: Sequence[Sequence[np.ndarray]]) -> Any:
     """Return a graph of OpenVINO with 8-bit products; ``library`` is NNCF."""
     library.set_log_level(logging.ERROR)
     whole = import_module("nncf.quantization.range_estimator").RangeEstimatorParametersSet.MINMAX

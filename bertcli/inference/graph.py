@@ -1,9 +1,9 @@
 """The network in OpenVINO's own operations, made of a config and mapped weights; parts first.
 
 It is the one of `models`, operation by operation: what a family has in place of BERT's parts is
-told by the same `Structure`, and weights have their canonical names. Letters: `T` packed tokens,
-`B` texts, `L` the length of their rows, `H` heads, `D` the size of a head, `n` tokens or texts that
-are read. A hidden state is [1, T, hidden].
+told by the same `Structure`, and weights have their canonical names. Letters: `B` texts, `L` the
+length of their rows, `H` heads, `D` the size of a head, `n` tokens or texts that are read. A hidden
+state is [B, L, hidden].
 
     network = OpenvinoNetwork(read_weights(folder, "BertModel", pooler=False))
     graph = built(network, spec)     # a Model of OpenVINO, not compiled
@@ -20,18 +20,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from bertcli.families.structure import HEAD_PARTS
-from bertcli.files.safetensors import float32_of
 from bertcli.inference.openvino import OpenvinoError, openvino_core
-from bertcli.models.distance_tables import (
-    distance_buckets,
-    distance_rows,
-    rotary_turns,
-)
+from bertcli.models.distance_tables import distance_buckets, distance_rows, rotary_turns
+from bertcli.tokenizing.columns import EXTRA
 
 if TYPE_CHECKING:
     from bertcli.checkpoints.weights import Weights
     from bertcli.families.structure import Convolution, Disentangled
-    from bertcli.inference.runner import ModelSpec, Terms
+    from bertcli.inference.runner import ModelSpec, Reading, Terms
 
 Node: TypeAlias = Any  # an output of an operation of OpenVINO
 Stored: TypeAlias = "Callable[[OpenvinoNetwork, Batch], Node]"  # the graph of a file
@@ -42,20 +38,20 @@ HIDDEN = -1e30  # added to the score of what is no token: its share of attention
 SMALL = 64  # bytes of a constant that is a shape or an axis, and no table
 LOUD = "loud."  # in names of products that stay float32 where others are 8 bits
 USUAL: Mapping[str, Mapping[str, Any]] = {  # attributes, unless others are given
-    "Reshape": {"special_zero": False},
+    "Reshape": {"special_zero": True},  # 0 is the size that the axis has
     "MatMul": {"transpose_a": False, "transpose_b": True},
     "MVN": {"normalize_variance": True, "eps_mode": "inside_sqrt"},
-    "ShapeOf": {"output_type": "i32"},
-    "Range": {"output_type": "i32"},
+    "ShapeOf": {"output_type": "i64"},
+    "Range": {"output_type": "i64"},
     "ReduceSum": {"keep_dims": False},
     "ReduceMax": {"keep_dims": False},
     "ReduceMean": {"keep_dims": False},
     "ReduceProd": {"keep_dims": False},
 }
-# What the graphs of others are given, int64 [B, L], and what they give.
-PADDED = ("input_ids", "attention_mask", "token_type_ids")
+# What a graph is given, int64 [B, L], and what those of others give.
+IDS, MASK, TYPES = INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 STATES, LOGITS = "last_hidden_state", "logits"
-INPUTS = {"ids": 1, "types": 1, "back": 1, "rows": 2, "lengths": 1, "read": 1}  # and their axes
+READ = "read"  # a further input: which places of all rows are read, [n]
 
 
 @dataclass
@@ -82,10 +78,10 @@ class OpenvinoNetwork:
         return self.factory.create(operation, nodes, attributes).output(0)
 
     def constant(self, value: Numbers) -> Node:
-        """Return a constant: float32, or int32 for whole numbers. Equal small ones are one."""
+        """Return a constant: float32, or int64 for whole numbers. Equal small ones are one."""
         array = np.asarray(value)
-        if array.dtype.kind in "if" and array.dtype.itemsize == 8:
-            array = array.astype(np.int32 if array.dtype.kind == "i" else np.float32)
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
         node = self.core.op.Constant(array).output(0)
         if array.nbytes > SMALL:
             return node
@@ -97,11 +93,15 @@ class OpenvinoNetwork:
             self.shared[key] = make()
         return self.shared[key]
 
-    def parameter(self, name: str, axes: int, kind: str = "i32") -> Node:
+    def parameter(self, name: str, axes: int) -> Node:
         """Return an input of whole numbers."""
         shape = self.core.PartialShape([-1] * axes)
-        self.inputs[name] = self.core.op.Parameter(getattr(self.core.Type, kind), shape)
-        return self.inputs[name].output(0)
+        self.inputs[name] = self.core.op.Parameter(self.core.Type.i64, shape)
+        return named(self.inputs[name].output(0), name)
+
+    def model(self, *outputs: Node) -> Any:
+        """Return a model of OpenVINO, not compiled."""
+        return self.core.Model([*outputs], [*self.inputs.values()])
 
     # --- weights ---
 
@@ -129,12 +129,12 @@ class OpenvinoNetwork:
         """Return a tensor as float32."""
         return self.float32(self.stored(name))
 
-    def array(self, name: str) -> np.ndarray:
-        """Return the numbers of a tensor as float32."""
-        array = self.weights.arrays[name]
-        if array.dtype == np.uint16:
-            return float32_of(array)
-        return array.astype(np.float32, copy=False)
+
+def named(node: Node, name: str) -> Node:
+    """Name an input or an output of a graph."""
+    node.get_tensor().set_names({name})
+    node.get_node().set_friendly_name(name)
+    return node
 
 
 # --- operations on the last axis ---
@@ -164,7 +164,8 @@ def activated(net: OpenvinoNetwork, x: Node, name: object) -> Node:
         case "gelu_new" | "gelu_fast" | "gelu_accurate" | "gelu_pytorch_tanh" | "gelu_python_tanh":
             return net("Gelu", x, approximation_mode="TANH")
         case "gelu_10":
-            return net("Clamp", net("Gelu", x, approximation_mode="ERF"), min=-10.0, max=10.0)
+            x = net("Gelu", x, approximation_mode="ERF")
+            return net("Maximum", net("Minimum", x, 10.0), -10.0)
         case "quick_gelu":
             return net("Multiply", x, net("Sigmoid", net("Multiply", x, 1.702)))
         case "relu" | "sigmoid" | "tanh" | "mish" as kind:
@@ -173,11 +174,11 @@ def activated(net: OpenvinoNetwork, x: Node, name: object) -> Node:
             positive = net("Relu", x)
             return net("Multiply", positive, positive)
         case "relu6":
-            return net("Clamp", x, min=0.0, max=6.0)
+            return net("Minimum", net("Relu", x), 6.0)
         case "leaky_relu":
             return net("PRelu", x, 0.01)
         case "silu" | "swish":
-            return net("Swish", x)
+            return net("Multiply", x, net("Sigmoid", x))
         case "hardswish":
             return net("HSwish", x)
         case "laplace":
@@ -195,7 +196,7 @@ def activated(net: OpenvinoNetwork, x: Node, name: object) -> Node:
 
 
 def lookup(net: OpenvinoNetwork, name: str, ids: Node) -> Node:
-    """Return the rows of a table for ids [1, T], [1, T, width]; the table stays as it is stored."""
+    """Return the rows of a table for ids [..., L]; the table stays as it is stored."""
     return net.float32(net("Gather", net.stored(f"{name}.weight"), ids, 0))
 
 
@@ -211,30 +212,26 @@ def embeddings(net: OpenvinoNetwork, batch: Batch) -> Node:
                 places = table_places(net, batch)
                 x = net("Add", x, lookup(net, f"{start}.position_embeddings", places))
             case "sinusoidal":
-                waves = net("Gather", sinusoids(config.table_size, config.most_tokens), batch.at, 0)
-                x = net("Add", x, waves)
-    for place, name in enumerate(config.extra_embeddings):
-        ids = net("Gather", batch.extra, [place], 0)  # [1, T]
+                waves = sinusoids(config.table_size, config.most_tokens)
+                x = net("Add", x, net("Gather", waves, batch.row, 0))
+    for name in config.extra_embeddings:
+        ids = net.parameter(f"{EXTRA}{name}", 2)
         x = net("Add", x, lookup(net, f"{start}.extra.{name}", ids))
     x = layer_norm(net, x, f"{start}.LayerNorm")
     return x if structure.embedding_size is None else linear(net, x, f"{start}.project")
 
 
 def table_places(net: OpenvinoNetwork, batch: Batch) -> Node:
-    """Return the rows of the table of positions, [1, T]; padding ids in a text do not count.
+    """Return the rows of the table of positions, [L] or [B, L]; padding ids do not count.
 
-    As `after_padding` in models/positions.py: `at` is 0 where a text starts.
+    As `after_padding` in models/positions.py.
     """
     if not net.structure.skips_padding:
-        return batch.at
+        return batch.row
     padding = net.structure.first_position - 1
-    real = net("Convert", net("NotEqual", batch.ids, padding), destination_type="i32")
-    before = net("CumSum", real, 1, exclusive=True, reverse=False)
-    tokens = net("Gather", net("ShapeOf", batch.ids), 1, 0)
-    starts = net("Subtract", net("Range", 0, tokens, 1), batch.at)
-    of_text = net("GatherElements", before, starts, axis=1)
-    place = net("Add", net("Subtract", before, of_text), 1)
-    return net("Add", net("Multiply", place, real), padding)
+    real = net("Select", net("Equal", batch.ids, padding), 0, 1)
+    place = net("Multiply", net("CumSum", real, 1, exclusive=False, reverse=False), real)
+    return net("Add", place, padding)
 
 
 def sinusoids(width: int, places: int) -> np.ndarray:
@@ -248,39 +245,25 @@ def sinusoids(width: int, places: int) -> np.ndarray:
 # --- attention ---
 
 
-@dataclass
 class Batch:
     """The inputs of the graph, and what is made of them once."""
 
-    net: OpenvinoNetwork
-    ids: Node  # [1, T]
-    types: Node  # [1, T]
-    back: Node  # [T]
-    rows: Node  # [B, L]
-    lengths: Node  # [B]
-    read: Node  # [n]
-    extra: Node | None  # [tables, T]
+    def __init__(self, net: OpenvinoNetwork) -> None:
+        names = INPUTS if net.structure.token_types else INPUTS[:2]
+        self.net, inputs = net, {name: net.parameter(name, 2) for name in names}
+        self.ids, self.mask, self.types = inputs[IDS], inputs[MASK], inputs.get(TYPES)
+        self.real = net("Greater", self.mask, 0)  # whether others attend to a token, [B, L]
 
     @cached_property
     def row(self) -> Node:
         """The places in a row, [L]."""
-        size = self.net("Gather", self.net("ShapeOf", self.rows), 1, 0)
+        size = self.net("Gather", self.net("ShapeOf", self.ids), 1, 0)
         return self.net("Range", 0, size, 1)
 
     @cached_property
-    def at(self) -> Node:
-        """The place of each token in its text, [1, T]."""
-        size = self.net("Gather", self.net("ShapeOf", self.rows), 1, 0)
-        return self.net("Unsqueeze", self.net("FloorMod", self.back, size), 0)
-
-    @cached_property
-    def real(self) -> Node:
-        """Whether a token that others attend to stands in a row there, [B, L]."""
-        return self.net("Less", self.row, self.net("Unsqueeze", self.lengths, 1))
-
-    def in_rows(self, x: Node) -> Node:
-        """Return what tokens have, [T, ...], where they stand in the rows, [B, L, ...]."""
-        return self.net("Gather", x, self.rows, 0)
+    def lengths(self) -> Node:
+        """The number of tokens of each text, [B]."""
+        return self.net("ReduceSum", self.mask, [1])
 
     def total(self, rows: Node) -> Node:
         """Return the sum of what each text has in its row, [B, ...], of [B, L, ...]."""
@@ -288,52 +271,42 @@ class Batch:
         real = self.net("Unsqueeze", self.real, more)
         return self.net("ReduceSum", self.net("Select", real, rows, 0.0), [1])
 
-    def packed(self, x: Node) -> Node:
-        """Return what the places of all rows have, [B*L, ...], for the tokens, [T, ...]."""
-        return self.net("Gather", x, self.back, 0)
-
     @cached_property
     def apart(self) -> Node:
         """How far each query stands behind each key, [L, L]."""
         return self.net("Subtract", self.net("Unsqueeze", self.row, 1), self.row)
 
-    def of_distances(self, table: np.ndarray, axis: int) -> Node:
-        """Return what a table has for each query and key; its middle is the distance 0.
+    def of_distances(self, table: np.ndarray) -> Node:
+        """Return what a table has for each query and key, [L, L]; its middle is the distance 0.
 
         Those that are further apart than it says are as the furthest that it has.
         """
-        furthest = table.shape[axis] // 2
+        furthest = len(table) // 2
         near = self.net("Maximum", self.net("Minimum", self.apart, furthest), -furthest)
-        return self.net("Gather", table, self.net("Add", near, furthest), axis)
+        return self.net("Gather", table, self.net("Add", near, furthest), 0)
 
     @cached_property
     def bucket_scores(self) -> Node:
         """The score of each distance, [H, L, L], from the table that layers share."""
-        table = self.net.array("bert.encoder.relative_attention_bias.weight")
-        scores = np.ascontiguousarray(table[distance_buckets()].T)  # [H, distances]
-        return self.of_distances(scores, 1)
+        weight = self.net.weight("bert.encoder.relative_attention_bias.weight")
+        scores = self.net("Gather", weight, self.of_distances(distance_buckets()), 0)
+        return self.net("Transpose", scores, [2, 0, 1])
 
 
 def self_attention(net: OpenvinoNetwork, batch: Batch, layer: int, x: Node) -> Node:
-    """Attend from x [1, T, hidden] to the tokens of the same texts, [1, T, H*D].
-
-    Every text is a row there, whose end is hidden.
-    """
+    """Attend from x [B, L, hidden] to the tokens of the same texts, [B, L, H*D]."""
     name = f"bert.encoder.layer.{layer}.attention.self"
     heads, size = net.config.heads(layer), net.config.head_size
 
-    def in_rows(part: str) -> Node:  # -> [B, H, L, D]
-        packed = net("Reshape", linear(net, x, f"{name}.{part}"), [-1, heads * size])
-        split = net("Reshape", batch.in_rows(packed), [0, 0, heads, size], special_zero=True)
+    def of_heads(part: str) -> Node:  # -> [B, H, L, D]
+        split = net("Reshape", linear(net, x, f"{name}.{part}"), [0, 0, heads, size])
         return net("Transpose", split, [0, 2, 1, 3])
 
-    q, k, v = map(in_rows, ("query", "key", "value"))
+    q, k, v = map(of_heads, ("query", "key", "value"))
     q, k, near = placed(net, batch, layer, q, k)
     bias = attention_bias(net, batch, layer, near)
     mixed = net("ScaledDotProductAttention", q, k, v, bias, causal=False)
-    mixed = net("Transpose", mixed, [0, 2, 1, 3])
-    mixed = net("Reshape", mixed, [-1, heads * size])
-    return net("Unsqueeze", batch.packed(mixed), 0)
+    return net("Reshape", net("Transpose", mixed, [0, 2, 1, 3]), [0, 0, heads * size])
 
 
 def attention_bias(
@@ -419,7 +392,7 @@ def disentangled_scores(
     if disentangled.parts == 1:
         return None
 
-    rows = net.once("rows", lambda: batch.of_distances(distance_rows(disentangled), 0))  # [L, L]
+    rows = net.once("rows", lambda: batch.of_distances(distance_rows(disentangled)))  # [L, L]
     total: Node | None = None
     for part, x, used in (
         ("key", q, disentangled.word_to_distance),
@@ -428,15 +401,10 @@ def disentangled_scores(
         if not used:
             continue
         vectors = distance_vectors(net, disentangled, name, part)  # [H, 2 span, D]
-        met = net("MatMul", x, vectors)
+        met = net("MatMul", x, vectors)  # [B, H, L, 2 span]
         index = rows if part == "key" else net("Transpose", rows, [1, 0])
-        sizes = net("ShapeOf", met)
-        shape = net(
-            "Concat",
-            net("Gather", sizes, [0, 1], 0),
-            net("ShapeOf", index),
-            axis=0,
-        )
+        sizes = net("Gather", net("ShapeOf", met), [0, 1], 0), net("ShapeOf", index)
+        shape = net("Concat", *sizes, axis=0)
         scores = net("GatherElements", met, net("Broadcast", index, shape), axis=3)
         if part == "query":
             scores = net("Transpose", scores, [0, 1, 3, 2])
@@ -446,19 +414,15 @@ def disentangled_scores(
 
 def distance_vectors(
     net: OpenvinoNetwork, disentangled: Disentangled, name: str, part: str
-) -> np.ndarray:
-    """Return the keys or queries of distances, [H, 2 span, D]: they follow from weights alone."""
-    start = "bert.encoder.relative_attention_bias"
-    vectors = net.array(f"{start}.table.weight")
+) -> Node:
+    """Return the keys or queries of distances, [H, 2 span, D]."""
+    table = "bert.encoder.relative_attention_bias"
+    x = net.weight(f"{table}.table.weight")
     if disentangled.norm:
-        centred = vectors - vectors.mean(-1, keepdims=True)
-        deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + net.config.layer_norm_eps)
-        weight, bias = (net.array(f"{start}.LayerNorm.{kind}") for kind in ("weight", "bias"))
-        vectors = centred / deviation * weight + bias
-    maker = f"{name.rpartition('.')[0]}.{part}" if disentangled.shared else f"{name}.{part}"
-    projected = vectors @ net.array(f"{maker}.weight").T + net.array(f"{maker}.bias")
-    split = projected.reshape(len(projected), -1, net.config.head_size)
-    return np.ascontiguousarray(split.transpose(1, 0, 2), np.float32)
+        x = layer_norm(net, x, f"{table}.LayerNorm")
+    maker = name.rpartition(".")[0] if disentangled.shared else name
+    x = net("Reshape", linear(net, x, f"{maker}.{part}"), [0, -1, net.config.head_size])
+    return net("Transpose", x, [1, 0, 2])
 
 
 # --- layers ---
@@ -483,7 +447,7 @@ def feed_forward(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
 
 
 def encoder_layer(net: OpenvinoNetwork, batch: Batch, layer: int, x: Node) -> Node:
-    """Run a layer for x [1, T, hidden]."""
+    """Run a layer for x [B, L, hidden]."""
     name, before = f"bert.encoder.layer.{layer}", net.structure.norm_first
 
     def normed(y: Node, part: str, here: bool) -> Node:
@@ -500,26 +464,25 @@ def encoder_layer(net: OpenvinoNetwork, batch: Batch, layer: int, x: Node) -> No
 def convolved(
     net: OpenvinoNetwork, batch: Batch, x: Node, after: Node, beside: Convolution
 ) -> Node:
-    """Add what the neighbours of a token in x [1, T, hidden] say to ``after``, the layer's result.
+    """Add what the neighbours of a token in x [B, L, hidden] say to ``after``, the layer's result.
 
     Source: ConvLayer in transformers' modeling_deberta_v2.py.
     """
     name, pad = "bert.encoder.conv", beside.size // 2
-    rows = batch.in_rows(net("Squeeze", x, [0]))  # [B, L, hidden]
-    rows = net("Select", net("Unsqueeze", batch.real, 2), rows, 0.0)
-    rows = net("Transpose", rows, [0, 2, 1])
-    weight = net.array(f"{name}.conv.weight")  # [hidden, hidden / groups, size]
-    grouped = weight.reshape(beside.groups, -1, *weight.shape[1:])
+    x = net("Select", net("Unsqueeze", batch.real, 2), x, 0.0)
+    weight = net.weight(f"{name}.conv.weight")  # [hidden, hidden / groups, size]
+    hidden = net.config.hidden_size // beside.groups
+    grouped = net("Reshape", weight, [beside.groups, hidden, hidden, beside.size])
     attributes = {"strides": [1], "pads_begin": [pad], "pads_end": [pad], "dilations": [1]}
-    mixed = net("GroupConvolution", rows, grouped, auto_pad="explicit", **attributes)
-    mixed = net("Reshape", net("Transpose", mixed, [0, 2, 1]), [-1, len(weight)])
-    mixed = net("Add", batch.packed(mixed), net.weight(f"{name}.conv.bias"))
-    mixed = net("Unsqueeze", activated(net, mixed, beside.activation), 0)
+    mixed = net("Transpose", x, [0, 2, 1])
+    mixed = net("GroupConvolution", mixed, grouped, auto_pad="explicit", **attributes)
+    mixed = net("Add", net("Transpose", mixed, [0, 2, 1]), net.weight(f"{name}.conv.bias"))
+    mixed = activated(net, mixed, beside.activation)
     return layer_norm(net, net("Add", after, mixed), f"{name}.LayerNorm")
 
 
 def states(net: OpenvinoNetwork, batch: Batch, layers: Sequence[int]) -> list[Node]:
-    """Return the states of layers, counted from 0, the embeddings: [T, hidden].
+    """Return the states of layers, counted from 0, the embeddings: [B, L, hidden].
 
     Layers above the last one that is asked for are not run.
     """
@@ -533,29 +496,36 @@ def states(net: OpenvinoNetwork, batch: Batch, layers: Sequence[int]) -> list[No
         of_layers.append(x)
     if net.structure.norm_first and max(layers) == len(order):
         of_layers[-1] = layer_norm(net, x, "bert.encoder.LayerNorm")
-    return [net("Squeeze", of_layers[layer], [0]) for layer in layers]
+    return [of_layers[layer] for layer in layers]
 
 
 # --- what is read off the model ---
 
 
 def combined(net: OpenvinoNetwork, layers: Sequence[Node], how: str) -> Node:
-    """Combine the states [n, hidden] of layers: [n, hidden], concatenated or [n, k, hidden]."""
+    """Combine the states of layers: [B, L, hidden], concatenated or [B, L, k, hidden]."""
     if how == "concat":
         return net("Concat", *layers, axis=-1)
     if len(layers) == 1 and how != "stack":
         return layers[0]
-    stacked = net("Concat", *(net("Unsqueeze", state, 1) for state in layers), axis=1)
+    stacked = net("Concat", *(net("Unsqueeze", state, 2) for state in layers), axis=2)
     if how == "stack":
         return stacked
-    return net({"mean": "ReduceMean", "sum": "ReduceSum"}[how], stacked, [1])
+    return net({"mean": "ReduceMean", "sum": "ReduceSum"}[how], stacked, [2])
 
 
-def means(net: OpenvinoNetwork, batch: Batch, rows: Node) -> Node:
-    """Return the mean of each text's tokens, [B, ...], of what stands in the rows, [B, L, ...]."""
+def means(net: OpenvinoNetwork, batch: Batch, x: Node) -> Node:
+    """Return the mean of each text's tokens, [B, ...], of [B, L, ...]."""
     lengths = net.float32(batch.lengths)
-    more = [*range(1, len(rows.get_partial_shape()) - 1)]
-    return net("Divide", batch.total(rows), net("Unsqueeze", lengths, more))
+    more = [*range(1, len(x.get_partial_shape()) - 1)]
+    return net("Divide", batch.total(x), net("Unsqueeze", lengths, more))
+
+
+def read_of(net: OpenvinoNetwork, batch: Batch, x: Node, reading: Reading) -> Node:
+    """Return what is read of [B, L, ...]: that of each text, [B, ...], or still of all tokens."""
+    if reading.mean:
+        return means(net, batch, x)
+    return net("Gather", x, 0, 1) if reading.first else x
 
 
 def pooler(net: OpenvinoNetwork, x: Node) -> Node:
@@ -573,7 +543,7 @@ def word_scores(net: OpenvinoNetwork, x: Node) -> Node:
 
 
 def logits(net: OpenvinoNetwork, x: Node) -> Node:
-    """Turn the states [n, hidden] of what is judged into what the class scores, [n, ...]."""
+    """Turn the states [..., hidden] of what is judged into what the class scores, [..., n]."""
     kind = net.weights.kind
     parts, own = HEAD_PARTS[kind], net.structure.own_layer(kind)
     if parts.words:
@@ -587,7 +557,7 @@ def logits(net: OpenvinoNetwork, x: Node) -> Node:
         x = linear(net, x, "discriminator_predictions.dense")
         x = activated(net, x, net.config.hidden_act)
     x = linear(net, x, parts.scores) if parts.scores else x
-    return net("Squeeze", x, [1]) if parts.outputs == 1 else x
+    return net("Squeeze", x, [-1]) if parts.outputs == 1 else x
 
 
 def term_scores(net: OpenvinoNetwork, batch: Batch, x: Node, terms: Terms) -> Node:
@@ -595,9 +565,10 @@ def term_scores(net: OpenvinoNetwork, batch: Batch, x: Node, terms: Terms) -> No
 
     That is the largest one, or the sum of their logarithms.
     """
-    scores = word_scores(net, batch.in_rows(x))  # [B, L, vocabulary]
+    scores = word_scores(net, x)  # [B, L, vocabulary]
     if terms.how == "max":
-        return net("ReduceMax", scores, [1])  # behind a text stands its first token
+        real = net("Unsqueeze", batch.real, 2)
+        return net("ReduceMax", net("Select", real, scores, HIDDEN), [1])
     scores = net("Relu", scores)
     for _ in range(terms.logarithms):
         scores = net("Log", net("Add", scores, 1.0))
@@ -610,30 +581,20 @@ def term_scores(net: OpenvinoNetwork, batch: Batch, x: Node, terms: Terms) -> No
 def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Stored | None = None) -> Any:
     """Return the graph of a model and what is read off it, as it is in `spec`: [n, ...].
 
-    Its inputs are those of `RowLayout.of`, in their order. ``stored`` makes the last states, or the
-    logits, where a file has the graph and not the weights.
+    ``stored`` makes the last states, or the logits, where a file has the graph and not the weights.
     """
-    reading = spec.reading
-    inputs = {name: net.parameter(name, axes) for name, axes in INPUTS.items()}
-    if net.config.extra_embeddings:
-        inputs["extra"] = net.parameter("extra", 2)
-    ids, types = (net("Unsqueeze", inputs.pop(name), 0) for name in ("ids", "types"))
-    # As one text, [1, T]: of two axes, 8-bit products without a bias came out wrong (OpenVINO
-    # 2026.4, ModernBERT).
-    batch = Batch(net, ids, types, **{"extra": None, **inputs})
+    reading, batch = spec.reading, Batch(net)
     if stored:
         x = stored(net, batch)
-        if spec.kind != "BertModel" and (reading.first or reading.mean):  # logits of texts
-            return net.core.Model([x], [*net.inputs.values()])
     else:
         x = combined(net, states(net, batch, reading.indices(net.config.depth)), reading.combine)
     if reading.terms:
-        x = term_scores(net, batch, x, reading.terms)
-    elif reading.mean:
-        x = means(net, batch, batch.in_rows(x))
-    else:
-        x = net("Gather", x, batch.read, 0)
+        return net.model(term_scores(net, batch, x, reading.terms))
+    if not reading.single:
+        width = [size.get_length() for size in list(x.get_partial_shape())[2:]]
+        x = net("Gather", net("Reshape", x, [-1, *width]), net.parameter(READ, 1), 0)
+    elif not (stored and spec.kind != "BertModel"):  # those are logits of texts
+        x = read_of(net, batch, x, reading)
     if spec.pooler:
         x = pooler(net, x)
-    x = x if reading.terms or stored else logits(net, x)
-    return net.core.Model([x], [*net.inputs.values()])
+    return net.model(x if stored else logits(net, x))

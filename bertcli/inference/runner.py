@@ -168,8 +168,7 @@ class Engine(ABC):
 
     backend: Backend = "auto"
     config: BertConfig
-    where: str = "cpu"  # for messages
-    places: tuple[str, ...] = ("cpu",)  # all devices that are named for it
+    places: tuple[str, ...] = ("cpu",)  # its device, and all others that are named
     threads = 1
     budget = 0  # tokens of a batch
     depth = 1  # batches that it holds: one runs, the next one is there when it is done
@@ -263,7 +262,7 @@ class Runner:
 
         Raises BertcliError when one text alone is too much.
         """
-        where = self.devices[0].where
+        where = self.devices[0].places[0]
         if len(lengths) == 1:
             raise BertcliError(
                 f"out of memory on {where} with a batch of {self.budget} tokens",

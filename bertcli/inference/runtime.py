@@ -182,7 +182,7 @@ def fit_tokenizer(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> Non
     if not config.takes_types(types):
         raise ModelError(
             f"{folder}: the tokenizer gives texts token type {types}, but the model has "
-            f"{_types(config.type_vocab_size)}",
+            f"{config.type_vocab_size} of them (type_vocab_size)",
             "use the tokenizer that belongs to this model",
         )
 
@@ -196,10 +196,6 @@ def refuse_pairs(batch: Sequence[Encoded], config: BertConfig) -> None:
         if not config.takes_types(types):
             raise ModelError(
                 f"{item.record.where}: a text pair has token type {types}, but the model has "
-                f"{_types(config.type_vocab_size)}",
+                f"{config.type_vocab_size} of them (type_vocab_size)",
                 "give single texts, or use a model that was trained on pairs",
             )
-
-
-def _types(count: int) -> str:
-    return f"{count} token type embedding{'s' if count > 1 else ''} (type_vocab_size)"

@@ -67,10 +67,8 @@ def load(
 def available() -> list[str]:
     """Return the names of the devices that are here, the fastest kind first."""
     names = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        names.append("mps")
-    if torch.xpu.is_available():
-        names += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
+    names += ["mps"] * torch.backends.mps.is_available()
+    names += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
     return [*names, "cpu"]
 
 
@@ -110,12 +108,6 @@ def slow(dtype: torch.dtype, device: torch.device) -> str:
     return "half precision may be slower than float32 on a CPU" if half else ""
 
 
-def refuse_several(names: str, instead: str) -> None:
-    """Raise UsageError where one device computes and a list is named."""
-    if len(devices(names)) > 1:
-        raise UsageError(f"--device {names} names several devices; this takes one", instead)
-
-
 def use_threads(count: int | None) -> int:
     """Set the number of threads of one operation and return it; None leaves torch's choice."""
     if count is not None:
@@ -144,7 +136,8 @@ class Encoder(Engine):
         """Take a model that is on the device; ``varlen`` is the kernel for packed texts there."""
         self.model, self.reading, self.device, self.varlen = model.eval(), reading, device, varlen
         self.bert = model.bert if isinstance(model, BertWithHead) else model
-        self.config, self.where, self.on_cuda = self.bert.config, str(device), device.type == "cuda"
+        self.config, self.on_cuda = self.bert.config, device.type == "cuda"
+        self.places = (str(device),)
         self.depth = 2 if self.on_cuda else 1
         self.layers = reading.indices(self.config.depth)
 

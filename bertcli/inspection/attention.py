@@ -1,9 +1,10 @@
 """The attention maps of texts, with their labels: as numbers, as a page, and drawn.
 
 `look` runs the model, which needs torch. `picture` makes the contents of a file. html is a page to
-explore it, one self-contained file that makes no request: page.html, filled with page.css, page.js
-and the data; a rule in it forbids every request. svg, png and pdf are drawn with matplotlib: one
-map, or many, layers below each other and heads side by side.
+explore it, one self-contained file that makes no request, as a rule in it forbids every request:
+attention.html, filled with the style of all pages (page.css) and its own, its script and the data.
+svg, png and pdf are drawn with matplotlib: one map, or many, layers below each other and heads side
+by side.
 """
 
 from __future__ import annotations
@@ -150,22 +151,28 @@ def picture(texts: Sequence[AttentionMaps], form: str) -> bytes:
 
 def page(texts: Sequence[AttentionMaps]) -> bytes:
     """Return a page of one text or several."""
+    rows = [maps.rounded() for maps in texts]
+    content = {"texts": rows, "modelLayers": texts[0].layers}
+    return filled_page("attention", texts[0].model, content)
+
+
+def filled_page(name: str, title: str, content: Any) -> bytes:
+    """Return a page of this name with its content, which is what its script reads."""
     from html import escape
     from importlib.resources import files
     from string import Template
 
-    rows = [maps.rounded() for maps in texts]
-    content = {"texts": rows, "modelLayers": texts[0].layers}
     data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    # Safe inside a script element, whatever the tokens are.
+    # Safe inside a script element, whatever the texts are.
     for character in "<\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
-    parts = [
-        (files("bertcli.inspection") / f"page.{suffix}").read_text(encoding="utf-8")
-        for suffix in ("html", "css", "js")
-    ]
-    model = escape(texts[0].model)
-    filled = Template(parts[0]).substitute(model=model, style=parts[1], script=parts[2], data=data)
+    html, common, style, script = (
+        (files("bertcli.inspection") / file).read_text(encoding="utf-8")
+        for file in (f"{name}.html", "page.css", f"{name}.css", f"{name}.js")
+    )
+    filled = Template(html).substitute(
+        title=escape(title), style=common + style, script=script, data=data
+    )
     return filled.encode("utf-8", "replace")
 
 

@@ -24,14 +24,14 @@ from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
 from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.inference.runtime import refuse_extra, refuse_pairs
-from bertcli.records.reader import GivenTexts, Reader
+from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record, carried
 from bertcli.records.source import Source
 from bertcli.records.windows import windows
 from bertcli.tasks.head import FIRST, Head, HeadTask
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
-from bertcli.tokenizing.run import TokenCounts
+from bertcli.tokenizing.run import TokenizeRun
 
 LIKELY = 0.5  # score from which a label of many that may hold together is given
 BLANK = {"label": "", "score": 0.0}
@@ -237,13 +237,15 @@ class Chooser(HeadTask):
         """The field of the choices."""
         return frozenset({self.field})
 
-    def encoded(self, reader: Reader, tally: TokenCounts) -> Iterator[Sequence[Encoded]]:
+    def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
         """Yield prompts, each with each of its choices, as tokens."""
-        layout, tokenizer, first = self.layout, self.head.tokenizer, 0
-        for records in windows(reader.blocks(), min(FIRST, self.head.settings.window)):
+        layout, tokenizer, tally = self.layout, self.head.tokenizer, run.tally
+        reader, first = run.reader, run.start
+        for records in windows(run.blocks(), min(FIRST, self.head.settings.window)):
             numbered = enumerate(records, first)
             asked = reader.collect(numbered, lambda number, record: (number, self._asked(record)))
             first += len(records)
+            run.skipped += len(records) - len(asked)
             pairs = [pair for _, several in asked for pair in several]
             numbers = [number for number, several in asked for _ in several]
             tally.literals += tokenizer.count_literals(pairs)
@@ -251,6 +253,7 @@ class Chooser(HeadTask):
             tally.add(batch, tokenizer.limit)
             tally.records += len(asked) - len(pairs)  # a prompt is one record
             yield replace(batch, samples=numbers)
+            run.finish(first)
 
     def _asked(self, record: Record) -> list[Record]:
         """Return a prompt with each of its choices. InputError for one without a list of them."""

@@ -22,9 +22,11 @@ from bertcli.checkpoints.weights import Weights, read_weights
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_modules import (
+    EPSILON,
     Dense,
     UnitLength,
     VectorModule,
+    VectorNorm,
 )
 from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.files.atomic import whole_folder
@@ -32,14 +34,12 @@ from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_objects, write_json
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
-from bertcli.inference.cpu_engine import RowLayout
+from bertcli.inference.cpu_engine import inputs_of
 from bertcli.inference.exported_graph import (
     VECTORS,
     calibration_texts,
     loud_apart,
     named_model,
-    padded_batch,
-    padded_scores,
     quantized,
     write_graph,
     write_onnx,
@@ -51,12 +51,14 @@ from bertcli.inference.graph import (
     Node,
     OpenvinoNetwork,
     activated,
+    logits,
     means,
+    read_of,
     states,
 )
 from bertcli.inference.openvino import nncf, openvino, settings
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Reading, Tokens, result_of
+from bertcli.inference.runner import Tokens, result_of
 from bertcli.tasks.head import COMMANDS, Head, Settings, command_of, text_logits, token_logits
 
 Format: TypeAlias = Literal["openvino", "onnx"]
@@ -85,6 +87,18 @@ def pooled(net: OpenvinoNetwork, batch: Batch, x: Node, mode: str) -> Node:
             return net("ReduceMax", net("Select", real, x, -np.inf), [1])
         case "mean":
             return means(net, batch, x)
+        case "mean_sqrt_len":
+            counts = net.float32(net("Unsqueeze", batch.lengths, 1))
+            return net("Divide", batch.total(x), net("Sqrt", counts))
+        case "weightedmean":
+            places = net.float32(net("Add", batch.row, 1))
+            places = net("Unsqueeze", places, [0, 2])
+            return net("Divide", batch.total(net("Multiply", x, places)), batch.total(places))
+        case "lasttoken":
+            places = net("Multiply", batch.mask, batch.row)
+            last = net("Equal", places, net("Unsqueeze", net("ReduceMax", places, [1]), 1))
+            last = net("Unsqueeze", net("LogicalAnd", last, batch.real), 2)
+            return net("ReduceSum", net("Select", last, x, 0.0), [1])
     raise UsageError(f"a model with pooling {mode} cannot be exported")
 
 
@@ -92,23 +106,32 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
     """Return what a module makes of vectors, [..., D]."""
     match module:
         case UnitLength():
-            return net("NormalizeL2", x, [-1], eps=1e-12, eps_mode="max")
-        case Dense(residual=None):
-            y = net("MatMul", x, module.weight)
+            size = net("Sqrt", net("ReduceSum", net("Multiply", x, x), [-1]))
+            return net("Divide", x, net("Unsqueeze", net("Maximum", size, 1e-12), -1))
+        case VectorNorm():
+            x = net("MVN", x, [-1], eps=EPSILON)
+            return net("Add", net("Multiply", x, module.weight), module.bias)
+        case Dense():
+
+            def product(weight: np.ndarray) -> Node:
+                return net("MatMul", x, weight)
+
+            y = product(module.weight)
             y = y if module.bias is None else net("Add", y, module.bias)
-            return activated(net, y, ACTIVATIONS[module.activation])
+            y = activated(net, y, ACTIVATIONS[module.activation])
+            return y if module.residual is None else net("Add", y, product(module.residual))
     raise ModelError(f"the module {module.kind} cannot be exported")
 
 
 def sentence_outputs(net: OpenvinoNetwork, batch: Batch, embedder: Embedder) -> dict[str, Node]:
     """Return the last states [B, L, hidden], and the vectors of texts [B, D]."""
     options, depth = embedder.options, net.config.depth
-    rows = batch.in_rows(*states(net, batch, (depth,)))
+    (rows,) = states(net, batch, (depth,))
     vectors = [pooled(net, batch, rows, mode) for mode in options.modes]
     y = vectors[0] if len(vectors) == 1 else net("Concat", *vectors, axis=-1)
     for module in embedder.modules:
         y = after_module(net, y, module)
-    shorter = None if options.dim is None else np.arange(options.dim, dtype=np.int32)
+    shorter = None if options.dim is None else np.arange(options.dim)
     if shorter is not None and not options.dim_last:
         y = net("Gather", y, shorter, 1)
     if options.normalize:
@@ -152,23 +175,23 @@ def export(
     spec, config = model.runtime.spec, model.runtime.config
     if config.extra_embeddings:
         raise ModelError(f"{spec.folder}: a model with extra embeddings cannot be exported")
-    plain = replace(spec, reading=Reading(mean=spec.reading.mean, first=spec.reading.first))
-    texts = calibration_texts(spec, config)
+    texts, longest = calibration_texts(spec, config), config.most_tokens
     held_out = texts[::HELD_OUT]
     weights = read_weights(spec.folder, spec.kind, False if spec.kind == "BertModel" else None)
     if library:
         texts = [text for at, text in enumerate(texts) if at % HELD_OUT]
-        layout = RowLayout(Reading(), config.most_tokens)
-        weights = loud_apart(weights, spec, [layout.of(text) for text in texts])
+        weights = loud_apart(weights, spec, [inputs_of(text, longest) for text in texts])
     net = OpenvinoNetwork(rounded(weights) if options.dtype == "bfloat16" else weights)
-    batch = padded_batch(net)
+    batch = Batch(net)
     if isinstance(model, Embedder):
         outputs = sentence_outputs(net, batch, model)
     else:
-        outputs = {LOGITS: padded_scores(net, batch, plain.reading)}
+        (x,) = states(net, batch, (config.depth,))
+        outputs = {LOGITS: logits(net, read_of(net, batch, x, spec.reading))}
     graph = named_model(net, outputs)
     if library:
-        sample = [[*inputs_of(graph, text).values()] for text in texts]
+        names = [*net.inputs]
+        sample = [[inputs_of(text, longest)[name] for name in names] for text in texts]
         graph = quantized(library, graph, sample)
     manifest = {
         "bertcli": __version__,
@@ -245,23 +268,14 @@ def rounded(weights: Weights) -> Weights:
 # --- how near its numbers are ---
 
 
-def inputs_of(graph: Any, text: Tokens) -> dict[str, np.ndarray]:
-    """Return the inputs of a graph for one text: int64 [1, L]."""
-    arrays: dict[str, np.ndarray] = {
-        "input_ids": text.ids,
-        "attention_mask": np.ones(len(text.ids)),
-        "token_type_ids": text.types,
-    }
-    names = [next(iter(value.get_names())) for value in graph.inputs]
-    return {name: arrays[name].astype(np.int64)[None] for name in names}
-
-
 def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> dict[str, float]:
     """Compare what a graph gives with what the model gives in float32, for texts of the sample."""
     compiled = openvino().Core().compile_model(graph, "CPU", settings("float32"))
+    names = [value.get_any_name() for value in compiled.inputs]
     cosines, largest, reading = [], 0.0, model.runtime.spec.reading
     for text in texts:
-        outputs = compiled(inputs_of(compiled, text))
+        inputs = inputs_of(text, model.runtime.config.most_tokens)
+        outputs = compiled({name: inputs[name] for name in names})
         if isinstance(model, Embedder):
             (right,), (row,) = model.vectors_of(text), outputs[VECTORS]
         else:

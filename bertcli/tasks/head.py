@@ -41,7 +41,7 @@ from bertcli.records.source import Source
 from bertcli.tasks.results import Result, row
 from bertcli.tokenizing.columns import Encoded, Layout, TokenBlock
 from bertcli.tokenizing.extra_columns import ExtraColumns
-from bertcli.tokenizing.run import TokenCounts, TokenizeRun
+from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -321,19 +321,18 @@ class HeadTask(ABC):
             results.append(Result(items[0].record, items[0].sample, fields, cut))
         return results
 
-    def encoded(self, reader: Reader, tally: TokenCounts) -> Iterator[Sequence[Encoded]]:
-        """Yield the records of a reader as tokens to judge, in windows."""
+    def run(self, reader: Reader) -> TokenizeRun:
+        """Return the run that makes tokens of the records of a reader."""
         head = self.head
-        run = TokenizeRun(
-            reader,
-            head.tokenizer,
-            self.layout,
-            head.settings.window,
-            prepare=self.prepare,
-            tally=tally,
-        )
+        window = head.settings.window
+        return TokenizeRun(reader, head.tokenizer, self.layout, window, prepare=self.prepare)
+
+    def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
+        """Yield the records of a run as tokens to judge, in windows."""
         for part in growing(run):
-            yield reader.collect(enumerate(part), lambda _, item: self.ask(item))
+            asked = run.reader.collect(enumerate(part), lambda _, item: self.ask(item))
+            run.skipped += len(part) - len(asked)
+            yield asked
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the records of a reader."""
@@ -347,12 +346,13 @@ class Stream:
     """
 
     def __init__(self, task: HeadTask, reader: Reader) -> None:
-        self.task, self.reader, self.tally = task, reader, TokenCounts()
+        self.task, self.reader, self.run = task, reader, task.run(reader)
+        self.tally = self.run.tally
         self.consumed = task.consumed | task.head.extra.read_by(reader)
 
     def __iter__(self) -> Iterator[list[Result]]:
         """Yield the results of windows of records, in input order."""
-        for part in self.task.encoded(self.reader, self.tally):
+        for part in self.task.encoded(self.run):
             if results := [*map(self._carrying, self.task.judge(part))]:
                 yield results
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -36,7 +36,7 @@ from bertcli.records.records import Record, TextBlock, row_of
 from bertcli.records.source import Source
 from bertcli.tokenizing.boundaries import LEVELS, boundaries, is_whole
 from bertcli.tokenizing.columns import PLACE, Layout
-from bertcli.tokenizing.run import TokenCounts
+from bertcli.tokenizing.run import ReaderRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -295,12 +295,10 @@ def plain(chunks: Sequence[Chunk], *, null: bool) -> bytes:
 
 
 @dataclass
-class ChunkRun:
+class ChunkRun(ReaderRun):
     """One pass over a source; ``tally`` counts texts, ``chunks`` their pieces."""
 
-    reader: Reader
     chunker: Chunker
-    tally: TokenCounts = field(default_factory=TokenCounts)
     chunks: int = 0
 
     def write(
@@ -310,8 +308,10 @@ class ChunkRun:
 
         The writer of plain text takes bytes: its form is "finished".
         """
-        for records in self.reader.blocks():
+        for records in self.blocks():
+            before = self.reader.skipped
             chunks = self.chunker.chunks(records, self.reader.skip, self.tally.records)
+            self.skipped += self.reader.skipped - before
             self.tally.records += len(records)
             self.tally.literals += self.chunker.tokenizer.count_literals(records)
             self.chunks += len(chunks)
@@ -320,6 +320,7 @@ class ChunkRun:
             else:
                 put([chunk_row(chunk, self.reader.source) for chunk in chunks])
             yield self.chunks
+            self.finish(self.tally.records)
         if not self.chunks and form not in ("txt", "jsonl"):
             put([self.reader.header(dict.fromkeys(WRITTEN))])
 

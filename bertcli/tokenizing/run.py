@@ -12,7 +12,7 @@ as rows. The bytes are the same either way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import repeat
 from typing import Any
 
@@ -88,19 +88,49 @@ class TokenCounts:
 
 
 @dataclass
-class TokenizeRun:
-    """One pass over a source. Iterate once; ``tally`` and ``reader`` hold the counts."""
+class ReaderRun:
+    """One pass over a source. Iterate once; ``tally`` and ``reader`` hold the counts.
+
+    ``done`` is where another run may begin once what was yielded before the present window is
+    written: records that were read, those of them that were skipped by the run, and the tally.
+    """
 
     reader: Reader
+    start: int = field(default=0, kw_only=True)  # records that are done before
+    skipped: int = field(default=0, kw_only=True)  # by the run, not by the reader
+    tally: TokenCounts = field(default_factory=TokenCounts, kw_only=True)
+    done: dict[str, Any] | None = field(default=None, init=False)
+
+    def begin_after(self, done: Mapping[str, Any]) -> None:
+        """Begin where another run was done."""
+        self.start, self.skipped, self.done = done["records"], done["skipped"], dict(done)
+        self.reader.skipped += self.skipped
+        self.tally.merge(TokenCounts(**done["tally"]))
+
+    def blocks(self) -> Iterator[Sequence[Record]]:
+        """Yield the records that are not done."""
+        left = self.start
+        for block in self.reader.blocks():
+            if left < len(block):
+                yield block[left:] if left else block
+            left = max(0, left - len(block))
+
+    def finish(self, records: int) -> None:
+        """Note that so many records of the reader are done."""
+        self.done = {"records": records, "skipped": self.skipped, "tally": asdict(self.tally)}
+
+
+@dataclass
+class TokenizeRun(ReaderRun):
+    """Tokens of the records of a source, a window at a time."""
+
     tokenizer: Tokenizer
     layout: Layout
     window: int | None = None  # records tokenized together; None: WINDOW, or as they were read
     full: bool = False  # whether every window has that many records, however slowly they come
     characters: int = CHARACTERS  # with which a window ends early
     prepare: Prepare | None = None  # what is done to records before
-    blocks: Iterable[Sequence[Record]] | None = None  # what is left of the reader's
-    start: int = 0  # the number of the first record in them
-    tally: TokenCounts = field(default_factory=TokenCounts)
+    rest: Iterable[Sequence[Record]] | None = None  # the records that are not done, if known
 
     def __iter__(self) -> Iterator[TokenBlock]:
         """Yield the tokens of the records in input order, a window at a time."""
@@ -108,6 +138,7 @@ class TokenizeRun:
             self.tally.merge(counts)
             if len(tokens):
                 yield tokens
+            self.finish(self.end)
 
     def counted(self) -> Iterator[tuple[TokenCounts, TokenBlock]]:
         """Yield the windows with their counts, for whoever keeps the tally; some may be empty.
@@ -115,7 +146,7 @@ class TokenizeRun:
         Where arrays can say all, those of several are made by threads at a time: what they do is
         mostly done without Python's lock.
         """
-        groups: Iterable[Sequence[Record]] = self.blocks or self.reader.blocks()
+        groups: Iterable[Sequence[Record]] = self.rest or self.blocks()
         most = BLOCKS if self.window is None and self.layout.is_flat else 1
         if most == 1:
             size = self.window or WINDOW
@@ -127,9 +158,10 @@ class TokenizeRun:
             results = ahead(numbered, self._tokenized, threads=threads, most=most)
         else:  # texts that may be typed are answered one by one
             results = map(self._tokenized, numbered)
-        for counts, tokens, failures in results:
+        for counts, tokens, failures, self.end in results:
             for failure in failures:
                 self.reader.skip(failure)
+            self.skipped += len(failures)
             yield counts, tokens
 
     def _numbered(self, groups: Iterable[Sequence[Record]]) -> Iterator[_Group]:
@@ -139,8 +171,8 @@ class TokenizeRun:
             yield records, first
             first += len(records)
 
-    def _tokenized(self, group: _Group) -> tuple[TokenCounts, TokenBlock, list[InputError]]:
-        """Return the counts of a group, its tokens, and why records are left out."""
+    def _tokenized(self, group: _Group) -> tuple[TokenCounts, TokenBlock, list[InputError], int]:
+        """Return the counts of a group, its tokens, why records are left out, and its end."""
         records, first = group
         failures: list[InputError] = []
         texts = self.prepare(records) if self.prepare else records
@@ -150,7 +182,7 @@ class TokenizeRun:
             rows = [sample - first for sample in batch.samples]
             batch = replace(batch, records=TextBlock.of(records).take(rows))
         counts.add(batch, self.tokenizer.limit)
-        return counts, batch, failures
+        return counts, batch, failures, first + len(records)
 
 
 @dataclass(frozen=True)
@@ -259,11 +291,16 @@ class Task:
         return f"ragged {self.form}" if self.ragged else self.form
 
     def write(
-        self, run: TokenizeRun, batches: Iterable[TokenBlock], put: Callable[..., None]
+        self,
+        run: TokenizeRun,
+        batches: Iterable[TokenBlock],
+        put: Callable[..., None],
+        *,
+        rows: bool = False,
     ) -> None:
-        """Write the batches of a run, and what begins a table that has no rows."""
+        """Write the batches of a run, as ``rows`` or what is fastest; or an empty table."""
         for batch in batches:
-            put(self._written(batch))
+            put(self.rows(batch) if rows else self._written(batch))
         if self.form not in LINES and not run.tally.records:
             put([self.header(run)])
 
@@ -292,31 +329,36 @@ class Task:
         return rows
 
 
-def decoded(
-    reader: Reader,
-    tokenizer: Tokenizer,
-    field: str,
-    *,
-    skip_special: bool,
-    clean_up: bool | None,
-) -> Iterator[list[dict[str, Any]]]:
-    """Yield rows with ``text`` or ``tokens``, after the record's id and before its other fields.
+@dataclass
+class DecodeRun(ReaderRun):
+    """Rows with ``text`` or ``tokens``, after the record's id and before its other fields.
 
     An id outside the vocabulary is an InputError with the record's place, or the record is skipped.
     """
 
-    def row(_: int, record: Record) -> dict[str, Any]:
+    tokenizer: Tokenizer
+    kind: str  # text or tokens
+    skip_special: bool
+    clean_up: bool | None
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        end = self.start
+        for records in windows(self.blocks(), WINDOW):
+            rows = self.reader.collect(enumerate(records), self._row)
+            self.skipped += len(records) - len(rows)
+            self.tally.records += len(rows)
+            yield rows
+            end += len(records)
+            self.finish(end)
+
+    def _row(self, _: int, record: Record) -> dict[str, Any]:
+        ids, skip = record.ids or [], self.skip_special
         value: Any
         try:
-            if field == "tokens":
-                value = Made(tokenizer.tokens_of(record.ids or [], skip_special=skip_special))
+            if self.kind == "tokens":
+                value = Made(self.tokenizer.tokens_of(ids, skip_special=skip))
             else:
-                value = tokenizer.text_of(
-                    record.ids or [], skip_special=skip_special, clean_up=clean_up
-                )
+                value = self.tokenizer.text_of(ids, skip_special=skip, clean_up=self.clean_up)
         except InputError as unknown:
             raise InputError(f"{record.where}: {unknown}", unknown.hint) from None
-        return row_of(record, {field: value})
-
-    for records in windows(reader.blocks(), WINDOW):
-        yield reader.collect(enumerate(records), row)
+        return row_of(record, {self.kind: value})

@@ -170,7 +170,7 @@ class SimilarityAgreement:
 
 
 def _compare_widths(agreement: Agreement, a: Array, b: Array, worst: int) -> None:
-    """Compare the similarities of rows, of a sample of many, in vectors of different widths."""
+    """Compare the similarities of rows in vectors of different widths."""
     agreement.widths, agreement.identical = [a.shape[1], b.shape[1]], False
     finite = [
         np.isfinite(a[at : at + ROWS]).all(axis=1) & np.isfinite(b[at : at + ROWS]).all(axis=1)
@@ -178,6 +178,11 @@ def _compare_widths(agreement: Agreement, a: Array, b: Array, worst: int) -> Non
     ]
     whole = np.concatenate(finite)
     agreement.not_finite = int((~whole).sum())
+    agreement.similarity = similarity_agreement(a, b, whole)
+
+
+def similarity_agreement(a: Array, b: Array, whole: Array) -> SimilarityAgreement:
+    """Compare the similarities of rows that are ``whole`` [n], of a sample of many."""
     keys = np.random.default_rng(SEED).random(len(a))
     chosen = np.sort(np.argsort(keys, kind="stable")[:SAMPLE])
     x, y = (unit(vectors[chosen[whole[chosen]]]).astype(np.float32) for vectors in (a, b))
@@ -185,8 +190,7 @@ def _compare_widths(agreement: Agreement, a: Array, b: Array, worst: int) -> Non
     nearest = max(0, min(NEIGHBOURS, rows - 1))
     seed = SEED if len(a) > SAMPLE else None
     if rows < FEWEST:
-        agreement.similarity = SimilarityAgreement(None, None, nearest, rows, seed)
-        return
+        return SimilarityAgreement(None, None, nearest, rows, seed)
     similarities = [vectors @ vectors.T for vectors in (x, y)]
     pairs = [cosines[~np.eye(rows, dtype=bool)].astype(np.float64) for cosines in similarities]
     correlation = None  # of a constant there is none
@@ -197,4 +201,4 @@ def _compare_widths(agreement: Agreement, a: Array, b: Array, worst: int) -> Non
     p, q = (np.argpartition(-cosines, nearest - 1)[:, :nearest] for cosines in similarities)
     shared = sum(len({*a} & {*b}) for a, b in zip(p.tolist(), q.tolist(), strict=True))
     overlap = shared / (rows * nearest)
-    agreement.similarity = SimilarityAgreement(correlation, overlap, nearest, rows, seed)
+    return SimilarityAgreement(correlation, overlap, nearest, rows, seed)

@@ -19,12 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, chain, repeat
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertcli.checkpoints.scan import model_files
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import refuse_format
 from bertcli.embedding.pooling import EmbeddedBlock, split
@@ -82,9 +80,7 @@ class FileRun:
         embedder, target, digest = self.embedder, self.target, InputDigest()
         about = self.about or {"versions": versions(*LIBRARIES)}
         source, maker = self.reader.source, made_by(embedder)
-        texts = source.texts if source.pair is None else (*source.texts, source.pair)
-        needed = map(Path, filter(None, [source.list_file]))
-        inputs = Inputs(source.paths, texts, [*needed, *model_files(embedder.folder.path)])
+        inputs = Inputs.of(source, embedder.folder.path)
         read = asdict(source) | {"texts": len(source.texts)}
         read = {name: value for name, value in read.items() if name not in NOT_OF_RECORDS}
         with ExitStack() as stack:
@@ -99,7 +95,7 @@ class FileRun:
             yield Ran(before=self.tally.records)
             blocks = self._after(state, digest)
             run = embedder.run(self.reader, full=True)
-            run = replace(run, blocks=blocks, start=digest.records, tally=self.tally)
+            run = replace(run, rest=blocks, start=digest.records, tally=self.tally)
             windows = embedder.windows(run)
             if target.update:
                 decides = {**maker, **about, "precision": target.precision}

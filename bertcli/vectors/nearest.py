@@ -15,7 +15,7 @@ here knows a model: vectors come from a file, or from an embedder while it compu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ class Match(NamedTuple):
 
     row: int
     score: float
+    ranks: Mapping[str, int | None] = {}  # in the searches that it is fused of
 
 
 class BestRows:

@@ -46,7 +46,7 @@ from zlib import crc32
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, find_weights, tokenizer_files
+from bertcli.checkpoints.scan import bert_folder, find_weights, model_files, tokenizer_files
 from bertcli.embedding.options import RANGED
 from bertcli.errors import BertcliError, OutputError, PrecisionError, UsageError
 from bertcli.families.structure import BERT
@@ -59,6 +59,7 @@ from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes, s
 from bertcli.files.versions import __version__
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record, TextBlock
+from bertcli.records.source import Source
 from bertcli.tokenizing.columns import PLACE
 from bertcli.vectors.formats import (
     COUNTS,
@@ -341,10 +342,14 @@ class Sink(RunFiles):
                 COUNTS: np.array(counts, "<i8").tobytes(),
                 DIGESTS: b"".join(digests),
             }
-            for name, file in self.files.items():
-                size, crc = journal["parts"].get(name, (0, 0))
-                write_all(file, parts[name])
-                journal["parts"][name] = size + len(parts[name]), crc32(parts[name], crc)
+            self.append(parts)
+
+    def append(self, parts: Mapping[str, bytes]) -> None:
+        """Add bytes to the files of the run, by their names."""
+        for name, file in self.files.items():
+            size, crc = self.journal["parts"].get(name, (0, 0))
+            write_all(file, parts[name])
+            self.journal["parts"][name] = size + len(parts[name]), crc32(parts[name], crc)
 
     def commit(self, state: Any) -> None:
         """Make all rows durable, with a JSON value for whoever resumes after them."""
@@ -376,23 +381,33 @@ class Sink(RunFiles):
             shape, dtype = rows.kind()
             manifest = {
                 **about,
-                "bertcli": __version__,
-                "fingerprint": journal["fingerprint"],
-                "inputs": journal["inputs"],
-                "output": self.output.name,
-                "format": target.form,
                 "precision": target.precision,
                 "rows": shape[0],
                 **({"terms": rows.count} if rows.terms else {}),
                 "shape": shape,
                 "dtype": dtype.name,
-                "sha256": sha256(whole),
                 **({"ranges": ranges} if ranges else {}),
             }
             indexed = target.indexed(named=journal["named"])
             if indexed:
                 write_index(rows, index, with_fields=target.with_fields)
                 manifest |= {"index": self.index.name, "index_sha256": sha256(index)}
+            self.publish(manifest)
+
+    def publish(self, about: Mapping[str, Any]) -> None:
+        """Give the output and what stands beside it their names, and remove the folder."""
+        target, journal = self.target, self.journal
+        whole, index = self.folder / WHOLE, self.folder / INDEX
+        with explained(target.path):
+            manifest = {
+                **about,
+                "bertcli": __version__,
+                "fingerprint": journal["fingerprint"],
+                "inputs": journal["inputs"],
+                "output": self.output.name,
+                "format": target.form,
+                "sha256": sha256(whole),
+            }
             journal["overwrite"] = True  # from here on, what has the name is ours
             self.commit(self.state)
             for file in self.files.values():
@@ -402,7 +417,7 @@ class Sink(RunFiles):
             for path in (self.output, self.index, self.manifest):
                 path.unlink(missing_ok=True)
             mode = stat.S_IMODE(whole.stat().st_mode)
-            if indexed:
+            if index.exists():
                 move(index, self.index, mode)
             if target.manifest:
                 put_json(self.manifest, manifest, self.folder / MAKING, mode)
@@ -539,14 +554,18 @@ class InputDigest:
 
 def made_by(embedder: Embedder) -> dict[str, Any]:
     """Return what vectors depend on besides the input."""
-    folder = bert_folder(embedder.runtime.spec.folder)
     return {
         "model": embedder.folder.name,
-        "weights": weights_of(folder),
-        "tokenizer": tokenizer_of(folder),
+        **files_of_model(embedder.runtime.spec.folder),
         "config": numbers_of(embedder.runtime.config),
         "options": embedder.chosen(),
     }
+
+
+def files_of_model(folder: Path) -> dict[str, Any]:
+    """Return the sha256 of the files of a model that decide what it makes of a text."""
+    inner = bert_folder(folder)
+    return {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
 
 
 def weights_of(folder: Path) -> dict[str, str]:
@@ -579,6 +598,13 @@ class Inputs:
     paths: Sequence[str] = ()
     texts: Sequence[str | None] = ()
     needed: Sequence[Path] = ()
+
+    @classmethod
+    def of(cls, source: Source, model: Path) -> Inputs:
+        """Return what a run reads of a source, and the files of its model."""
+        texts = source.texts if source.pair is None else (*source.texts, source.pair)
+        needed = [Path(source.list_file)] if source.list_file else []
+        return cls(source.paths, texts, [*needed, *model_files(model)])
 
     @property
     def streams(self) -> list[str]:

@@ -14,7 +14,7 @@ the texts were. Without a place for vectors, one pass over the texts answers som
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -41,6 +41,7 @@ from bertcli.records.records import Record, Text, is_empty
 from bertcli.records.source import Source
 from bertcli.records.windows import windows
 from bertcli.tokenizing.run import TokenCounts
+from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.vectors.embed_run import EmbedRun, RecordVectors
 from bertcli.vectors.file_run import FileRun
 from bertcli.vectors.formats import (
@@ -56,7 +57,8 @@ from bertcli.vectors.formats import (
     VECTORS,
     WRITTEN,
 )
-from bertcli.vectors.nearest import DIGITS, MaxSim, Nearest, TermProducts
+from bertcli.vectors.lexical import DEPTH, Bm25, fused
+from bertcli.vectors.nearest import DIGITS, Match, MaxSim, Nearest, TermProducts
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
@@ -167,6 +169,7 @@ class SearchOptions:
     query_prompt: str | None = None
     corpus_prompt: str | None = None
     vectors: Path | None = None  # searched when the file is there, else written
+    hybrid: bool = False  # whether texts are found by their terms as well
 
 
 class Hit(NamedTuple):
@@ -175,6 +178,7 @@ class Hit(NamedTuple):
     row: int
     score: float
     record: Record
+    ranks: Mapping[str, int | None] = {}  # in the searches that it is fused of
 
     @property
     def id(self) -> Any:
@@ -188,7 +192,7 @@ class Hit(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """Return what is written."""
-        row = {"row": self.row, "id": self.id, "score": self.score}
+        row = {"row": self.row, "id": self.id, "score": self.score, **self.ranks}
         if self.text is not None:
             row["text"] = self.record.text
         return row | (self.record.extra or {})
@@ -302,18 +306,25 @@ class Search:
 
         Raises InputError when they were made from other texts than those of the corpus.
         """
-        path = self.path
-        texts = None if self.reader is None else CorpusTexts(path, self.reader)
+        path, top_k = self.path, self.options.top_k
+        index = Bm25(self.embedder.runtime.tokenizer) if self.options.hybrid else None
+        texts = None if self.reader is None else CorpusTexts(path, self.reader, index)
+        depth = max(top_k, DEPTH) if index else top_k
         for batch in windows(queries, AT_ONCE):
-            nearest = self.asking(batch)
+            nearest = self.asking(batch, depth)
             if texts and self.options.skip_empty is not False:
                 nearest.excluded = np.array(texts.empty, int)
             add_stored(nearest, path, self.embedder.term_names)
+            matches = nearest.matches()
+            if index:
+                both = zip(batch, matches, strict=True)
+                matches = [fused(best, index.best(query, depth), top_k) for query, best in both]
+            rows = rows_of(matches)
             if texts:
-                records = texts.at(nearest.found, nearest.rows)
+                records = texts.at(rows, nearest.rows)
             else:
-                records = records_at(path, nearest.found, self.options.keep_fields)
-            answers = answers_of(batch, nearest, records)
+                records = records_at(path, rows, self.options.keep_fields)
+            answers = answers_of(batch, matches, records)
             if texts is None and self.options.skip_empty is not False:
                 answers = [answer.without_empty() for answer in answers]
             yield answers
@@ -363,7 +374,7 @@ class PassingSearch:
 
     def answers(self) -> list[Answer]:
         """Return the answers, once all texts were seen."""
-        return answers_of(self.queries, self.nearest, self.texts)
+        return answers_of(self.queries, self.nearest.matches(), self.texts)
 
     def _see(self, block: EmbeddedBlock) -> None:
         """Keep the texts of the rows that are nearest so far."""
@@ -377,18 +388,54 @@ class PassingSearch:
         self.texts = {row: text for row, text in (self.texts | fresh).items() if row in near}
 
 
-def answers_of(queries: Sequence[Record], nearest: Collector, texts: Texts) -> list[Answer]:
+class LexicalSearch:
+    """A search for the terms of queries alone, which takes a tokenizer and no model."""
+
+    def __init__(self, tokenizer: Tokenizer, reader: Reader, top_k: int) -> None:
+        self.tokenizer, self.reader, self.top_k = tokenizer, reader, top_k
+
+    def answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
+        """Yield answers as queries come."""
+        index = Bm25(self.tokenizer)
+        for block in self.reader.blocks():
+            index.add(block)
+        for batch in windows(queries, AT_ONCE):
+            matches = [index.best(query, self.top_k) for query in batch]
+            texts = texts_at(rows_of(matches), self.reader.again().blocks())
+            yield answers_of(batch, matches, texts)
+
+
+def rows_of(matches: Iterable[Iterable[Match]]) -> set[int]:
+    """Return the rows that are best for any query."""
+    return {match.row for best in matches for match in best}
+
+
+def texts_at(rows: Container[int], blocks: Iterable[Sequence[Record]]) -> Texts:
+    """Return the texts of some rows among all."""
+    records = enumerate(chain.from_iterable(blocks))
+    return {row: record for row, record in records if row in rows}
+
+
+def answers_of(
+    queries: Sequence[Record], matches: Iterable[Sequence[Match]], texts: Texts
+) -> list[Answer]:
     """Return what was found."""
     return [
-        Answer(query, [Hit(*match, texts.get(match.row, NO_TEXT)) for match in best])
-        for query, best in zip(queries, nearest.matches(), strict=True)
+        Answer(
+            query,
+            [
+                Hit(match.row, match.score, texts.get(match.row, NO_TEXT), match.ranks)
+                for match in best
+            ],
+        )
+        for query, best in zip(queries, matches, strict=True)
     ]
 
 
 Texts = dict[int, Record]  # by the number of their row
 
 # Fields of what is written beside vectors, or of a hit, that are not shown as fields of a text.
-OF_HITS = frozenset({"query", "rank", "score", "row", "id", "text"})
+OF_HITS = frozenset({"query", "rank", "score", "row", "id", "text", "dense_rank", "lexical_rank"})
 OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
 OWN = ("id", "text")  # of what is written beside vectors
 
@@ -399,18 +446,19 @@ class CorpusTexts:
     ``empty`` are the rows of texts without a character.
     """
 
-    def __init__(self, path: str, reader: Reader) -> None:
+    def __init__(self, path: str, reader: Reader, index: Bm25 | None = None) -> None:
         self.path, self.reader = path, reader
         self.digest = InputDigest()
         self.empty: list[int] = []
         for block in reader.blocks():
+            if index:
+                index.add(block)
             self.empty += empty_rows(block, self.digest.records)
             self.digest.add(block)
 
     def at(self, rows: Container[int], count: int) -> Texts:
         """Return the texts of some of ``count`` rows."""
-        records = enumerate(chain.from_iterable(self.blocks(count)))
-        return {row: record for row, record in records if row in rows}
+        return texts_at(rows, self.blocks(count))
 
     def blocks(self, count: int) -> Iterable[Sequence[Record]]:
         """Return all of ``count`` texts.

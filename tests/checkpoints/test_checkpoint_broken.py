@@ -174,7 +174,7 @@ def test_truncated_safetensors(folder, share):
 
 def test_integers_are_not_weights(folder):
     rewrite(folder, lambda weights: {**weights, WORDS: weights[WORDS].to(torch.int8)})
-    refused(folder, rf"model\.safetensors: not floating-point numbers: {WORDS} \(I8\)", "quantised")
+    refused(folder, rf"model\.safetensors: not floating-point numbers.*quantised.*{WORDS} \(I8\)")
 
 
 # --- a config that does not fit ---
@@ -253,7 +253,7 @@ def write_index(folder, places):
 def test_a_missing_shard(sharded):
     load(sharded)
     (sharded / "model-00002-of-00002.safetensors").unlink()
-    refused(sharded, r"model-00002-of-00002\.safetensors: missing, but model\.safetensors\.index")
+    refused(sharded, r"model-00002-of-00002\.safetensors: file not found")
 
 
 def test_a_broken_shard(sharded):

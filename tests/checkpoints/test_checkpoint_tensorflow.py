@@ -129,11 +129,11 @@ def test_a_truncated_index(folder, share):
 
 def test_big_endian_and_compressed_checkpoints(folder):
     write_checkpoint(folder / "bert_model.ckpt", {"a": torch.ones(2)}, endian=1)
-    refused(folder, r"bert_model\.ckpt\.index: big-endian numbers are not")
+    refused(folder, r"bert_model\.ckpt\.index: not a complete index")
     write_checkpoint(folder / "bert_model.ckpt", {"a": torch.ones(2)}, compressed=True)
     refused(
         folder,
-        r"bert_model\.ckpt\.index: compression is not",
+        r"bert_model\.ckpt\.index: not a complete index .* or compressed",
         "transformers-cli convert --model_type",
     )
 

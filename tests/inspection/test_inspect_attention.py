@@ -34,9 +34,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
 DRAWN = ("svg", "png", "pdf")
 TEXT, PAIR = "What does a transformer attend to?", "Mostly to [SEP], says Zürich </script> <b>&amp;"
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 
 
 @pytest.fixture(scope="module")
@@ -363,24 +360,6 @@ def test_page_holds_the_numbers_and_asks_for_nothing(reference, picture):
     assert page.count("</script>") == 2
 
 
-@pytest.fixture(scope="module")
-def browse(tmp_path_factory):
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-
-    def start(page, *argv):
-        profile = tmp_path_factory.mktemp("profile")
-        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"]
-        command += ["--no-first-run", "--disable-background-networking", "--disable-sync"]
-        command += ["--disable-component-update", f"--user-data-dir={profile}"]
-        command += ["--window-size=1300,1000", "--virtual-time-budget=5000", *argv]
-        done = subprocess.run([*command, page.as_uri()], capture_output=True, timeout=50)
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout.decode()
-
-    return start
-
-
 DRIVE = """
 <script>
 addEventListener("error", (event) => document.documentElement.dataset.error = event.message);
@@ -470,6 +449,6 @@ def test_page_of_several_texts_in_a_browser(tmp_path, browse):
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
 def test_script_parses(tmp_path):
-    script = files(inspection) / "page.js"
+    script = files(inspection) / "attention.js"
     (tmp_path / "x.js").write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
     assert subprocess.run(["node", "--check", tmp_path / "x.js"]).returncode == 0

@@ -394,7 +394,7 @@ def test_pairs_for_a_model_of_one_token_type(command, tmp_path):
         assert call(*singles).code == 0
     if pair is not None:
         error = bad(*pair).error
-        assert "token type 1" in error and "1 token type embedding (type_vocab_size)" in error
+        assert "token type 1" in error and "1 of them (type_vocab_size)" in error
 
 
 def test_opened_from_python_such_a_model_is_refused_too(tmp_path):

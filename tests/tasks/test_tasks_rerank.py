@@ -90,6 +90,6 @@ def test_models_that_cannot_sort(models):
     assert "gives a pair 3 scores, and rerank needs one" in three.error
     assert "cross-encoder" in three.hint
     single = bad("rerank", "a", "b", "-m", models(CLASSIFIER, num_labels=1, type_vocab_size=1))
-    assert "1 token type embedding" in single.error
+    assert "1 of them" in single.error
     assert "choose a checkpoint with that head" in bad("rerank", "a", "b").hint
     assert "TEXT cannot be combined" in bad("rerank", "a", "b", "-i", "c", code=2).error

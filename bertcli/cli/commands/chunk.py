@@ -73,7 +73,7 @@ def chunk(
         )
     run = ChunkRun(reader, chunker)
     kind = "finished" if form == "txt" else form
-    with output.open(kind, reader.source.inputs, model) as put:
+    with output.open(kind, reader.source.inputs, model, run=run) as put:
         size = size_on_disk(reader.source.paths)
         console.follow(
             Advance(pieces, "chunks", reader.bytes_read / size if size else None)

@@ -128,7 +128,6 @@ class LengthOptions(OptionGroup, panel=LAYOUT, of=EmbedOptions):
 class VectorFileOptions(OptionGroup, panel=OUTPUT):
     """How files of vectors are written."""
 
-    resume = flag("Resume an interrupted run.")
     update = flag(
         "Update an output to a changed input: embed only new and changed texts. Resumes an "
         "interrupted update."
@@ -208,8 +207,6 @@ def _check(
         if precision in RANGED and len(source.texts or ()) == 1 and not options.several:
             raise too_few(1)
         return
-    if file.resume:
-        raise UsageError("--resume requires -o FILE", "a stream cannot be resumed")
     if file.update:
         raise UsageError("--update requires -o FILE")
     if form == "table" and precision != "float32":

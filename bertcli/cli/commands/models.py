@@ -12,19 +12,39 @@ import typer
 from bertcli.checkpoints.scan import is_static, read_config
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
+    DELIMITER,
+    ENCODING,
+    ENCODING_ERRORS,
+    FORMAT_OF_FILES,
+    MAX_RECORD_BYTES,
+    ON_ERROR,
+    TEXT_FIELD,
+    WHOLE,
+    ComputeOptions,
     ConsoleOptions,
     FolderOptions,
     ModelOptions,
     RowOutput,
     complete_model,
+    reader_of,
+    source_of,
 )
-from bertcli.cli.options.groups import OptionGroup, argument, flag, option, record
+from bertcli.cli.options.groups import (
+    INPUT,
+    OptionGroup,
+    argument,
+    flag,
+    number,
+    option,
+    record,
+)
 from bertcli.errors import ModelError, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
 from bertcli.inspection.folder import StaticReport, inspect_static
 from bertcli.inspection.verify import verify_file, verify_model
+from bertcli.records.source import Source
 
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
 FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
@@ -322,3 +342,73 @@ def export(
         f"worst, {accuracy['mean_cosine']:.6f} on average, largest difference "
         f"{accuracy['largest_difference']:.1e}, on {accuracy['texts']} texts"
     )
+
+
+class StudentOptions(OptionGroup):
+    """What the student is like."""
+
+    dim = number("Dimensions of a vector (default: 256, or as many as the model allows).")
+
+
+class FrequencyOptions(OptionGroup, panel=INPUT, of=Source):
+    """Where the frequencies of tokens are from."""
+
+    corpus: list[str] | None = option(
+        "Weight tokens by their frequency in these texts, and measure the student on each tenth: "
+        "file, folder or quoted glob, repeatable; - is stdin (default: Zipf's law).",
+        "PATH",
+    )
+    input_format = FORMAT_OF_FILES
+    whole = WHOLE
+    delimiter = DELIMITER
+    text_field = TEXT_FIELD
+    on_error = ON_ERROR
+    encoding = ENCODING
+    encoding_errors = ENCODING_ERRORS
+    max_record_bytes = MAX_RECORD_BYTES
+
+
+def distil(
+    model: ModelOptions,
+    student: StudentOptions,
+    texts: FrequencyOptions,
+    compute: ComputeOptions,
+    folder: FolderOptions,
+    messages: ConsoleOptions,
+) -> None:
+    """Distil a model into a table of token vectors, hundreds of times as fast.
+
+    The folder is one of model2vec and sentence-transformers, which -m DIR takes as well. With
+    --corpus, how far its similarities agree with those of the model is written to manifest.json.
+
+    $ bertcli distil -m sentence-transformers/all-MiniLM-L6-v2 -o student
+    $ bertcli distil --corpus reviews.txt -o student
+    $ bertcli embed -m student -i texts.txt -o vectors.npy
+    """
+    console = messages.console()
+    reader = None
+    if texts.corpus:
+        source = source_of(texts, named=texts.corpus, single=True)
+        reader = reader_of(source, console)
+    from bertcli.embedding.options import EmbedOptions
+    from bertcli.hub import files_for
+    from bertcli.tasks.distil import Distillation
+
+    how = record(EmbedOptions, compute)
+    teacher = model.folder(files_for(compute.dtype))
+    run = Distillation(teacher, folder.output, student.dim, how, reader, folder.overwrite, console)
+    console.follow(run)
+    manifest = run.manifest
+    console.note(
+        f"{folder.output}: {counted(manifest['tokens'], 'token')} of {manifest['dim']} dimensions, "
+        f"{manifest['variance']:.1%} of the variance"
+    )
+    agreement = manifest.get("agreement", {})
+    if agreement.get("similarity_correlation") is not None:
+        console.note(
+            f"agreement with the model on {agreement['rows_compared']:,} texts: similarities "
+            f"correlate by {agreement['similarity_correlation']:.3f}, "
+            f"{agreement['neighbour_overlap']:.1%} of nearest neighbours shared"
+        )
+    if reader:
+        console.close(reader)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -195,6 +196,11 @@ class ScoreOptions(OptionGroup, panel="Scores"):
     similarity: Literal["cosine", "dot"] | None = option(
         "How vectors are compared (default: the model's)."
     )
+    hybrid = flag(
+        "Find texts by their terms too (BM25), which helps with names and numbers; the ranks of "
+        "both searches are fused."
+    )
+    lexical = flag("Find texts by their terms alone (BM25 of the model's tokens).")
     sparse = flag("Dot product of term weights, as in embed --sparse.")
     token_vectors = flag(
         "MaxSim of token vectors (ColBERT): the best match of each query token, summed."
@@ -216,6 +222,7 @@ def similar(
     $ bertcli similar 'what did we decide?' --corpus notes/
     $ bertcli similar -i queries.txt --corpus reviews.txt --vectors reviews.npy
     $ bertcli similar 'late delivery' --vectors reviews.npy -f jsonl
+    $ bertcli similar 'order 4711' --corpus reviews.txt --hybrid
     """
     console = messages.console()
     form = output.form(usual="jsonl" if query.mine else "")
@@ -227,16 +234,30 @@ def similar(
     texts = corpus.reader(console)
     folder = model.folder(files_for(compute.dtype))
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.vectors.search import Search, SearchOptions
+    from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
+    from bertcli.vectors.search import LexicalSearch, Search, SearchOptions
 
     pooling = "none" if score.token_vectors else "auto"
     how = record(EmbedOptions, compute, score, pooling=pooling)
-    if texts and not how.several and "whole" in map(texts.format_of, texts.source.paths):
-        how = replace(how, on_truncate="chunk", at="paragraph")
-    search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts, console)
-    console.note("scores are dot products" if search.by_dot else "")
+    whole = texts and "whole" in map(texts.format_of, texts.source.paths)
     reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
     reading += [str(corpus.vectors)] if corpus.vectors else []
+    view = "tables.answer_views"
+    if texts and score.lexical:
+        refuse_pipes(texts)
+        tokenizer = model.tokenizer(console)
+        if whole:
+            texts.divide = partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph")))
+        lexical = LexicalSearch(tokenizer, texts, query.top_k)
+        with output.open(form, reading, model, view=view) as write:
+            _write(lexical.answering(queries.blocks()), form, write, with_text=True)
+        console.close(queries)
+        console.close(texts)
+        return
+    if whole and not how.several:
+        how = replace(how, on_truncate="chunk", at="paragraph")
+    search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts, console)
+    console.note("scores are dot products" if search.by_dot and not score.hybrid else "")
     if typed:
         from bertcli.cli.display.tables import USAGE, search_at_prompt
 
@@ -245,7 +266,7 @@ def similar(
             search_at_prompt(stored)
         return
     answers = _answers(search, queries, console)
-    with output.open(form, reading, model, view="tables.answer_views") as write:
+    with output.open(form, reading, model, view=view) as write:
         if query.mine:
             _mine(search, queries, query.margin, write, console)
             return
@@ -271,9 +292,9 @@ def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console:
 
 def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[list["Answer"]]:
     """Yield the answers as queries come, or after a pass over texts whose vectors are not kept."""
-    if search.options.vectors is not None:
-        with stored_vectors(search, console):
-            yield from search.answering(queries.blocks())
+    if search.options.vectors is not None or search.options.hybrid:
+        with stored_vectors(search, console) as stored:
+            yield from stored.answering(queries.blocks())
         return
     from bertcli.vectors.search import PassingSearch
 

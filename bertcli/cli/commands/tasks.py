@@ -190,7 +190,8 @@ def run_task(
         written = ([row(result) for result in batch] for batch in batches)
     elif form != "table":
         written = tabular(batches, judge.blank, reader, stream.consumed)
-    with output.open(form, reader.source.inputs, model, view="tables.results_view") as write:
+    inputs, view = reader.source.inputs, "tables.results_view"
+    with output.open(form, inputs, model, view=view, run=stream.run) as write:
         for rows in written:
             write(rows)
     report(stream, console, advice)

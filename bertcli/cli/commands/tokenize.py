@@ -39,7 +39,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import row_of
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout, strategies
-from bertcli.tokenizing.run import TABULAR, Task, TokenCounts, TokenizeRun, decoded
+from bertcli.tokenizing.run import TABULAR, DecodeRun, Task, TokenCounts, TokenizeRun
 from bertcli.tokenizing.statistics import CorpusStats, file_rows
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -193,8 +193,10 @@ def tokenize(
     else:
         view, about = "tables.token_views", (tokenizer,)
         inputs = reader.source.inputs
-        with output.open(task.writer, inputs, model, view=view, about=about) as put:
-            task.write(run, windows, put)
+        by_rows = output.resume and task.writer == "finished"
+        writer = task.form if by_rows else task.writer
+        with output.open(writer, inputs, model, view=view, about=about, run=run) as put:
+            task.write(run, windows, put, rows=output.resume)
     tally = run.tally
     if shape.truncation == "do_not_truncate" and tally.too_long:
         limit, longest = tokenizer.limit, tally.longest
@@ -392,12 +394,10 @@ def decode(
         asked=(),  # lists have fields in txt as well
     )
     reader = Reader(read, console.warn, console.note)
-    records = 0
-    with output.open(form, reader.source.inputs, model) as write:
-        decoded_rows = decoded(reader, tokenizer, how.as_, skip_special=skip, clean_up=clean_up)
-        for rows in console.track(decoded_rows, reader):
+    run = DecodeRun(reader, tokenizer, how.as_, skip, clean_up)
+    with output.open(form, reader.source.inputs, model, run=run) as write:
+        for rows in console.track(run):
             write(rows)
-            records += len(rows)
-        if not records:
+        if not run.tally.records:
             write([reader.header({how.as_: Made() if how.as_ == "tokens" else ""})])
     console.close(reader)

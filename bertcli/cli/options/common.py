@@ -1,17 +1,24 @@
 """The options that commands share: input, model, computation, output and messages."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
 from bertcli.checkpoints.scan import model_files
-from bertcli.cli.display.console import Console, print_text, stdin_is_terminal, stdout_is_terminal
+from bertcli.cli.display.console import (
+    Console,
+    print_text,
+    say,
+    stdin_is_terminal,
+    stdout_is_terminal,
+)
 from bertcli.cli.display.help import MESSAGES
 from bertcli.cli.options.groups import (
     COMPUTE,
@@ -26,7 +33,8 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import UsageError
+from bertcli.errors import OutputError, UsageError
+from bertcli.files.paths import beside
 from bertcli.files.typed_json import is_text
 from bertcli.files.writers import TENSORS
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
@@ -34,6 +42,9 @@ from bertcli.inference.compute import Compute
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source, listed_files
 from bertcli.tokenizing.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bertcli.tokenizing.run import ReaderRun
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -100,6 +111,10 @@ FORMAT = option(
 )
 
 
+# Options that no row depends on.
+NOT_OF_ROWS = ("output", "overwrite", "resume", "quiet", "verbose", "offline", "threads")
+
+
 class OutputOptions(OptionGroup, panel=OUTPUT):
     """Where the result is written, and how; commands of fewer formats have a kind of their own."""
 
@@ -114,6 +129,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         "auto", "table", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet", "txt"
     ] = FORMAT
     overwrite = flag("Replace an existing file.")
+    resume = flag("Resume an interrupted run.")
 
     @property
     def on_terminal(self) -> bool:
@@ -123,6 +139,8 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
     def __post_init__(self) -> None:
         if self.output == Path("-"):
             self.output = None  # stdout, as `-i -` is stdin
+        if self.resume and self.output is None:
+            raise UsageError("--resume requires -o FILE", "a stream cannot be resumed")
 
     def form(self, allowed: Sequence[str] = (), usual: str = "") -> str:
         """Return the format to write: --format, else by the suffix, else the ``usual`` one.
@@ -153,12 +171,16 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         *models: ModelOptions,
         view: str = "tables.rows_view",
         about: Sequence[Any] = (),
+        run: "ReaderRun | None" = None,
     ) -> AbstractContextManager[Callable[..., None]]:
         """Open the writer of a format; that of a table draws a ``view`` of what it takes.
 
         That is a function of `bertcli.cli.display`, which takes what the view is ``about`` first.
+        With --resume a ``run`` goes on where another was interrupted; what has none starts over.
         Raises OutputError when it would write to one of the inputs, or to a file of a model.
         """
+        if self.resume and run:
+            return self._resumed(form, run, models[0])
         if form == "table":
             from bertcli.cli.display.tables import opened_table
 
@@ -167,6 +189,8 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             return opened_table(inputs, partial(draw, *about))
         from bertcli.files.writers import RAGGED, TENSORS, open_writer
 
+        if self.output is not None:
+            self._refuse_interrupted(beside(Path(os.path.realpath(self.output)), ".run"))
         if self.on_terminal and form in (*TENSORS, *RAGGED, "parquet"):
             raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
         if self.output is not None and os.path.exists(self.output):
@@ -175,6 +199,45 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
                 *(path for model in models for path in model_files(model.folder().path)),
             ]
         return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
+
+    def _refuse_interrupted(self, folder: Path) -> None:
+        """Raise OutputError where a run was interrupted, unless it is to be started over."""
+        if not (folder / "journal").exists():
+            return
+        if not self.overwrite:
+            raise OutputError(
+                f"{self.output}: an interrupted run left {folder.name}",
+                "--resume continues it, --overwrite starts over",
+            )
+        shutil.rmtree(folder)
+
+    @contextmanager
+    def _resumed(
+        self, form: str, run: "ReaderRun", model: ModelOptions
+    ) -> Iterator[Callable[..., None]]:
+        """Yield what keeps the rows of a run until all are there; exit where they are."""
+        from bertcli.vectors.row_run import RowTarget
+        from bertcli.vectors.run_folder import Inputs, files_of_model
+
+        options = {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in self.command_options.items()
+            if name not in NOT_OF_ROWS
+        }
+        folder = model.folder()
+        fingerprint = {"model": folder.name, "options": options, **files_of_model(folder.path)}
+        target = RowTarget(Path(str(self.output)), form, resume=True)
+        inputs = Inputs.of(run.reader.source, folder.path)
+        with target.written(run, fingerprint, inputs) as write:
+            if write is None:
+                if not self.command_options["quiet"]:
+                    say("note", f"{self.output} is already complete: nothing to do")
+                raise typer.Exit
+            try:
+                yield write
+            except KeyboardInterrupt:
+                say("note", "interrupted; continue with --resume")
+                raise
 
 
 class RowOutput(OutputOptions):

@@ -58,6 +58,15 @@ RULES = {
     "--pairs cannot be combined with TEXT, --input or --files-from": "",
     "QUERY cannot be combined with --input": "",
     "--margin requires --mine": "",
+    "--hybrid cannot be combined with --sparse, --token-vectors, --mine or --threshold": (
+        "scores of --hybrid are sums of reciprocal ranks"
+    ),
+    "--hybrid requires --corpus": "",
+    "--lexical cannot be combined with --hybrid, --vectors, --sparse, --token-vectors or --mine": (
+        "it compares terms, not vectors"
+    ),
+    "--lexical cannot be combined with --threshold": "its scores have no scale",
+    "--lexical requires --corpus": "",
     "--mine requires --corpus": "",
     "--mine cannot be combined with --sparse or --token-vectors": "",
     "--attention cannot be combined with --tree, --tensors, --config, --tokenizer or --verify": "",
@@ -157,6 +166,7 @@ class OptionGroup:
 
     PANEL: ClassVar[str | None] = None
     OPTIONS: ClassVar[dict[str, inspect.Parameter]] = {}
+    command_options: Mapping[str, Any] = {}  # all options of the command
 
     def __init_subclass__(cls, panel: str | None = None, of: Any = None) -> None:
         cls.PANEL = panel or cls.PANEL
@@ -272,12 +282,13 @@ def command(
             if isinstance(value, float) and not isfinite(value):  # which no range keeps out
                 raise UsageError(f"--{name.replace('_', '-')} {value} is not a finite number")
         obey(RULES, values, defaults)
-        function(
-            **{
-                name: group(**{field: values[field] for field in group.OPTIONS})
-                for name, group in hints.items()
-            }
-        )
+        groups = {
+            name: group(**{field: values[field] for field in group.OPTIONS})
+            for name, group in hints.items()
+        }
+        for group in groups.values():
+            group.command_options = values
+        function(**groups)
 
     for name, info in help_options.items():
         parameters[name] = _parameter(name, info, bool, False, None)

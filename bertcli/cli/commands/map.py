@@ -1,0 +1,93 @@
+"""`bertcli map`: what is in a corpus, at a look."""
+
+from pathlib import Path
+from typing import Literal
+
+from bertcli.cli.commands.search import FileOptions, refuse_pipes, stored_vectors
+from bertcli.cli.options.common import (
+    FORMAT,
+    KEEP_FIELDS,
+    ComputeOptions,
+    ConsoleOptions,
+    ModelOptions,
+    RowOutput,
+    reader_of,
+    source_of,
+)
+from bertcli.cli.options.groups import OptionGroup, number, option, record
+from bertcli.files.streams import suffix_of
+from bertcli.hub import files_for
+from bertcli.records.source import Source
+
+
+class MapFileOptions(FileOptions, of=Source):
+    """The texts to lay out."""
+
+    keep_fields = KEEP_FIELDS
+
+
+class MapViewOptions(OptionGroup):
+    """How the map is made."""
+
+    color = option("Color the page by a field of the texts (default: by cluster).", "FIELD")
+    clusters = number("Number of clusters (default: by the number of texts, at most 24).", low=2)
+    seed = number(
+        "Random seed: the same seed gives the same bytes.",
+        low=0,
+        high=2**32 - 1,
+        kind=int,
+        default=0,
+        envvar="BERTCLI_SEED",
+    )
+
+
+class MapOutput(RowOutput):
+    """The output: a page, or rows."""
+
+    format: Literal["auto", "html", "table", "jsonl", "csv", "tsv", "parquet"] = FORMAT  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """Recognize the suffix of a page, which is no format of rows."""
+        super().__post_init__()
+        if self.format == "auto" and self.output and suffix_of(self.output) == ".html":
+            self.format = "html"
+
+
+def map(
+    texts: MapFileOptions,
+    view: MapViewOptions,
+    model: ModelOptions,
+    compute: ComputeOptions,
+    output: MapOutput,
+    messages: ConsoleOptions,
+) -> None:
+    """Map a corpus: a page with a point for each text, and clusters with their terms.
+
+    Other formats have the columns x, y, cluster and label. Of more than 20,000 texts, as many are
+    drawn at random. Needs scikit-learn (extra map).
+
+    $ bertcli map reviews.csv --color stars -o map.html
+    $ bertcli map reviews.csv --vectors reviews.npy -o map.parquet
+    """
+    from bertcli.embedding.options import EmbedOptions
+    from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, MapOptions, require_scikit_learn
+    from bertcli.vectors.search import Search, SearchOptions
+
+    console, form = messages.console(), output.form()
+    require_scikit_learn()
+    keep, taken = texts.keep_fields, frozenset(COLUMNS)
+    if form == "html":
+        keep, taken = view.color, frozenset()
+    reader = reader_of(source_of(texts, named=texts.files, keep=keep, taken=taken), console)
+    refuse_pipes(reader)
+    folder, how = model.folder(files_for(compute.dtype)), record(EmbedOptions, compute)
+    search = Search.open(folder, how, SearchOptions(vectors=texts.vectors), reader, console)
+    reading: list[str | Path] = [*reader.source.paths, *filter(None, [texts.vectors])]
+    with output.open("finished" if form == "html" else form, reading, model) as write:
+        with stored_vectors(search, console) as stored:
+            corpus_map = CorpusMap.of(stored, record(MapOptions, view))
+        title = ", ".join(Path(path).name for path in reader.source.paths)
+        write([corpus_map.page(title, view.color)] if form == "html" else corpus_map.rows())
+    drawn = len(corpus_map.records)
+    console.note(f"{drawn:,} of {corpus_map.total:,} texts in {len(corpus_map.labels)} clusters")
+    console.close(reader)

@@ -1,0 +1,157 @@
+"""What is in a corpus, at a look: a place in the plane, a cluster and its terms, for each text.
+
+    corpus_map = CorpusMap.of(search, MapOptions())     # of stored vectors; needs scikit-learn
+    corpus_map.rows()                                   # x, y, cluster and label of each text
+    corpus_map.page("reviews.txt", "stars")             # map.html, coloured by a field
+
+Of a large corpus a sample is drawn. Clusters are those of k-means in the principal components, the
+layout is t-SNE of them: the same seed gives the same bytes, as one thread computes. A label is the
+words that set a cluster apart: those with the largest share of its divergence from all texts, times
+their idf.
+Letters: `n` texts, `D` dimensions, `k` clusters, `W` words. Source: scikit-learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from bertcli.errors import BertcliError, InputError
+from bertcli.files.versions import install_command
+from bertcli.inspection.attention import filled_page
+from bertcli.records.records import Record, row_of
+from bertcli.tasks.distil import principal_components
+from bertcli.vectors.nearest import refuse_infinite, unit
+from bertcli.vectors.reading import SAME_MODEL, Aside, floats
+from bertcli.vectors.search import CorpusTexts, Search
+
+COLUMNS = ("row", "text", "x", "y", "cluster", "label")
+MOST = 20_000  # texts that are drawn
+COMPONENTS = 50
+PERPLEXITY, STEPS = 30, 500  # of t-SNE
+MOST_CLUSTERS = 24  # where no number is given
+WORDS, VOCABULARY = 3, 50_000  # of a label, and that it is chosen from
+SHOWN = 300  # characters of a text on the page
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """How a map is made."""
+
+    clusters: int | None = None  # None: as the number of texts suggests
+    seed: int = 0
+
+
+def require_scikit_learn() -> None:
+    """Raise BertcliError when scikit-learn, which is an extra, is not installed."""
+    if find_spec("sklearn") is None:
+        raise BertcliError("a map needs scikit-learn", install_command("map"))
+
+
+@dataclass(frozen=True)
+class CorpusMap:
+    """Texts of a corpus, in their order, and what the columns say of them."""
+
+    records: Sequence[Record]
+    columns: Mapping[str, Sequence[Any]]
+    labels: Sequence[str]  # of the clusters, the largest first
+    total: int  # texts of the corpus
+
+    @classmethod
+    def of(cls, search: Search, options: MapOptions) -> CorpusMap:
+        """Lay out the texts whose vectors are stored.
+
+        Raises InputError for vectors that have no layout, or of other texts.
+        """
+        from sklearn.cluster import KMeans
+        from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits
+
+        with closing(Aside()) as aside, threadpool_limits(1):
+            width = search.embedder.nothing.shape[-1]
+            for block in floats(search.path, width):
+                if block.shape[1:] != (width,):
+                    sizes = " x ".join(map(str, block.shape[1:]))
+                    problem = f"has {sizes} dimensions, and the model {width}"
+                    raise InputError(f"{search.path}: {problem}", SAME_MODEL)
+                refuse_infinite(block, aside.count)
+                aside.add(unit(block))
+            total = aside.count
+            if total < 2:
+                raise InputError(f"a map needs at least two texts, not {total}")
+            random = np.random.default_rng(options.seed)
+            chosen = np.sort(random.choice(total, min(total, MOST), replace=False))
+            rows = chosen.tolist()
+            texts = CorpusTexts(search.path, search.texts).at({*rows}, total)
+            vectors = aside.vectors()[chosen]
+            distinct = len(np.unique(vectors, axis=0))
+            if distinct < 2:
+                raise InputError("all vectors are equal, and have no map")
+            points, _ = principal_components(vectors, min(COMPONENTS, vectors.shape[1]))
+            usual = min(MOST_CLUSTERS, round((len(rows) / 2) ** 0.5) + 1)
+            k = min(options.clusters or usual, distinct)
+            clusters = KMeans(k, n_init=4, random_state=options.seed).fit_predict(points)
+            plane = np.pad(points, ((0, 0), (0, 1)))[:, :2]
+            perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
+            start = plane / plane.std() * 1e-4
+            layout = TSNE(
+                init=start,
+                perplexity=perplexity,
+                max_iter=STEPS,
+                random_state=options.seed,
+                n_jobs=1,
+            )
+            x, y = layout.fit_transform(points).round(3).T.tolist()
+        largest = np.argsort(-np.bincount(clusters), kind="stable")
+        numbers = np.argsort(largest)[clusters]
+        records = [texts[row] for row in rows]
+        written = [str(record.text) for record in records]
+        labels = labels_of(written, numbers)
+        named = [labels[number] for number in numbers]
+        columns = (rows, written, x, y, numbers.tolist(), named)
+        return cls(records, dict(zip(COLUMNS, columns, strict=True)), labels, total)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each text, with the fields that it carries."""
+        rows = zip(*self.columns.values(), strict=True)
+        return [
+            row_of(record, dict(zip(self.columns, row, strict=True)))
+            for record, row in zip(self.records, rows, strict=True)
+        ]
+
+    def page(self, title: str, field: str | None) -> bytes:
+        """Return a page, coloured by a field of the records or else by cluster."""
+        content: dict[str, Any] = {"labels": self.labels, "total": self.total, "field": field}
+        content |= {name: self.columns[name] for name in ("x", "y", "cluster")}
+        content["text"] = [text[:SHOWN] for text in self.columns["text"]]
+        if field:
+            content["values"] = [(record.extra or {}).get(field) for record in self.records]
+        return filled_page("map", title, content)
+
+
+def labels_of(texts: Sequence[str], clusters: np.ndarray) -> list[str]:
+    """Return the words that set each cluster [n] apart from all texts."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    counter = CountVectorizer(max_features=VOCABULARY, binary=True)
+    try:
+        matrix = counter.fit_transform(texts)  # [n, W]
+    except ValueError:  # no words
+        return [""] * (int(clusters.max()) + 1)
+    sums = [matrix[clusters == number].sum(0).A1 for number in range(int(clusters.max()) + 1)]
+    counts = np.array(sums, np.float64)  # [k, W]
+    frequent = counts.sum(0)  # in how many texts each word is
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    ratios = shares / (frequent / frequent.sum())
+    scores = shares * np.log(np.maximum(ratios, 1)) * np.log(len(texts) / frequent)
+    words = counter.get_feature_names_out()
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :WORDS]
+    return [
+        ", ".join(words[at] for at in row if of_cluster[at] > 0)
+        for row, of_cluster in zip(best, scores, strict=True)
+    ]

@@ -1,0 +1,103 @@
+"""`-o FILE --resume` of commands that write rows: killed runs, other inputs, finished ones."""
+
+import random
+import shutil
+
+import pytest
+from front import TINY, bad, call, good, left_in, struck
+
+WORDS = "i love nlp the film was great hello world me too".split()  # noqa: SIM905
+COMMANDS = {
+    "out.jsonl.gz": ("tokenize", "--length"),
+    "out.csv": ("tokenize", "--max-length", 6, "--truncation", "true", "--tokens"),
+    "out.parquet": ("tokenize", "--offsets"),
+    "out.npz": ("tokenize", "--ragged"),
+    "chunks.jsonl": ("chunk", "--max-length", 5),
+    "chunks.txt": ("chunk", "--max-length", 5),
+    "classes.csv": ("classify", "--scores", "all"),
+    "words.parquet": ("fill-mask",),
+}
+HEADS = {"classify": "BertForSequenceClassification", "fill-mask": "BertForMaskedLM"}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with some thousand short texts, each with a mask, and one line that is too large."""
+    rng = random.Random(3)
+    lines = [" ".join(rng.choices(WORDS, k=rng.randint(2, 9))) for _ in range(6000)]
+    lines[17] = "love " * 1000
+    (tmp_path / "texts.txt").write_text("".join(f"{line} [MASK]\n" for line in lines))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_killed_run_goes_on_and_has_the_same_bytes(name, place, models):
+    command, *options = COMMANDS[name]
+    model = models(HEADS[command]) if command in HEADS else TINY
+    argv = (command, "-m", model, "-i", "texts.txt", *options, "--max-record-bytes", 2000)
+    argv += ("--on-error", "skip")
+    packed = ("--resume",) if name.endswith(".gz") else ()  # whose blocks are those of the writes
+    expected = call(*argv, "-o", f"whole {name}", *packed)
+    assert expected.code == 1 and "1 record was skipped" in expected.err  # the large one
+    again = (*argv, "-o", name, "--resume")
+    assert struck("SIGKILL", *again, journals=1) == -9
+    assert not (place / name).exists()
+    assert "an interrupted run left" in bad(*argv, "-o", name).error
+    assert struck("SIGKILL", *again, journals=1) == -9  # it commits anew: it went on
+    done = call(*again)
+    assert (done.code, done.err) == (expected.code, expected.err)
+    assert (place / name).read_bytes() == (place / f"whole {name}").read_bytes()
+    assert not (place / f"{name}.run").exists()
+    assert "is already complete: nothing to do" in call(*again).err
+
+
+def test_another_run_is_refused_and_names_what_differs(place):
+    argv = ("tokenize", "-q", "-m", TINY, "-i", "texts.txt", "-o", "x.jsonl")
+    assert struck("SIGKILL", *argv, "--resume", journals=1) == -9
+    assert "options.length was false, now true" in bad(*argv, "--length", "--resume").error
+    shutil.copytree(TINY, "other")
+    with open("other/vocab.txt", "a") as vocabulary:
+        vocabulary.write("more\n")
+    assert "tokenizer.vocab.txt was" in bad(*argv, "--resume", "-m", "other").error
+    with open("texts.txt", "a") as texts:
+        texts.write("one more\n")
+    assert "inputs.texts.txt was" in bad(*argv, "--resume").error
+    good(*argv, "--overwrite")
+
+
+def test_what_cannot_go_on_starts_over(place):
+    """A pipe cannot be compared; a summary, ranks and hits are made of all there is."""
+    text = (place / "texts.txt").read_text()
+    argv = ("tokenize", "-q", "-m", TINY, "--resume", "-o")
+    good(*argv, "x.jsonl", stdin=text)
+    good("tokenize", "-q", "-m", TINY, "-i", "texts.txt", "-o", "y.jsonl")
+    assert (place / "x.jsonl").read_bytes() == (place / "y.jsonl").read_bytes()
+    good(*argv, "stats.jsonl", "--stats", "-i", "texts.txt")
+    good("similar", "-q", "-m", TINY, "love", "--corpus", "texts.txt", "--resume", "-o", "z.jsonl")
+    assert "requires -o FILE" in bad("tokenize", "-m", TINY, "a", "--resume", code=2).error
+    assert "stats.jsonl" in left_in(place)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_an_empty_input(form, place):
+    (place / "none.txt").touch()
+    argv = ("tokenize", "-q", "-m", TINY, "-i", "none.txt", "-q", "-o")
+    good(*argv, f"a.{form}")
+    good(*argv, f"b.{form}", "--resume")
+    assert (place / f"a.{form}").read_bytes() == (place / f"b.{form}").read_bytes()
+
+
+def test_decoding_goes_on(place):
+    good("tokenize", "-q", "-m", TINY, "-i", "texts.txt", "-o", "ids.jsonl")
+    argv = ("decode", "-q", "-m", TINY, "-i", "ids.jsonl", "-o")
+    good(*argv, "whole.txt")
+    assert struck("SIGKILL", *argv, "x.txt", "--resume", journals=2) == -9
+    good(*argv, "x.txt", "--resume")
+    assert (place / "x.txt").read_bytes() == (place / "whole.txt").read_bytes()
+
+
+def test_an_interrupt_says_how_to_go_on(place):
+    argv = ("tokenize", "-q", "-m", TINY, "-i", "texts.txt", "-o", "x.jsonl", "--resume")
+    assert struck("SIGINT", *argv, journals=1) == 130
+    good(*argv)
