@@ -6,7 +6,7 @@ Both files are JSONL with `text` and `label`. A text is divided after its first 
 headline: `contrast` trains on beginnings and what follows them, judged as a search for what follows
 each beginning among all of the test part; `scores` trains on pairs that are of one text (1), of one
 class (0.5) or of two (0), judged by Spearman's correlation. The model to begin with is the first
-layers of a trained one, which have room to improve. `evaluate` judges both.
+layers of a trained one, which have room to improve. Each is compared with `evaluate --compare`.
 """
 
 from __future__ import annotations
@@ -91,11 +91,12 @@ def bertcli(*argv: Any) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def shown(what: str, metric: str, models: tuple[Any, Any], *argv: Any) -> None:
-    for name, model in zip(("before", "after"), models, strict=True):
-        found = json.loads(bertcli("evaluate", *argv, "-m", model, "--json"))
-        low, high = found["intervals"][metric]
-        print(f"{what}, {name}: {metric} {found[metric]:.3f} ({low:.3f} to {high:.3f})", flush=True)
+def shown(what: str, metric: str, report: str) -> None:
+    found = json.loads(report)
+    (before, trained), other = (found[metric], found["compare"][metric]), found["compare"]
+    low, high = other["intervals"][metric]
+    print(f"{what}: {metric} {before:.3f} -> {trained:.3f}, difference", end=" ")
+    print(f"{other['differences'][metric]:.3f} ({low:.3f} to {high:.3f})", flush=True)
 
 
 def main() -> None:
@@ -117,11 +118,13 @@ def main() -> None:
     fixed += ("--layers", 0, "--learning-rate", 1e-4, "--threads", given.threads)
     search = ("--queries", work / "queries.jsonl", "--corpus", work / "corpus.jsonl")
     bertcli("train", work / "contrast.jsonl", "-o", work / "near", "--overwrite", *fixed)
-    search += ("--qrels", work / "qrels.tsv")
-    shown("anchor and positive", "ndcg@10", (base, work / "near"), *search)
+    pair = ("-m", base, "--compare", work / "near", "--json")
+    report = bertcli("evaluate", *search, "--qrels", work / "qrels.tsv", *pair)
+    shown("anchor and positive", "ndcg@10", report)
     embed = ("--task", "embed")
     bertcli("train", work / "scores.jsonl", "-o", work / "like", "--overwrite", *embed, *fixed)
-    shown("scores", "spearman", (base, work / "like"), work / "scores-test.jsonl", *embed)
+    pair = ("-m", base, "--compare", work / "like", "--json")
+    shown("scores", "spearman", bertcli("evaluate", work / "scores-test.jsonl", *embed, *pair))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import numpy as np
 
 Rows = np.ndarray | slice
 ALL = slice(None)
+BINS = 15  # of the calibration error
 
 # --- classes ---
 
@@ -51,7 +52,7 @@ class ClassPredictions:
         accuracy = float(right.sum() / confusion.sum())
         return {
             "accuracy": accuracy,
-            "macro_f1": float(share(2 * right, both)[both > 0].mean()),
+            "macro_f1": macro_f1(right, both),
             "micro_f1": accuracy,  # the same, where every text has one class
         }
 
@@ -82,6 +83,24 @@ class ClassPredictions:
         }
 
 
+def calibration(scores: np.ndarray, right: np.ndarray) -> dict[str, Any]:
+    """Return the expected calibration error of scores [n, k], and the bins that it is made of.
+
+    Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
+    """
+    confidence = scores.max(-1)
+    bins, error = [], 0.0
+    for place in range(BINS):
+        inside = np.ceil(confidence * BINS) == place + 1
+        if count := int(inside.sum()):
+            sure, accuracy = (float(part[inside].mean()) for part in (confidence, right))
+            bins.append(
+                {"from": place / BINS, "n": count, "confidence": sure, "accuracy": accuracy}
+            )
+            error += count * abs(sure - accuracy) / len(right)
+    return {"error": error, "bins": bins}
+
+
 @dataclass(frozen=True)
 class LabelPredictions:
     """Any of k labels, true and predicted, for n texts."""
@@ -98,6 +117,11 @@ class LabelPredictions:
             "macro_f1": float(share(2 * right, truths + counts).mean()),
             "micro_f1": float(2 * right.sum() / max(truths.sum() + counts.sum(), 1)),
         }
+
+
+def macro_f1(right: np.ndarray, both: np.ndarray) -> float:
+    """Return the mean F1 of the classes that occur or are predicted, ``both`` times in all, [k]."""
+    return float(share(2 * right, both).sum() / max((both > 0).sum(), 1))
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -187,21 +211,34 @@ class TagPredictions:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Of each sentence: entities right, true and predicted; words right, and all; [n, 5]."""
-        rows = []
-        for true, tags in zip(self.truth, self.predicted, strict=True):
+        """Entities right, true and predicted of each sentence and type, [n, 3, types]."""
+        places: list[tuple[int, int, int]] = []
+        types: dict[str, int] = {}
+        for row, (true, tags) in enumerate(zip(self.truth, self.predicted, strict=True)):
             truths, predicted = {*entities(true)}, {*entities(tags)}
-            right, same = len(truths & predicted), sum(map(str.__eq__, true, tags))
-            rows.append((right, len(truths), len(predicted), same, len(true)))
-        return np.array(rows)
+            for place, group in enumerate((truths & predicted, truths, predicted)):
+                numbers = [types.setdefault(kind, len(types)) for kind, _, _ in group]
+                places += [(row, place, number) for number in numbers]
+        counts = np.zeros((len(self.truth), 3, len(types)), np.int64)
+        np.add.at(counts, tuple(np.array(places, np.int64).reshape(-1, 3).T), 1)
+        return counts
+
+    @cached_property
+    def words(self) -> np.ndarray:
+        """Words right, and all words of each sentence, [n, 2]."""
+        pairs = zip(self.truth, self.predicted, strict=True)
+        return np.array([(sum(map(str.__eq__, true, tags)), len(true)) for true, tags in pairs])
 
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return precision, recall and F1 of entities, and the accuracy of words."""
-        right, truths, predicted, same, words = self.counts[rows].sum(0).tolist()
+        of_types = self.counts[rows].sum(0)
+        right, truths, predicted = of_types.sum(1).tolist()
+        same, words = self.words[rows].sum(0).tolist()
         return {
             "precision": right / max(predicted, 1),
             "recall": right / max(truths, 1),
             "f1": 2 * right / max(truths + predicted, 1),
+            "macro_f1": macro_f1(of_types[0], of_types[1] + of_types[2]),
             "accuracy": same / max(words, 1),
         }
 

@@ -19,13 +19,16 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import InputError, ModelError
 from bertcli.evaluation.metrics import (
+    ALL,
     ClassPredictions,
     LabelPredictions,
     MeanPredictions,
     Predictions,
+    Rows,
     ScorePredictions,
     TagPredictions,
     answer_predictions,
+    calibration,
     label_numbers,
 )
 from bertcli.files.streams import open_bytes
@@ -147,7 +150,9 @@ class Judge:
         if task == "classify":
             classes = np.array([numbers[label] for (label,) in targets])
             predictions = ClassPredictions(classes, scores.argmax(-1), len(names))
-            return Judged(task, len(scores), predictions, predictions.details([*names, *lacking]))
+            details = predictions.details([*names, *lacking])
+            details["calibration"] = calibration(scores, predictions.predicted == classes)
+            return Judged(task, len(scores), predictions, details)
         truth = np.array([[label in target for label in numbers] for target in targets])
         predicted = np.zeros_like(truth)
         predicted[:, : len(names)] = scores >= LIKELY
@@ -281,8 +286,10 @@ def read_qrels(path: str) -> dict[str, dict[str, float]]:
     return relevant
 
 
-def judged_search(judge: Judge, queries: Reader, corpus: Reader, qrels: str) -> Judged:
-    """Return what a model finds of a corpus for the queries that have relevant documents.
+def judged_search(
+    judges: Sequence[Judge], queries: Reader, corpus: Reader, qrels: str
+) -> list[Judged]:
+    """Return what each model finds of a corpus for the queries that have relevant documents.
 
     InputError when the judgements are of other texts.
     """
@@ -295,16 +302,20 @@ def judged_search(judge: Judge, queries: Reader, corpus: Reader, qrels: str) -> 
             f"{qrels}: document {min(unknown)!r} is not in the corpus",
             f"{len(unknown):,} of the relevant documents are missing",
         )
-    search = Nearest(judge.vectors([*asked.values()], QUERY), DEEP + 1)
-    vectors, ids = judge.vectors([*texts.values()], DOCUMENT), [*texts]
-    for start in range(0, len(vectors), BLOCK):
-        search.add(vectors[start : start + BLOCK])
-    values = []
-    for query, matches in zip(asked, search.matches(), strict=True):
-        documents = [ids[match.row] for match in matches if ids[match.row] != query]
-        values.append(search_scores(documents[:DEEP], relevant[query]))
-    names = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}")
-    return Judged("retrieval", len(asked), MeanPredictions(names, np.array(values)))
+    names, ids = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}"), [*texts]
+    results = []
+    for judge in judges:
+        search = Nearest(judge.vectors([*asked.values()], QUERY), DEEP + 1)
+        vectors = judge.vectors([*texts.values()], DOCUMENT)
+        for start in range(0, len(vectors), BLOCK):
+            search.add(vectors[start : start + BLOCK])
+        values = []
+        for query, matches in zip(asked, search.matches(), strict=True):
+            documents = [ids[match.row] for match in matches if ids[match.row] != query]
+            values.append(search_scores(documents[:DEEP], relevant[query]))
+        predictions = MeanPredictions(names, np.array(values))
+        results.append(Judged("retrieval", len(asked), predictions))
+    return results
 
 
 # --- the report ---
@@ -312,17 +323,41 @@ def judged_search(judge: Judge, queries: Reader, corpus: Reader, qrels: str) -> 
 DRAWS, WORK = 1000, 20_000_000  # samples, and examples in all of them at most
 LEAST = 200  # samples all the same
 EDGES = (0.025, 0.975)
+# Examples below which intervals are too narrow: of a model that is right in nine of ten cases, the
+# interval of the accuracy contains 0.9 in 95 % of the draws of 30 examples, in 87 % of those of 20,
+# in 65 % of those of 10; of one or two examples it is mostly [1, 1].
+FEW = 30
 
 
-def report(judged: Judged) -> dict[str, Any]:
-    """Return the metrics of examples, with 95 % intervals, from samples of them."""
-    metrics, count = judged.predictions.metrics, judged.n
+def doubt(judged: Judged) -> str:
+    """Return a warning of the intervals of few examples, or nothing."""
+    few = judged.n < FEW
+    return f"fewer than {FEW} examples ({judged.n}): the intervals are too narrow" if few else ""
+
+
+def intervals(metrics: Callable[[Rows], Mapping[str, float]], count: int) -> dict[str, list[float]]:
+    """Return the 95 % interval of each metric, from samples of the rows: the same each time."""
     draw = np.random.default_rng(0)
     draws = max(LEAST, min(DRAWS, WORK // count))
     samples = [metrics(draw.integers(0, count, count)) for _ in range(draws)]
-    intervals = {
+    return {
         name: np.quantile([sample[name] for sample in samples], EDGES).tolist()
         for name in samples[0]
     }
-    fields = {"task": judged.task, "n": count, **metrics(), "intervals": intervals}
-    return fields | dict(judged.details)
+
+
+def report(judged: Judged, other: Judged | None = None) -> dict[str, Any]:
+    """Return the metrics of examples; of two models also the other's, and how much better."""
+    ours, count = judged.predictions.metrics, judged.n
+    fields = {"task": judged.task, "n": count, **ours(), "intervals": intervals(ours, count)}
+    fields |= judged.details
+    if other:
+        theirs = other.predictions.metrics
+
+        def differences(rows: Rows = ALL) -> dict[str, float]:
+            before, after = ours(rows), theirs(rows)
+            return {name: after[name] - before[name] for name in before}
+
+        compared = {"differences": differences(), "intervals": intervals(differences, count)}
+        fields["compare"] = theirs() | compared
+    return fields

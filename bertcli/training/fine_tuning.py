@@ -100,6 +100,8 @@ class LabelledTexts:
         if fields and task in ("answer", "embed"):
             raise UsageError(f"--extra cannot be combined with --task {task}")
         names = label_names(examples)
+        if (job.class_weights or job.label_smoothing) and task in UNNAMED:
+            raise UsageError(f"--class-weights and --label-smoothing have no effect on {task}")
         rows = list(examples.examples)
         if job.eval is None:
             train, held = parted(rows, job.eval_fraction, seed)
@@ -129,6 +131,25 @@ class LabelledTexts:
     def records(self) -> list[Record]:
         """The texts and pairs."""
         return [example.record for example in self.examples.examples]
+
+    def weighing(self, job: FineTuningJob) -> dict[str, Any]:
+        """Return the smoothing of labels, and their weights, [k], or None.
+
+        Rare labels count as much as common ones. Classes: n / (k * their number), as scikit-learn's
+        "balanced". Several labels: texts without the label for each that has it.
+        """
+        weights, count = None, len(self.names)
+        if job.class_weights:
+            targets = self.targets[self.train]
+            if self.task == "multilabel":
+                support = targets.sum(0)
+                weights = (len(targets) - support) / np.maximum(support, 1)
+            else:
+                targets = np.concatenate([*targets]) if self.task == "tag" else targets
+                support = np.bincount(targets, minlength=count)
+                weights = len(targets) / (count * np.maximum(support, 1))
+            weights = weights.astype(np.float32)
+        return {"weights": weights, "smoothing": job.label_smoothing}
 
     @cached_property
     def digest(self) -> str:
@@ -251,7 +272,9 @@ def task_of(
         "data_sha256": texts.digest,
         "base_sha256": " ".join(map(sha256, require_weights(bert_folder(base)).all)),
         "labels": list(texts.names),
-        "max_length": job.max_length,
+        "training": {
+            name: getattr(job, name) for name in ("max_length", "class_weights", "label_smoothing")
+        },
         **method,
     }
     manifest = {
@@ -355,14 +378,15 @@ def head_task(
     lengths = np.array([item.length for item in items])
     rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
     held = held[np.argsort(lengths[held], kind="stable")]
+    weighing = texts.weighing(job)
     objective: Objective
     if task == "answer":
         objective = SpanObjective.of(items, texts.examples.examples, held)
     elif task == "tag":
-        objective = TagObjective.of(items, texts.targets, texts.names, held)
+        objective = TagObjective.of(items, texts.targets, texts.names, held=held, **weighing)
     else:
         objective = LabelObjective(
-            data=Tokens.of(items), held=held, task=task, labels=texts.targets
+            data=Tokens.of(items), held=held, task=task, labels=texts.targets, **weighing
         )
     fields: dict[str, Any] = {"objective": objective, "notes": notes}
     fields |= {"max_length": limit, "tally": tally}
@@ -515,6 +539,7 @@ def frozen_task(
             held=texts.held,
             task=texts.task,
             labels=texts.targets,
+            **texts.weighing(job),
         ),
         max_length=embedder.max_length,
         tally=source.tally,

@@ -1,11 +1,11 @@
 """Losses of heads and of pairs of vectors: labels, tags of words, answers; and their evaluation.
 
-Sources: transformers' BertForSequenceClassification and its loss_utils.py;
-BertForTokenClassification, where the first token of each word carries its tag, as in the paper
-(5.3); BertForQuestionAnswering, where a window without the answer has it at its first token, [CLS],
-as in the paper (4.3) and run_squad, and the softmax is over the tokens of the window alone, without
-padding; sentence-transformers' MultipleNegativesRankingLoss (Henderson et al., 2017) and CoSENTLoss
-(Su, 2022), with their scale.
+Sources: transformers' BertForSequenceClassification and its loss_utils.py, class weights and label
+smoothing as in torch's cross_entropy; BertForTokenClassification, where the first token of each
+word carries its tag, as in the paper (5.3); BertForQuestionAnswering, where a window without the
+answer has it at its first token, [CLS], as in the paper (4.3) and run_squad, and the softmax is
+over the tokens of the window alone, without padding; sentence-transformers'
+MultipleNegativesRankingLoss (Henderson et al., 2017) and CoSENTLoss (Su, 2022), with their scale.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class LabelObjective(Objective):
     data: Any  # Tokens
     task: str  # classify, multilabel or regress
     labels: Any  # [n, ...]
+    weights: Any = None  # [k] of the classes; of several labels: of those that are true
+    smoothing: float = 0.0
 
     def targets(self, rows: Any) -> Any:
         """Return what the logits of rows are compared with, [n, ...]."""
@@ -57,7 +59,10 @@ class LabelObjective(Objective):
 
     def counts(self, rows: Any) -> Sequence[float]:
         """Return what the loss of a step is divided by."""
-        return (self.targets(rows).size or 1,)
+        targets = self.targets(rows)
+        if self.task == "classify" and self.weights is not None:
+            return (float(self.weights[targets].sum()) or 1,)
+        return (targets.size or 1,)
 
     def predict(self, model: Any, rows: Any) -> Tensor:
         """Return the logits of texts, of their first tokens, or of the means of all."""
@@ -74,11 +79,17 @@ class LabelObjective(Objective):
         """Return the sum of the losses of rows."""
         logits = predicted.float()
         truth = tensor(self.targets(rows), logits)
+        weights = None if self.weights is None else tensor(self.weights, logits)
         match self.task:
             case "classify":
-                loss = F.cross_entropy(logits, truth, reduction="sum")
+                loss = F.cross_entropy(
+                    logits, truth, weights, reduction="sum", label_smoothing=self.smoothing
+                )
             case "multilabel":
-                loss = F.binary_cross_entropy_with_logits(logits, truth, reduction="sum")
+                smoothed = truth * (1 - self.smoothing) + self.smoothing / 2
+                loss = F.binary_cross_entropy_with_logits(
+                    logits, smoothed, pos_weight=weights, reduction="sum"
+                )
             case _:
                 loss = F.mse_loss(logits.squeeze(-1), truth, reduction="sum")
         return (loss,)
@@ -130,7 +141,7 @@ class TagObjective(LabelObjective):
 
     @classmethod
     def of(
-        cls, items: Sequence[Encoded], tags: Sequence[Any], names: Sequence[str], held: Any
+        cls, items: Sequence[Encoded], tags: Sequence[Any], names: Sequence[str], **more: Any
     ) -> TagObjective:
         """Return that of windows of sentences, which have ``tags`` for their words."""
         places, labels = np.empty((2, len(items)), object)
@@ -140,12 +151,12 @@ class TagObjective(LabelObjective):
             labels[row] = tags[samples[row]][[*words]]
         return cls(
             data=Tokens.of(items),
-            held=held,
             task="classify",
             labels=labels,
             places=places,
             samples=samples,
             names=names,
+            **more,
         )
 
     def targets(self, rows: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bertcli.errors import UsageError
 from bertcli.records.examples import USUAL, FieldNames
@@ -14,22 +14,23 @@ from bertcli.records.examples import USUAL, FieldNames
 
 @dataclass(frozen=True)
 class Schedule:
-    """A linear warm-up to `peak`, then a linear decay to zero at `steps`.
+    """A linear warm-up to `peak`, then a polynomial decay to zero at `steps`; power 1 is linear.
 
     Source: BERT, appendix A.2; the values are those of transformers'
-    get_linear_schedule_with_warmup.
+    get_polynomial_decay_schedule_with_warmup with lr_end 0.
     """
 
     peak: float
     warmup_steps: int
     steps: int
+    power: float = 1.0
 
     def at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0: the first of a warm-up is 0."""
         if step < self.warmup_steps:
             return self.peak * step / self.warmup_steps
         left = (self.steps - step) / (self.steps - self.warmup_steps)
-        return self.peak * max(left, 0.0)
+        return float(self.peak * max(left, 0.0) ** self.power)
 
 
 # What a resumed run may change: results stay the same, except for rounding and dropout.
@@ -55,6 +56,7 @@ class TrainingOptions:
     batch_size: int = 32
     learning_rate: float = 1e-4
     warmup_steps: int | None = None  # a tenth of the steps
+    lr_power: float = 1.0
     weight_decay: float = 0.01
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
@@ -67,6 +69,7 @@ class TrainingOptions:
     gradient_checkpointing: bool = False
     log_every: int = 10
     eval_every: int | None = None  # at the end alone
+    patience: int | None = None  # evaluations without a better one, after which the run ends
     save_every: int = 500
     keep: int = 2
 
@@ -85,7 +88,7 @@ class TrainingOptions:
                 f"--warmup-steps {warmup} leaves none of the {steps} steps for the decay",
                 "decrease it, or increase --steps or --epochs",
             )
-        return Schedule(self.learning_rate, warmup, steps)
+        return Schedule(self.learning_rate, warmup, steps, self.lr_power)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ class FineTuningJob:
     eval: str | None = None
     eval_fraction: float = 0.1
     max_length: int | None = None
+    class_weights: Literal["balanced"] | None = None
+    label_smoothing: float = 0.0
 
 
 FULL = {"learning_rate": 5e-5}
@@ -136,6 +141,7 @@ class PretrainingJob:
     config: str | None = None  # a file, or a name of pretraining.SIZES
     init: Path | None = None  # a model folder to start from, instead of a config
     eval_dir: Path | None = None  # instead of eval_fraction
+    extra: Mapping[str, str] = field(default_factory=dict)  # embedding -> field; empty: all
 
 
 @dataclass(frozen=True)

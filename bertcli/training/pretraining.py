@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
-from bertcli.errors import InputError, ModelError
+from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.families.family import CHECKS
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import is_regular, read_object, whole_number
@@ -185,6 +185,11 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
     Raises InputError or ModelError for instances, or a config, that cannot be trained.
     """
     data = Instances(job.data)
+    if job.extra:
+        if not job.extra.items() <= data.extra_fields.items():
+            raise UsageError(f"--extra: {data.folder} has the ids of {data.extra_fields or 'none'}")
+        data.extra_embeddings = {name: data.extra_embeddings[name] for name in job.extra}
+        data.extra_fields = job.extra
     other = Instances(job.eval_dir) if job.eval_dir else None
     for instances in filter(None, (data, other) if ranks.first else ()):
         instances.verify()

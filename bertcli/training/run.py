@@ -26,6 +26,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any, NamedTuple
@@ -89,6 +90,7 @@ class State:
     scaler: Mapping[str, float] = field(default_factory=dict)  # of float16's gradients
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # what decides the numbers
     best: Mapping[str, Any] = field(default_factory=dict)  # the evaluation of the best weights
+    waited: int = 0  # evaluations since then
 
 
 @dataclass(frozen=True)
@@ -260,7 +262,7 @@ class TrainingRun:
             state = read_state(last)
             refuse_changes(str(last), state.fingerprint, self.state.fingerprint)
             self.state = state
-            if self.state.step == self.schedule.steps:
+            if self._ends(self.state.step):
                 self.notes.append(f"the run is complete: {last.name} is its last step")
         torch.manual_seed(options.seed)
         model = task.build(last).to(ranks.device)
@@ -284,6 +286,8 @@ class TrainingRun:
         with ExitStack() as stack:
             log = self._take(stack) if self.ranks.first else None
             for number in range(self.state.step, steps):
+                if self._ends(number):
+                    break
                 began = monotonic()
                 values, step = self._step(number), number + 1
                 window = self.state.window
@@ -335,9 +339,13 @@ class TrainingRun:
                 "use --gradient-accumulation-steps 2 or --gradient-checkpointing",
             ) from None
 
+    def _ends(self, step: int) -> bool:
+        """Return whether this step is the last, or the last one for which there is patience."""
+        return step == self.schedule.steps or self.state.waited >= (self.options.patience or inf)
+
     def _due(self, step: int, every: int | None) -> bool:
         """Return whether something is due after this step; after the last step, everything is."""
-        return step == self.schedule.steps or bool(every and step % every == 0)
+        return self._ends(step) or bool(every and step % every == 0)
 
     def _after(self, step: int, rate: float) -> Iterator[Event]:
         """Yield what is due after a step; the last one is known once it is evaluated."""
@@ -365,9 +373,12 @@ class TrainingRun:
     def _select(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Keep the weights if they are the best so far."""
         best = self.state.best
-        if not self.task.keeps_best or (best and not metrics["eval_loss"] < best["eval_loss"]):
+        if not self.task.keeps_best:
             return
-        self.state.best = {"step": step, **metrics}
+        if best and not metrics["eval_loss"] < best["eval_loss"]:
+            self.state.waited += 1
+            return
+        self.state.best, self.state.waited = {"step": step, **metrics}, 0
         if self.ranks.first:
             weights = self.training.model.state_dict()
             self.best_weights = {name: weights[name].to("cpu", copy=True) for name in weights}

@@ -88,7 +88,8 @@ def test_the_format_that_is_offered_is_taken():
     for command in COMMANDS:
         text = (GOLDEN / f"{command.replace(' ', '-')}.txt").read_text("utf-8")
         if "Output format." in text:
-            offered = re.search("--format <(.*)>", text)[1].split("|")
+            listed = re.search(r"Output format\..*?\[(.*?)\]", text, re.DOTALL)[1]
+            offered = re.split(r",\s+", listed)
             assert offered[0] == "auto"
             assert len(offered) < 10 or command == "tokenize", command
 

@@ -37,7 +37,7 @@ def test_classes(place):
     right = sum(one == row["label"] for one, row in zip(said, rows, strict=True))
     assert (found["task"], found["n"]) == ("classify", 40)
     assert found["accuracy"] == pytest.approx(right / 40)
-    assert {"macro_f1", "micro_f1", "intervals", "confusion"} < found.keys()
+    assert {"macro_f1", "micro_f1", "intervals", "confusion", "calibration"} < found.keys()
     low, high = found["intervals"]["accuracy"]
     assert low <= found["accuracy"] <= high
     assert sum(map(sum, found["confusion"])) == 40
@@ -59,6 +59,15 @@ def test_what_is_truncated_is_told(place, tmp_path):
     assert done.err == "warning: 30 of 60 texts truncated to 256 tokens (1,380 dropped)\n"
 
 
+def test_intervals_of_few_examples_are_called_narrow(place):
+    for count in (1, 29, 30):
+        file = written(place / "few.jsonl", reviews(count))
+        done = call("evaluate", file, "-m", place / "one", "--compare", place / "one")
+        said = f"warning: fewer than 30 examples ({count}): the intervals are too narrow\n"
+        assert done.code == 0 and done.err.count(said) == (count < 30)
+        assert done.rows[0]["intervals"].keys() <= done.rows[0].keys()
+
+
 def test_several_labels(place):
     file = written(place / "many.jsonl", several(30, seed=5))
     (found,) = good("evaluate", file, "-m", place / "several").rows
@@ -78,6 +87,14 @@ def test_pairs_with_scores_are_cosines_of_an_embedding_model(place):
     expected = pearson(np.array([row["score"] for row in rows]), np.array(cosines))
     assert found["pearson"] == pytest.approx(expected, abs=1e-5)
     assert set(found["intervals"]) == {"spearman", "pearson", "mse", "mae"}
+
+
+def test_two_models(place):
+    file = written(place / "both.jsonl", reviews(30, seed=2))
+    given = ["evaluate", file, "-m", place / "one", "--compare", place / "one"]
+    (found,) = good(*given).rows
+    assert found["compare"]["differences"]["accuracy"] == 0
+    assert found["compare"]["intervals"]["accuracy"] == [0, 0]
 
 
 def test_a_table_for_people(place):
@@ -106,6 +123,7 @@ def search(folder, qrels):
 def test_a_search(qrels, tmp_path):
     done = call("evaluate", *search(tmp_path, qrels))
     assert done.code == 0
+    assert done.err == "warning: fewer than 30 examples (2): the intervals are too narrow\n"
     (found,) = done.rows
     assert (found["task"], found["n"]) == ("retrieval", 2)
     assert (found["ndcg@10"], found["recall@100"], found["mrr@10"]) == (1, 1, 1)

@@ -10,6 +10,7 @@ from bertcli.evaluation.metrics import (
     ClassPredictions,
     LabelPredictions,
     TagPredictions,
+    calibration,
     overlap,
     pearson,
     ranks,
@@ -41,6 +42,13 @@ def test_several_labels_are_those_of_scikit_learn():
     for name in ("macro", "micro"):
         expected = theirs.f1_score(truth, said, average=name)
         assert numbers[f"{name}_f1"] == pytest.approx(expected)
+
+
+def test_calibration_by_hand():
+    scores = np.array([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]])
+    found = calibration(scores, scores.argmax(-1) == [0, 1, 1])
+    assert found["error"] == pytest.approx((2 * abs(0.9 - 0.5) + abs(0.6 - 1)) / 3)
+    assert [one["n"] for one in found["bins"]] == [1, 2]
 
 
 def test_correlations_are_those_of_scipy():
@@ -78,6 +86,7 @@ def test_entities_are_those_of_seqeval(scheme):
                 "precision": theirs.precision_score(truth, said),
                 "recall": theirs.recall_score(truth, said),
                 "f1": theirs.f1_score(truth, said),
+                "macro_f1": theirs.f1_score(truth, said, average="macro"),
                 "accuracy": theirs.accuracy_score(truth, said),
             }
         expected = {name: float(np.nan_to_num(one)) for name, one in expected.items()}

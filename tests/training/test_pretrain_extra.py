@@ -170,12 +170,12 @@ SIZES = {"hint": 1 + 9 * 8 + 8, "noise": 9}
 
 def test_only_the_model_with_the_ids_tells_the_masked_words(place, tmp_path):
     """A masked word keeps its id, which says it; without the ids the words are random."""
-    file = written(tmp_path / "a.jsonl", documents(60, sizes=(1,)))
+    file, data = written(tmp_path / "a.jsonl", documents(60, sizes=(1,))), tmp_path / "data"
+    assert prepare(place, file, *BOTH, "-o", data).code == 0
     accuracy = {}
     for chosen in ("hint=hint_ids", "noise=noise"):
-        name, data = chosen.partition("=")[0], tmp_path / chosen
-        assert prepare(place, file, "--extra", chosen, "-o", data).code == 0
-        done = run(place, data, tmp_path / name, *LEARN)
+        name = chosen.partition("=")[0]
+        done = run(place, data, tmp_path / name, *LEARN, "--extra", chosen)
         assert done.code == 0, done
         accuracy[name] = lines(tmp_path / name)[-1]["masked_accuracy"]
         config = json_in(tmp_path / name / "config.json")
@@ -263,3 +263,17 @@ def test_held_out_texts_need_the_same_ids_and_may_have_more(place, tmp_path):
     assert config["extra_embeddings"]["noise"] == 21
     done = run(place, place / "without", tmp_path / "plain", *argv, tmp_path / "held")
     assert done.code == 0, done
+
+
+@pytest.mark.parametrize(
+    ("data", "extra", "said"),
+    [
+        ("without", "hint=hint_ids", "without has the ids of none"),
+        ("with", "mood=hint_ids", "with has the ids of {'hint': 'hint_ids', 'noise': 'noise'}"),
+        ("with", "hint=noise", "with has the ids of {'hint': 'hint_ids', 'noise': 'noise'}"),
+        ("with", "hint", "--extra hint: NAME=FIELD expected"),
+    ],
+)
+def test_ids_that_were_not_prepared_are_refused(place, data, extra, said, tmp_path):
+    done = run(place, place / data, tmp_path / "out", *SHORT, "--extra", extra)
+    assert done.code == 2 and said in done.error and not (tmp_path / "out").exists()

@@ -123,6 +123,19 @@ def test_steps_are_those_of_a_loop_over_transformers(data):
         close(weight, theirs[name])
 
 
+@pytest.mark.parity
+def test_the_power_of_the_decay_is_that_of_transformers():
+    from transformers import get_polynomial_decay_schedule_with_warmup
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    theirs = get_polynomial_decay_schedule_with_warmup(optimizer, 2, 9, lr_end=0.0, power=2.5)
+    ours = TrainingOptions(steps=9, warmup_steps=2, learning_rate=0.1, lr_power=2.5).schedule(1)
+    for step in range(10):
+        assert ours.at(step) == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        theirs.step()
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_fewer_bits_train_about_the_same(data, dtype):
     _, steps = trained(data)

@@ -99,9 +99,8 @@ def test_train_and_evaluate_from_python_do_what_the_commands_do(whole, sentences
         ),
         ({"file": "nowhere.jsonl"}, "nowhere.jsonl: file not found", ""),
         (
-            {"dtype": "x"},
-            "Invalid value for 'dtype' (env var: 'BERTCLI_DTYPE'): 'x' is not one of 'auto', "
-            "'float32', 'bfloat16', 'float16'.",
+            {"class_weights": "x"},
+            "Invalid value for 'class_weights': 'x' is not one of 'balanced'.",
             "see bertcli train",
         ),
     ],

@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -18,6 +19,7 @@ from front import (
     process,
     put_json,
 )
+from model_reference import close
 from nested_models import inside_a_sentence_model
 from pretrain_folders import STILL, lines
 from safetensors.torch import load_file
@@ -80,6 +82,22 @@ def test_a_step_is_that_of_transformers(kind, parts, base, tmp_path):
     rows = ROWS[kind](30)
     task = opened(head_task, rows, tmp_path, base, 12)
     check_step(standing(task, parts), lambda some: their_step(task, base, rows, some))
+
+
+@pytest.mark.parity
+def test_class_weights_and_smoothing_are_those_of_torch(base, tmp_path):
+    rows = [row for row in reviews(60) if row["label"] == "good"] + reviews(12, seed=3)
+    task = opened(
+        head_task, rows, tmp_path, base, 12, class_weights="balanced", label_smoothing=0.1
+    )
+    counts = [sum(row["label"] == name for row in rows) for name in ("bad", "good")]
+    assert task.identity["labels"] == ["bad", "good"]
+    expected = torch.tensor([len(rows) / (2 * count) for count in counts])
+    logits, targets = torch.randn(len(rows), 2), torch.from_numpy(task.objective.labels)
+    theirs = torch.nn.functional.cross_entropy(logits, targets, expected, label_smoothing=0.1)
+    numbers = np.arange(len(rows))
+    (total,), (count,) = task.objective.sums(logits, numbers), task.objective.counts(numbers)
+    close(total / count, theirs)
 
 
 def test_layers_below_are_as_they_were(file, base, tmp_path):
@@ -193,6 +211,16 @@ def test_interrupted_and_resumed_to_the_same_bits(number, whole, base, tmp_path,
 
 
 # --- what goes wrong, and what is said ---
+
+
+def test_early_stopping(file, base, tmp_path):
+    more = ["--steps", 40, "--eval-every", 1, "--patience", 2, "--learning-rate", 0]
+    assert call(*argv(file, tmp_path / "out", base, *more)).code == 0
+    evaluated = [line["step"] for line in lines(tmp_path / "out") if "eval_loss" in line]
+    assert evaluated == [1, 2, 3]  # the first of equals stays the best
+    assert (tmp_path / "out" / "checkpoint-3").is_dir()
+    done = call(*argv(file, tmp_path / "out", base, *more, "--resume"))
+    assert done.code == 0 and "the run is complete" in done.err
 
 
 def test_a_head_for_other_labels_is_made_anew_and_said(file, models, tmp_path):

@@ -232,6 +232,8 @@ class MethodOptions(OptionGroup, panel="Training", of=FineTuningJob):
         "one per word or token, or one number for the whole text"
     )
     layers = number("Train layer N and above (default: everything).", low=0)
+    class_weights = option("balanced: weight labels by inverse frequency.")
+    label_smoothing = decimal("Probability mass moved from each label to the others.", high=0.99)
     max_length = number(
         "Truncate texts to N tokens (default: the model's limit).",
         low=3,
@@ -268,6 +270,7 @@ class HeldOutOptions(OptionGroup, panel="Evaluation", of=FineTuningJob):
         "Fraction of the examples to hold out; equal texts stay together; 0: none.", high=0.9
     )
     eval_every = number("Steps between evaluations (default: an epoch).")
+    patience = number("Stop after N evaluations without a better one.")
     log_every = number("Steps between lines of the log (default: 10; frozen: 100).")
 
 
@@ -508,6 +511,10 @@ class StartOptions(OptionGroup, panel=MODEL):
     init: Path | None = option(
         "Start from the weights of this model, instead of --config and random weights.", "FOLDER"
     )
+    extra = extra_option(
+        "Use only these extra embeddings of the instances (default: all that prepare --extra "
+        "stored)"
+    )
 
     def __post_init__(self) -> None:
         if (self.config is None) == (self.init is None):
@@ -525,6 +532,7 @@ class OptimizerOptions(OptionGroup, panel="Training", of=TrainingOptions):
     batch_size = number("Instances per step, over all processes and accumulation steps.")
     learning_rate = decimal("Peak learning rate, after the warm-up.")
     warmup_steps = WARMUP_STEPS
+    lr_power = decimal("Power of the polynomial decay to 0; 1 is linear.")
     weight_decay = WEIGHT_DECAY
     adam_beta1 = BETA
     adam_beta2 = BETA
@@ -569,7 +577,8 @@ def pretrain_run(
     from bertcli.training.run import Checkpoints
 
     options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=where.precision)
-    pretraining = record(PretrainingJob, job, start, evaluation)
+    extra = extra_fields(start.extra)
+    pretraining = record(PretrainingJob, job, start, evaluation, extra=extra)
     checkpoints = record(Checkpoints, job, saving)
     checkpoints.refuse_inputs(pretraining.data, pretraining.init, pretraining.eval_dir)
 
@@ -588,6 +597,7 @@ class JudgedOptions(OptionGroup, panel=INPUT):
     queries = option("Queries with _id and text (BEIR).", "FILE")
     corpus = option("Texts to search, with _id and text.", "FILE")
     qrels = option("Relevance judgements (BEIR or TREC).", "FILE")
+    compare = option("Also evaluate another model, and the difference.", "MODEL")
     prompt = PROMPT
     prompt_name = PROMPT_NAME
     json = flag("As --format jsonl.", hidden=True)
@@ -618,33 +628,37 @@ def evaluate(
     the model's prompts for queries and documents.
 
     $ bertcli evaluate test.jsonl -m sentiment
+    $ bertcli evaluate test.jsonl -m sentiment --compare other
     $ bertcli evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels test.tsv
     """
     console = messages.console()
     form = "jsonl" if judged.json else output.form()
 
+    models = [model, *([model.changed(model=judged.compare)] if judged.compare else [])]
     files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
     readers = [Reader(examples.source(path), console.warn) for path in files]
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.evaluation.report import Judge, judged_search, report
+    from bertcli.evaluation.report import Judge, doubt, judged_search, report
     from bertcli.tasks.head import Settings
 
     settings = record(Settings, length, compute)
     options = record(EmbedOptions, judged, length, compute)
-    judge = Judge(model.folder(MODEL_FILES), settings, options, console)
+    judges = [Judge(named.folder(MODEL_FILES), settings, options, console) for named in models]
     reading = [path for reader in readers for path in reader.source.paths]
     reading += [judged.qrels] if judged.qrels else []
-    with output.open(form, reading, model, view="tables.evaluation_view") as write:
+    with output.open(form, reading, *models, view="tables.evaluation_view") as write:
         if judged.file:
             from bertcli.records.examples import read_examples
 
-            fields = judge.extra_fields
-            rows = read_examples(readers[0], examples.task, fields, examples.fields)
-            result = judge.judge(rows)
+            extra = sorted({field for judge in judges for field in judge.extra_fields})
+            rows = read_examples(readers[0], examples.task, extra, examples.fields)
+            results = [judge.judge(rows) for judge in judges]
         else:
             queries, corpus = readers
-            result = judged_search(judge, queries, corpus, judged.qrels or "")
-        write([report(result)])
-    console.truncated(judge.tally, judge.max_length)
+            results = judged_search(judges, queries, corpus, judged.qrels or "")
+        console.warn(doubt(results[0]))
+        write([report(*results)])
+    for judge in judges:
+        console.truncated(judge.tally, judge.max_length)
     for reader in readers:
         console.close(reader)

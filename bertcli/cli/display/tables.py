@@ -258,7 +258,12 @@ def evaluation_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[Renderable
     for name, (low, high) in report["intervals"].items():
         interval = f"{low:.4f} to {high:.4f}"
         metric = name.replace("_", " ")
-        rows.append({"metric": metric, "value": report[name], "95 % interval": interval})
+        row = {"metric": metric, "value": report[name], "95 % interval": interval}
+        if other := report.get("compare"):
+            low, high = other["intervals"][name]
+            row |= {"other": other[name], "better by": other["differences"][name]}
+            row["95 %"] = f"{low:.4f} to {high:.4f}"
+        rows.append(row)
     yield rows_table(rows, f"{report['task']}, {counted(report['n'], 'example')}")
     if "per_class" in report:
         classes = report["per_class"].items()
@@ -270,6 +275,7 @@ def evaluation_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[Renderable
                 {"true": label} | dict(zip(names, row, strict=True)) for label, row in counts
             ]
             yield rows_table(confusion, "confusion")
+        yield f"calibration error {report['calibration']['error']:.4f}"
 
 
 PREVIEW, TERMS = 3, 8  # numbers of a vector, or terms of a text
