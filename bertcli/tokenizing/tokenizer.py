@@ -12,6 +12,7 @@ and what was cut is counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -77,10 +78,14 @@ class Tokenizer(LoadedTokenizer):
         as asked goes to ``skip`` (default: raise).
         """
         block = TextBlock.of(records)
-        if first + len(block) >= FEW and layout.is_flat and not (block.pairs or block.is_split):
-            frame = frame_of(self.core, pair=False, special=layout.special_tokens)
+        pairs = block.pairs
+        is_alike = None not in pairs if pairs else layout.truncation != "only_second"
+        is_alike &= not block.is_split or self.words_core is self.core
+        if first + len(block) >= FEW and layout.is_flat and is_alike:
+            frame = frame_of(self.core, pair=pairs is not None, special=layout.special_tokens)
             if frame:
                 from bertcli.tokenizing.ragged import encode_ragged
 
-                return encode_ragged(self, block, layout, frame, first)
+                with suppress(InputError):  # of a pair that rows tell of
+                    return encode_ragged(self, block, layout, frame, first)
         return encode_rows(self, block, layout, skip, first)
