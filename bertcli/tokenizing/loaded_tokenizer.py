@@ -175,8 +175,8 @@ class LoadedTokenizer:
     def beyond(self, rows: int) -> tuple[str, int] | None:
         """Return the first token, and its id, that a table of so many rows does not have."""
         entries = [*self.core.get_vocab().items()]
-        for texts in ([""], ["", ""]):  # what is put around texts need not be in the vocabulary
-            frame = self.core.encode(*texts)
+        for pair in (None, ""):  # what is put around texts need not be in the vocabulary
+            frame = self.core.encode("", pair)
             entries += zip(frame.tokens, frame.ids, strict=True)
         return min(
             (entry for entry in entries if entry[1] >= rows),

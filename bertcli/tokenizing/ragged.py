@@ -14,7 +14,7 @@ is cut there. `B` is the number of texts, `T` of their tokens together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,7 +74,8 @@ def encode_ragged(
         left = np.minimum(lengths, room)
         if block.pairs:
             for row in np.flatnonzero(lengths.sum(axis=0) > room).tolist():
-                left[:, row] = kept_lengths(*lengths[:, row].tolist(), room, layout.truncation)
+                text, pair = lengths[:, row].tolist()
+                left[:, row] = kept_lengths(text, pair, room, layout.truncation)
     if (layout.truncation_side or tokenizer.truncation_side) == "left":
         starts = starts + lengths - left
 
@@ -89,9 +90,8 @@ def encode_ragged(
         sizes[:, 0 if side == "left" else -1] = missing
         pads = [tokenizer.padding_id] * int(missing.max(initial=0))
     pool = np.concatenate([ids, np.array([*chain(*frame.special), *pads], np.uint32)])
-    begins = np.empty_like(sizes)  # of the parts in the pool
-    *begins_of_special, padding = accumulate(special, initial=len(ids))
-    begins[:, 1::2], begins[:, ::2] = begins_of_special, padding
+    begins = np.full_like(sizes, len(pool) - len(pads))  # of the parts in the pool
+    begins[:, 1::2] = len(ids) + offsets_of(special)[:-1]
     begins[:, 2:-1:2] = starts.T
 
     flat_sizes = sizes.ravel()

@@ -11,7 +11,7 @@ and what was cut is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from bertcli.errors import InputError, called_from_python
 from bertcli.files.streams import stop
 from bertcli.records.records import Record, TextBlock
-from bertcli.tokenizing.columns import Layout, TokenBlock, frame_of
+from bertcli.tokenizing.columns import Encoded, Layout, TokenBlock, as_lists, frame_of
 from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
-from bertcli.tokenizing.rows import encode_rows
+from bertcli.tokenizing.rows import encode_rows, padded_rows
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.call import BatchEncoding, Texts
@@ -63,6 +63,23 @@ class Tokenizer(LoadedTokenizer):
     def tokenize(self, text: Texts, pair: Texts | None = None, **options: Any) -> list[str]:
         """Return the tokens of a text, by default without special ones."""
         return self(text, pair, **{"add_special_tokens": False, **options}).tokens()
+
+    @called_from_python()
+    def pad(self, encoded_inputs: Any, padding: bool | str = True, **options: Any) -> BatchEncoding:
+        """Return encoded inputs, one mapping or a list of them, padded as in transformers."""
+        from bertcli.tokenizing.call import Call
+
+        call, inputs, batched = Call(padding=padding, **options), encoded_inputs, True
+        if isinstance(inputs, Mapping):
+            batched = not isinstance(as_lists(inputs["input_ids"][0]), int)
+            columns = zip(*inputs.values(), strict=True) if batched else [inputs.values()]
+            inputs = [dict(zip(inputs, column, strict=True)) for column in columns]
+        layout = call.layout(self.limit, self.model_inputs)
+        rows = [Encoded(Record(""), {k: as_lists(v) for k, v in row.items()}) for row in inputs]
+        if "attention_mask" in layout.columns:
+            for row in rows:
+                row.columns.setdefault("attention_mask", [1] * row.length)
+        return call.result(padded_rows(self, rows, layout), rows[0].columns, batched=batched)
 
     def encode_records(
         self,
