@@ -104,8 +104,13 @@ def encode_ragged(
     for name in set(layout.columns) - {"input_ids"}:
         of_parts = np.tile(np.array(kinds[name], np.uint8), len(block))
         columns[name] = np.repeat(of_parts, flat_sizes)
-    samples, cut = range(first, first + len(block)), (lengths - left).sum(axis=0)
-    return TokenBlock(block, samples, columns, offsets_of(sizes.sum(axis=1)), cut.tolist())
+    return TokenBlock(
+        block,
+        range(first, first + len(block)),
+        columns,
+        offsets_of(sizes.sum(axis=1)),
+        (lengths - left).sum(axis=0).tolist(),
+    )
 
 
 def ragged_lines(batch: TokenBlock, names: Sequence[str], lines: str) -> bytes:
