@@ -120,14 +120,12 @@ class Call:
         self,
         items: Sequence[Encoded],
         columns: Iterable[str],
-        details: Callable[[], Sequence[Encoded]],
+        details: Callable[[], Sequence[Encoded]] | None = None,
         *,
         batched: bool,
     ) -> BatchEncoding:
         """Return the columns: of a batch, or those of a single text without its dimension."""
-        table: dict[str, Any] = {
-            name: [list(item.columns[name]) for item in items] for name in columns
-        }
+        table: dict[str, Any] = {name: [item.columns[name] for item in items] for name in columns}
         if not (batched or self.return_overflowing_tokens or self.return_tensors):
             table = {name: rows[0] for name, rows in table.items()}
         if self.return_length:
@@ -203,13 +201,14 @@ def _list(text: Any) -> Any:
 
 
 def _array(rows: list[Any], kind: str) -> Any:
-    """Return an array or a tensor of whole numbers."""
+    """Return an array or a tensor, of whole numbers if it is empty."""
+    if kind == "pt":
+        require_torch("return_tensors='pt'")
+        import torch
+
+        tensor = torch.tensor(rows)
+        return tensor if tensor.numel() else tensor.long()
     import numpy as np
 
-    array = np.array(rows, np.int64)
-    if kind == "np":
-        return array
-    require_torch("return_tensors='pt'")
-    import torch
-
-    return torch.from_numpy(array)
+    array = np.array(rows)
+    return array if array.size else array.astype(np.int64)

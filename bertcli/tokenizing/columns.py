@@ -58,7 +58,7 @@ def windows(
                 "only_second cannot shorten a text that has no pair", "use another --truncation"
             )
         return [Window(part, (0, 0)) for part in _parts(first, room, side, stride)]
-    keep_first, keep_second = _kept_lengths(first, second, room, strategy)
+    keep_first, keep_second = kept_lengths(first, second, room, strategy)
     firsts = _parts(first, keep_first, side, stride)
     seconds = _parts(second, keep_second, side, stride)
     return [
@@ -68,7 +68,7 @@ def windows(
     ]
 
 
-def _kept_lengths(first: int, second: int, room: int, strategy: str) -> Span:
+def kept_lengths(first: int, second: int, room: int, strategy: str) -> Span:
     """Return how many tokens of each of two sequences that are too long one window holds.
 
     Raises InputError as `windows`.
@@ -139,8 +139,7 @@ class Layout:
     @property
     def is_flat(self) -> bool:
         """Whether arrays can say all that is asked for."""
-        plain = not self.overflowing and self.truncation != "only_second"
-        return plain and {*NUMERIC}.issuperset(self.columns)
+        return not self.overflowing and {*NUMERIC}.issuperset(self.columns)
 
     def __post_init__(self) -> None:
         step, length = self.pad_to_multiple_of, self.max_length

@@ -1,4 +1,4 @@
-"""Many single texts as flat arrays: ids, and where those of each text begin; and lines of these.
+"""Many texts or pairs as flat arrays: ids, and where those of each text begin; and lines of these.
 
     batch = encode_ragged(tokenizer, block, Layout(), frame)   # of 'I love NLP!' and "Hi"
     batch.ids       # uint32 [T]: 101 1045 2293 17953 2361 999 102 101 7632 102
@@ -14,7 +14,7 @@ is cut there. `B` is the number of texts, `T` of their tokens together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import orjson
 
 from bertcli.files.tables import NumbersText
 from bertcli.records.records import TextBlock
-from bertcli.tokenizing.columns import Frame, Layout, TokenBlock
+from bertcli.tokenizing.columns import Frame, Layout, TokenBlock, kept_lengths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     Counts = NDArray[np.int64]
 
 HOLE = NumbersText("[\0]")  # in a line, for what is in the first list; JSON has no such character
-# The parts of a row: padding, special tokens, text, special tokens, padding.
-SPECIAL, ATTENDED = (1, 1, 0, 1, 1), (0, 1, 1, 1, 0)
 
 
 def spans(pool: NDArray[Any], starts: Counts, lengths: Counts) -> NDArray[Any]:
@@ -46,7 +44,7 @@ def spans(pool: NDArray[Any], starts: Counts, lengths: Counts) -> NDArray[Any]:
     return pool[np.cumsum(steps, out=steps)]
 
 
-def offsets_of(lengths: Counts) -> Counts:
+def offsets_of(lengths: Counts | list[int]) -> Counts:
     """Return where rows of these lengths begin, and the end of the last."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -56,44 +54,63 @@ def offsets_of(lengths: Counts) -> Counts:
 def encode_ragged(
     tokenizer: LoadedTokenizer, block: TextBlock, layout: Layout, frame: Frame, first: int = 0
 ) -> TokenBlock:
-    """Return the tokens of single texts, of which the first is so much in the run.
+    """Return the tokens of texts, or of pairs, of which the first is so much in the run.
 
-    ``frame`` are the special tokens of a text.
+    ``frame`` are the special tokens of a text or of a pair, and the row of each has the same
+    parts: padding, special tokens, text, special tokens, perhaps text and special tokens, padding.
+    Raises InputError when a pair cannot be truncated as asked.
     """
     limit = tokenizer.cut_at(layout)
-    ids, offsets = tokenizer.engine(block.texts)  # type: ignore[arg-type]
-    starts, lengths = offsets[:-1], np.diff(offsets)
-    before, after = frame.special
-    special = len(before) + len(after)
-    left = lengths if limit is None else np.minimum(lengths, limit - special)
+    texts: Any = [*block.texts, *(block.pairs or ())]
+    ids, offsets = tokenizer.engine([*chain.from_iterable(texts)] if block.is_split else texts)
+    if block.is_split:
+        offsets = offsets[offsets_of([*map(len, texts)])]  # of texts, not of words
+    special = [*map(len, frame.special)]
+    shape = len(special) - 1, len(block)  # the first texts of all rows, then the second ones
+    starts, lengths = offsets[:-1].reshape(shape), np.diff(offsets).reshape(shape)
+    left = lengths
+    if limit is not None:
+        room = tokenizer.room(limit, layout, pair=block.pairs is not None)
+        left = np.minimum(lengths, room)
+        if block.pairs:
+            for row in np.flatnonzero(lengths.sum(axis=0) > room).tolist():
+                text, pair = lengths[:, row].tolist()
+                left[:, row] = kept_lengths(text, pair, room, layout.truncation)
     if (layout.truncation_side or tokenizer.truncation_side) == "left":
         starts = starts + lengths - left
-    whole, padding = left + special, np.zeros((2, len(block)), np.int64)  # before and behind
+
+    sizes = np.zeros((len(block), 2 * len(special) + 1), np.int64)  # [B, parts]
+    sizes[:, 1::2], sizes[:, 2:-1:2] = special, left.T
     pads: list[int] = []  # the most that a row gets
     if layout.padding != "do_not_pad":
+        whole = sizes.sum(axis=1)
         length = tokenizer.padded_length(layout, int(whole.max(initial=0)))
-        side = int((layout.padding_side or tokenizer.padding_side) == "right")
-        padding[side] = np.maximum(length - whole, 0)
-        pads = [tokenizer.padding_id] * int(padding.max(initial=0))
-    pool = np.concatenate([ids, np.array(before + after + pads, np.uint32)])
-    pad, first_special, last_special = len(ids) + special, len(ids), len(ids) + len(before)
+        missing = np.maximum(length - whole, 0)
+        side = layout.padding_side or tokenizer.padding_side
+        sizes[:, 0 if side == "left" else -1] = missing
+        pads = [tokenizer.padding_id] * int(missing.max(initial=0))
+    pool = np.concatenate([ids, np.array([*chain(*frame.special), *pads], np.uint32)])
+    begins = np.full_like(sizes, len(pool) - len(pads))  # of the parts in the pool
+    begins[:, 1::2] = len(ids) + offsets_of(special)[:-1]
+    begins[:, 2:-1:2] = starts.T
 
-    def of_parts(values: Sequence[Any], kind: Any) -> NDArray[Any]:
-        rows = [np.broadcast_to(value, len(block)) for value in values]
-        return np.stack(rows, axis=1, dtype=kind, casting="unsafe").reshape(-1)
-
-    begins = of_parts((pad, first_special, starts, last_special, pad), np.int64)
-    sizes = of_parts((padding[0], len(before), left, len(after), padding[1]), np.int64)
+    flat_sizes = sizes.ravel()
     kinds: dict[str, Any] = {
-        "token_type_ids": np.array([0, *frame.types, 0]) * tokenizer.reads_types,
-        "attention_mask": ATTENDED,
-        "special_tokens_mask": SPECIAL,
+        "token_type_ids": [kind * tokenizer.reads_types for kind in (0, *frame.types, 0)],
+        "attention_mask": [0, *[1] * len(frame.types), 0],
+        "special_tokens_mask": [1, *[1, 0] * shape[0], 1, 1],
     }
-    columns: dict[str, Any] = {"input_ids": spans(pool, begins, sizes)}
+    columns: dict[str, Any] = {"input_ids": spans(pool, begins.ravel(), flat_sizes)}
     for name in set(layout.columns) - {"input_ids"}:
-        columns[name] = np.repeat(of_parts(kinds[name], np.uint8), sizes)
-    samples, offsets = range(first, first + len(block)), offsets_of(whole + padding.sum(axis=0))
-    return TokenBlock(block, samples, columns, offsets, (lengths - left).tolist())
+        of_parts = np.tile(np.array(kinds[name], np.uint8), len(block))
+        columns[name] = np.repeat(of_parts, flat_sizes)
+    return TokenBlock(
+        block,
+        range(first, first + len(block)),
+        columns,
+        offsets_of(sizes.sum(axis=1)),
+        (lengths - left).sum(axis=0).tolist(),
+    )
 
 
 def ragged_lines(batch: TokenBlock, names: Sequence[str], lines: str) -> bytes:

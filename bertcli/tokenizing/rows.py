@@ -82,12 +82,18 @@ def encode_rows(
             left = {name: select(column, window, places) for name, column in columns.items()}
             dropped = sum(lengths) - sum(stop - start for start, stop in window)
             rows.append(Encoded(record, left, 0 if layout.overflowing else dropped, sample))
-    if layout.padding != "do_not_pad":
-        length = tokenizer.padded_length(layout, max((row.length for row in rows), default=0))
-        side = layout.padding_side or tokenizer.padding_side
-        filler = tokenizer.roles["pad_token"], tokenizer.padding_id
-        rows = [padded(row, length, side, *filler) for row in rows]
+    rows = padded_rows(tokenizer, rows, layout)
     return TokenBlock.of(rows, {"input_ids", *layout.columns})
+
+
+def padded_rows(tokenizer: LoadedTokenizer, rows: list[Encoded], layout: Layout) -> list[Encoded]:
+    """Return the rows, made equally long where the layout asks for it."""
+    if layout.padding == "do_not_pad":
+        return rows
+    length = tokenizer.padded_length(layout, max((row.length for row in rows), default=0))
+    side = layout.padding_side or tokenizer.padding_side
+    filler = tokenizer.roles["pad_token"], tokenizer.padding_id
+    return [padded(row, length, side, *filler) for row in rows]
 
 
 def select(column: Column, window: Window, places: Sequence[tuple[int, int]]) -> Column:

@@ -11,7 +11,8 @@ and what was cut is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from bertcli.errors import InputError, called_from_python
 from bertcli.files.streams import stop
 from bertcli.records.records import Record, TextBlock
-from bertcli.tokenizing.columns import Layout, TokenBlock, frame_of
+from bertcli.tokenizing.columns import Encoded, Layout, TokenBlock, as_lists, frame_of
 from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
-from bertcli.tokenizing.rows import encode_rows
+from bertcli.tokenizing.rows import encode_rows, padded_rows
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.call import BatchEncoding, Texts
@@ -63,6 +64,23 @@ class Tokenizer(LoadedTokenizer):
         """Return the tokens of a text, by default without special ones."""
         return self(text, pair, **{"add_special_tokens": False, **options}).tokens()
 
+    @called_from_python()
+    def pad(self, encoded_inputs: Any, padding: bool | str = True, **options: Any) -> BatchEncoding:
+        """Return encoded inputs, one mapping or a list of them, padded as in transformers."""
+        from bertcli.tokenizing.call import Call
+
+        call, inputs, batched = Call(padding=padding, **options), encoded_inputs, True
+        if isinstance(inputs, Mapping):
+            batched = not isinstance(as_lists(inputs["input_ids"][0]), int)
+            columns = zip(*inputs.values(), strict=True) if batched else [inputs.values()]
+            inputs = [dict(zip(inputs, column, strict=True)) for column in columns]
+        layout = call.layout(self.limit, self.model_inputs)
+        rows = [Encoded(Record(""), {k: as_lists(v) for k, v in row.items()}) for row in inputs]
+        if "attention_mask" in layout.columns:
+            for row in rows:
+                row.columns.setdefault("attention_mask", [1] * row.length)
+        return call.result(padded_rows(self, rows, layout), rows[0].columns, batched=batched)
+
     def encode_records(
         self,
         records: Sequence[Record],
@@ -77,10 +95,14 @@ class Tokenizer(LoadedTokenizer):
         as asked goes to ``skip`` (default: raise).
         """
         block = TextBlock.of(records)
-        if first + len(block) >= FEW and layout.is_flat and not (block.pairs or block.is_split):
-            frame = frame_of(self.core, pair=False, special=layout.special_tokens)
+        pairs = block.pairs
+        is_alike = None not in pairs if pairs else layout.truncation != "only_second"
+        is_alike &= not block.is_split or self.words_core is self.core
+        if first + len(block) >= FEW and layout.is_flat and is_alike:
+            frame = frame_of(self.core, pair=pairs is not None, special=layout.special_tokens)
             if frame:
                 from bertcli.tokenizing.ragged import encode_ragged
 
-                return encode_ragged(self, block, layout, frame, first)
+                with suppress(InputError):  # of a pair that rows tell of
+                    return encode_ragged(self, block, layout, frame, first)
         return encode_rows(self, block, layout, skip, first)

@@ -229,6 +229,28 @@ def check_names(both, *, tokens):
         assert found.tokens(row) == right.tokens(row)
         assert found.word_ids(row) == right.word_ids(row)
     assert ours.batch_decode(found.input_ids) == theirs.batch_decode(right["input_ids"])
+    check_padding(both)
+
+
+def check_padding(both):
+    ids = [{"input_ids": both.ours.encode(text), "labels": at} for at, text in enumerate(TEXTS)]
+    for options in (
+        {},
+        {"padding": "max_length", "max_length": 40},
+        {"padding_side": "left", "pad_to_multiple_of": 8},
+    ):
+        one, two, whole, other, *last = (
+            each.pad(given, **options)
+            for given in ([dict(row) for row in ids], dict(ids[0]))
+            for each in (both.ours, both.theirs)
+        )
+        assert (one, whole, last) == (dict(two), dict(other), [])
+    batches = [
+        each.pad([dict(row) for row in ids], return_tensors="pt")
+        for each in (both.ours, both.theirs)
+    ]
+    ours, theirs = ({name: x.tolist() for name, x in batch.items()} for batch in batches)
+    assert ours == theirs
 
 
 def test_a_result_is_sent_to_another_process(both):
