@@ -189,9 +189,9 @@ class LoadReport:
         return self.config.family.theirs(name, self.model)
 
     def _hint(self) -> str:
-        heads = tuple(start for head, start in HEADS.items() if head not in self.heads)
         wrong = self.mismatched or self.misplaced or self.unreadable
-        if not wrong and all(name.startswith(heads) for name in self.missing):
+        of_heads = (not name.startswith(BASE) or "pooler" in name for name in self.missing)
+        if not wrong and all(of_heads):
             classes = ", ".join(self.classes)
             return f"choose a checkpoint with that head; this one can be loaded as {classes}"
         return "config.json and the weights belong to different models, or one is incomplete"

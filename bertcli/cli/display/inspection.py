@@ -11,6 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from bertcli.cli.display.tables import described, drawing, facts, rows_table, shortened
+from bertcli.embedding.options import option_for
 from bertcli.inspection import FileReport, FolderReport, tokenizer_details
 from bertcli.inspection.attention import AttentionMaps
 from bertcli.inspection.drawing import SENTENCES
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = {  # part of a report -> what the summary has of it; --json has all
-    "architecture": ("library",),
+    "architecture": ("name", "library"),
     "config": (
         "num_hidden_layers",
         "num_attention_heads",
@@ -101,10 +102,12 @@ def summary(
         rows.append(("kind", f"{name}, {values['family']}, {kinds or 'no'} positions"))
     for part, names in SHOWN.items():
         held = values.get(part) or {}
+        if part == "architecture" and isinstance(report, FolderReport):
+            continue  # it is the kind
         chosen = {name: held[name] for name in names if held.get(name) not in (None, [], (), {})}
         if chosen:
             rows.append((part, shortened(described(chosen), LONGEST)))
-    if command == "embed" and "sentence" in values and not values["sentence"]["pooling"]:
+    if command == "embed" and not (report.sentence.pooling or option_for(folder.path)):
         rows.append(("pooling", "not specified; embed uses mean"))
     screen.print(facts(rows))
     warnings(screen, report.warnings)
