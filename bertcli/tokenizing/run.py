@@ -300,7 +300,7 @@ class Task:
     ) -> None:
         """Write the batches of a run, as ``rows`` or what is fastest; or an empty table."""
         for batch in batches:
-            put(self.rows(batch) if rows else self._written(batch))
+            put(self.rows(batch) if rows and self.form not in LINES else self._written(batch))
         if self.form not in LINES and not run.tally.records:
             put([self.header(run)])
 

@@ -193,9 +193,7 @@ def tokenize(
     else:
         view, about = "tables.token_views", (tokenizer,)
         inputs = reader.source.inputs
-        by_rows = output.resume and task.writer == "finished"
-        writer = task.form if by_rows else task.writer
-        with output.open(writer, inputs, model, view=view, about=about, run=run) as put:
+        with output.open(task.writer, inputs, model, view=view, about=about, run=run) as put:
             task.write(run, windows, put, rows=output.resume)
     tally = run.tally
     if shape.truncation == "do_not_truncate" and tally.too_long:
