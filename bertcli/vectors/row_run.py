@@ -63,6 +63,9 @@ class RowTarget(Target):
                 return
             if sink.state:
                 run.begin_after(sink.state)
+            else:  # what is there is of a pipe, whose run was killed at its end
+                sink.files[FIELDS].truncate(0)
+                sink.journal["parts"] = {}
             headers: list[TableHeader] = []
             lasting = not inputs.streams
 
