@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import BertcliError, ModelError
 
+LARGEST_FILE = 256 << 20  # bytes; the largest tokenizer.json in use has about 35 MB
 LARGEST_NUMBER = 10**9  # of any count; what is larger is a mistake, and overflows torch's numbers
 MOST = 1.7e308  # of any number: the largest float, nearly
 SHOWN = 60  # characters of a value in a message
@@ -105,12 +106,17 @@ def write_json(path: Path, value: Any) -> None:
 def read_bytes(
     path: Path, error: type[BertcliError] = ModelError, hint: str = HINT
 ) -> bytes | None:
-    """Return the contents of a regular file; None when there is no such file.
+    """Return the contents of a regular file of reasonable size; None when there is no such file.
 
     Never waits for a pipe, nor reads a device.
     """
     try:
-        return path.read_bytes() if is_regular(path, error, hint) else None
+        if not is_regular(path, error, hint):
+            return None
+        if path.stat().st_size > LARGEST_FILE:
+            size = f"{path.stat().st_size:,} bytes"
+            raise error(f"{path}: {size} are too many for this kind of file", hint)
+        return path.read_bytes()
     except OSError as failed:
         raise error(f"{path}: {failed.strerror or failed}", hint) from None
 
