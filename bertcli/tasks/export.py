@@ -281,6 +281,8 @@ def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> di
         else:
             finish = text_logits if reading.single else token_logits
             (right,), (row,) = result_of(model.runtime.runner.run(text, finish)), outputs[LOGITS]
+            if not reading.single:
+                row = row[: len(text.ids)]  # without the end of the row
             if reading.token is not None:
                 row = row[text.ids == reading.token]
         largest = max(largest, float(np.abs(right - row).max()))

@@ -137,7 +137,7 @@ class Duplicates:
         return DuplicateGroup(keep, others, np.concatenate(scores))
 
 
-TALL, ROWS = 8192, 2048  # of two blocks that are compared
+TALL, ROWS = 4096, 1024  # of two blocks that are compared
 ROUNDING = 1e-4  # more than float32 takes from a product of vectors of length 1
 
 

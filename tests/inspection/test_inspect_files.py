@@ -245,7 +245,7 @@ def test_a_manifest_says_how_the_vectors_were_made(tmp_path):
     given = ("-m", "samples/tiny-bert", "--pooling", "cls", "--normalize", "-o", path)
     good("embed", "-q", *given, "Hello")
     shown = " ".join(inspected(path, COLUMNS="200")[1].split())
-    for fact in ("model samples/tiny-bert;", "pooling cls;", "normalize yes;", "max_length 128;"):
+    for fact in ("model samples/tiny-bert", "pooling cls", "normalize yes", "max length 128"):
         assert fact in shown
 
 

@@ -202,7 +202,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
 
     def _refuse_interrupted(self, folder: Path) -> None:
         """Raise OutputError where a run was interrupted, unless it is to be started over."""
-        if not (folder / "journal").exists():
+        if not os.path.exists(folder / "journal"):  # also false where the name is too long
             return
         if not self.overwrite:
             raise OutputError(
