@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -76,13 +77,16 @@ class Duplicates:
     def _read(self, groups: list[Array]) -> None:
         """Read the texts of the groups. Raises InputError when the corpus is another one."""
         corpus = CorpusTexts(self.search.path, self.search.texts)
-        first, parts = 0, list[TextBlock]()
         self.members = np.sort(np.concatenate([np.zeros(0, np.int64), *groups]))
-        for block in corpus.blocks(self.records):
-            start, stop = self.members.searchsorted([first, first + len(block)])
-            parts.append(TextBlock.of(block).take((self.members[start:stop] - first).tolist()))
-            first += len(block)
-        self.texts = TextBlock.of(chain.from_iterable(parts))
+
+        def parts() -> Iterator[TextBlock]:
+            first = 0
+            for block in corpus.blocks(self.records):
+                start, stop = self.members.searchsorted([first, first + len(block)])
+                yield TextBlock.of(block).take((self.members[start:stop] - first).tolist())
+                first += len(block)
+
+        self.texts = TextBlock.of(chain.from_iterable(parts()))
 
     @property
     def dropped(self) -> int:
@@ -146,16 +150,21 @@ class Components:
 
     def __init__(self, vectors: Array, threshold: float) -> None:
         self.vectors, self.threshold = vectors, threshold
-        self.parents = np.arange(len(vectors))  # of each row: one before it, or itself
+        seen: dict[bytes, int] = {}
+        rows = (seen.setdefault(blake2b(row).digest(), at) for at, row in enumerate(vectors))
+        self.parents = np.fromiter(rows, np.int64, len(vectors))  # one before a row, or itself
+        nothing = np.flatnonzero(~vectors.any(axis=1))  # is like no other
+        self.parents[nothing] = nothing
 
     def __iter__(self) -> Iterator[int]:
         """Yield how many rows were compared with all others."""
-        every = np.arange(len(self.vectors))
+        every = np.flatnonzero(self.parents == np.arange(len(self.parents)))  # all equal rows once
         for at in range(0, len(every), TALL):
-            rows, left = every[at : at + TALL], self.vectors[at : at + TALL]
+            rows = every[at : at + TALL]
+            left = self.vectors[rows]
             for start in range(at, len(every), ROWS):
                 others = every[start : start + ROWS]
-                products = left @ self.vectors[start : start + ROWS].T
+                products = left @ self.vectors[others].T
                 near = products >= self.threshold - ROUNDING
                 if start < at + TALL:
                     near &= rows[:, None] < others
@@ -163,7 +172,7 @@ class Components:
                 if len(a):
                     both = np.ix_(a, b)
                     self._join(rows[a], others[b], near[both], products[both])
-            yield at + len(rows)
+            yield int(rows[-1]) + 1
 
     def groups(self) -> list[Array]:
         """Return the rows of each component of two or more, the one with the first row first."""

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
 
 VERSION = 6  # of the journal and the files beside it
 CHUNK = 8 << 20  # bytes that are checked at a time
+DIGESTED = 8192  # records whose digest is taken at a time
 
 ANOTHER = "give --overwrite, or another name"
 BEGIN_AGAIN = "--overwrite starts over"
@@ -540,7 +541,10 @@ class InputDigest:
 
     def add(self, records: Sequence[Record]) -> None:
         """Take in records, as they were read: the repr of (id, text, pair, extra) of each."""
-        block = TextBlock.of(records)
+        for start in range(0, len(records), DIGESTED):
+            self._add(TextBlock.of(records[start : start + DIGESTED]))
+
+    def _add(self, block: TextBlock) -> None:
         pairs, texts = map(repr, block.pairs or repeat(None)), [*map(repr, block.texts)]
         both = [f"{text}, {pair}" for text, pair in zip(texts, pairs, strict=False)]
         ids, extras = (map(repr, column or repeat(None)) for column in (block.ids, block.extras))

@@ -47,7 +47,7 @@ def brute(vectors, threshold):
 
 def found(vectors, threshold):
     run = Components(vectors, threshold)
-    assert [*run][-1:] in ([], [len(vectors)])
+    assert max(run, default=0) <= len(vectors)
     return [group.tolist() for group in run.groups()]
 
 
