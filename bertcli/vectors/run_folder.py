@@ -281,14 +281,14 @@ class Sink(RunFiles):
         if raw is None:
             return {}
         journal = object_in(raw)
-        if journal.get("version") != VERSION:
+        if journal.get("version") != VERSION or not is_described(journal):
             raise OutputError(f"{path}: not a journal of this version of bertcli", BEGIN_AGAIN)
         return journal
 
     def _unchanged(self) -> dict[str, Any]:
         """Return the manifest of an output that is as it was made. Raises OutputError else."""
         manifest = object_in(read_bytes(self.manifest, OutputError))
-        if not manifest.keys() >= {"fingerprint", "inputs", "sha256"}:
+        if "sha256" not in manifest or not is_described(manifest):
             raise not_resumable(str(self.target.path))
         refuse_changed_file(self.output, manifest["sha256"])
         if "index" in manifest:
@@ -509,6 +509,16 @@ def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def _depends_on(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the bytes of a run depend on, by its journal or manifest."""
     return {**run["fingerprint"], "inputs": _digests(run["inputs"])}
+
+
+def is_described(run: Mapping[str, Any]) -> bool:
+    """Return whether a journal or manifest says what its run depended on."""
+    inputs = run.get("inputs")
+    return (
+        isinstance(run.get("fingerprint"), dict)
+        and isinstance(inputs, list)
+        and all(isinstance(file, dict) and {"name", "sha256"} <= file.keys() for file in inputs)
+    )
 
 
 def _digests(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
