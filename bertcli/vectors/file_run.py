@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from bertcli.checkpoints.scan import model_files
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import refuse_format
 from bertcli.embedding.pooling import EmbeddedBlock, split
@@ -80,7 +81,7 @@ class FileRun:
         embedder, target, digest = self.embedder, self.target, InputDigest()
         about = self.about or {"versions": versions(*LIBRARIES)}
         source, maker = self.reader.source, made_by(embedder)
-        inputs = Inputs.of(source, embedder.folder.path)
+        inputs = Inputs.of(source, model_files(embedder.folder.path))
         read = asdict(source) | {"texts": len(source.texts)}
         read = {name: value for name, value in read.items() if name not in NOT_OF_RECORDS}
         with ExitStack() as stack:

@@ -29,7 +29,7 @@ from bertcli.files.typed_json import parse
 from bertcli.files.writers import Write, writer_of
 from bertcli.tokenizing.run import ReaderRun
 from bertcli.vectors.formats import FIELDS
-from bertcli.vectors.run_folder import WHOLE, Inputs, Target
+from bertcli.vectors.run_folder import ANOTHER, WHOLE, Inputs, Target
 
 AT_ONCE = 4096  # rows that are read again together
 LINES = ("finished", "jsonl")  # formats whose file has the bytes that wait
@@ -51,26 +51,34 @@ class RowTarget(Target):
 
     @contextmanager
     def written(
-        self, run: ReaderRun, fingerprint: Mapping[str, Any], inputs: Inputs
+        self, run: ReaderRun | None, fingerprint: Mapping[str, Any], inputs: Inputs
     ) -> Iterator[Write | None]:
         """Yield what takes the rows of a run, which begins behind what is committed.
 
-        None where the file is there already, complete. Raises OutputError as `opened` does.
+        None where the file is there already, complete. Where there is no run, nothing is committed.
+        Raises OutputError as `opened` does, and for a file that was made of a pipe, which cannot be
+        compared.
         """
         with self.opened(fingerprint, inputs) as sink:
+            if sink.complete and inputs.streams:
+                raise OutputError(
+                    f"{self.path}: already exists, and {inputs.streams[0]} cannot be compared with "
+                    "what it was made of",
+                    ANOTHER,
+                )
             if sink.complete:
                 yield None
                 return
-            if sink.state:
+            if run and sink.state:
                 run.begin_after(sink.state)
             else:  # what is there is of a pipe, whose run was killed at its end
                 sink.files[FIELDS].truncate(0)
                 sink.journal["parts"] = {}
             headers: list[TableHeader] = []
-            lasting = not inputs.streams
+            lasting = run is not None and not inputs.streams
 
             def write(rows: Sequence[Any]) -> None:
-                if lasting and run.done != sink.state:
+                if run and lasting and run.done != sink.state:
                     sink.commit(run.done)
                 headers.extend(row for row in rows if isinstance(row, TableHeader))
                 if self.form == "finished":
@@ -80,7 +88,7 @@ class RowTarget(Target):
                 sink.append({FIELDS: data})
 
             yield write
-            if run.done and lasting:
+            if run and run.done and lasting:
                 sink.commit(run.done)
             form = "finished" if self.form in LINES else self.form
             with open(sink.folder / WHOLE, "wb", opener=opener(None)) as file:
@@ -90,7 +98,7 @@ class RowTarget(Target):
                     if headers and not file.tell() and form != "finished":
                         put(headers)
                 sync(file)
-            sink.publish({"counts": asdict(run.tally)})
+            sink.publish({"counts": asdict(run.tally)} if run else {})
 
     def _waiting(self, path: Path) -> Iterator[list[Any]]:
         """Yield the rows that wait, some at a time."""

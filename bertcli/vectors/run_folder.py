@@ -46,7 +46,7 @@ from zlib import crc32
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, find_weights, model_files, tokenizer_files
+from bertcli.checkpoints.scan import bert_folder, find_weights, tokenizer_files
 from bertcli.embedding.options import RANGED
 from bertcli.errors import BertcliError, OutputError, PrecisionError, UsageError
 from bertcli.families.structure import BERT
@@ -614,11 +614,11 @@ class Inputs:
     needed: Sequence[Path] = ()
 
     @classmethod
-    def of(cls, source: Source, model: Path) -> Inputs:
+    def of(cls, source: Source, model: Sequence[Path]) -> Inputs:
         """Return what a run reads of a source, and the files of its model."""
         texts = source.texts if source.pair is None else (*source.texts, source.pair)
         needed = [Path(source.list_file)] if source.list_file else []
-        return cls(source.paths, texts, [*needed, *model_files(model)])
+        return cls(source.paths, texts, [*needed, *model])
 
     @property
     def streams(self) -> list[str]:

@@ -66,17 +66,37 @@ def test_another_run_is_refused_and_names_what_differs(place):
     good(*argv, "--overwrite")
 
 
-def test_what_cannot_go_on_starts_over(place):
-    """A pipe cannot be compared; a summary, ranks and hits are made of all there is."""
+def test_a_pipe_starts_over_and_its_file_is_not_taken_for_another(place):
     text = (place / "texts.txt").read_text()
-    argv = ("tokenize", "-q", "-m", TINY, "--resume", "-o")
-    good(*argv, "x.jsonl", stdin=text)
+    argv = ("tokenize", "-q", "-m", TINY, "--resume", "-o", "x.jsonl")
+    good(*argv, stdin=text)
     good("tokenize", "-q", "-m", TINY, "-i", "texts.txt", "-o", "y.jsonl")
     assert (place / "x.jsonl").read_bytes() == (place / "y.jsonl").read_bytes()
-    good(*argv, "stats.jsonl", "--stats", "-i", "texts.txt")
-    good("similar", "-q", "-m", TINY, "love", "--corpus", "texts.txt", "--resume", "-o", "z.jsonl")
+    assert "stdin cannot be compared" in bad(*argv, stdin="other\n").error
     assert "requires -o FILE" in bad("tokenize", "-m", TINY, "a", "--resume", code=2).error
-    assert "stats.jsonl" in left_in(place)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("tokenize", "--stats", "-i", "texts.txt"),
+        ("similar", "love", "--corpus", "texts.txt", "--vectors", "kept.npy"),
+        ("similar", "love", "--corpus", "texts.txt", "--lexical"),
+        ("duplicates", "texts.txt"),
+    ],
+)
+def test_what_is_made_of_all_texts_is_whole_or_starts_over(argv, place):
+    argv = (*argv, "-m", TINY, "-q", "-o")
+    good(*argv, "whole.jsonl")
+    good(*argv, "x.jsonl", "--resume")
+    assert (place / "x.jsonl").read_bytes() == (place / "whole.jsonl").read_bytes()
+    made = (place / "x.jsonl").stat().st_mtime_ns
+    good(*argv, "x.jsonl", "--resume")
+    assert (place / "x.jsonl").stat().st_mtime_ns == made
+    assert left_in(place).count("x.jsonl.run") == 0
+    with open("texts.txt", "a") as texts:
+        texts.write("one more\n")
+    assert "inputs.texts.txt was" in bad(*argv, "x.jsonl", "--resume").error
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])

@@ -176,11 +176,12 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         """Open the writer of a format; that of a table draws a ``view`` of what it takes.
 
         That is a function of `bertcli.cli.display`, which takes what the view is ``about`` first.
-        With --resume a ``run`` goes on where another was interrupted; what has none starts over.
+        With --resume a ``run`` goes on where another was interrupted; what has none starts over,
+        unless the same command finished the file.
         Raises OutputError when it would write to one of the inputs, or to a file of a model.
         """
-        if self.resume and run:
-            return self._resumed(form, run, models[0])
+        if self.resume and (run or inputs):
+            return self._resumed(form, run, inputs, models)
         if form == "table":
             from bertcli.cli.display.tables import opened_table
 
@@ -213,7 +214,11 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
 
     @contextmanager
     def _resumed(
-        self, form: str, run: "ReaderRun", model: ModelOptions
+        self,
+        form: str,
+        run: "ReaderRun | None",
+        read: Sequence[str | Path],
+        models: Sequence[ModelOptions],
     ) -> Iterator[Callable[..., None]]:
         """Yield what keeps the rows of a run until all are there; exit where they are."""
         from bertcli.vectors.row_run import RowTarget
@@ -224,10 +229,15 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             for name, value in self.command_options.items()
             if name not in NOT_OF_ROWS
         }
-        folder = model.folder()
-        fingerprint = {"model": folder.name, "options": options, **files_of_model(folder.path)}
+        fingerprint: dict[str, Any] = {"options": options}
+        files: list[Path] = []  # of the model
+        for folder in (model.folder() for model in models):
+            fingerprint |= {"model": folder.name, **files_of_model(folder.path)}
+            files += model_files(folder.path)
         target = RowTarget(Path(str(self.output)), form, resume=True)
-        inputs = Inputs.of(run.reader.source, folder.path)
+        own = str(options.get("vectors")) if options.get("corpus") or options.get("files") else ""
+        paths = [str(path) for path in read if str(path) != own]  # own vectors come of the rest
+        inputs = Inputs.of(run.reader.source, files) if run else Inputs(paths, (), files)
         with target.written(run, fingerprint, inputs) as write:
             if write is None:
                 if not self.command_options["quiet"]:
