@@ -22,6 +22,7 @@ from bertcli.files.typed_json import (
     JsonObject,
     is_regular,
     is_text,
+    parse,
     read_bytes,
     read_object,
     whole_number,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 UNLIMITED = LARGEST_NUMBER  # transformers writes 1e30 for tokenizers without a limit
 SIDES = ("left", "right")
+LONGEST_GROWTH = 100  # times; where memory ends, the library ends the process
 USUAL = {  # file -> the class of tokenizers that mostly has it
     "vocab.txt": "BertTokenizer",
     "vocab.json": "RobertaTokenizer",
@@ -149,9 +151,29 @@ def _read_json(path: Path) -> Tokenizer:
         raise ModelError(
             f"{path}: not a tokenizer: {broken}", "download it again, or remove it to use vocab.txt"
         ) from None
+    for name in ("normalizer", "decoder"):
+        if (part := getattr(core, name)) is not None:
+            growth(JsonObject(parse(part.__getstate__()), str(path), path=f"{name}."))
     if getattr(core.model, "dropout", None) is not None:  # of BPE: for training, and by chance
         core.model.dropout = None
     return core
+
+
+def growth(part: JsonObject) -> float:
+    """Return how many times longer replacements make a text, at most; ModelError for too many."""
+    times = 1.0
+    for name in ("normalizers", "decoders"):
+        for inner in part.entries(name).objects().values():
+            times *= growth(inner)
+    if part["type"] == "Replace":
+        pattern = part["pattern"].get("String")  # one of a regex may match nothing, everywhere
+        content = len(part["content"])
+        times = max(1.0, content / len(pattern) if pattern else 1 + content)
+    if times > LONGEST_GROWTH:
+        raise part.bad(
+            "type", f"replacements that make a text {LONGEST_GROWTH} times longer, at most"
+        )
+    return times
 
 
 def sentence_settings(folder: Path) -> JsonObject:

@@ -599,6 +599,12 @@ def template(single="A", pair="AB", special=(("[CLS]", [2]), ("[SEP]", [3]))):
 CHARSMAP = struct.pack("<II", 4, 1 << 18) + b"x"
 
 
+def grown(kind, key):
+    """Replacements, each of which makes a text ten times longer."""
+    longer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+    return {"type": kind, key: [longer] * 30}
+
+
 def bert(sep=3, cls=2):
     return {"type": "BertProcessing", "sep": ["[SEP]", sep], "cls": ["[CLS]", cls]}
 
@@ -608,6 +614,8 @@ def bert(sep=3, cls=2):
     [
         (template(special=[("[CLS]", [99]), ("[SEP]", [3])]), "a special token around texts is"),
         ({"post_processor": bert(sep=99)}, "a special token around texts is not in the vocabulary"),
+        ({"normalizer": grown("Sequence", "normalizers")}, "json: normalizer.type: expected repl"),
+        ({"decoder": grown("Sequence", "decoders")}, "json: decoder.type: expected replacements"),
         ({"model": {"unk_token": "[NO]"}}, "unknown words have no token: WordPiece error"),
     ],
 )
