@@ -2,9 +2,9 @@
 
 `look` runs the model, which needs torch. `picture` makes the contents of a file. html is a page to
 explore it, one self-contained file that makes no request, as a rule in it forbids every request:
-attention.html, filled with the style of all pages (page.css) and its own, its script and the data.
-svg, png and pdf are drawn with matplotlib: one map, or many, layers below each other and heads side
-by side.
+page.html, filled with attention.html, its style behind that of all pages (page.css), its script and
+the data. svg, png and pdf are drawn with matplotlib: one map, or many, layers below each other and
+heads side by side.
 """
 
 from __future__ import annotations
@@ -153,10 +153,10 @@ def page(texts: Sequence[AttentionMaps]) -> bytes:
     """Return a page of one text or several."""
     rows = [maps.rounded() for maps in texts]
     content = {"texts": rows, "modelLayers": texts[0].layers}
-    return filled_page("attention", texts[0].model, content)
+    return filled_page("attention", "Attention", texts[0].model, content)
 
 
-def filled_page(name: str, title: str, content: Any) -> bytes:
+def filled_page(name: str, heading: str, title: str, content: Any) -> bytes:
     """Return a page of this name with its content, which is what its script reads."""
     from html import escape
     from importlib.resources import files
@@ -166,12 +166,18 @@ def filled_page(name: str, title: str, content: Any) -> bytes:
     # Safe inside a script element, whatever the texts are.
     for character in "<\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
-    html, common, style, script = (
+    page, body, common, style, script = (
         (files("bertcli.inspection") / file).read_text(encoding="utf-8")
-        for file in (f"{name}.html", "page.css", f"{name}.css", f"{name}.js")
+        for file in ("page.html", f"{name}.html", "page.css", f"{name}.css", f"{name}.js")
     )
-    filled = Template(html).substitute(
-        title=escape(title), style=common + style, script=script, data=data
+    filled = Template(page).substitute(
+        name=name.capitalize(),
+        heading=escape(heading),
+        title=escape(title),
+        style=common + style,
+        body=body,
+        script=script,
+        data=data,
     )
     return filled.encode("utf-8", "replace")
 

@@ -131,7 +131,7 @@ class CorpusMap:
         content["text"] = [text[:SHOWN] for text in self.columns["text"]]
         if field:
             content["values"] = [(record.extra or {}).get(field) for record in self.records]
-        return filled_page("map", title, content)
+        return filled_page("map", title, title, content)
 
 
 def labels_of(texts: Sequence[str], clusters: np.ndarray) -> list[str]:

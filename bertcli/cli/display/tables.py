@@ -301,6 +301,7 @@ def vector_views(
     if items and items[0].pieces is None and names is None:
         yield shape_of(records, *items[0].vector.shape)
         if records in FEW:
+            yield Text("cosine similarity", "bold")  # wider than the table may be
             yield similarities(items)
 
 
@@ -339,7 +340,6 @@ def similarities(items: Sequence[Embedded]) -> Table:
             {"": place} | {str(at): f"{cosine:.2f}" for at, cosine in enumerate(row, 1)}
             for place, row in rows
         ],
-        "cosine similarity",
         box=None,
         padding=(0, 1, 0, 0),
     )
@@ -380,7 +380,10 @@ def hit_row(score: Any, row: int, record: Record) -> dict[str, Any]:
 def answer_views(answers: Sequence[Answer]) -> Iterator[RenderableType]:
     """Draw the nearest texts of each query, the nearest first."""
     for answer in answers:
-        rows = [hit_row(hit.score, hit.row, hit.record) for hit in answer.hits]
+        rows = [
+            {"score": hit.score, **hit.ranks, **hit_row(hit.score, hit.row, hit.record)}
+            for hit in answer.hits
+        ]
         title = shortened(str(answer.query.text))
         yield rows_table(rows, title, leading=1) if rows else Group(title, "no results")
 
