@@ -318,6 +318,23 @@ def test_a_signal_while_waiting_for_input(tmp_path, name, code):
     assert left_in(tmp_path) == []
 
 
+def test_a_signal_at_the_moment_a_folder_is_made(tmp_path):
+    (tmp_path / "inside.py").write_text(
+        "import os, signal\n"
+        "mkdir = os.mkdir\n"
+        "def interrupted(*args):\n"
+        "    mkdir(*args)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "os.mkdir = interrupted\n"
+        "from bertcli.__main__ import run\n"
+        "run()\n"
+    )
+    program = [sys.executable, "-B", "-m", "inside", "tokenize", "hello", "-o", "x.jsonl"]
+    done = subprocess.run(program, capture_output=True, cwd=tmp_path, env=environment())
+    assert (done.returncode, done.stdout, done.stderr) == (143, b"", b"")
+    assert left_in(tmp_path) == ["inside.py"]
+
+
 def test_a_kill_leaves_nothing_under_the_name(tmp_path, million):
     with start("tokenize", "-i", million, "-o", "x.jsonl", "--tokens", cwd=tmp_path) as running:
         until(lambda: any(path.stat().st_size for path in tmp_path.glob("*/*")))
