@@ -25,9 +25,9 @@ def gpu_possible() -> bool:
     """Tell whether torch has to be asked: false is certain, true is not."""
     if os.path.exists(METAL):
         return True
-    if versions("torch").get("torch", "+cpu").endswith("+cpu"):
+    if os.path.exists("/proc/self") and not any(map(glob, NODES)):
         return False
-    return not os.path.exists("/proc/self") or any(map(glob, NODES))
+    return not versions("torch").get("torch", "+cpu").endswith("+cpu")
 
 
 def cpu_features() -> str:

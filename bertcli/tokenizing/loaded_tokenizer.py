@@ -174,7 +174,9 @@ class LoadedTokenizer:
 
     def beyond(self, rows: int) -> tuple[str, int] | None:
         """Return the first token, and its id, that a table of so many rows does not have."""
-        entries = [*self.core.get_vocab().items()]
+        in_order = len(self) <= rows and all(map(self.core.id_to_token, range(len(self))))
+        # All tokens have the first ids then. To list them takes as long as to compile a layer.
+        entries = [] if in_order else [*self.core.get_vocab().items()]
         for pair in (None, ""):  # what is put around texts need not be in the vocabulary
             frame = self.core.encode("", pair)
             entries += zip(frame.tokens, frame.ids, strict=True)
