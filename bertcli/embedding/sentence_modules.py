@@ -9,7 +9,6 @@ of torch.nn with their defaults.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import shutil
 from abc import ABC, abstractmethod
@@ -162,6 +161,8 @@ def width_after(chain: Iterable[VectorModule], width: int, where: Path) -> int:
 
 def described(chain: Sequence[VectorModule]) -> list[dict[str, Any]]:
     """Return the kinds of modules and the sha256 of their numbers, for manifests."""
+    import hashlib  # only a file has a manifest
+
     rows = []
     for module in chain:
         digest = hashlib.sha256(getattr(module, "activation", "").encode())
