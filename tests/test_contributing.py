@@ -30,8 +30,9 @@ def run(tmp_path):
     for path, code in re.findall(
         r"here `(bertcli/[a-z_/]+\.py)`,\n\n```python\n(.*?)```", contributing, re.DOTALL
     ):
+        assert not (tmp_path / path).exists(), "an example that is there already shows nothing"
         (tmp_path / path).write_text(code)
-    insert(package / "cli" / "app.py", "COMMANDS = {\n", '    "count": "count",\n')
+    insert(package / "cli" / "app.py", "COMMANDS = {\n", '    "lengths": "lengths",\n')
     registry = package / "families" / "registry.py"
     insert(registry, "    for family in (\n", "        ERNIE,\n")
     insert(
@@ -64,12 +65,12 @@ def insert(file, after, line):
 def test_the_command_of_the_readme(run, tmp_path):
     texts = tmp_path / "texts.jsonl"
     texts.write_text('{"id": "a", "text": "I love NLP!"}\n{"id": "b", "text": ""}\n{"bad": 1}\n')
-    found = run("count", "-m", TINY, "-i", texts, "--on-error", "skip", code=1).splitlines()
+    found = run("lengths", "-m", TINY, "-i", texts, "--on-error", "skip", code=1).splitlines()
     counts = [json.loads(line) for line in found]
     assert [(row["id"], row["length"] > 2) for row in counts] == [("a", True), ("b", False)]
-    assert "length" in run("count", "-m", TINY, "-f", "table", "I love NLP!")
-    assert "Count the tokens of texts." in run("count", "--help")
-    assert "count" in run("--help")
+    assert "length" in run("lengths", "-m", TINY, "-f", "table", "I love NLP!")
+    assert "Count the tokens of texts." in run("lengths", "--help")
+    assert "lengths" in run("--help")
 
 
 @pytest.mark.parametrize("backend", ["torch", "openvino"])

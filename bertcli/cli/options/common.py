@@ -175,7 +175,8 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
     ) -> AbstractContextManager[Callable[..., None]]:
         """Open the writer of a format; that of a table draws a ``view`` of what it takes.
 
-        That is a function of `bertcli.cli.display`, which takes what the view is ``about`` first.
+        That is a function of `bertcli.cli.display`, which takes what the view is ``about`` first;
+        the first 40 rows are drawn (`tables.show` draws all).
         With --resume a ``run`` goes on where another was interrupted; what has none starts over,
         unless the same command finished the file.
         Raises OutputError when it would write to one of the inputs, or to a file of a model.
@@ -306,7 +307,10 @@ class ConsoleOptions(OptionGroup, panel=MESSAGES):
     verbose = flag("Show details.", "--verbose", "-v")
 
     def console(self, output: OutputOptions | None = None) -> Console:
-        """Return the console that writes messages to stderr, beside the output of a run."""
+        """Return the console that writes messages to stderr.
+
+        Beside an ``output`` whose rows come during the run, on a terminal, it shows no bar.
+        """
         beside = output is not None and output.on_terminal
         return Console(quiet=self.quiet, verbose=self.verbose, beside_output=beside)
 
