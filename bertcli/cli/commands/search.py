@@ -381,7 +381,7 @@ def duplicates(
     """
     console = messages.console()
     form = output.form()
-    reader = reader_of(source_of(texts, named=texts.files, asked=()), console)
+    reader = reader_of(source_of(texts, named=texts.files), console)
     folder = model.folder(files_for(compute.dtype))
     from bertcli.embedding.options import EmbedOptions
     from bertcli.vectors.duplicates import Duplicates
