@@ -58,8 +58,7 @@ TORCH += ("tokenizing/call",)  # where a caller asks for tensors
 # What `bertcli inspect` and `bertcli embed` read without torch; another engine may run the model.
 NO_TORCH = """
 models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
-checkpoints/scan checkpoints/stored_tensor checkpoints/tensors
-checkpoints/comparison checkpoints/weights
+checkpoints/scan checkpoints/tensors checkpoints/weights
 embedding/__init__
 inference/static_engine
 embedding/sentence_modules

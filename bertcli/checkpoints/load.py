@@ -5,7 +5,7 @@
 
 No tensor is initialised at random, unless a fresh head is asked for: each comes from the files, or
 `load` fails and names what is missing. names.py has the old names, tensors.py the file formats,
-comparison.py compares the weights with a class, and says what is wrong.
+weights.py compares the weights with a class, and says what is wrong.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from typing_extensions import TypeVar  # torch needs it as well
 
-from bertcli.checkpoints.comparison import LoadReport
 from bertcli.checkpoints.scan import WeightFiles, find_config
 from bertcli.checkpoints.shapes import Shape
-from bertcli.checkpoints.stored_tensor import MappedFiles, StoredTensor
-from bertcli.checkpoints.tensors import read_tensors
-from bertcli.checkpoints.weights import array_of, report_on
+from bertcli.checkpoints.tensors import MappedFiles, bits, read_tensors
+from bertcli.checkpoints.weights import LoadReport, report_on
 from bertcli.errors import ModelError
 from bertcli.families.family import BASE
 from bertcli.files.atomic import saving
-from bertcli.files.safetensors import write_arrays
+from bertcli.files.safetensors import StoredTensor, write_arrays
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
@@ -125,7 +123,7 @@ def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.d
 
 
 def _tensor(stored: StoredTensor, files: MappedFiles) -> Tensor:
-    array = array_of(stored, files)
+    array = bits(stored, files)
     if stored.dtype == "BF16":
         return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
     return torch.from_numpy(array)

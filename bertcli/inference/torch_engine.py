@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from bertcli.checkpoints import load as checkpoint
-from bertcli.checkpoints.comparison import LoadReport
 from bertcli.checkpoints.load import M, Place
+from bertcli.checkpoints.weights import LoadReport
 from bertcli.errors import UsageError, called_from_python
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend

@@ -24,12 +24,7 @@ from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, prepared, read_sentence
 from bertcli.embedding.options import settled as chosen_options
-from bertcli.embedding.sentence_modules import (
-    IDENTITY,
-    Dense,
-    SentenceParts,
-    write_sentence_parts,
-)
+from bertcli.embedding.sentence_modules import IDENTITY, Dense, write_sentence_parts
 from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.evaluation.metrics import label_numbers
 from bertcli.files.paths import sha256
@@ -45,7 +40,7 @@ from bertcli.models.heads import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
-from bertcli.models.surgery import add_extra_embeddings, initialise_weight
+from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
@@ -284,7 +279,7 @@ def task_of(
         "data": [{"path": file["name"], "sha256": file["sha256"]} for file in texts.sources],
         "examples": {"train": len(texts.train), "eval": len(texts.held)},
         "options": asdict(job) | asdict(numbers),
-        "steps": numbers.schedule(len(rows)).steps,
+        "steps": numbers.steps,
     }
 
     def published(folder: Path, model: Any, best: Mapping[str, Any]) -> None:
@@ -308,12 +303,14 @@ def full_task(
     rows: Any,
     start: HeadedBert | BertModel,
     config: BertConfig,
-    parts: SentenceParts | None = None,
+    pooling: Mapping[str, str] = {},
+    finish: Callable[[Path], None] = lambda folder: None,
     **fields: Any,
 ) -> TrainedTask:
     """Return the task of a whole BERT, which begins as ``start``; its weights may be mapped files.
 
-    It has a head for labels, tags or answers, or ``parts`` that make vectors.
+    It has a head for labels, tags or answers; or ``pooling`` makes vectors of it, which ``finish``
+    writes beside it.
     """
 
     def build(checkpoint: Path | None) -> Any:
@@ -338,12 +335,9 @@ def full_task(
 
     def publish(folder: Path, model: Any) -> None:
         put(folder, model)
-        if parts:
-            write_sentence_parts(folder, parts, base)
+        finish(folder)
 
-    method = {"method": "full", "config": config.to_dict(), "layers": job.layers}
-    if parts:
-        method["pooling"] = "+".join(parts.modes)
+    method = {"method": "full", "config": config.to_dict(), "layers": job.layers, **pooling}
     return task_of(job, options, texts, base, rows, method, publish, build=build, put=put, **fields)
 
 
@@ -412,11 +406,8 @@ def _with_head(
     fresh = list(report.fresh)
     other = not (same or isinstance(model, BertForQuestionAnswering))
     if other and "classifier.weight" not in fresh:
-        for name in ("weight", "bias"):
-            weight = torch.empty_like(model.get_parameter(f"classifier.{name}"))
-            initialise_weight(f"classifier.{name}", weight, config.initializer_range)
-            setattr(model.get_submodule("classifier"), name, nn.Parameter(weight))
-            fresh.append(f"classifier.{name}")
+        initialise(model.get_submodule("classifier"), config.initializer_range)
+        fresh += ["classifier.weight", "classifier.bias"]
     return model, texts, [f"fresh head: {', '.join(fresh)}"] if fresh else []
 
 
@@ -511,18 +502,19 @@ def frozen_task(
         weight = model.weight.detach().cpu().double().numpy() / deviation
         bias = model.bias.detach().cpu().double().numpy() - weight @ mean
         layer = Dense(weight.astype(np.float32), bias.astype(np.float32))
-        parts = SentenceParts(
-            embedder.options.modes,
-            bool(embedder.options.normalize),
-            embedder.max_length,
-            embedder.state_width,
-            embedder.sentence,
-        )
         encoder = embedder.runtime.spec.folder
         bert, _ = load(encoder, BertModel)
         config = read_config(encoder).with_labels(texts.names)
         put_model(output, bert, replace(config, problem_type=PROBLEMS[texts.task]), encoder)
-        write_sentence_parts(output, parts, folder.path, layer)
+        write_sentence_parts(
+            output,
+            embedder.options,
+            folder.path,
+            embedder.sentence,
+            max_length=embedder.max_length,
+            width=embedder.state_width,
+            layer=layer,
+        )
 
     return task_of(
         job,
@@ -584,6 +576,11 @@ def pair_task(
         scores=None if texts.examples.form == CONTRAST else texts.targets,
         modes=chosen.modes,
     )
-    parts = SentenceParts(chosen.modes, bool(chosen.normalize), limit, config.hidden_size, sentence)
-    fields = {"objective": objective, "max_length": limit, "tally": tally}
-    return full_task(job, options, texts, folder, texts.train, start, config, parts, **fields)
+
+    def finish(output: Path) -> None:
+        sizes = {"max_length": limit, "width": config.hidden_size}
+        write_sentence_parts(output, chosen, folder, sentence, **sizes)
+
+    fields: dict[str, Any] = {"objective": objective, "max_length": limit, "tally": tally}
+    fields |= {"pooling": {"pooling": "+".join(chosen.modes)}, "finish": finish}
+    return full_task(job, options, texts, folder, texts.train, start, config, **fields)

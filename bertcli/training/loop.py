@@ -186,10 +186,19 @@ class Objective(ABC):
     def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
         """Return the numbers of a model from its outputs for all batches held out."""
 
-    def evaluate(self, model: Any, batch_size: int) -> dict[str, Any]:
-        """Return the numbers of a model on the rows held out; every process does it all."""
-        outputs = [self.outputs(model, rows) for rows in in_batches(self.held, batch_size)]
-        return self.metrics(outputs, batch_size)
+    def evaluate(
+        self, model: Any, batch_size: int, dtype: torch.dtype = torch.float32
+    ) -> dict[str, Any]:
+        """Return the numbers of a model on the rows held out; every process does it all.
+
+        It computes without dropout and gradients, in this precision, and is then in training.
+        """
+        model.eval()
+        with torch.no_grad(), autocast(next(model.parameters()).device, dtype):
+            outputs = [self.outputs(model, rows) for rows in in_batches(self.held, batch_size)]
+            metrics = self.metrics(outputs, batch_size)
+        model.train()
+        return metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,21 +231,9 @@ def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -
     save(model, config, folder)
 
 
-MULTIPLE = 8  # that padded batches are made wide to, for the tensor cores of GPUs
-
-
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
     """Return what computes in this precision; in float32 as without it."""
     return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
-
-
-@contextmanager
-def evaluating(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Compute without dropout and gradients, in this precision; then the model is in training."""
-    model.eval()
-    with torch.no_grad(), autocast(device, dtype):
-        yield
-    model.train()
 
 
 def tensor(array: Any, beside: Tensor) -> Tensor:
@@ -253,10 +250,8 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden]."""
     weight = next(bert.parameters())
     columns = np.stack([tokens.ids, tokens.types, *tokens.extra.values()]).astype(np.int64)
-    padded, longest = pads(weight.device), int(tokens.lengths.max())
-    width = max(min(-(-longest // MULTIPLE) * MULTIPLE, bert.config.most_tokens), longest)
-    real = np.arange(width) < tokens.lengths[:, None]
-    if padded:
+    real = np.arange(tokens.lengths.max()) < tokens.lengths[:, None]
+    if padded := pads(weight.device):
         flat, columns = columns, np.zeros((len(columns), *real.shape), np.int64)
         columns[:, real] = flat
     ids, types, *others = tensor(columns, weight)
@@ -295,10 +290,9 @@ def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
 
 def moments(optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
     """Return the moments of the optimizer, by the number of the weight and their name."""
-    states: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
     return {
         f"{number}.{name}": moment
-        for number, state in states.items()
+        for number, state in optimizer.state_dict()["state"].items()
         for name, moment in state.items()
     }
 
@@ -335,7 +329,6 @@ class Training:
         self.model, self.objective = model.train(), objective
         self.options, self.ranks = options, ranks
         self.rows = rows
-        self.schedule = options.schedule(len(rows))
         self.optimizer = adamw(model, options)
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         for weight in self.weights:  # also those that a process has no rows for
@@ -355,8 +348,9 @@ class Training:
         """
         objective, ranks = self.objective, self.ranks
         rows = batch_of(self.rows, number, self.options.batch_size, self.options.seed)
-        counts, lengths = objective.counts(rows), objective.lengths(rows)
-        rate = self.schedule.at(number)
+        counts = torch.tensor(objective.counts(rows), device=ranks.device)
+        lengths = objective.lengths(rows)
+        rate = self.options.rate(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
@@ -368,7 +362,11 @@ class Training:
         sums = torch.zeros(len(counts), device=ranks.device)
         for part, seed in zip(work, seeds, strict=True):
             torch.manual_seed(seed)
-            sums += self._backward(part, counts)
+            with autocast(ranks.device, self.dtype):
+                of_part = torch.stack([*part()])
+            loss: Tensor = self.scaler.scale((of_part / counts).sum())
+            loss.backward()
+            sums += of_part.detach()
         ranks.sum(sums)
         for weight in self.weights:
             ranks.sum(weight.grad)
@@ -376,8 +374,7 @@ class Training:
         clipped = nn.utils.clip_grad_norm_(self.weights, self.options.max_grad_norm or inf)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        means = [total / count for total, count in zip(sums, counts, strict=True)]
-        *losses, norm = torch.stack([*means, clipped]).tolist()
+        *losses, norm = torch.cat([sums / counts, clipped[None]]).tolist()
         skipped = self.scaler.is_enabled() and not isfinite(norm)
         if not isfinite(sum(losses) + (0 if skipped else norm)):
             raise FloatingPointError(
@@ -389,12 +386,3 @@ class Training:
     def _seed(self, number: int, part: int) -> int:
         entropy = (self.options.seed, number, self.ranks.index, part)
         return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
-
-    def _backward(self, part: Part, counts: Sequence[float]) -> Tensor:
-        """Add the gradients of some rows to those of the batch; return the sum of each loss."""
-        with autocast(self.ranks.device, self.dtype):
-            sums = part()
-        means = [total / count for total, count in zip(sums, counts, strict=True)]
-        loss: Tensor = self.scaler.scale(torch.stack(means).sum())
-        loss.backward()
-        return torch.stack([total.detach() for total in sums])

@@ -64,15 +64,19 @@ class LabelObjective(Objective):
             return (float(self.weights[targets].sum()) or 1,)
         return (targets.size or 1,)
 
+    def judged(self, tokens: Tokens, rows: Any) -> Any:
+        """Return the numbers of the tokens of a batch that are judged: the first of each text."""
+        return tokens.offsets[:-1]
+
     def predict(self, model: Any, rows: Any) -> Tensor:
-        """Return the logits of texts, of their first tokens, or of the means of all."""
+        """Return the logits of the tokens that are judged, or of the means of all."""
         tokens = self.data.take(rows)
         hidden = states(model.bert, tokens)
         if model.means:
             judged = means(hidden, tokens.lengths.tolist())
         else:
-            judged = hidden.index_select(0, tensor(tokens.offsets[:-1], hidden))
-        logits: Tensor = model.logits(judged.unsqueeze(-2))
+            judged = hidden.index_select(0, tensor(self.judged(tokens, rows), hidden))
+        logits: Tensor = model.packed_logits(judged)
         return logits
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
@@ -163,13 +167,9 @@ class TagObjective(LabelObjective):
         """Return the tag numbers of the words, [M]."""
         return np.concatenate(self.labels[rows])
 
-    def predict(self, model: Any, rows: Any) -> Tensor:
-        """Return the logits of the first tokens of words, [M, k]."""
-        tokens = self.data.take(rows)
-        places = np.concatenate(self.places[rows] + tokens.offsets[:-1])
-        hidden = states(model.bert, tokens)
-        logits: Tensor = model.logits(hidden.index_select(0, tensor(places, hidden)))
-        return logits
+    def judged(self, tokens: Tokens, rows: Any) -> Any:
+        """Return the numbers of the first tokens of words, [M]."""
+        return np.concatenate(self.places[rows] + tokens.offsets[:-1])
 
     def predictions(self, logits: Tensor) -> TagPredictions:
         """Return the tags of sentences, of the words in all their windows."""
@@ -206,7 +206,7 @@ class SpanObjective(Objective):
     def predict(self, model: Any, rows: Any) -> list[Tensor]:
         """Return the logits of each window, [L, 2]."""
         tokens = self.data.take(rows)
-        both = torch.stack(model.logits(states(model.bert, tokens)), -1).float()
+        both = model.packed_logits(states(model.bert, tokens)).float()
         return list(both.split(tokens.lengths.tolist()))
 
     def sums(self, predicted: Sequence[Tensor], rows: Any) -> Sequence[Tensor]:
