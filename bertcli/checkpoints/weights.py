@@ -45,7 +45,7 @@ class LoadReport:
     config: BertConfig = field(repr=False)  # tied only where the numbers are
     pooler: bool  # whether the class is taken to have that of BERT
     needed: Mapping[str, Shape] = field(repr=False)  # as the class has it
-    stored: Mapping[str, StoredTensor] = field(repr=False)  # as the files have it
+    stored: Mapping[str, StoredTensor] = field(repr=False)  # the weights, as the files have them
     # Tensors of the files that are the same one of the model.
     twice: Mapping[str, tuple[StoredTensor, StoredTensor]] = field(repr=False)
     dtype: str = ""  # as torch calls it; of the model: that of the files unless asked otherwise
@@ -66,16 +66,11 @@ class LoadReport:
                 sources[second] = sources[first]
         return {name: sources[name] for name in self.needed if name in sources}
 
-    @cached_property
-    def weights(self) -> dict[str, StoredTensor]:
-        """What the files have, without what is no weight."""
-        return {name: tensor for name, tensor in self.stored.items() if not ignored(name)}
-
     @property
     def dtypes(self) -> Counter[str]:
         """How many numbers of the files have each type."""
         numbers: Counter[str] = Counter()
-        for tensor in self.weights.values():
+        for tensor in self.stored.values():
             numbers[tensor.dtype] += tensor.numbers
         return numbers
 
@@ -84,7 +79,7 @@ class LoadReport:
         """The numbers in the files, those of tied tensors once."""
         shared = TIED if self.config.tie_word_embeddings else {}
         return sum(
-            x.numbers for name, x in self.weights.items() if shared.get(name) not in self.weights
+            x.numbers for name, x in self.stored.items() if shared.get(name) not in self.stored
         )
 
     @property
@@ -110,7 +105,7 @@ class LoadReport:
     @cached_property
     def spare(self) -> tuple[str, ...]:
         """What is in the files alone."""
-        return tuple(name for name in self.weights if name not in self.needed)
+        return tuple(name for name in self.stored if name not in self.needed)
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -155,7 +150,7 @@ class LoadReport:
     @property
     def complete(self) -> bool:
         """Whether the files hold exactly this model."""
-        return not (self.missing or self.mismatched or self.misplaced or self.unreadable)
+        return not self.faults()
 
     def with_fresh_head(self) -> LoadReport:
         """Return the report of a load that initialises what a head lacks, or has for other labels.
@@ -168,10 +163,16 @@ class LoadReport:
 
     def refuse(self) -> None:
         """Raise a ModelError that names all that is wrong, unless the report is complete."""
-        if self.complete:
+        faults = self.faults()
+        if not faults:
             return
         where = self.files[0] if len(self.files) == 1 else self.folder
-        raise ModelError(f"{where}: {'; '.join(self.faults())}", self._hint())
+        hint = "config.json and the weights belong to different models, or one is incomplete"
+        of_heads = (not name.startswith(BASE) or "pooler" in name for name in self.missing)
+        if self.missing and len(faults) == 1 and all(of_heads):
+            classes = ", ".join(self.classes)
+            hint = f"choose a checkpoint with that head; this one can be loaded as {classes}"
+        raise ModelError(f"{where}: {'; '.join(faults)}", hint)
 
     def faults(self) -> list[str]:
         """List why the files do not hold this model, one phrase each."""
@@ -199,14 +200,6 @@ class LoadReport:
         """Return how the files of this class call a tensor of the model."""
         return self.config.family.theirs(name, self.model)
 
-    def _hint(self) -> str:
-        wrong = self.mismatched or self.misplaced or self.unreadable
-        of_heads = (not name.startswith(BASE) or "pooler" in name for name in self.missing)
-        if not wrong and all(of_heads):
-            classes = ", ".join(self.classes)
-            return f"choose a checkpoint with that head; this one can be loaded as {classes}"
-        return "config.json and the weights belong to different models, or one is incomplete"
-
 
 def _some(names: Collection[str]) -> str:
     others = len(names) - 3
@@ -233,7 +226,7 @@ def compared(
         keys = canonical(tensor.name, config.family, model)
         for place, key in enumerate(keys):
             part = tensor.part(place, len(keys))
-            if (other := stored.setdefault(key, part)) is not part and not ignored(key):
+            if not ignored(key) and (other := stored.setdefault(key, part)) is not part:
                 twice[key] = other, part
     if model != "BertModel":
         pooler = True

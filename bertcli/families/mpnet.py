@@ -21,7 +21,6 @@ def structure(values: JsonObject) -> Structure:
         raise unsupported(values, "relative_attention_num_buckets", f"{BUCKETS} or more")
     return Structure(
         first_position=PADDING + 1,
-        skips_padding=True,
         token_types=False,
         buckets=buckets,
         word_head=WordHead(activation="gelu"),

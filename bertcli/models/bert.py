@@ -122,7 +122,7 @@ class BertEmbeddings(nn.Module):
         self.word_embeddings = nn.Embedding(config.vocab_size, width, pad)
         self.position_embeddings = positions(config)
         first = structure.first_position
-        self.numbering = partial(after_padding, first - 1) if structure.skips_padding else as_placed
+        self.numbering = partial(after_padding, first - 1) if first else as_placed
         self.token_type_embeddings: nn.Module = NothingAdded()
         if structure.token_types:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
@@ -361,17 +361,6 @@ class BertEncoder(nn.Module):
             if self.conv is not None and not place:
                 x = self.conv(x, embedded, at, keep)
             yield self.LayerNorm(x) if place == len(self.order) - 1 else x
-
-    def forward(
-        self,
-        x: Tensor,
-        kernels: Kernels,
-        memories: Sequence[CrossAttentionMemory | None] | None = None,
-    ) -> Tensor:
-        """Run all layers; [..., hidden]."""
-        for state in self.states(x, kernels, memories):
-            x = state
-        return x
 
 
 def from_others(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:

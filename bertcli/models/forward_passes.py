@@ -1,7 +1,4 @@
-"""Other ways to run a BertModel: without padding, with its attention recorded, step by step.
-
-In a packed batch the texts are concatenated in one row of `T` tokens. Everything but attention
-treats each token alone, so only the kernel and the positions need to know where a text ends.
+"""Other ways to run a BertModel: with its attention recorded, and step by step.
 
 A decoder computes each token once: a cache is a kernel around a kernel, one per layer, that puts
 past keys and values before the new ones. Letters as in attention.py; `S` is the length of the
@@ -18,38 +15,13 @@ import torch
 from torch import Tensor
 
 from bertcli.errors import ModelError
-from bertcli.models.attention import Attend, Distance, Recording, causal, masked, packed, padded
+from bertcli.models.attention import Attend, Distance, Recording, causal, masked, padded
 from bertcli.models.bert import KV, BertModel, CrossAttentionMemory
-
-
-def positions(lengths: Sequence[int], device: torch.device | None = None) -> Tensor:
-    """Return the position ids of all texts, each from 0, [T]."""
-    sizes = torch.tensor(lengths, device=device)
-    firsts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-    return torch.arange(len(firsts), device=device) - firsts
 
 
 def means(states: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the mean state of each text [n, hidden], of the states [T, hidden] of all."""
     return torch.stack([text.mean(0) for text in states.split(lengths)])
-
-
-def encode(
-    model: BertModel,
-    ids: Tensor,
-    lengths: Sequence[int],
-    types: Tensor | None = None,
-    extra: Mapping[str, Tensor] | None = None,
-) -> Tensor:
-    """Return the last hidden states [T, hidden] of ids [T]; ValueError unless lengths add up to T.
-
-    `hidden.split(lengths)` are the texts. Fastest when texts of equal length are neighbours.
-    """
-    if sum(lengths) != ids.shape[0]:
-        raise ValueError(f"lengths add up to {sum(lengths)}, but there are {ids.shape[0]} tokens")
-    at = positions(lengths, ids.device)
-    kernel = model.direction(packed(lengths))
-    return model(ids, types=types, at=at, extra=extra, kernels=kernel)
 
 
 @torch.no_grad()
@@ -62,11 +34,8 @@ def attention_maps(
 ) -> list[Any]:
     """Return the maps of the first `layers` layers, each a numpy array [H, L, L].
 
-    ModelError for too many tokens, or maps that are not finite.
+    ModelError for maps that are not finite.
     """
-    if len(ids) > model.config.most_tokens:
-        places = model.config.most_tokens
-        raise ModelError(f"{len(ids)} tokens, but the model has {places} positions")
     maps: list[torch.Tensor] = []
     kernel = model.direction(Recording(maps))
     also = {name: torch.tensor([column]) for name, column in (extra or {}).items()}
@@ -130,7 +99,7 @@ class Decoder:
     ) -> None:
         self.model = model
         self.memories = memories
-        self.caches = [Cache() for _ in range(model.config.depth)]
+        self.caches = [Cache() for _ in range(model.config.num_hidden_layers)]
         self.length = 0
 
     def __call__(
@@ -151,4 +120,6 @@ class Decoder:
         x = self.model.embeddings(ids, types, at)
         kernels = [cache.over(kernel) for cache in self.caches]
         self.length = end
-        return self.model.encoder(x, kernels, self.memories)
+        for state in self.model.encoder.states(x, kernels, self.memories):
+            x = state
+        return x

@@ -266,9 +266,8 @@ def positions(config: BertConfig) -> nn.Module:
     rows, width = config.max_position_embeddings, config.table_size
     match config.position_embedding_type:
         case "absolute":
-            structure = config.structure
-            skipped = structure.first_position - 1 if structure.skips_padding else None
-            return nn.Embedding(rows, width, skipped)
+            first = config.structure.first_position
+            return nn.Embedding(rows, width, first - 1 if first else None)
         case "relative_key" | "relative_key_query":
             return UnusedPositions(rows, width)
         case "sinusoidal":

@@ -25,7 +25,7 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
     Source: Are Sixteen Heads Really Better than One?, section 4.
     """
     before = model.config
-    if before.depth > before.distinct_layers:
+    if before.num_hidden_layers > before.distinct_layers:
         raise ValueError("layers that share their weights cannot be pruned")
     pruned = {**before.pruned_heads}
     for layer, cut in heads.items():

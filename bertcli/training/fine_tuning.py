@@ -28,11 +28,10 @@ from bertcli.embedding.sentence_modules import IDENTITY, Dense, write_sentence_p
 from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.evaluation.metrics import label_numbers
 from bertcli.files.paths import sha256
-from bertcli.files.typed_json import strict, write_json
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
-from bertcli.inference.runner import Tokens
-from bertcli.inference.runtime import fit_tokenizer, refuse_extra, refuse_pairs, token_limit
+from bertcli.inference.runner import ModelSpec, Tokens
+from bertcli.inference.runtime import open_tokenizer, refuse_extra, refuse_pairs, token_limit
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import (
@@ -50,7 +49,6 @@ from bertcli.tasks.tag import word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.loop import Objective, TrainedTask, put_model
 from bertcli.training.objectives import (
     NONE,
@@ -254,13 +252,9 @@ def task_of(
     base: Path,
     rows: Any,
     method: Mapping[str, Any],
-    publish: Callable[[Path, Any], None],
     **fields: Any,
 ) -> TrainedTask:
-    """Return a task over ``rows``; what is chosen of its ``method`` decides the results as well.
-
-    ``publish`` writes the result, beside which its manifest is written here.
-    """
+    """Return a task over ``rows``; what is chosen of its ``method`` decides the results as well."""
     numbers = settled(options, len(rows), frozen=method["method"] == "frozen")
     identity = {
         "task": texts.task,
@@ -281,18 +275,7 @@ def task_of(
         "options": asdict(job) | asdict(numbers),
         "steps": numbers.steps,
     }
-
-    def published(folder: Path, model: Any, best: Mapping[str, Any]) -> None:
-        publish(folder, model)
-        write_json(folder / "manifest.json", strict({**manifest, "metrics": dict(best)}))
-
-    return TrainedTask(
-        options=numbers,
-        rows=rows,
-        identity=identity,
-        publish=published,
-        **fields,
-    )
+    return TrainedTask(options=numbers, rows=rows, identity=identity, manifest=manifest, **fields)
 
 
 def full_task(
@@ -338,7 +321,8 @@ def full_task(
         finish(folder)
 
     method = {"method": "full", "config": config.to_dict(), "layers": job.layers, **pooling}
-    return task_of(job, options, texts, base, rows, method, publish, build=build, put=put, **fields)
+    fields |= {"build": build, "put": put, "publish": publish}
+    return task_of(job, options, texts, base, rows, method, **fields)
 
 
 # --- a head for labels, tags or answers ---
@@ -395,7 +379,7 @@ def _with_head(
     With its own head, the labels have the numbers that they have there.
     """
     config, labels = read_config(base), {*texts.names}
-    own = [config.id2label.get(at, f"LABEL_{at}") for at in range(config.num_labels)]
+    own = config.labels(config.num_labels)
     numbers = label_numbers(own, labels)
     headed = kind.__name__ in config.architectures
     same = headed and (numbers.keys() == labels or (texts.task == "regress" and len(own) == 1))
@@ -429,8 +413,7 @@ def tokenized(
             f"--layers {job.layers}: the model has {counted(layers, 'layer')}",
             f"give 0 to {layers}; {layers} trains the head alone",
         )
-    tokenizer = Tokenizer.load(folder)
-    fit_tokenizer(folder, config, tokenizer)
+    tokenizer = open_tokenizer(ModelSpec(folder, extra=True))
     limit = token_limit(config, tokenizer, job.max_length, most)
     further = {"tag": ("word_ids",), "answer": ANSWER_COLUMNS}.get(task, ())
     extra = ExtraColumns.of(config)
@@ -523,7 +506,7 @@ def frozen_task(
         folder.path,
         texts.train,
         {"method": "frozen", "vectors": vectors},
-        publish,
+        publish=publish,
         build=build,
         put=put,
         objective=VectorObjective(

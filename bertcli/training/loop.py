@@ -26,9 +26,9 @@ from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.inference.runner import Tokens
 from bertcli.inference.torch_engine import devices, dtype_of
+from bertcli.models.attention import packed
 from bertcli.models.bert import BertEncoder, BertModel, recomputing
 from bertcli.models.config import BertConfig
-from bertcli.models.forward_passes import encode
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.training.options import TrainingOptions, in_batches
 
@@ -215,8 +215,8 @@ class TrainedTask:
     identity: dict[str, Any]
     build: Callable[[Path | None], nn.Module]  # as before the first step, or from a checkpoint
     put: Callable[[Path, Any], None]  # writes what ``build`` builds the same model from
-    # writes the result, with the evaluation of the weights that are kept, for others to load
-    publish: Callable[[Path, Any, Mapping[str, Any]], None]
+    publish: Callable[[Path, Any], None]  # writes the result, for others to load
+    manifest: Mapping[str, Any] | None = None  # of the result, but for its metrics
     notes: Sequence[str] = ()
     keeps_best: bool = True  # the weights with the least `eval_loss`, or the last ones
     tally: TokenCounts = field(default_factory=TokenCounts)  # of the texts
@@ -242,23 +242,30 @@ def tensor(array: Any, beside: Tensor) -> Tensor:
 
 
 def pads(device: torch.device) -> bool:
-    """Whether texts are padded to one length, as a GPU wants them."""
+    """Return whether texts are padded to one length, as a GPU wants them."""
     return device.type != "cpu"
 
 
 def states(bert: BertModel, tokens: Tokens) -> Tensor:
-    """Return the last hidden states of a batch, [T, hidden]."""
+    """Return the last hidden states of a batch, [T, hidden].
+
+    Texts are concatenated: that is fastest where those of equal length are neighbours. On a GPU
+    they are padded to one length.
+    """
     weight = next(bert.parameters())
-    columns = np.stack([tokens.ids, tokens.types, *tokens.extra.values()]).astype(np.int64)
+    columns = np.stack([tokens.ids, tokens.types, tokens.places, *tokens.extra.values()])
+    columns, padded = columns.astype(np.int64), pads(weight.device)
     real = np.arange(tokens.lengths.max()) < tokens.lengths[:, None]
-    if padded := pads(weight.device):
+    if padded:
         flat, columns = columns, np.zeros((len(columns), *real.shape), np.int64)
         columns[:, real] = flat
-    ids, types, *others = tensor(columns, weight)
+    ids, types, at, *others = tensor(columns, weight)
     extra = dict(zip(tokens.extra, others, strict=True))
     if not padded:
-        return encode(bert, ids, tokens.lengths.tolist(), types, extra)
-    hidden: Tensor = bert(ids, tensor(real, weight), types, extra=extra)
+        kernel = bert.direction(packed(tokens.lengths.tolist()))
+        hidden: Tensor = bert(ids, None, types, at, extra, kernel)
+        return hidden
+    hidden = bert(ids, tensor(real, weight), types, at, extra)
     return hidden.flatten(0, 1).index_select(0, tensor(np.flatnonzero(real), hidden))
 
 
@@ -356,7 +363,8 @@ class Training:
         self.optimizer.zero_grad(set_to_none=False)
         pieces = ranks.count * self.options.gradient_accumulation_steps
         own = [part for part in dealt(lengths, pieces)[ranks.index :: ranks.count] if len(part)]
-        seeds = [self._seed(number, part) for part in range(len(own))]
+        keys = ((self.options.seed, number, ranks.index, part) for part in range(len(own)))
+        seeds = [int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) for key in keys]
         with autocast(ranks.device, self.dtype):
             work = objective.parts(self.model, rows, own, seeds, ranks)
         sums = torch.zeros(len(counts), device=ranks.device)
@@ -382,7 +390,3 @@ class Training:
             )
         named = dict(zip(objective.losses, losses, strict=True))
         return {**named, "lr": rate, "grad_norm": norm, "tokens": int(lengths.sum())}
-
-    def _seed(self, number: int, part: int) -> int:
-        entropy = (self.options.seed, number, self.ranks.index, part)
-        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])

@@ -47,7 +47,6 @@ from bertcli.training.options import in_batches
 class LabelObjective(Objective):
     """Logits [n, k] of texts, and the loss of their labels."""
 
-    data: Any  # Tokens
     task: str  # classify, multilabel or regress
     labels: Any  # [n, ...]
     weights: Any = None  # [k] of the classes; of several labels: of those that are true
@@ -116,11 +115,8 @@ class LabelObjective(Objective):
         return ScorePredictions(truth, logits.numpy()[:, 0])
 
 
-@dataclass(frozen=True, kw_only=True)
 class VectorObjective(LabelObjective):
-    """Logits of vectors that do not change, and the loss of their labels."""
-
-    data: Any  # [n, D]
+    """Logits of vectors that do not change, [n, D], and the loss of their labels."""
 
     def lengths(self, rows: Any) -> Any:
         """Return 1 for each vector."""
@@ -191,7 +187,6 @@ class TagObjective(LabelObjective):
 class SpanObjective(Objective):
     """Logits of the first and the last token of answers, and their loss. Rows are windows."""
 
-    data: Tokens
     items: Sequence[Encoded]  # all windows
     examples: Sequence[Example]
     spans: Any  # [n, 2] the first and the last token
@@ -267,7 +262,6 @@ class PairObjective(Objective):
     Batch Size under Memory Limited Setup, 2021, known as GradCache).
     """
 
-    data: Tokens  # of all texts
     texts: Any  # [n, 3] the texts of each example: one, the other, a negative or NONE
     scores: Any  # [n], or None: the pairs belong together
     modes: tuple[str, ...]  # of pooling

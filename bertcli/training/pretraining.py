@@ -154,16 +154,6 @@ class PretrainingObjective(Objective):
         }
 
 
-def held_out(count: int, fraction: float) -> tuple[Any, Any]:
-    """Split the rows into those to train on and the last ones, which are held out.
-
-    The last ones, not random ones: copies of a text that are masked in other places are neighbours.
-    """
-    least = min(1, count - 1) if fraction else 0
-    cut = count - max(least, int(count * fraction))
-    return np.arange(cut), np.arange(cut, count)
-
-
 # --- the task ---
 
 
@@ -182,7 +172,10 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
     for instances in filter(None, (data, other) if ranks.first else ()):
         instances.verify()
     if other is None:
-        rows, held = held_out(len(data), options.eval_fraction)
+        # The last ones, not random ones: copies of a text masked in other places are neighbours.
+        least = min(1, len(data) - 1) if options.eval_fraction else 0
+        cut = len(data) - max(least, int(len(data) * options.eval_fraction))
+        rows, held = np.arange(cut), np.arange(cut, len(data))
     else:
         rows, held = np.arange(len(data)), np.arange(len(other))
         if data.vocab_size != other.vocab_size:
@@ -212,7 +205,7 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
             model.load_state_dict(stored.state_dict())
         return model
 
-    def put(folder: Path, model: BertForPreTraining, _: object = None) -> None:
+    def put(folder: Path, model: BertForPreTraining) -> None:
         put_model(folder, model, config, data.folder)
 
     return TrainedTask(

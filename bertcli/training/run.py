@@ -275,7 +275,17 @@ class TrainingRun:
         options = self.options
         self.ranks.wait()  # all processes have checked the folder before anything is written
         with ExitStack() as stack:
-            log = self._take(stack) if self.ranks.first else None
+            log: IO[bytes] | None = None
+            if self.ranks.first:
+                output = self.checkpoints.output
+                output.mkdir(exist_ok=True)
+                sync_folder(output.parent)
+                stack.enter_context(locked(output / ".lock", output))
+                self.checkpoints.sweep()
+                if not self.state.step:
+                    self.checkpoints.clear()
+                log = stack.enter_context((output / LOG).open("ab"))
+                log.truncate(min(self.state.log_bytes, log.seek(0, os.SEEK_END)))
             for number in range(self.state.step, options.steps or 0):
                 if self._ends(number):
                     break
@@ -297,19 +307,6 @@ class TrainingRun:
                     yield Event("checkpoint", step, {"path": str(self.checkpoints.path(step))})
             if log is not None:
                 self._finish()
-
-    def _take(self, stack: ExitStack) -> IO[bytes]:
-        """Lock the folder, and return the log, truncated to its size at the checkpoint."""
-        output, state = self.checkpoints.output, self.state
-        output.mkdir(exist_ok=True)
-        sync_folder(output.parent)
-        stack.enter_context(locked(output / ".lock", output))
-        self.checkpoints.sweep()
-        if not state.step:
-            self.checkpoints.clear()
-        log = stack.enter_context((output / LOG).open("ab"))
-        log.truncate(min(state.log_bytes, log.seek(0, os.SEEK_END)))
-        return log
 
     def _step(self, number: int) -> dict[str, float]:
         try:
@@ -389,7 +386,10 @@ class TrainingRun:
         if self.state.best:
             model.load_state_dict(self.best_weights)
         with self.checkpoints.published() as folder:
-            self.task.publish(folder, model, self.state.best)
+            self.task.publish(folder, model)
+            if self.task.manifest:
+                described = strict({**self.task.manifest, "metrics": self.state.best})
+                write_json(folder / "manifest.json", described)
             with suppress(BertcliError):  # without matplotlib, or a log of steps, there is none
                 require_matplotlib(f"drawing {PLOT}")
                 (folder / PLOT).write_bytes(plot(self.checkpoints.output / LOG))
