@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from typing_extensions import TypeVar  # torch needs it as well
 
-from bertcli.checkpoints.scan import WeightFiles, find_config
+from bertcli.checkpoints.scan import find_config
 from bertcli.checkpoints.shapes import expected
-from bertcli.checkpoints.tensors import MappedFiles, bits, read_tensors
+from bertcli.checkpoints.tensors import MappedFiles, bits
 from bertcli.checkpoints.weights import LoadReport, report_on
 from bertcli.errors import ModelError
 from bertcli.families.family import BASE
@@ -100,7 +101,9 @@ def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.d
 
     @functools.cache  # a tensor with two names is read once
     def read(stored: StoredTensor) -> Tensor:
-        return _tensor(stored, files).to(device, dtype)
+        array, half = bits(stored, files), stored.dtype == "BF16"
+        tensor = torch.from_numpy(array.view("i2") if half else array)
+        return (tensor.view(torch.bfloat16) if half else tensor).to(device, dtype)
 
     state = {}
     for name in model.state_dict():
@@ -118,18 +121,9 @@ def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.d
         model.tie()  # assign=True gave each name a parameter of its own
 
 
-def _tensor(stored: StoredTensor, files: MappedFiles) -> Tensor:
-    array = bits(stored, files)
-    if stored.dtype == "BF16":
-        return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file. ModelError when it is broken."""
-    files = MappedFiles()
-    stored = read_tensors(WeightFiles("safetensors", (path,)))
-    return {tensor.name: _tensor(tensor, files).clone() for tensor in stored}
+    """Return the tensors of a safetensors file that is known to be whole, copied, not mapped."""
+    return {name: tensor.clone() for name, tensor in load_file(path).items()}
 
 
 # --- saving ---

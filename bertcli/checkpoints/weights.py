@@ -45,7 +45,7 @@ class LoadReport:
     config: BertConfig = field(repr=False)  # tied only where the numbers are
     pooler: bool  # whether the class is taken to have that of BERT
     needed: Mapping[str, Shape] = field(repr=False)  # as the class has it
-    stored: Mapping[str, StoredTensor] = field(repr=False)  # the weights, as the files have them
+    stored: Mapping[str, StoredTensor] = field(repr=False)  # as the files have it
     # Tensors of the files that are the same one of the model.
     twice: Mapping[str, tuple[StoredTensor, StoredTensor]] = field(repr=False)
     dtype: str = ""  # as torch calls it; of the model: that of the files unless asked otherwise
@@ -66,11 +66,16 @@ class LoadReport:
                 sources[second] = sources[first]
         return {name: sources[name] for name in self.needed if name in sources}
 
+    @cached_property
+    def weights(self) -> dict[str, StoredTensor]:
+        """What the files have, without what is no weight."""
+        return {name: tensor for name, tensor in self.stored.items() if not ignored(name)}
+
     @property
     def dtypes(self) -> Counter[str]:
         """How many numbers of the files have each type."""
         numbers: Counter[str] = Counter()
-        for tensor in self.stored.values():
+        for tensor in self.weights.values():
             numbers[tensor.dtype] += tensor.numbers
         return numbers
 
@@ -79,7 +84,7 @@ class LoadReport:
         """The numbers in the files, those of tied tensors once."""
         shared = TIED if self.config.tie_word_embeddings else {}
         return sum(
-            x.numbers for name, x in self.stored.items() if shared.get(name) not in self.stored
+            x.numbers for name, x in self.weights.items() if shared.get(name) not in self.weights
         )
 
     @property
@@ -105,7 +110,7 @@ class LoadReport:
     @cached_property
     def spare(self) -> tuple[str, ...]:
         """What is in the files alone."""
-        return tuple(name for name in self.stored if name not in self.needed)
+        return tuple(name for name in self.weights if name not in self.needed)
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -226,7 +231,7 @@ def compared(
         keys = canonical(tensor.name, config.family, model)
         for place, key in enumerate(keys):
             part = tensor.part(place, len(keys))
-            if not ignored(key) and (other := stored.setdefault(key, part)) is not part:
+            if (other := stored.setdefault(key, part)) is not part and not ignored(key):
                 twice[key] = other, part
     if model != "BertModel":
         pooler = True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -220,7 +220,7 @@ class Family(NamedTuple):
     classes: Mapping[str, str]  # as transformers calls them -> ours
     base: str = "bert"  # what precedes the names of an encoder with a head
     keys: Mapping[str, str] = {}  # field of BertConfig -> its key here
-    lacks: frozenset[str] = frozenset()  # fields of BertConfig that have no key here
+    lacks: Collection[str] = ()  # fields of BertConfig that have no key here
     defaults: Mapping[str, Any] = {}  # key -> value that is not BERT's
     structure: Callable[[JsonObject], Structure] = like_bert  # of config.json, defaults filled in
     tensors: Names = ()

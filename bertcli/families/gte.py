@@ -84,7 +84,7 @@ GTE = Family(
     title="GTE",
     classes=classes("Gte", ForMultipleChoice="", ForQuestionAnswering=""),
     base="gte",
-    lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"}),
+    lacks={"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"},
     defaults=DEFAULTS,
     structure=structure,
     tensors=(

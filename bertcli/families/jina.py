@@ -27,7 +27,7 @@ JINA_V3 = Family(
     title="Jina v3",
     classes=classes("JinaEmbeddingsV3", ForMultipleChoice=""),
     base="roberta",
-    lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention"}),
+    lacks={"position_embedding_type", "is_decoder", "add_cross_attention"},
     defaults={
         "vocab_size": 250002,
         "hidden_size": 1024,

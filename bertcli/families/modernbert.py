@@ -83,7 +83,7 @@ MODERNBERT = Family(
         "layer_norm_eps": "norm_eps",
         "attention_probs_dropout_prob": "attention_dropout",
     },
-    lacks=frozenset({"type_vocab_size", "hidden_dropout_prob", "position_embedding_type"}),
+    lacks={"type_vocab_size", "hidden_dropout_prob", "position_embedding_type"},
     defaults={
         "vocab_size": 50368,
         "hidden_size": 768,

@@ -73,7 +73,7 @@ NOMIC_BERT = Family(
     title="NomicBERT",
     classes=classes("NomicBert", ForMultipleChoice="", ForQuestionAnswering=""),
     base="nomic_bert",
-    lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"}),
+    lacks={"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"},
     defaults={
         "vocab_size": 30528,
         "num_hidden_layers": 12,

@@ -224,33 +224,24 @@ class BertAttention(nn.Module):
 
 
 class BertIntermediate(nn.Module):
-    """The wide half of a feed-forward block."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        bias = config.structure.feed_forward_bias[0]
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size, bias)
-        self.activation = activation(config.hidden_act)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., hidden] to [..., intermediate]."""
-        return self.activation(self.dense(x))
-
-
-class GatedIntermediate(BertIntermediate):
-    """The wide half of a feed-forward block, whose units a second matrix opens and closes.
+    """The wide half of a feed-forward block, whose units a second matrix may open and close.
 
     Source: GLU Variants Improve Transformer, equation 6.
     """
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        bias = config.structure.feed_forward_bias[0]
-        self.gate = nn.Linear(config.hidden_size, config.intermediate_size, bias)
-        self.dropout = nn.Dropout(config.structure.dropouts.gated)
+        super().__init__()
+        structure = config.structure
+        sizes = config.hidden_size, config.intermediate_size, structure.feed_forward_bias[0]
+        self.dense = nn.Linear(*sizes)
+        self.gate = nn.Linear(*sizes) if structure.gated else None
+        self.activation = activation(config.hidden_act)
+        self.dropout = nn.Dropout(structure.dropouts.gated)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., intermediate]."""
+        if self.gate is None:
+            return self.activation(self.dense(x))
         return self.dropout(self.activation(self.gate(x)) * self.dense(x))
 
 
@@ -267,7 +258,7 @@ class BertLayer(nn.Module):
         if config.add_cross_attention:
             self.crossattention = BertAttention(config, config.num_attention_heads, NoDistance())
         self.LayerNorm = norm_where(structure.norm_first, config)
-        self.intermediate = (GatedIntermediate if structure.gated else BertIntermediate)(config)
+        self.intermediate = BertIntermediate(config)
         narrow, drop = structure.feed_forward_bias[1], structure.dropouts.fed
         self.output = Residual(config, config.intermediate_size, narrow, drop)
         self.call: Call = directly
@@ -314,9 +305,7 @@ class ConvolutionBeside(nn.Module):
         own = at[..., rows] == at[..., None] + steps  # or of another text, or there is none
         near = x[..., rows, :] * own[..., None]  # [..., L, size, hidden]
         mixed = self.conv(near.flatten(0, -3).transpose(-1, -2)).view(x.shape)
-        if keep is None:
-            return self.LayerNorm(output + self.activation(self.dropout(mixed)))
-        real = keep[..., None].to(x.dtype)
+        real = 1.0 if keep is None else keep[..., None].to(x.dtype)
         return self.LayerNorm(output + self.activation(self.dropout(mixed * real))) * real
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertcli.families.structure import HEAD_PARTS, HeadParts, TextHead
-from bertcli.models.activations import activation
+from bertcli.models.activations import Activation, activation
 from bertcli.models.bert import BertModel, Network, dropout, layer_norm
 from bertcli.models.config import BertConfig
 
@@ -27,19 +27,33 @@ def _dropout(config: BertConfig, head: TextHead | None = None) -> nn.Dropout:
 # --- predicting words ---
 
 
-class BertPredictionHeadTransform(nn.Module):
-    """The layer before the vocabulary."""
+class HeadLayer(nn.Module):
+    """A layer of the head before what is scored.
 
-    def __init__(self, config: BertConfig) -> None:
+    Source: BertPredictionHeadTransform, RobertaClassificationHead and ModernBertPredictionHead of
+    transformers.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        width: int,
+        act: str | Activation,
+        *,
+        bias: bool,
+        norm: bool = True,
+        before: nn.Module | None = None,
+    ) -> None:
         super().__init__()
-        head, width = config.structure.word_head, config.table_size
-        self.dense = nn.Linear(config.hidden_size, width, head.dense_bias)
-        self.activation = activation(head.activation or config.hidden_act)
-        self.LayerNorm = layer_norm(config, width)
+        self.before = before or nn.Identity()
+        self.dense = nn.Linear(config.hidden_size, width, bias)
+        self.activation = activation(act)
+        self.LayerNorm = layer_norm(config, width) if norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [..., hidden] to [..., width], the width of the word embeddings."""
-        return self.LayerNorm(self.activation(self.dense(x)))
+        """Map [..., hidden] to [..., width]."""
+        transformed: Tensor = self.LayerNorm(self.activation(self.dense(self.before(x))))
+        return transformed
 
 
 class BertLMPredictionHead(nn.Module):
@@ -47,11 +61,11 @@ class BertLMPredictionHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.transform = BertPredictionHeadTransform(config)
-        self.decoder = nn.Linear(
-            config.table_size, config.vocab_size, config.structure.word_head.bias
-        )
-        if config.structure.word_head.bias_twice:
+        head, width = config.structure.word_head, config.table_size
+        act = head.activation or config.hidden_act
+        self.transform = HeadLayer(config, width, act, bias=head.dense_bias)
+        self.decoder = nn.Linear(width, config.vocab_size, head.bias)
+        if head.bias_twice:
             self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # checkpoints hold it twice
 
     def forward(self, x: Tensor) -> Tensor:
@@ -68,28 +82,6 @@ def mean_token(hidden: Tensor, keep: Tensor | None) -> Tensor:
         return hidden.mean(-2, keepdim=True)
     total = (hidden * keep.unsqueeze(-1)).sum(-2, keepdim=True)
     return total / keep.sum(-1, keepdim=True).unsqueeze(-1)
-
-
-class OwnLayer(nn.Module):
-    """A layer of the head before what is judged.
-
-    Source: RobertaClassificationHead and ModernBertPredictionHead of transformers.
-    """
-
-    def __init__(self, config: BertConfig, head: TextHead) -> None:
-        super().__init__()
-        self.before: nn.Module = nn.Identity()
-        if head.drop_first:
-            own = None if head.drop_first is True else nn.Dropout(head.drop_first)
-            self.before = own or _dropout(config, head)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=head.bias)
-        self.activation = activation(head.activation)
-        self.LayerNorm = layer_norm(config) if head.norm else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., hidden] to [..., hidden]."""
-        transformed: Tensor = self.LayerNorm(self.activation(self.dense(self.before(x))))
-        return transformed
 
 
 # --- the heads ---
@@ -111,7 +103,14 @@ class BertWithHead(Network):
         head = None if own is None or own.pooler else own
         self.bert = BertModel(config, parts.pooler and head is None)
         self.means = head is not None and head.mean  # of a text's tokens: not the first is judged
-        self.classifier_head: nn.Module | None = None if head is None else OwnLayer(config, head)
+        self.classifier_head: nn.Module | None = None
+        if head:
+            early = head.drop_first
+            before = _dropout(config, head) if early is True else nn.Dropout(float(early))
+            width, act = config.hidden_size, head.activation
+            self.classifier_head = HeadLayer(
+                config, width, act, bias=head.bias, norm=head.norm, before=before
+            )
         self.dropout = _dropout(config, own) if parts.own else nn.Identity()
         group = nn.ModuleDict({"predictions": BertLMPredictionHead(config)} if parts.words else {})
         path, _, name = parts.scores.rpartition(".")
@@ -215,9 +214,10 @@ class BertForQuestionAnswering(BertWithHead):
         super().__init__(config)
         self.dropout = nn.Dropout(config.structure.answer_dropout)
 
-    def logits(self, hidden: Tensor) -> tuple[Tensor, ...]:
+    def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Score every token as the start and as the end, each [..., L]."""
-        return super().logits(hidden).unbind(-1)  # type: ignore[no-any-return]
+        start, end = super().logits(hidden).unbind(-1)
+        return start, end
 
 
 class BertForReplacedTokens(BertWithHead):

@@ -22,8 +22,7 @@ from torch import nn
 from bertcli.checkpoints.load import load, load_tensors, save_tensors
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions, prepared, read_sentence
-from bertcli.embedding.options import settled as chosen_options
+from bertcli.embedding.options import EmbedOptions, prepared, read_sentence, settled
 from bertcli.embedding.sentence_modules import IDENTITY, Dense, write_sentence_parts
 from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.evaluation.metrics import label_numbers
@@ -43,8 +42,7 @@ from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
-from bertcli.tasks.answer import COLUMNS as ANSWER_COLUMNS
-from bertcli.tasks.answer import WINDOW, in_windows
+from bertcli.tasks.answer import COLUMNS, WINDOW, in_windows
 from bertcli.tasks.tag import word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
@@ -58,7 +56,7 @@ from bertcli.training.objectives import (
     TagObjective,
     VectorObjective,
 )
-from bertcli.training.options import FineTuningJob, settled
+from bertcli.training.options import FineTuningJob, settled_options
 from bertcli.vectors.embed_run import RecordVectors
 from bertcli.vectors.run_folder import Inputs
 
@@ -255,7 +253,7 @@ def task_of(
     **fields: Any,
 ) -> TrainedTask:
     """Return a task over ``rows``; what is chosen of its ``method`` decides the results as well."""
-    numbers = settled(options, len(rows), frozen=method["method"] == "frozen")
+    numbers = settled_options(options, len(rows), frozen=method["method"] == "frozen")
     identity = {
         "task": texts.task,
         "data_sha256": texts.digest,
@@ -381,15 +379,14 @@ def _with_head(
     config, labels = read_config(base), {*texts.names}
     own = config.labels(config.num_labels)
     numbers = label_numbers(own, labels)
-    headed = kind.__name__ in config.architectures
-    same = headed and (numbers.keys() == labels or (texts.task == "regress" and len(own) == 1))
-    if same and texts.task not in UNNAMED:
+    headed, task = kind.__name__ in config.architectures, texts.task
+    same = headed and (numbers.keys() == labels or (task == "regress" and len(own) == 1))
+    if same and task not in UNNAMED:
         texts = texts.numbered(own, numbers)
     model: HeadedBert
     model, report = load(base, kind, dtype=torch.float32, fresh=True, labels=texts.names)
     fresh = list(report.fresh)
-    other = not (same or isinstance(model, BertForQuestionAnswering))
-    if other and "classifier.weight" not in fresh:
+    if not same and task != "answer" and "classifier.weight" not in fresh:
         initialise(model.get_submodule("classifier"), config.initializer_range)
         fresh += ["classifier.weight", "classifier.bias"]
     return model, texts, [f"fresh head: {', '.join(fresh)}"] if fresh else []
@@ -415,7 +412,7 @@ def tokenized(
         )
     tokenizer = open_tokenizer(ModelSpec(folder, extra=True))
     limit = token_limit(config, tokenizer, job.max_length, most)
-    further = {"tag": ("word_ids",), "answer": ANSWER_COLUMNS}.get(task, ())
+    further = {"tag": ("word_ids",), "answer": COLUMNS}.get(task, ())
     extra = ExtraColumns.of(config)
     columns = tuple(dict.fromkeys(("input_ids", "token_type_ids", *further, *extra.needed)))
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
@@ -541,7 +538,7 @@ def pair_task(
     start, _ = load(bert, BertModel, dtype=torch.float32)
     config = start.config
     refuse_extra(bert, config)
-    chosen = chosen_options(EmbedOptions(), sentence)
+    chosen = settled(EmbedOptions(), sentence)
     alone: list[Record] = []
     numbers = np.full((len(texts.records), 3), NONE, np.int64)
     for row, (record, target) in enumerate(texts.examples.examples):
@@ -561,8 +558,8 @@ def pair_task(
     )
 
     def finish(output: Path) -> None:
-        sizes = {"max_length": limit, "width": config.hidden_size}
-        write_sentence_parts(output, chosen, folder, sentence, **sizes)
+        width = config.hidden_size
+        write_sentence_parts(output, chosen, folder, sentence, max_length=limit, width=width)
 
     fields: dict[str, Any] = {"objective": objective, "max_length": limit, "tally": tally}
     fields |= {"pooling": {"pooling": "+".join(chosen.modes)}, "finish": finish}

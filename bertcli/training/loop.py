@@ -120,15 +120,6 @@ def batch_of(rows: Any, step: int, size: int, seed: int) -> Any:
     return rows[np.concatenate(inside)]
 
 
-def dealt(lengths: Any, count: int) -> list[Any]:
-    """Return the places of rows of these lengths in parts with about as many tokens each.
-
-    The longest row of each part comes first.
-    """
-    longest_first = np.argsort(-lengths.astype(np.int64), kind="stable")
-    return [longest_first[part::count] for part in range(count)]
-
-
 # --- what a run asks of a task ---
 
 
@@ -362,7 +353,10 @@ class Training:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
         pieces = ranks.count * self.options.gradient_accumulation_steps
-        own = [part for part in dealt(lengths, pieces)[ranks.index :: ranks.count] if len(part)]
+        # The parts have about as many tokens each, and in each the longest row comes first.
+        longest_first = np.argsort(-lengths, kind="stable")
+        parts = range(ranks.index, min(pieces, len(rows)), ranks.count)
+        own = [longest_first[part::pieces] for part in parts]
         keys = ((self.options.seed, number, ranks.index, part) for part in range(len(own)))
         seeds = [int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) for key in keys]
         with autocast(ranks.device, self.dtype):

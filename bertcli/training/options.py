@@ -106,7 +106,7 @@ LEAST_STEPS = 1000  # of a head alone, however few the examples
 MOST_EVALUATIONS = 50  # unless asked for
 
 
-def settled(options: Mapping[str, Any], rows: int, *, frozen: bool) -> TrainingOptions:
+def settled_options(options: Mapping[str, Any], rows: int, *, frozen: bool) -> TrainingOptions:
     """Return the numbers of a run of fine-tuning, with defaults for what is missing or None."""
     names = {field.name for field in fields(TrainingOptions)}
     chosen = {name: options[name] for name in names & options.keys() if options[name] is not None}
