@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -101,7 +102,7 @@ def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.d
 
     @functools.cache  # a tensor with two names is read once
     def read(stored: StoredTensor) -> Tensor:
-        array, half = bits(stored, files), stored.dtype == "BF16"
+        array, half = np.require(bits(stored, files), None, "A"), stored.dtype == "BF16"
         tensor = torch.from_numpy(array.view("i2") if half else array)
         return (tensor.view(torch.bfloat16) if half else tensor).to(device, dtype)
 

@@ -81,7 +81,10 @@ def mapped(stored: StoredTensor) -> np.ndarray:
 
 
 def bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
-    """Return the same as `mapped` does, but of bfloat16 its bits."""
+    """Return the same as `mapped` does, but of bfloat16 its bits.
+
+    Old files of torch have numbers at odd places: who cannot read these has to copy them.
+    """
     import numpy as np
 
     code = NUMPY_OF.get(stored.dtype)
@@ -92,12 +95,11 @@ def bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
         return np.zeros(stored.shape, kind)
     steps = stored.strides and [step * kind.itemsize for step in stored.strides]
     try:
-        array = np.ndarray(stored.shape, kind, files[stored.file], stored.start, steps)
+        return np.ndarray(stored.shape, kind, files[stored.file], stored.start, steps)
     except (OSError, ValueError, TypeError) as failed:  # TypeError: the file is too small
         if out_of_memory(failed):
             raise
         raise ModelError(f"{stored.file}: {stored.name} cannot be read: {failed}", AGAIN) from None
-    return np.require(array, None, "A")  # old files have numbers at odd places
 
 
 # --- TensorFlow's ---

@@ -5,8 +5,7 @@ Source: Smarter, Better, Faster, Longer; the classes of this name in transformer
 
 from __future__ import annotations
 
-from bertcli.families.family import QKV, Family, classes
-from bertcli.families.rope import scaled
+from bertcli.families.family import QKV, Family, classes, scaled
 from bertcli.families.structure import Dropouts, Rotary, Structure, TextHead, WordHead
 from bertcli.files.typed_json import POSITIVE, PROBABILITY, SWITCH, TEXT, JsonObject, whole_number
 

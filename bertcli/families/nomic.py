@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertcli.families.family import QKV, Family, classes, refuse_variants
-from bertcli.families.rope import LAYERS, OLDER_NORMS, rotary
+from bertcli.families.family import (
+    OLDER_NORMS,
+    QKV,
+    ROTARY_LAYERS,
+    Family,
+    classes,
+    refuse_variants,
+    rotary,
+)
 from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject
 
@@ -86,7 +93,7 @@ NOMIC_BERT = Family(
     renewed=renewed,
     structure=structure,
     tensors=(
-        *LAYERS,
+        *ROTARY_LAYERS,
         ("layers.#.mlp.gate_proj", "encoder.layer.#.intermediate.gate"),
         ("layers.#.mlp.up_proj", "encoder.layer.#.intermediate.dense"),
         ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),
