@@ -335,7 +335,7 @@ def read_weights(folder: Path, kind: str, pooler: bool | None = None) -> Weights
         if stored not in arrays:
             array = bits(stored, files)
             number = np.float32 if stored.dtype == "F64" else array.dtype
-            arrays[stored] = np.require(array, number, "CA")
+            arrays[stored] = np.require(array, number, ("C", "A"))
     return Weights(
         report.config, kind, {name: arrays[stored] for name, stored in report.used.items()}
     )
