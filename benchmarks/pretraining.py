@@ -170,7 +170,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Instances(asked.data or random_instances(Path(folder)))
         config = config_of(PretrainingJob(data.folder, config=asked.config), data, data)
-        options = TrainingOptions(steps=10**6, batch_size=asked.batch_size, dtype=asked.dtype)
+        options = TrainingOptions(
+            steps=10**6, batch_size=asked.batch_size, dtype=asked.dtype
+        ).settled(1)
         (device,) = devices(asked.device)
         sides = [side(data, config, options, device) for side in (Ours, Theirs)]
         rates: list[list[float]] = [[], []]

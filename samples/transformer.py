@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from bertcli.models.attention import padded
 from bertcli.models.bert import BertModel, CrossAttentionMemory
 from bertcli.models.config import BertConfig
-from bertcli.models.decoder import Decoder, memories
+from bertcli.models.forward_passes import Decoder, memories
 from bertcli.models.positions import SinusoidalPositions
 
 BASE = BertConfig(  # the base model of table 3, with the vocabulary of section 5.1

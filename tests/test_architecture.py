@@ -58,8 +58,7 @@ TORCH += ("tokenizing/call",)  # where a caller asks for tensors
 # What `bertcli inspect` and `bertcli embed` read without torch; another engine may run the model.
 NO_TORCH = """
 models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
-checkpoints/scan checkpoints/stored_tensor checkpoints/tensors
-checkpoints/comparison checkpoints/weights
+checkpoints/scan checkpoints/tensors checkpoints/weights
 embedding/__init__
 inference/static_engine
 embedding/sentence_modules
@@ -252,9 +251,9 @@ def test_the_package_itself_imports_nothing():
 # Tokens of code, not comments or docstrings, that a package may have, in steps of 250: to need
 # more is a decision.
 ROOM = {
-    "cli": 24_500, "embedding": 12_250, "evaluation": 4_000, "families": 5_750, "files": 15_000,
-    "hub": 2_500, "inference": 13_250, "inspection": 8_750, "checkpoints": 7_500, "models": 11_250,
-    "ray": 3_500, "records": 9_500, "tasks": 11_000, "tokenizing": 18_750, "training": 16_750,
+    "cli": 24_500, "embedding": 12_250, "evaluation": 4_000, "families": 5_600, "files": 15_000,
+    "hub": 2_500, "inference": 13_250, "inspection": 8_750, "checkpoints": 7_000, "models": 10_500,
+    "ray": 3_500, "records": 9_500, "tasks": 11_000, "tokenizing": 18_750, "training": 16_100,
     "vectors": 20_500,
 }  # fmt: skip
 LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}

@@ -5,32 +5,32 @@
 
 No tensor is initialised at random, unless a fresh head is asked for: each comes from the files, or
 `load` fails and names what is missing. names.py has the old names, tensors.py the file formats,
-comparison.py compares the weights with a class, and says what is wrong.
+weights.py compares the weights with a class, and says what is wrong.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from typing_extensions import TypeVar  # torch needs it as well
 
-from bertcli.checkpoints.comparison import LoadReport
-from bertcli.checkpoints.scan import WeightFiles, find_config
-from bertcli.checkpoints.shapes import Shape
-from bertcli.checkpoints.stored_tensor import MappedFiles, StoredTensor
-from bertcli.checkpoints.tensors import read_tensors
-from bertcli.checkpoints.weights import array_of, report_on
+from bertcli.checkpoints.scan import find_config
+from bertcli.checkpoints.shapes import expected
+from bertcli.checkpoints.tensors import MappedFiles, bits
+from bertcli.checkpoints.weights import LoadReport, report_on
 from bertcli.errors import ModelError
 from bertcli.families.family import BASE
 from bertcli.files.atomic import saving
-from bertcli.files.safetensors import write_arrays
+from bertcli.files.safetensors import StoredTensor, write_arrays
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
@@ -68,7 +68,10 @@ def load(
     report = report.with_fresh_head() if fresh else report
     report.refuse()  # before sizes that no file has are built
     try:
-        model: Any = _empty(cls or ARCHITECTURES[report.model], report.config, report.pooler)
+        make: Any = cls or ARCHITECTURES[report.model]
+        with torch.device("meta"), _SkipInitialisation():
+            bare = issubclass(make, BertModel)
+            model = make(report.config, report.pooler) if bare else make(report.config)
     except ModelError as bad:  # which knows of no files
         raise ModelError(f"{find_config(report.folder)}: {bad}", bad.hint) from None
     target = getattr(torch, report.dtype) if dtype is None else dtype
@@ -89,17 +92,9 @@ class _SkipInitialisation(TorchFunctionMode):
         return (torch.empty if func is torch.randn else func)(*args, **named)
 
 
-def _empty(cls: type[M], config: BertConfig, pooler: bool) -> M:
-    """Build a model without numbers: shapes only."""
-    make: Callable[..., M] = cls
-    with torch.device("meta"), _SkipInitialisation():
-        return make(config, pooler) if issubclass(cls, BertModel) else make(config)
-
-
-def _shapes(model: Model) -> dict[str, Shape]:
-    """Return canonical name -> shape of a model's tensors."""
-    base = "" if isinstance(model, BertWithHead) else BASE
-    return {base + name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+def _base(model: Model) -> str:
+    """Return what canonical names have in front of those of a model."""
+    return "" if isinstance(model, BertWithHead) else BASE
 
 
 def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.dtype) -> None:
@@ -107,10 +102,13 @@ def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.d
 
     @functools.cache  # a tensor with two names is read once
     def read(stored: StoredTensor) -> Tensor:
-        return _tensor(stored, files).to(device, dtype)
+        array, half = np.require(bits(stored, files), None, "A"), stored.dtype == "BF16"
+        tensor = torch.from_numpy(array.view("i2") if half else array)
+        return (tensor.view(torch.bfloat16) if half else tensor).to(device, dtype)
 
     state = {}
-    for name, canonical in zip(model.state_dict(), _shapes(model), strict=True):
+    for name in model.state_dict():
+        canonical = _base(model) + name
         if canonical in report.fresh:
             weight = torch.empty(model.get_parameter(name).shape)
             initialise_weight(name, weight, model.config.initializer_range)
@@ -124,18 +122,9 @@ def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.d
         model.tie()  # assign=True gave each name a parameter of its own
 
 
-def _tensor(stored: StoredTensor, files: MappedFiles) -> Tensor:
-    array = array_of(stored, files)
-    if stored.dtype == "BF16":
-        return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file. ModelError when it is broken."""
-    files = MappedFiles()
-    stored = read_tensors(WeightFiles("safetensors", (path,)))
-    return {tensor.name: _tensor(tensor, files).clone() for tensor in stored}
+    """Return the tensors of a safetensors file that is known to be whole, copied, not mapped."""
+    return {name: tensor.clone() for name, tensor in load_file(path).items()}
 
 
 # --- saving ---
@@ -150,8 +139,9 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     the folder cannot be written.
     """
     weights = _as_saved(model)
-    pooler = isinstance(model, BertModel) and not isinstance(model.pooler, Absent)
-    if _shapes(_empty(type(model), config, pooler)) != _shapes(model):
+    pooler = not isinstance(getattr(model, "pooler", None), Absent)
+    shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    if expected(config, type(model).__name__, pooler) != shapes:
         raise ValueError("the config does not describe the tensors of this model")
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     other = {key: value for key, value in config.other.items() if key != "torch_dtype"}
@@ -165,16 +155,14 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
 def _as_saved(model: Model) -> dict[str, Tensor]:
     """Return the weights under the names that transformers gives them, stacked where it does."""
     family, kind = model.config.family, type(model).__name__
-    base = "" if isinstance(model, BertWithHead) else BASE
-    weights = {base + name: weight.detach() for name, weight in model.named_parameters()}
-    parts: dict[str, list[str]] = {}
-    for name in weights:
-        parts.setdefault(family.theirs(name, kind), []).append(name)
-    stacked = {name: family.ours(name, kind) for name, sources in parts.items() if sources[1:]}
-    whole = {name: weights[sources[0]] for name, sources in parts.items()}
-    return whole | {
-        name: torch.cat([weights[source] for source in stacked[name]]) for name in stacked
-    }
+    weights = {_base(model) + name: weight.detach() for name, weight in model.named_parameters()}
+    saved: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        theirs = family.theirs(name, kind)
+        if theirs not in saved:
+            parts = [weights[part] for part in family.ours(theirs, kind) if part in weights]
+            saved[theirs] = torch.cat(parts) if parts[1:] else weight
+    return saved
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -101,11 +101,6 @@ def ignored(name: str) -> bool:
     return IGNORED.fullmatch(name) is not None
 
 
-def transposed(name: str) -> bool:
-    """Tell whether a TensorFlow variable of this name is the transpose of our tensor."""
-    return name.endswith("/kernel")
-
-
 def heads_in(names: Iterable[str]) -> list[str]:
     """List the heads, the pooler among them, that a checkpoint of these canonical names holds."""
     names = set(names)

@@ -4,7 +4,8 @@
         print(tensor.name, tensor.dtype, tensor.shape, tensor.file, tensor.start)
 
 Only headers, indexes and the descriptions in pickles are read, and nothing in a pickle is run;
-`stored_tensor` maps the numbers. A file that is truncated, or contradicts itself, is a ModelError.
+`mapped` and `bits` map the numbers. A file that is truncated, or contradicts itself, is a
+ModelError.
 
 TensorFlow's (`bert_model.ckpt.index` and `.data-*`) are read without TensorFlow. The index is a
 sorted table in LevelDB's format: blocks of keys and values, found by an index block, found by a
@@ -19,15 +20,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertcli.checkpoints.names import NESTED
 from bertcli.checkpoints.scan import WeightFiles, refuse_placeholder
-from bertcli.checkpoints.stored_tensor import StoredTensor
-from bertcli.errors import ModelError
+from bertcli.errors import ModelError, out_of_memory
 from bertcli.files.protobuf import Fields, fields, messages, number, varint
-from bertcli.files.safetensors import BYTES, read_header
+from bertcli.files.safetensors import BYTES, NUMPY_OF, StoredTensor, float32_of, read_header
 from bertcli.files.torch_save import read_torch
 from bertcli.files.typed_json import AGAIN
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
@@ -48,14 +52,57 @@ def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
     for path in weights.files:
         refuse_placeholder(path)
         pickled = path.suffix != ".safetensors"
-        for info in read_torch(path, NESTED) if pickled else read_header(path):
-            if weights.shards.get(info.name, path.name) == path.name:
-                tensors[info.name] = StoredTensor(*info[:4], path, *info[4:])
+        for tensor in read_torch(path, NESTED) if pickled else read_header(path):
+            if weights.shards.get(tensor.name, path.name) == path.name:
+                tensors[tensor.name] = tensor
     for name, shard in weights.shards.items():
         if name not in tensors:
             raise ModelError(f"{weights.index_file}: {name} is not in {shard}", AGAIN)
     return [*tensors.values()]
 
+
+class MappedFiles(dict[Path, "np.ndarray"]):
+    """The bytes of files, each mapped when it is first asked for; changes stay in this process."""
+
+    def __missing__(self, path: Path) -> np.ndarray:
+        import numpy as np
+
+        self[path] = np.memmap(path, np.uint8, "c")
+        return self[path]
+
+
+def mapped(stored: StoredTensor) -> np.ndarray:
+    """Return the numbers of a tensor, read where they are used. bfloat16 becomes float32.
+
+    ModelError when the file has fewer bytes, or NumPy has no such numbers.
+    """
+    array = bits(stored, MappedFiles())
+    return float32_of(array) if stored.dtype == "BF16" else array
+
+
+def bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
+    """Return the same as `mapped` does, but of bfloat16 its bits.
+
+    Old files of torch have numbers at odd places: who cannot read these has to copy them.
+    """
+    import numpy as np
+
+    code = NUMPY_OF.get(stored.dtype)
+    if code is None:
+        raise ModelError(f"{stored.file}: {stored.name} has the unsupported {stored.dtype}")
+    kind = np.dtype(code)
+    if not stored.numbers:
+        return np.zeros(stored.shape, kind)
+    steps = stored.strides and [step * kind.itemsize for step in stored.strides]
+    try:
+        return np.ndarray(stored.shape, kind, files[stored.file], stored.start, steps)
+    except (OSError, ValueError, TypeError) as failed:  # TypeError: the file is too small
+        if out_of_memory(failed):
+            raise
+        raise ModelError(f"{stored.file}: {stored.name} cannot be read: {failed}", AGAIN) from None
+
+
+# --- TensorFlow's ---
 
 FOOTER = 48  # bytes: two handles, padding, MAGIC
 MAGIC = bytes.fromhex("57fb808b247547db")
@@ -99,6 +146,8 @@ def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTenso
         return StoredTensor(name, f"TensorFlow type {kind}", shape, nbytes, file, offset)
     if prod(shape) * BYTES[dtype] != nbytes:
         raise ValueError("the size is not that of the shape")
+    if len(shape) == 2 and name.endswith("/kernel"):  # the transpose of what a model has
+        return StoredTensor(name, dtype, shape[::-1], nbytes, file, offset, (1, shape[1]))
     return StoredTensor(name, dtype, shape, nbytes, file, offset)
 
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from bertcli.checkpoints.scan import SentenceModule, WeightFiles, find_weights, require_weights
-from bertcli.embedding.options import CONFIG, OURS, Sentence
+from bertcli.embedding.options import CONFIG, OURS, EmbedOptions, Sentence
 from bertcli.embedding.pooling import finish
 from bertcli.errors import ModelError
 from bertcli.files.safetensors import write_arrays
@@ -224,8 +224,7 @@ def linear_in(files: WeightFiles, where: Path, before: str = "") -> Dense:
 
 def _arrays(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
     """Return the tensors in files whose names begin in this way, as float32."""
-    from bertcli.checkpoints.stored_tensor import mapped  # most models have no such module
-    from bertcli.checkpoints.tensors import read_tensors
+    from bertcli.checkpoints.tensors import mapped, read_tensors  # few models have such a module
 
     named = ((tensor.name, tensor) for tensor in read_tensors(files))
     return {n: np.array(mapped(tensor), np.float32) for n, tensor in named if n.startswith(before)}
@@ -241,32 +240,28 @@ READERS: Mapping[str, Callable[[Path], VectorModule]] = {
 IDENTITY = "torch.nn.modules.linear.Identity"
 
 
-@dataclass(frozen=True)
-class SentenceParts:
-    """What makes a vector of the states of a BERT."""
-
-    modes: tuple[str, ...]
-    normalize: bool
-    max_length: int
-    width: int  # of a state
-    sentence: Sentence  # of another folder, whose further modules are copied
-
-
 def write_sentence_parts(
-    folder: Path, parts: SentenceParts, base: Path, layer: Dense | None = None
+    folder: Path,
+    options: EmbedOptions,
+    base: Path,
+    sentence: Sentence,
+    *,
+    max_length: int,
+    width: int,
+    layer: Dense | None = None,
 ) -> None:
     """Write what makes a sentence model of the BERT in a folder, with this layer at its end.
 
-    Prompts and further modules are those of ``base``.
+    ``options`` say how the states, of this width, become vectors. Prompts and further modules are
+    those of ``base``, whose ``sentence`` this is.
     """
-    sentence = parts.sentence
-    pooling: dict[str, Any] = {"word_embedding_dimension": parts.width}
-    pooling |= {key: mode in parts.modes for key, mode in OURS.items()}
+    pooling: dict[str, Any] = {"word_embedding_dimension": width}
+    pooling |= {key: mode in options.modes for key, mode in OURS.items()}
     pooling["include_prompt"] = sentence.include_prompt
     chain: list[tuple[str, Path | Dense | dict[str, Any]]] = [("Transformer", base)]
     chain += [("Pooling", pooling)]
     chain += [(module.kind, base / module.path) for module in sentence.of_texts]
-    chain += [("Normalize", {})] * parts.normalize
+    chain += [("Normalize", {})] * bool(options.normalize)
     chain += [("Dense", layer)] if layer else []
     kinds = {f"{at}_{kind}" if at else "": kind for at, (kind, _) in enumerate(chain)}
     put_modules(folder, kinds)
@@ -283,7 +278,7 @@ def write_sentence_parts(
             for path in (content / "config.json", *find_weights(content).all):
                 if path.is_file():
                     shutil.copyfile(path, place / path.name)
-    limits = {"max_seq_length": parts.max_length, "do_lower_case": sentence.lower_case}
+    limits = {"max_seq_length": max_length, "do_lower_case": sentence.lower_case}
     write_json(folder / "sentence_bert_config.json", limits)
     if (base / CONFIG).is_file():
         shutil.copyfile(base / CONFIG, folder / CONFIG)

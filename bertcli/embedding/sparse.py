@@ -37,8 +37,7 @@ from bertcli.checkpoints.scan import (
     require_weights,
     transformer_path,
 )
-from bertcli.checkpoints.stored_tensor import mapped
-from bertcli.checkpoints.tensors import read_tensors
+from bertcli.checkpoints.tensors import mapped, read_tensors
 from bertcli.embedding.late_interaction import DOCUMENT, QUERY, linear
 from bertcli.embedding.options import CONFIG, TERM_POOLINGS, EmbedOptions, Sentence
 from bertcli.embedding.pooling import Pooling, library_of, split, widened

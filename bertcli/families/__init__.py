@@ -5,6 +5,5 @@ and where its model differs from BERT (`Structure`). The networks are built in `
 the structure and knows no family; files are read in `checkpoints`, which knows the names alone.
 Begin with `structure`, then `family`, then any page: `roberta`, `distilbert`, `electra`,
 `albert`, `mpnet`, `modernbert`, `nomic`, `gte`, `jina`, `deberta`; `registry` lists them, and has
-BERT itself; `rope` reads what several configs say of rotary positions. No page imports another;
-nothing needs torch.
+BERT itself. No page imports another; nothing needs torch.
 """

@@ -15,7 +15,7 @@ LAYER = "encoder.albert_layer_groups.#.albert_layers.0"  # a group has one layer
 
 def structure(values: JsonObject) -> Structure:
     """Return where ALBERT differs from BERT. ModelError for groups of several layers."""
-    count: int = values.needed("num_hidden_layers", *whole_number())
+    count: int = values["num_hidden_layers"]
     groups: int = values.needed("num_hidden_groups", *whole_number(1, max(count, 1)))
     refuse_variants(values, {"inner_group_num": 1})
     return Structure(

@@ -85,9 +85,7 @@ DEBERTA_V2 = Family(
     title="DeBERTa v2 and v3",
     classes=classes("DebertaV2"),
     base="deberta",
-    lacks=frozenset(
-        {"position_embedding_type", "classifier_dropout", "is_decoder", "add_cross_attention"}
-    ),
+    lacks={"position_embedding_type", "classifier_dropout", "is_decoder", "add_cross_attention"},
     defaults={
         "vocab_size": 128100,
         "hidden_size": 1536,

@@ -41,16 +41,14 @@ DISTILBERT = Family(
         "hidden_dropout_prob": "dropout",
         "attention_probs_dropout_prob": "attention_dropout",
     },
-    lacks=frozenset(
-        (
-            "type_vocab_size",
-            "layer_norm_eps",
-            "position_embedding_type",
-            "classifier_dropout",
-            "is_decoder",
-            "add_cross_attention",
-            "use_cache",
-        )
+    lacks=(
+        "type_vocab_size",
+        "layer_norm_eps",
+        "position_embedding_type",
+        "classifier_dropout",
+        "is_decoder",
+        "add_cross_attention",
+        "use_cache",
     ),
     defaults={"n_layers": 6, "seq_classif_dropout": 0.2, "qa_dropout": 0.1},
     structure=structure,

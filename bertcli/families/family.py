@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 from bertcli.errors import ModelError
-from bertcli.families.structure import BERT, Structure
+from bertcli.families.structure import BERT, Rotary, Structure
 from bertcli.files.typed_json import (
     POSITIVE,
     PROBABILITY,
@@ -212,6 +212,54 @@ def refuse_variants(values: JsonObject, supported: Mapping[str, Any]) -> None:
             raise unsupported(values, key, json.dumps(only))
 
 
+# --- what pages with rotary positions have in common ---
+
+ROPE_TYPES = ("default", "linear")
+# Tensors of a layer as newer models of transformers with rotary positions call them.
+ROTARY_LAYERS: Names = (
+    *((f"layers.#.self_attn.{theirs}_proj", ours) for theirs, ours in zip("qkv", QKV, strict=True)),
+    ("layers.#.self_attn.o_proj", "encoder.layer.#.attention.output.dense"),
+    ("layers.#.post_attention_layernorm", "encoder.layer.#.attention.output.LayerNorm"),
+    ("layers.#.post_mlp_layernorm", "encoder.layer.#.output.LayerNorm"),
+)
+# As their files called them before.
+OLDER_NORMS: Names = (
+    ("emb_ln", "embeddings.LayerNorm"),
+    ("encoder.layers.#.norm1", "encoder.layer.#.attention.output.LayerNorm"),
+    ("encoder.layers.#.norm2", "encoder.layer.#.output.LayerNorm"),
+)
+
+
+def rotary(values: JsonObject, theta: float, layers: int) -> tuple[Rotary, ...]:
+    """Return the rotary positions of every layer, the same in all, `theta` where none is named.
+
+    Today's key is `rope_parameters`, older ones are `rope_scaling` and `rope_theta`. ModelError for
+    heads that are not as wide as the hidden size divided by them.
+    """
+    size, heads = values.whole("head_dim", 1), values["num_attention_heads"]
+    if size is not None and size * heads != values.get("hidden_size", 768):
+        raise values.bad("head_dim", "the hidden size divided by the heads")
+    older = values.checked("rope_theta", *POSITIVE) or theta
+    scaling_settings = values.object("rope_scaling") or values.object("rope_parameters")
+    return (scaled(scaling_settings, older),) * layers
+
+
+def scaled(scaling_settings: JsonObject, theta: float) -> Rotary:
+    """Return the rotary positions of one object. ModelError for a kind that is unknown."""
+    kind = scaling_settings.text("rope_type") or scaling_settings.text("type") or "default"
+    if kind not in ROPE_TYPES:
+        key = "rope_type" if scaling_settings.text("rope_type") else "type"
+        raise unsupported(scaling_settings, key, " and ".join(ROPE_TYPES))
+    if scaling_settings.get("partial_rotary_factor") not in (None, 1, 1.0):
+        raise unsupported(scaling_settings, "partial_rotary_factor", "1")
+    base: float = scaling_settings.checked("rope_theta", *POSITIVE) or theta
+    scaling: float = scaling_settings.needed("factor", *POSITIVE) if kind == "linear" else 1.0
+    return Rotary(base, scaling)
+
+
+# --- a page ---
+
+
 class Family(NamedTuple):
     """A page: all of a family that can be said without building its model."""
 
@@ -220,7 +268,7 @@ class Family(NamedTuple):
     classes: Mapping[str, str]  # as transformers calls them -> ours
     base: str = "bert"  # what precedes the names of an encoder with a head
     keys: Mapping[str, str] = {}  # field of BertConfig -> its key here
-    lacks: frozenset[str] = frozenset()  # fields of BertConfig that have no key here
+    lacks: Collection[str] = ()  # fields of BertConfig that have no key here
     defaults: Mapping[str, Any] = {}  # key -> value that is not BERT's
     structure: Callable[[JsonObject], Structure] = like_bert  # of config.json, defaults filled in
     tensors: Names = ()

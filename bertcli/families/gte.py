@@ -7,8 +7,7 @@ name in transformers, and for `new` the code that comes with the files.
 from __future__ import annotations
 
 from bertcli.errors import ModelError
-from bertcli.families.family import QKV, Family, classes, refuse_variants
-from bertcli.families.rope import LAYERS, rotary
+from bertcli.families.family import QKV, ROTARY_LAYERS, Family, classes, refuse_variants, rotary
 from bertcli.families.structure import Dropouts, Rotary, Structure, WordHead
 from bertcli.files.typed_json import POSITIVE, JsonObject
 
@@ -84,11 +83,11 @@ GTE = Family(
     title="GTE",
     classes=classes("Gte", ForMultipleChoice="", ForQuestionAnswering=""),
     base="gte",
-    lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"}),
+    lacks={"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"},
     defaults=DEFAULTS,
     structure=structure,
     tensors=(
-        *LAYERS,
+        *ROTARY_LAYERS,
         ("layers.#.mlp.gate_proj", GATE),
         ("layers.#.mlp.up_proj", UP),
         ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),

@@ -6,8 +6,16 @@ transformers, whose checkpoints have the adapters merged or left out.
 
 from __future__ import annotations
 
-from bertcli.families.family import QKV, TEXT_HEAD, WORD_HEAD, Family, classes
-from bertcli.families.rope import LAYERS, OLDER_NORMS, rotary
+from bertcli.families.family import (
+    OLDER_NORMS,
+    QKV,
+    ROTARY_LAYERS,
+    TEXT_HEAD,
+    WORD_HEAD,
+    Family,
+    classes,
+    rotary,
+)
 from bertcli.families.structure import Structure, TextHead, WordHead
 from bertcli.files.typed_json import JsonObject
 
@@ -27,7 +35,7 @@ JINA_V3 = Family(
     title="Jina v3",
     classes=classes("JinaEmbeddingsV3", ForMultipleChoice=""),
     base="roberta",
-    lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention"}),
+    lacks={"position_embedding_type", "is_decoder", "add_cross_attention"},
     defaults={
         "vocab_size": 250002,
         "hidden_size": 1024,
@@ -41,7 +49,7 @@ JINA_V3 = Family(
     },
     structure=structure,
     tensors=(
-        *LAYERS,
+        *ROTARY_LAYERS,
         ("layers.#.mlp.fc1", "encoder.layer.#.intermediate.dense"),
         ("layers.#.mlp.fc2", "encoder.layer.#.output.dense"),
         *WORD_HEAD,

@@ -5,8 +5,7 @@ Source: Smarter, Better, Faster, Longer; the classes of this name in transformer
 
 from __future__ import annotations
 
-from bertcli.families.family import QKV, Family, classes
-from bertcli.families.rope import scaled
+from bertcli.families.family import QKV, Family, classes, scaled
 from bertcli.families.structure import Dropouts, Rotary, Structure, TextHead, WordHead
 from bertcli.files.typed_json import POSITIVE, PROBABILITY, SWITCH, TEXT, JsonObject, whole_number
 
@@ -83,7 +82,7 @@ MODERNBERT = Family(
         "layer_norm_eps": "norm_eps",
         "attention_probs_dropout_prob": "attention_dropout",
     },
-    lacks=frozenset({"type_vocab_size", "hidden_dropout_prob", "position_embedding_type"}),
+    lacks={"type_vocab_size", "hidden_dropout_prob", "position_embedding_type"},
     defaults={
         "vocab_size": 50368,
         "hidden_size": 768,

@@ -21,7 +21,6 @@ def structure(values: JsonObject) -> Structure:
         raise unsupported(values, "relative_attention_num_buckets", f"{BUCKETS} or more")
     return Structure(
         first_position=PADDING + 1,
-        skips_padding=True,
         token_types=False,
         buckets=buckets,
         word_head=WordHead(activation="gelu"),
@@ -34,7 +33,7 @@ MPNET = Family(
     title="MPNet",
     classes=classes("MPNet"),
     base="mpnet",
-    lacks=frozenset({"type_vocab_size", "classifier_dropout", "position_embedding_type"}),
+    lacks={"type_vocab_size", "classifier_dropout", "position_embedding_type"},
     defaults={"vocab_size": 30527, "pad_token_id": 1, "relative_attention_num_buckets": BUCKETS},
     structure=structure,
     tensors=(

@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertcli.families.family import QKV, Family, classes, refuse_variants
-from bertcli.families.rope import LAYERS, OLDER_NORMS, rotary
+from bertcli.families.family import (
+    OLDER_NORMS,
+    QKV,
+    ROTARY_LAYERS,
+    Family,
+    classes,
+    refuse_variants,
+    rotary,
+)
 from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject
 
@@ -73,7 +80,7 @@ NOMIC_BERT = Family(
     title="NomicBERT",
     classes=classes("NomicBert", ForMultipleChoice="", ForQuestionAnswering=""),
     base="nomic_bert",
-    lacks=frozenset({"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"}),
+    lacks={"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"},
     defaults={
         "vocab_size": 30528,
         "num_hidden_layers": 12,
@@ -86,7 +93,7 @@ NOMIC_BERT = Family(
     renewed=renewed,
     structure=structure,
     tensors=(
-        *LAYERS,
+        *ROTARY_LAYERS,
         ("layers.#.mlp.gate_proj", "encoder.layer.#.intermediate.gate"),
         ("layers.#.mlp.up_proj", "encoder.layer.#.intermediate.dense"),
         ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),

@@ -17,7 +17,6 @@ def structure(values: JsonObject) -> Structure:
     padding: int = values.needed("pad_token_id", *whole_number())
     return Structure(
         first_position=padding + 1,
-        skips_padding=True,
         word_head=WordHead(activation="gelu"),
         text_head=TextHead(pooler=False, drop_first=True),
     )

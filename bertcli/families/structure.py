@@ -114,8 +114,9 @@ class Structure(NamedTuple):
     # --- embeddings ---
     embedding_size: int | None = None  # of the tables, when a projection leads to hidden_size
     absolute_positions: bool = True  # a table of positions is added to the words
-    first_position: int = 0  # the position of a text's first token
-    skips_padding: bool = False  # padding ids in a text have the position before, and do not count
+    # The position of a text's first token: 1 and more are behind that of padding, which has its id
+    # and is not counted in a text.
+    first_position: int = 0
     token_types: bool = True  # a table of token types is added to the words
     pooler: bool = True  # the model itself may have a pooler
     blank_padding: bool = False  # what no token attends to is 0, and attends to nothing (DeBERTa)

@@ -180,7 +180,7 @@ def _array(stream: IO[bytes]) -> StoredArray:
 def _safetensors(place: str) -> Iterator[Arrays]:
     import numpy
 
-    def tensor(info: safetensors.TensorInfo) -> StoredArray:
+    def tensor(info: safetensors.StoredTensor) -> StoredArray:
         kind = safetensors.NUMPY_OF.get(info.dtype)
         bits = info.dtype == "BF16"
 

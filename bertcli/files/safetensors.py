@@ -33,18 +33,33 @@ NAMES = {code: name for name, code in NUMPY_OF.items() if name != "BF16"}
 AGAIN = "download or write the file again"
 
 
-class TensorInfo(NamedTuple):
-    """A tensor in a file: what it is and where its bytes are."""
+class StoredTensor(NamedTuple):
+    """A tensor in a file, of whatever format: what it is and where its numbers are."""
 
     name: str
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: str  # as safetensors calls it: F32
+    shape: tuple[int, ...]  # as a model has it
     nbytes: int
-    start: int  # of its first byte, from the start of the file
+    file: Path
+    start: int  # of its first number, in bytes from the start of the file
     strides: tuple[int, ...] | None = None  # in numbers; None where each row follows the last
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        return prod(self.shape)
 
-def read_header(path: Path) -> list[TensorInfo]:
+    def part(self, place: int, count: int) -> StoredTensor:
+        """Return the tensor at this place of several that are stacked here."""
+        if count == 1 or not self.shape:
+            return self
+        rows, inner = self.shape[0] // count, self.shape[1:]
+        step = self.strides[0] if self.strides else prod(inner)
+        start = self.start + place * rows * step * BYTES.get(self.dtype, 0)
+        return self._replace(shape=(rows, *inner), nbytes=self.nbytes // count, start=start)
+
+
+def read_header(path: Path) -> list[StoredTensor]:
     """Return the tensors of a safetensors file in the order of their bytes.
 
     ModelError when the file is truncated, or its header contradicts the file or itself.
@@ -57,7 +72,7 @@ def read_header(path: Path) -> list[TensorInfo]:
         raise ModelError(f"{path}: {failed.strerror or failed}") from None
 
 
-def tensors_in(path: str | Path) -> list[TensorInfo]:
+def tensors_in(path: str | Path) -> list[StoredTensor]:
     """Return the same as `read_header`. Raises ValueError, or OSError."""
     from safetensors import SafetensorError, safe_open
 
@@ -72,9 +87,8 @@ def tensors_in(path: str | Path) -> list[TensorInfo]:
     header.pop("__metadata__", None)
     tensors = []
     for name, entry in header.items():
-        start, end = entry["data_offsets"]
-        info = TensorInfo(name, entry["dtype"], tuple(entry["shape"]), end - start, data + start)
-        tensors.append(info)
+        (start, end), kind, shape = entry["data_offsets"], entry["dtype"], tuple(entry["shape"])
+        tensors.append(StoredTensor(name, kind, shape, end - start, Path(path), data + start))
     return sorted(tensors, key=lambda tensor: (tensor.start, tensor.nbytes))
 
 

@@ -22,7 +22,7 @@ from typing import IO, Any, ClassVar, NamedTuple
 
 from bertcli.errors import ModelError
 from bertcli.files.arrays import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile
-from bertcli.files.safetensors import BYTES, TensorInfo
+from bertcli.files.safetensors import BYTES, StoredTensor
 from bertcli.files.typed_json import AGAIN, is_text
 
 LARGEST = 1 << 22  # bytes of the pickles of an old file; BERT's have 60 KB
@@ -139,7 +139,7 @@ class PickleReader(pickle._Unpickler):
     }
 
 
-def read_torch(path: Path, nested: Sequence[str]) -> list[TensorInfo]:
+def read_torch(path: Path, nested: Sequence[str]) -> list[StoredTensor]:
     """Return the tensors of a file, perhaps ``nested`` under such a key in the state of a training.
 
     ModelError when the file is broken, or asks to run something.
@@ -166,7 +166,7 @@ def read_torch(path: Path, nested: Sequence[str]) -> list[TensorInfo]:
     return [_located(path, name, tensor, regions) for name, tensor in content.items()]
 
 
-def _located(path: Path, name: str, tensor: Any, regions: Regions) -> TensorInfo:
+def _located(path: Path, name: str, tensor: Any, regions: Regions) -> StoredTensor:
     """Return where a tensor lies. ModelError when it is not all there."""
     owner = tensor.storage if isinstance(tensor, Tensor) else tensor
     kind = getattr(owner, "kind", type(owner).__name__)
@@ -181,7 +181,7 @@ def _located(path: Path, name: str, tensor: Any, regions: Regions) -> TensorInfo
     if len(shape) != len(strides) or not inside or length != owner.numbers * width:
         raise ModelError(f"{path}: {name} has fewer bytes than its shape needs", AGAIN)
     nbytes, first = prod(shape) * width, start + offset * width
-    return TensorInfo(name, dtype, tuple(shape), nbytes, first, tuple(strides))
+    return StoredTensor(name, dtype, tuple(shape), nbytes, path, first, tuple(strides))
 
 
 def _are_counts(values: Any) -> bool:

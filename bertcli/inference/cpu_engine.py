@@ -165,9 +165,9 @@ def open_compiled(spec: ModelSpec, tell: Tell = SILENCE) -> CompiledModel:
         tell.warn("this CPU has no bfloat16 arithmetic: computing in float32")
         dtype = "float32"
     config, made, file = read_config(spec.folder), None, graph_file(spec)
-    layers = spec.reading.indices(config.depth)
+    layers = spec.reading.indices(config.num_hidden_layers)
     if file:
-        if spec.pooler or spec.reading.terms or layers != [config.depth]:
+        if spec.pooler or spec.reading.terms or layers != [config.num_hidden_layers]:
             raise ModelError(
                 f"{file}: holds the last layer alone, without pooler or scores of words",
                 "use the model that it was exported from",

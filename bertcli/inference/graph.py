@@ -226,7 +226,7 @@ def table_places(net: OpenvinoNetwork, batch: Batch) -> Node:
 
     As `after_padding` in models/positions.py.
     """
-    if not net.structure.skips_padding:
+    if not net.structure.first_position:
         return batch.row
     padding = net.structure.first_position - 1
     real = net("Select", net("Equal", batch.ids, padding), 0, 1)
@@ -587,7 +587,9 @@ def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Stored | None = None) -
     if stored:
         x = stored(net, batch)
     else:
-        x = combined(net, states(net, batch, reading.indices(net.config.depth)), reading.combine)
+        x = combined(
+            net, states(net, batch, reading.indices(net.config.num_hidden_layers)), reading.combine
+        )
     if reading.terms:
         return net.model(term_scores(net, batch, x, reading.terms))
     if not reading.single:

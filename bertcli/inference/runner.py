@@ -66,6 +66,12 @@ class Tokens:
         """The number of tokens of each text [B]."""
         return np.diff(self.offsets)
 
+    @property
+    def places(self) -> Places:
+        """The place of each token in its text [T]."""
+        places: Places = np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
+        return places
+
     def take(self, rows: Places) -> Tokens:
         """Return some of the texts, in the order of their numbers [n]."""
         starts, lengths = self.offsets[rows], self.lengths[rows]

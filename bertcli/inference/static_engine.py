@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.checkpoints.scan import TERM_TABLE, bert_folder, is_model2vec, require_weights
-from bertcli.checkpoints.stored_tensor import mapped
-from bertcli.checkpoints.tensors import read_tensors
+from bertcli.checkpoints.tensors import mapped, read_tensors
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import LARGEST_NUMBER, parse
 from bertcli.inference.runner import Arriving, Engine, Finish, Kept, ModelSpec, Tokens

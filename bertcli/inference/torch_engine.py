@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from bertcli.checkpoints import load as checkpoint
-from bertcli.checkpoints.comparison import LoadReport
 from bertcli.checkpoints.load import M, Place
+from bertcli.checkpoints.weights import LoadReport
 from bertcli.errors import UsageError, called_from_python
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
@@ -139,7 +139,7 @@ class Encoder(Engine):
         self.config, self.on_cuda = self.bert.config, device.type == "cuda"
         self.places = (str(device),)
         self.depth = 2 if self.on_cuda else 1
-        self.layers = reading.indices(self.config.depth)
+        self.layers = reading.indices(self.config.num_hidden_layers)
 
     @torch.inference_mode()
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
@@ -163,13 +163,12 @@ class Encoder(Engine):
 
     def _packed(self, batch: Tokens, run: Varlen) -> tuple[Iterator[Tensor], Any]:
         """Return the states of each layer [T, hidden], and the index of the tokens in them."""
-        at = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], batch.lengths)
-        columns = np.stack([batch.ids, batch.types, at, *batch.extra.values()]).astype(np.int64)
-        ids, types, at_there, *others = self._there(columns)
+        columns = np.stack([batch.ids, batch.types, batch.places, *batch.extra.values()])
+        ids, types, at, *others = self._there(columns.astype(np.int64))
         bounds = self._there(batch.offsets.astype(np.int32))
         extra = dict(zip(batch.extra, others, strict=True))
         kernel = varlen(bounds, int(batch.lengths.max()), run)
-        return self.bert.states(ids, types=types, at=at_there, extra=extra, kernels=kernel), ...
+        return self.bert.states(ids, types=types, at=at, extra=extra, kernels=kernel), ...
 
     def _padded(self, batch: Tokens, attended: Places) -> tuple[Iterator[Tensor], Any]:
         """Return the states of each layer [B, L, hidden], and the index of the tokens in them."""

@@ -245,11 +245,11 @@ class AttentionChoice:
 
         UsageError for one not found.
         """
-        if not config.depth:
+        if not config.num_hidden_layers:
             raise ModelError("this model has no layers, so no attention")
         heads = _resolved(self.heads, config.num_attention_heads, "head")
         chosen = {}
-        for layer in _resolved(self.layers, config.depth, "layer"):
+        for layer in _resolved(self.layers, config.num_hidden_layers, "layer"):
             pruned = config.pruned_heads.get(layer, ())
             if lost := sorted({*pruned} & {*(self.heads or ())}):
                 raise UsageError(f"head {lost[0]} of layer {layer} was pruned (--heads)")
@@ -327,7 +327,7 @@ def look(
             sentences=types,
             special=[index in quiet for index in ids],
             maps=maps,
-            layers=config.depth,
+            layers=config.num_hidden_layers,
             averaged={layer: config.heads(layer) for layer in heads_of} if choice.mean else {},
         )
         results.append((attention, encoded.cut))

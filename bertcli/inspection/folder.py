@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.checkpoints import shapes
-from bertcli.checkpoints.comparison import LoadReport, compared, grouped
 from bertcli.checkpoints.scan import (
     STATIC,
     WeightFiles,
@@ -30,13 +29,14 @@ from bertcli.checkpoints.scan import (
     require_weights,
     tokenizer_files,
 )
-from bertcli.checkpoints.stored_tensor import StoredTensor
 from bertcli.checkpoints.tensors import read_tensors
+from bertcli.checkpoints.weights import LoadReport, compared, grouped
 from bertcli.embedding.options import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
 from bertcli.families.family import HIDDEN_ACTS
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
+from bertcli.files.safetensors import StoredTensor
 from bertcli.files.typed_json import read_object
 from bertcli.hub import ModelFolder
 from bertcli.models.config import BertConfig

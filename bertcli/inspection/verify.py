@@ -42,7 +42,7 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     if report.weights.format != "openvino":  # an exported graph has hashes alone
         if isinstance(report, FolderReport):
             yield _loads(report)
-        from bertcli.checkpoints.stored_tensor import mapped
+        from bertcli.checkpoints.tensors import mapped
 
         arrays = ((stored.name, mapped(stored)) for stored in report.tensors)
         yield _finite("every number is finite", arrays)

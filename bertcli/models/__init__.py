@@ -2,8 +2,8 @@
 
 `config` says what a BERT is made of, without torch; `distance_tables` has the numbers that
 positions are made of, `activations` and `positions` are parts, `attention` has the kernels that are
-passed to the model, `bert` is the model, `heads` and `decoder` are what stands on top.
-`network` has the calls and methods of transformers' models, `forward_passes` runs it in other ways.
+passed to the model, `bert` is the model, `heads` are what stands on top. `forward_passes` runs it
+in other ways: packed, recorded, as a decoder.
 
 Changes to a built model are in `surgery`. Imports `errors`, and for the config `files` and
 `families`. Begin with `bert`. samples/transformer.py puts the parts together to

@@ -122,20 +122,19 @@ def hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
 # --- kernels around kernels ---
 
 
-def packed(lengths: Sequence[int], kernel: Attend | None = None) -> Attend:
+def packed(lengths: Sequence[int]) -> Attend:
     """Make the kernel for [T]: texts of these lengths, concatenated, without padding.
 
-    Neighbours of equal length go to `kernel` (`padded()` by default) as one [B, L] batch, so texts
-    that are sorted by length need few calls.
+    Neighbours of equal length go to `padded()` as one [B, L] batch, so texts that are sorted by
+    length need few calls.
     """
-    inner = padded() if kernel is None else kernel
+    inner = padded()
     shapes = [(len(list(same)), length) for length, same in groupby(lengths)]
 
     def runs(x: Tensor) -> list[Tensor]:  # [T, H, D] -> [B, L, H, D] of these shapes
         parts = x.split([count * length for count, length in shapes])
         return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    @wraps(inner)
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
         parts = zip(runs(q), runs(k), runs(v), strict=True)
         mixed = [inner(q, k, v, distance, drop) for q, k, v in parts]

@@ -9,28 +9,32 @@ the classes of the same names in transformers' modeling_bert.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from bertcli.errors import ModelError
+from bertcli.errors import ModelError, UsageError
 from bertcli.families.structure import Convolution
 from bertcli.models.activations import activation
 from bertcli.models.attention import Attend, bidirectional, causal, masked
 from bertcli.models.config import BertConfig
-from bertcli.models.network import Network
 from bertcli.models.positions import (
     NoDistance,
     NothingAdded,
+    after_padding,
+    as_placed,
     distances,
-    numbering,
     positions,
     shared_table,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 KV: TypeAlias = tuple[Tensor, Tensor]  # keys and values, each [..., H, D]
 Kernels: TypeAlias = Attend | Sequence[Attend]  # one for all layers, or one per layer
@@ -117,7 +121,8 @@ class BertEmbeddings(nn.Module):
         width, pad, structure = config.table_size, config.pad_token_id, config.structure
         self.word_embeddings = nn.Embedding(config.vocab_size, width, pad)
         self.position_embeddings = positions(config)
-        self.numbering = numbering(config)
+        first = structure.first_position
+        self.numbering = partial(after_padding, first - 1) if first else as_placed
         self.token_type_embeddings: nn.Module = NothingAdded()
         if structure.token_types:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
@@ -200,22 +205,6 @@ class Residual(nn.Module):
         return total
 
 
-class BertSelfOutput(Residual):
-    """The end of an attention block: width is H*D."""
-
-    def __init__(self, config: BertConfig, width: int) -> None:
-        structure = config.structure
-        super().__init__(config, width, structure.attention_bias, structure.dropouts.attended)
-
-
-class BertOutput(Residual):
-    """The end of a feed-forward block: width is the intermediate size."""
-
-    def __init__(self, config: BertConfig) -> None:
-        structure, width = config.structure, config.intermediate_size
-        super().__init__(config, width, structure.feed_forward_bias[1], structure.dropouts.fed)
-
-
 class BertAttention(nn.Module):
     """An attention block: attend, project, add, normalise; or normalise first."""
 
@@ -225,7 +214,9 @@ class BertAttention(nn.Module):
         super().__init__()
         self.LayerNorm = norm_where(norm_first, config)
         self.self = BertSelfAttention(config, heads, distance)
-        self.output = BertSelfOutput(config, heads * config.head_size)
+        structure, width = config.structure, heads * config.head_size
+        drop = structure.dropouts.attended
+        self.output = Residual(config, width, structure.attention_bias, drop)
 
     def forward(self, x: Tensor, attend: Attend, kv: KV | None = None) -> Tensor:
         """Map [..., hidden] to [..., hidden]."""
@@ -233,33 +224,24 @@ class BertAttention(nn.Module):
 
 
 class BertIntermediate(nn.Module):
-    """The wide half of a feed-forward block."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        bias = config.structure.feed_forward_bias[0]
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size, bias)
-        self.activation = activation(config.hidden_act)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., hidden] to [..., intermediate]."""
-        return self.activation(self.dense(x))
-
-
-class GatedIntermediate(BertIntermediate):
-    """The wide half of a feed-forward block, whose units a second matrix opens and closes.
+    """The wide half of a feed-forward block, whose units a second matrix may open and close.
 
     Source: GLU Variants Improve Transformer, equation 6.
     """
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        bias = config.structure.feed_forward_bias[0]
-        self.gate = nn.Linear(config.hidden_size, config.intermediate_size, bias)
-        self.dropout = nn.Dropout(config.structure.dropouts.gated)
+        super().__init__()
+        structure = config.structure
+        sizes = config.hidden_size, config.intermediate_size, structure.feed_forward_bias[0]
+        self.dense = nn.Linear(*sizes)
+        self.gate = nn.Linear(*sizes) if structure.gated else None
+        self.activation = activation(config.hidden_act)
+        self.dropout = nn.Dropout(structure.dropouts.gated)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., intermediate]."""
+        if self.gate is None:
+            return self.activation(self.dense(x))
         return self.dropout(self.activation(self.gate(x)) * self.dense(x))
 
 
@@ -272,12 +254,13 @@ class BertLayer(nn.Module):
         distance, structure = distances(config, index, table), config.structure
         normed = structure.norm_first and index > 0
         self.attention = BertAttention(config, config.heads(index), distance, normed)
-        self.crossattention: nn.Module = Absent("cross-attention")
+        self.crossattention: Any = Absent("cross-attention")
         if config.add_cross_attention:
             self.crossattention = BertAttention(config, config.num_attention_heads, NoDistance())
         self.LayerNorm = norm_where(structure.norm_first, config)
-        self.intermediate = (GatedIntermediate if structure.gated else BertIntermediate)(config)
-        self.output = BertOutput(config)
+        self.intermediate = BertIntermediate(config)
+        narrow, drop = structure.feed_forward_bias[1], structure.dropouts.fed
+        self.output = Residual(config, config.intermediate_size, narrow, drop)
         self.call: Call = directly
         if size := config.chunk_size_feed_forward:
             self.call = partial(chunked, size)
@@ -315,19 +298,14 @@ class ConvolutionBeside(nn.Module):
 
         `at` and `keep` are as in `BertModel.states`: neighbours are of the same text.
         """
-        length, size = x.shape[-2], self.conv.kernel_size[0]
-        at = torch.arange(length, device=x.device) if at is None else at
-        wide = F.pad(x, (0, 0, size // 2, size // 2))
-        places = F.pad(at + size // 2, (size // 2, size // 2), value=-1)
-        windows = []
-        for first in range(size):
-            own = places[..., first : first + length] == at + first  # or of another text
-            windows.append(wide[..., first : first + length, :] * own[..., None])
-        near = torch.stack(windows, -1)  # [..., hidden, size]
-        mixed = self.conv(near.flatten(0, -3)).view(x.shape)
-        if keep is None:
-            return self.LayerNorm(output + self.activation(self.dropout(mixed)))
-        real = keep[..., None].to(x.dtype)
+        tokens, size = torch.arange(x.shape[-2], device=x.device), self.conv.kernel_size[0]
+        at = tokens if at is None else at
+        steps = torch.arange(size, device=x.device) - size // 2
+        rows = (tokens[:, None] + steps).clamp(0, len(tokens) - 1)  # [L, size]
+        own = at[..., rows] == at[..., None] + steps  # or of another text, or there is none
+        near = x[..., rows, :] * own[..., None]  # [..., L, size, hidden]
+        mixed = self.conv(near.flatten(0, -3).transpose(-1, -2)).view(x.shape)
+        real = 1.0 if keep is None else keep[..., None].to(x.dtype)
         return self.LayerNorm(output + self.activation(self.dropout(mixed * real))) * real
 
 
@@ -349,11 +327,6 @@ class BertEncoder(nn.Module):
         beside = config.structure.convolution
         self.conv = ConvolutionBeside(config, beside) if beside else None
         self.call: Call = directly
-
-    def at(self, place: int) -> BertLayer:
-        """Return the layer that a token passes as the one of this number, counted from 0."""
-        layer: BertLayer = self.layer[self.order[place]]
-        return layer
 
     def states(
         self,
@@ -378,17 +351,6 @@ class BertEncoder(nn.Module):
                 x = self.conv(x, embedded, at, keep)
             yield self.LayerNorm(x) if place == len(self.order) - 1 else x
 
-    def forward(
-        self,
-        x: Tensor,
-        kernels: Kernels,
-        memories: Sequence[CrossAttentionMemory | None] | None = None,
-    ) -> Tensor:
-        """Run all layers; [..., hidden]."""
-        for state in self.states(x, kernels, memories):
-            x = state
-        return x
-
 
 def from_others(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Hide padding from tokens, and nothing from it: return embeddings and mask as they are."""
@@ -412,6 +374,83 @@ class BertPooler(nn.Module):
     def forward(self, first: Tensor) -> Tensor:
         """Map the first tokens [..., hidden] to [..., hidden]."""
         return torch.tanh(self.dense(first))
+
+
+# --- the whole ---
+
+NAMES = {"input_ids": "ids", "attention_mask": "keep", "token_type_ids": "types"}
+INSTEAD = {  # of arguments of transformers' models
+    "return_dict": "a model returns a tensor, the last hidden states or the logits",
+    "output_hidden_states": "[*model.states(ids, keep, types)] are those of all layers",
+    "output_attentions": "maps = []; model(ids, kernels=Recording(maps, keep)) records them",
+    "labels": "torch.nn.functional.cross_entropy makes a loss of the logits",
+}
+WORDS = (  # parameters with a row for each word
+    "word_embeddings.weight",
+    "predictions.bias",
+    "predictions.decoder.weight",
+    "predictions.decoder.bias",
+)
+
+
+class Network(nn.Module):
+    """What all models have: the calls and methods of transformers' models."""
+
+    config: BertConfig
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Call `forward`, whose arguments may have the names that transformers gives them.
+
+        UsageError for an argument of transformers' models that is not possible here.
+        """
+        for name in named.keys() & INSTEAD.keys():
+            raise UsageError(f"{name} is not an argument of a model", INSTEAD[name])
+        return super().__call__(*inputs, **{NAMES.get(n, n): value for n, value in named.items()})
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, **options: Any) -> Self:
+        """Return the model of this class in a folder or of a name; options as in `bertcli.load`."""
+        import bertcli
+
+        model: Self = bertcli.load(name, cls, **options)[0]  # type: ignore[type-var]
+        return model
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the files of the model, as `bertcli.save` does."""
+        import bertcli
+
+        bertcli.save(self, self.config, folder)  # type: ignore[arg-type]
+
+    def num_parameters(self, only_trainable: bool = False) -> int:
+        """Return the number of weights, tied ones once."""
+        return sum(x.numel() for x in self.parameters() if x.requires_grad or not only_trainable)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the word embeddings."""
+        bert: Any = getattr(self, "bert", self)
+        words: nn.Embedding = bert.embeddings.word_embeddings
+        return words
+
+    @torch.no_grad()
+    def resize_token_embeddings(self, size: int) -> nn.Embedding:
+        """Give the vocabulary this size; new rows are drawn at random, as before training."""
+        bert: Any = getattr(self, "bert", self)
+        for path, weight in list(self.named_parameters(remove_duplicate=False)):
+            owner, _, name = path.rpartition(".")
+            if path.endswith(WORDS):
+                grown = weight.new_zeros(size, *weight.shape[1:])
+                if weight.ndim > 1:
+                    grown.normal_(std=self.config.initializer_range)
+                grown[: len(weight)] = weight[:size]
+                setattr(self.get_submodule(owner), name, nn.Parameter(grown))
+        bert.config = replace(bert.config, vocab_size=size)
+        self.tie()
+        words = self.get_input_embeddings()
+        words.num_embeddings = size
+        return words
+
+    def tie(self) -> None:
+        """Tie weights again that are one, after they were replaced."""
 
 
 class BertModel(Network):

@@ -69,10 +69,11 @@ class BertConfig:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], source: str = "the config") -> BertConfig:
         """Read config.json's content; ModelError, naming `source`, when no family has it."""
+        content = JsonObject(raw, source)
         for key in ("model_type", "architectures"):
-            JsonObject(raw, source).checked(key, *CHECKS[key])
+            content.checked(key, *CHECKS[key])
         family = family_of(raw, source)
-        raw = family.renewed(JsonObject(raw, source))
+        raw = family.renewed(content)
         settings = family.filled(JsonObject(raw, source))
         structure = family.structure(settings)
         if structure.token_types:
@@ -174,6 +175,10 @@ class BertConfig:
         """Number of labels of the classification heads; two when the file names none."""
         return len(self.id2label) or 2
 
+    def labels(self, count: int) -> list[str]:
+        """Return the names of this number of labels, in the order of the logits."""
+        return [self.id2label.get(index, f"LABEL_{index}") for index in range(count)]
+
     @property
     def head_size(self) -> int:
         """Width of one attention head; ModelError when the heads do not divide the hidden size."""
@@ -184,12 +189,6 @@ class BertConfig:
                 f"num_attention_heads {self.num_attention_heads}"
             )
         return size
-
-    @property
-    def depth(self) -> int:
-        """Number of layers that a token passes, however many of them have the same weights."""
-        groups = self.structure.layer_groups
-        return self.num_hidden_layers if groups is None else len(groups)
 
     @property
     def distinct_layers(self) -> int:
@@ -217,12 +216,9 @@ class BertConfig:
 
 # JSON knows neither tuples nor whole numbers as keys.
 _READERS: Mapping[str, Any] = {
-    "architectures": tuple,
     "id2label": lambda labels: {int(i): str(name) for i, name in labels.items()},
     "label2id": lambda labels: {str(name): int(i) for name, i in labels.items()},
     "pruned_heads": lambda layers: {int(i): tuple(sorted({*heads})) for i, heads in layers.items()},
-    "extra_embeddings": dict,
-    "extra_fields": dict,
 }
 
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 EXACT = 128  # of buckets: all distances from here on share one on each side
 
 
-def distance_buckets(buckets: int = 32) -> np.ndarray:
-    """Return the bucket of each distance from -EXACT to EXACT, of a query behind a key.
+def distance_buckets() -> np.ndarray:
+    """Return the bucket, of 32, of each distance from -EXACT to EXACT, of a query behind a key.
 
     Source: T5, section 2.1; the buckets of MPNet.
     """
     apart = np.arange(-EXACT, EXACT + 1)
-    away, half, near = np.abs(apart), buckets // 2, buckets // 4
+    away, half, near = np.abs(apart), 16, 8
     far = _log(np.maximum(away, near) / near) / np.float32(math.log(EXACT / near)) * (half - near)
     far = np.minimum(near + far.astype(np.int64), half - 1)
     table: np.ndarray = np.where(away < near, away, far) + half * (apart < 0)

@@ -1,50 +1,27 @@
-"""Other ways to run a BertModel: over a batch without padding, and with its attention recorded.
+"""Other ways to run a BertModel: with its attention recorded, and step by step.
 
-In a packed batch the texts are concatenated in one row of `T` tokens. Everything but attention
-treats each token alone, so only the kernel and the positions need to know where a text ends.
+A decoder computes each token once: a cache is a kernel around a kernel, one per layer, that puts
+past keys and values before the new ones. Letters as in attention.py; `S` is the length of the
+encoder's text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bertcli.errors import ModelError
-from bertcli.models.attention import Recording, packed
-from bertcli.models.bert import BertModel
-
-
-def positions(lengths: Sequence[int], device: torch.device | None = None) -> Tensor:
-    """Return the position ids of all texts, each from 0, [T]."""
-    sizes = torch.tensor(lengths, device=device)
-    firsts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-    return torch.arange(len(firsts), device=device) - firsts
+from bertcli.models.attention import Attend, Distance, Recording, causal, masked, padded
+from bertcli.models.bert import KV, BertModel, CrossAttentionMemory
 
 
 def means(states: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the mean state of each text [n, hidden], of the states [T, hidden] of all."""
     return torch.stack([text.mean(0) for text in states.split(lengths)])
-
-
-def encode(
-    model: BertModel,
-    ids: Tensor,
-    lengths: Sequence[int],
-    types: Tensor | None = None,
-    extra: Mapping[str, Tensor] | None = None,
-) -> Tensor:
-    """Return the last hidden states [T, hidden] of ids [T]; ValueError unless lengths add up to T.
-
-    `hidden.split(lengths)` are the texts. Fastest when texts of equal length are neighbours.
-    """
-    if sum(lengths) != ids.shape[0]:
-        raise ValueError(f"lengths add up to {sum(lengths)}, but there are {ids.shape[0]} tokens")
-    at = positions(lengths, ids.device)
-    kernel = model.direction(packed(lengths))
-    return model(ids, types=types, at=at, extra=extra, kernels=kernel)
 
 
 @torch.no_grad()
@@ -57,11 +34,8 @@ def attention_maps(
 ) -> list[Any]:
     """Return the maps of the first `layers` layers, each a numpy array [H, L, L].
 
-    ModelError for too many tokens, or maps that are not finite.
+    ModelError for maps that are not finite.
     """
-    if len(ids) > model.config.most_tokens:
-        places = model.config.most_tokens
-        raise ModelError(f"{len(ids)} tokens, but the model has {places} positions")
     maps: list[torch.Tensor] = []
     kernel = model.direction(Recording(maps))
     also = {name: torch.tensor([column]) for name, column in (extra or {}).items()}
@@ -76,3 +50,76 @@ def attention_maps(
                 hint="bertcli inspect --verify",
             )
     return [attention[0].float().numpy() for attention in maps]
+
+
+# --- one step at a time ---
+
+
+class Cache:
+    """The keys and values of one layer so far, each [B, L, H, D]."""
+
+    def __init__(self) -> None:
+        self.past: KV | None = None
+
+    def over(self, kernel: Attend) -> Attend:
+        """Make a kernel that appends to the cache and lets new tokens attend to all tokens."""
+
+        @wraps(kernel)
+        def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+            if self.past is not None:
+                k, v = (torch.cat(pair, dim=-3) for pair in zip(self.past, (k, v), strict=True))
+            self.past = k, v
+            return kernel(q, k, v, distance, drop)
+
+        return attend
+
+
+def memories(
+    model: BertModel, states: Tensor, kernel: Attend | None = None
+) -> list[CrossAttentionMemory]:
+    """Prepare an encoder's states [B, S, hidden] for every layer's cross-attention.
+
+    `kernel` brings the encoder's mask, `padded(keep)`. ModelError without cross-attention.
+    """
+    if not model.config.add_cross_attention:
+        raise ModelError("this model has no cross-attention to read an encoder with")
+    attend = padded() if kernel is None else kernel
+    layers = (model.encoder.layer[index] for index in model.encoder.order)
+    return [CrossAttentionMemory(layer.crossattention.self.kv(states), attend) for layer in layers]
+
+
+class Decoder:
+    """A batch of texts that grow: new tokens go in, their hidden states come out.
+
+    One call with the whole text is the full pass; many calls with parts of it give the same.
+    """
+
+    def __init__(
+        self, model: BertModel, memories: list[CrossAttentionMemory] | None = None
+    ) -> None:
+        self.model = model
+        self.memories = memories
+        self.caches = [Cache() for _ in range(model.config.num_hidden_layers)]
+        self.length = 0
+
+    def __call__(
+        self,
+        ids: Tensor,
+        keep: Tensor | None = None,
+        types: Tensor | None = None,
+        at: Tensor | None = None,
+    ) -> Tensor:
+        """Read the next tokens, ids [B, L], and return their hidden states, [B, L, hidden].
+
+        `keep` covers the past as well: [B, past + L], 0 for padding; or [B, L, past + L].
+        """
+        end = self.length + ids.shape[1]
+        if at is None:
+            at = torch.arange(self.length, end, device=ids.device)
+        kernel = masked(keep, causal)
+        x = self.model.embeddings(ids, types, at)
+        kernels = [cache.over(kernel) for cache in self.caches]
+        self.length = end
+        for state in self.model.encoder.states(x, kernels, self.memories):
+            x = state
+        return x

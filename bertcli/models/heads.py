@@ -14,42 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from bertcli.families.structure import HEAD_PARTS, HeadParts, TextHead
-from bertcli.models.activations import activation
-from bertcli.models.bert import BertModel, dropout, layer_norm
+from bertcli.models.activations import Activation, activation
+from bertcli.models.bert import BertModel, Network, dropout, layer_norm
 from bertcli.models.config import BertConfig
-from bertcli.models.network import Network
-
-
-class BertWithHead(Network):
-    """The base of all heads: `forward` is `logits` of BERT's last hidden states."""
-
-    def __init__(self, config: BertConfig, pooler: bool) -> None:
-        super().__init__()
-        self.bert = BertModel(config, pooler)
-
-    parts: HeadParts
-    means = False  # whether the mean of a text's tokens is judged, not the first of them
-
-    @property
-    def config(self) -> BertConfig:  # type: ignore[override]
-        """The config of the model, with the changes that surgery made."""
-        return self.bert.config
-
-    def forward(
-        self, ids: Tensor, keep: Tensor | None = None, *others: Any, **named: Any
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the logits; arguments as in `BertModel.states`."""
-        hidden = self.bert(ids, keep, *others, **named)
-        return self.logits(mean_token(hidden, keep) if self.means else hidden)
-
-    def logits(self, hidden: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Turn hidden states [..., L, hidden] into logits."""
-        raise NotImplementedError
-
-    def packed_logits(self, states: Tensor) -> Tensor:
-        """Turn packed states [n, hidden], of the tokens that are judged, into logits [n, ...]."""
-        logits = self.logits(states.unsqueeze(-2) if self.parts.pooler else states)
-        return logits if isinstance(logits, Tensor) else torch.stack(logits, -1)
 
 
 def _dropout(config: BertConfig, head: TextHead | None = None) -> nn.Dropout:
@@ -60,19 +27,33 @@ def _dropout(config: BertConfig, head: TextHead | None = None) -> nn.Dropout:
 # --- predicting words ---
 
 
-class BertPredictionHeadTransform(nn.Module):
-    """The layer before the vocabulary."""
+class HeadLayer(nn.Module):
+    """A layer of the head before what is scored.
 
-    def __init__(self, config: BertConfig) -> None:
+    Source: BertPredictionHeadTransform, RobertaClassificationHead and ModernBertPredictionHead of
+    transformers.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        width: int,
+        act: str | Activation,
+        *,
+        bias: bool,
+        norm: bool = True,
+        before: nn.Module | None = None,
+    ) -> None:
         super().__init__()
-        head, width = config.structure.word_head, config.table_size
-        self.dense = nn.Linear(config.hidden_size, width, head.dense_bias)
-        self.activation = activation(head.activation or config.hidden_act)
-        self.LayerNorm = layer_norm(config, width)
+        self.before = before or nn.Identity()
+        self.dense = nn.Linear(config.hidden_size, width, bias)
+        self.activation = activation(act)
+        self.LayerNorm = layer_norm(config, width) if norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [..., hidden] to [..., width], the width of the word embeddings."""
-        return self.LayerNorm(self.activation(self.dense(x)))
+        """Map [..., hidden] to [..., width]."""
+        transformed: Tensor = self.LayerNorm(self.activation(self.dense(self.before(x))))
+        return transformed
 
 
 class BertLMPredictionHead(nn.Module):
@@ -80,11 +61,11 @@ class BertLMPredictionHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.transform = BertPredictionHeadTransform(config)
-        self.decoder = nn.Linear(
-            config.table_size, config.vocab_size, config.structure.word_head.bias
-        )
-        if config.structure.word_head.bias_twice:
+        head, width = config.structure.word_head, config.table_size
+        act = head.activation or config.hidden_act
+        self.transform = HeadLayer(config, width, act, bias=head.dense_bias)
+        self.decoder = nn.Linear(width, config.vocab_size, head.bias)
+        if head.bias_twice:
             self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # checkpoints hold it twice
 
     def forward(self, x: Tensor) -> Tensor:
@@ -92,67 +73,7 @@ class BertLMPredictionHead(nn.Module):
         return self.decoder(self.transform(x))
 
 
-class BertWithWords(BertWithHead):
-    """The base of heads that score words."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, self.parts.pooler)
-        self.cls: Any = nn.ModuleDict({"predictions": BertLMPredictionHead(config)})
-        self.tie()
-
-    def tie(self) -> None:
-        """Share the word embeddings with the decoder, unless the config says not to."""
-        head = self.cls.predictions
-        if self.config.tie_word_embeddings:
-            head.decoder.weight = self.bert.embeddings.word_embeddings.weight
-            if hasattr(head, "bias"):
-                head.decoder.bias = head.bias
-
-
-class BertForMaskedLM(BertWithWords):
-    """Which words the masked tokens were."""
-
-    parts = HEAD_PARTS["BertForMaskedLM"]
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Score every word at every token, [..., L, vocabulary]."""
-        return self.cls.predictions(hidden)
-
-
-class BertLMHeadModel(BertForMaskedLM):
-    """Which word comes next: causal when the config says `is_decoder`."""
-
-
-class BertForPreTraining(BertWithWords):
-    """Which words were masked, and whether the second sentence follows the first."""
-
-    parts = HEAD_PARTS["BertForPreTraining"]
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.cls.seq_relationship = nn.Linear(config.hidden_size, 2)
-
-    def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Score every word at every token, [..., L, vocabulary], and the pair, [..., 2]."""
-        pooled = self.bert.pooler(hidden[..., 0, :])
-        return self.cls.predictions(hidden), self.cls.seq_relationship(pooled)
-
-
-# --- judging the whole text ---
-
-
-class BertForNextSentencePrediction(BertWithHead):
-    """Whether the second sentence follows the first. Section 3.1, Task #2."""
-
-    parts = HEAD_PARTS["BertForNextSentencePrediction"]
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, pooler=True)
-        self.cls = nn.ModuleDict({"seq_relationship": nn.Linear(config.hidden_size, 2)})
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Score 'follows' and 'is random', [..., 2]."""
-        return self.cls["seq_relationship"](self.bert.pooler(hidden[..., 0, :]))
+# --- judging a text, or its tokens ---
 
 
 def mean_token(hidden: Tensor, keep: Tensor | None) -> Tensor:
@@ -163,75 +84,127 @@ def mean_token(hidden: Tensor, keep: Tensor | None) -> Tensor:
     return total / keep.sum(-1, keepdim=True).unsqueeze(-1)
 
 
-class OwnLayer(nn.Module):
-    """A layer of the head before what is judged.
+# --- the heads ---
 
-    Source: RobertaClassificationHead and ModernBertPredictionHead of transformers.
+
+class BertWithHead(Network):
+    """The base of all heads: `parts` says what one is made of, and in which order.
+
+    `forward` is `logits` of BERT's last hidden states.
     """
 
-    def __init__(self, config: BertConfig, head: TextHead) -> None:
-        super().__init__()
-        self.before: nn.Module = nn.Identity()
-        if head.drop_first:
-            own = None if head.drop_first is True else nn.Dropout(head.drop_first)
-            self.before = own or _dropout(config, head)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=head.bias)
-        self.activation = activation(head.activation)
-        self.LayerNorm = layer_norm(config) if head.norm else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., hidden] to [..., hidden]."""
-        transformed: Tensor = self.LayerNorm(self.activation(self.dense(self.before(x))))
-        return transformed
-
-
-class BertWithScores(BertWithHead):
-    """The base of heads that score one vector of a text, or each token."""
+    parts: HeadParts
+    cls: Any  # of what scores words, or pairs
 
     def __init__(self, config: BertConfig) -> None:
-        own: TextHead | None = getattr(config.structure, self.parts.own)
+        super().__init__()
+        parts = self.parts
+        own: TextHead | None = getattr(config.structure, parts.own, None)
         head = None if own is None or own.pooler else own
-        super().__init__(config, pooler=self.parts.pooler and head is None)
-        self.means = head is not None and head.mean
-        self.classifier_head: nn.Module | None = None if head is None else OwnLayer(config, head)
-        self.dropout = _dropout(config, own)
-        last = nn.Linear(config.hidden_size, self.parts.outputs or config.num_labels)
-        self.add_module(self.parts.scores, last)
+        self.bert = BertModel(config, parts.pooler and head is None)
+        self.means = head is not None and head.mean  # of a text's tokens: not the first is judged
+        self.classifier_head: nn.Module | None = None
+        if head:
+            early = head.drop_first
+            before = _dropout(config, head) if early is True else nn.Dropout(float(early))
+            width, act = config.hidden_size, head.activation
+            self.classifier_head = HeadLayer(
+                config, width, act, bias=head.bias, norm=head.norm, before=before
+            )
+        self.dropout = _dropout(config, own) if parts.own else nn.Identity()
+        group = nn.ModuleDict({"predictions": BertLMPredictionHead(config)} if parts.words else {})
+        path, _, name = parts.scores.rpartition(".")
+        if parts.scores:
+            last = nn.Linear(config.hidden_size, parts.outputs or config.num_labels)
+            (group if path else self).add_module(name, last)
+        if group:
+            self.add_module(path or "cls", group)
+        self.tie()
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Turn hidden states [..., L, hidden] into scores, [..., n] of a text, or [..., L, n]."""
+    @property
+    def config(self) -> BertConfig:  # type: ignore[override]
+        """The config of the model, with the changes that surgery made."""
+        return self.bert.config
+
+    def tie(self) -> None:
+        """Share the word embeddings with the decoder, unless the config says not to."""
+        if self.parts.words and self.config.tie_word_embeddings:
+            head = self.cls.predictions
+            head.decoder.weight = self.bert.embeddings.word_embeddings.weight
+            if hasattr(head, "bias"):
+                head.decoder.bias = head.bias
+
+    def forward(
+        self, ids: Tensor, keep: Tensor | None = None, *others: Any, **named: Any
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the logits; arguments as in `BertModel.states`."""
+        hidden = self.bert(ids, keep, *others, **named)
+        return self.logits(mean_token(hidden, keep) if self.means else hidden)
+
+    def logits(self, hidden: Tensor) -> Any:
+        """Turn hidden states [..., L, hidden] into logits.
+
+        Scores are [..., n] of a text, or [..., L, n]; words are scored at every token, [..., L,
+        vocabulary]. What has both returns words and scores.
+        """
+        parts = self.parts
+        if not parts.scores:
+            return self.cls.predictions(hidden)
         x, layer = hidden, self.classifier_head
-        if self.parts.pooler:
+        if parts.pooler:
             x, layer = hidden[..., 0, :], layer or self.bert.pooler
-        scores: Tensor = self.get_submodule(self.parts.scores)(
-            self.dropout(layer(x) if layer else x)
-        )
-        return scores
+        scores = self.get_submodule(parts.scores)(self.dropout(layer(x) if layer else x))
+        if parts.words:
+            return self.cls.predictions(hidden), scores
+        return scores.squeeze(-1) if parts.outputs == 1 else scores
+
+    def packed_logits(self, states: Tensor) -> Tensor:
+        """Turn packed states [n, hidden], of the tokens that are judged, into logits [n, ...]."""
+        logits = self.logits(states.unsqueeze(-2) if self.parts.pooler else states)
+        return logits if isinstance(logits, Tensor) else torch.stack(logits, -1)
 
 
-class BertForSequenceClassification(BertWithScores):
+class BertForMaskedLM(BertWithHead):
+    """Which words the masked tokens were."""
+
+    parts = HEAD_PARTS["BertForMaskedLM"]
+
+
+class BertLMHeadModel(BertForMaskedLM):
+    """Which word comes next: causal when the config says `is_decoder`."""
+
+
+class BertForPreTraining(BertWithHead):
+    """Which words were masked, and whether the second sentence follows the first."""
+
+    parts = HEAD_PARTS["BertForPreTraining"]
+
+
+class BertForNextSentencePrediction(BertWithHead):
+    """Whether the second sentence follows the first, or is random. Section 3.1, Task #2."""
+
+    parts = HEAD_PARTS["BertForNextSentencePrediction"]
+
+
+class BertForSequenceClassification(BertWithHead):
     """Which class a text or a pair belongs to, or one score. Section 4.1."""
 
     parts = HEAD_PARTS["BertForSequenceClassification"]
 
 
-class BertForMultipleChoice(BertWithScores):
+class BertForMultipleChoice(BertWithHead):
     """Which of several continuations fits: ids are [B, choices, L]. Section 4.4."""
 
     parts = HEAD_PARTS["BertForMultipleChoice"]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Score every choice, [..., choices]."""
-        return super().logits(hidden).squeeze(-1)
 
-
-class BertForTokenClassification(BertWithScores):
+class BertForTokenClassification(BertWithHead):
     """Which class each token belongs to. Section 5.3."""
 
     parts = HEAD_PARTS["BertForTokenClassification"]
 
 
-class BertForQuestionAnswering(BertWithScores):
+class BertForQuestionAnswering(BertWithHead):
     """Where in the second sentence the answer to the first starts and ends. Section 4.2."""
 
     parts = HEAD_PARTS["BertForQuestionAnswering"]
@@ -241,9 +214,7 @@ class BertForQuestionAnswering(BertWithScores):
         super().__init__(config)
         self.dropout = nn.Dropout(config.structure.answer_dropout)
 
-    def logits(  # type: ignore[override]  # two of each token
-        self, hidden: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Score every token as the start and as the end, each [..., L]."""
         start, end = super().logits(hidden).unbind(-1)
         return start, end
@@ -253,19 +224,19 @@ class BertForReplacedTokens(BertWithHead):
     """Which tokens a generator has put in place of those of the text. Source: ELECTRA."""
 
     parts = HEAD_PARTS["BertForReplacedTokens"]
+    discriminator_predictions: Any
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, pooler=False)
+        super().__init__(config)
         width = config.hidden_size
-        layers = {"dense": nn.Linear(width, width), "dense_prediction": nn.Linear(width, 1)}
-        self.discriminator_predictions: Any = nn.ModuleDict(layers)
+        self.discriminator_predictions.add_module("dense", nn.Linear(width, width))
         self.activation = activation(config.hidden_act)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every token, [..., L]; above 0 it is taken for a replaced one."""
-        layers = self.discriminator_predictions
-        scores: Tensor = layers.dense_prediction(self.activation(layers.dense(hidden)))
-        return scores.squeeze(-1)
+        dense = self.discriminator_predictions.dense
+        scores: Tensor = super().logits(self.activation(dense(hidden)))
+        return scores
 
 
 ARCHITECTURES: Mapping[str, type[BertModel] | type[BertWithHead]] = {

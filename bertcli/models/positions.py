@@ -8,9 +8,6 @@ attention.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +24,12 @@ from bertcli.models.distance_tables import (
     rotary_turns,
 )
 
-# (ids [..., L] or vectors [..., L, width], places in their texts [..., L]) -> rows of the table
-Numbering: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-
 
 def as_placed(ids: Tensor, at: Tensor) -> Tensor:
-    """Return places in a text as rows: they are counted from 0, whatever stands there."""
+    """Return places in a text [..., L] as rows of the table of positions.
+
+    They are counted from 0, whatever stands there: ids [..., L], or vectors [..., L, width].
+    """
     return at
 
 
@@ -269,9 +266,8 @@ def positions(config: BertConfig) -> nn.Module:
     rows, width = config.max_position_embeddings, config.table_size
     match config.position_embedding_type:
         case "absolute":
-            structure = config.structure
-            skipped = structure.first_position - 1 if structure.skips_padding else None
-            return nn.Embedding(rows, width, skipped)
+            first = config.structure.first_position
+            return nn.Embedding(rows, width, first - 1 if first else None)
         case "relative_key" | "relative_key_query":
             return UnusedPositions(rows, width)
         case "sinusoidal":
@@ -279,12 +275,6 @@ def positions(config: BertConfig) -> nn.Module:
     schemes = "absolute, relative_key, relative_key_query, sinusoidal"
     scheme = config.position_embedding_type
     raise ModelError(f"position_embedding_type {scheme!r} is unknown", f"known: {schemes}")
-
-
-def numbering(config: BertConfig) -> Numbering:
-    """Return what turns the places of tokens into the rows of the table of positions."""
-    first = config.structure.first_position
-    return partial(after_padding, first - 1) if config.structure.skips_padding else as_placed
 
 
 def shared_table(config: BertConfig) -> nn.Module | None:

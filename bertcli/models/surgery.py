@@ -15,14 +15,6 @@ from bertcli.errors import ModelError
 from bertcli.models.bert import BertAttention, BertModel, extra_tables
 
 
-def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Return the linear layer of this weight [out, in] and bias."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")  # skips the random start
-    layer.weight = nn.Parameter(weight)
-    layer.register_parameter("bias", None if bias is None else nn.Parameter(bias))
-    return layer
-
-
 def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
     """Prune heads: layer -> heads, both counted as in the model before any pruning.
 
@@ -33,7 +25,7 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
     Source: Are Sixteen Heads Really Better than One?, section 4.
     """
     before = model.config
-    if before.depth > before.distinct_layers:
+    if before.num_hidden_layers > before.distinct_layers:
         raise ValueError("layers that share their weights cannot be pruned")
     pruned = {**before.pruned_heads}
     for layer, cut in heads.items():
@@ -58,10 +50,13 @@ def _keep_heads(attention: BertAttention, keep: list[int]) -> None:
     rows = rows.to(inner.query.weight.device)
     for name in ("query", "key", "value"):
         layer = getattr(inner, name)
-        bias = None if layer.bias is None else layer.bias.detach()[rows]
-        setattr(inner, name, linear(layer.weight.detach()[rows], bias))
+        layer.out_features = len(rows)
+        layer.weight = nn.Parameter(layer.weight.detach()[rows])
+        if layer.bias is not None:
+            layer.bias = nn.Parameter(layer.bias.detach()[rows])
     out = attention.output.dense
-    attention.output.dense = linear(out.weight.detach()[:, rows], out.bias)
+    out.in_features = len(rows)
+    out.weight = nn.Parameter(out.weight.detach()[:, rows])
 
 
 def add_extra_embeddings(

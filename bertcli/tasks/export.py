@@ -125,7 +125,7 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
 
 def sentence_outputs(net: OpenvinoNetwork, batch: Batch, embedder: Embedder) -> dict[str, Node]:
     """Return the last states [B, L, hidden], and the vectors of texts [B, D]."""
-    options, depth = embedder.options, net.config.depth
+    options, depth = embedder.options, net.config.num_hidden_layers
     (rows,) = states(net, batch, (depth,))
     vectors = [pooled(net, batch, rows, mode) for mode in options.modes]
     y = vectors[0] if len(vectors) == 1 else net("Concat", *vectors, axis=-1)
@@ -186,7 +186,7 @@ def export(
     if isinstance(model, Embedder):
         outputs = sentence_outputs(net, batch, model)
     else:
-        (x,) = states(net, batch, (config.depth,))
+        (x,) = states(net, batch, (config.num_hidden_layers,))
         outputs = {LOGITS: logits(net, read_of(net, batch, x, spec.reading))}
     graph = named_model(net, outputs)
     if library:

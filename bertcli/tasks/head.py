@@ -105,8 +105,7 @@ class Head:
     @cached_property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
-        names = self.runtime.config.id2label
-        return [names.get(index, f"LABEL_{index}") for index in range(self.label_count)]
+        return self.runtime.config.labels(self.label_count)
 
     @property
     def label_count(self) -> int:

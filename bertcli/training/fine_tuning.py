@@ -22,22 +22,15 @@ from torch import nn
 from bertcli.checkpoints.load import load, load_tensors, save_tensors
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions, prepared, read_sentence
-from bertcli.embedding.options import settled as chosen_options
-from bertcli.embedding.sentence_modules import (
-    IDENTITY,
-    Dense,
-    SentenceParts,
-    write_sentence_parts,
-)
+from bertcli.embedding.options import EmbedOptions, prepared, read_sentence, settled
+from bertcli.embedding.sentence_modules import IDENTITY, Dense, write_sentence_parts
 from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.evaluation.metrics import label_numbers
 from bertcli.files.paths import sha256
-from bertcli.files.typed_json import strict, write_json
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
-from bertcli.inference.runner import Tokens
-from bertcli.inference.runtime import fit_tokenizer, refuse_extra, refuse_pairs, token_limit
+from bertcli.inference.runner import ModelSpec, Tokens
+from bertcli.inference.runtime import open_tokenizer, refuse_extra, refuse_pairs, token_limit
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import (
@@ -45,17 +38,15 @@ from bertcli.models.heads import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
-from bertcli.models.surgery import add_extra_embeddings, initialise_weight
+from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
-from bertcli.tasks.answer import COLUMNS as ANSWER_COLUMNS
-from bertcli.tasks.answer import WINDOW, in_windows
+from bertcli.tasks.answer import COLUMNS, WINDOW, in_windows
 from bertcli.tasks.tag import word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.loop import Objective, TrainedTask, put_model
 from bertcli.training.objectives import (
     NONE,
@@ -65,7 +56,7 @@ from bertcli.training.objectives import (
     TagObjective,
     VectorObjective,
 )
-from bertcli.training.options import FineTuningJob, settled
+from bertcli.training.options import FineTuningJob, settled_options
 from bertcli.vectors.embed_run import RecordVectors
 from bertcli.vectors.run_folder import Inputs
 
@@ -259,14 +250,10 @@ def task_of(
     base: Path,
     rows: Any,
     method: Mapping[str, Any],
-    publish: Callable[[Path, Any], None],
     **fields: Any,
 ) -> TrainedTask:
-    """Return a task over ``rows``; what is chosen of its ``method`` decides the results as well.
-
-    ``publish`` writes the result, beside which its manifest is written here.
-    """
-    numbers = settled(options, len(rows), frozen=method["method"] == "frozen")
+    """Return a task over ``rows``; what is chosen of its ``method`` decides the results as well."""
+    numbers = settled_options(options, len(rows), frozen=method["method"] == "frozen")
     identity = {
         "task": texts.task,
         "data_sha256": texts.digest,
@@ -284,20 +271,9 @@ def task_of(
         "data": [{"path": file["name"], "sha256": file["sha256"]} for file in texts.sources],
         "examples": {"train": len(texts.train), "eval": len(texts.held)},
         "options": asdict(job) | asdict(numbers),
-        "steps": numbers.schedule(len(rows)).steps,
+        "steps": numbers.steps,
     }
-
-    def published(folder: Path, model: Any, best: Mapping[str, Any]) -> None:
-        publish(folder, model)
-        write_json(folder / "manifest.json", strict({**manifest, "metrics": dict(best)}))
-
-    return TrainedTask(
-        options=numbers,
-        rows=rows,
-        identity=identity,
-        publish=published,
-        **fields,
-    )
+    return TrainedTask(options=numbers, rows=rows, identity=identity, manifest=manifest, **fields)
 
 
 def full_task(
@@ -308,12 +284,14 @@ def full_task(
     rows: Any,
     start: HeadedBert | BertModel,
     config: BertConfig,
-    parts: SentenceParts | None = None,
+    pooling: Mapping[str, str] = {},
+    finish: Callable[[Path], None] = lambda folder: None,
     **fields: Any,
 ) -> TrainedTask:
     """Return the task of a whole BERT, which begins as ``start``; its weights may be mapped files.
 
-    It has a head for labels, tags or answers, or ``parts`` that make vectors.
+    It has a head for labels, tags or answers; or ``pooling`` makes vectors of it, which ``finish``
+    writes beside it.
     """
 
     def build(checkpoint: Path | None) -> Any:
@@ -338,13 +316,11 @@ def full_task(
 
     def publish(folder: Path, model: Any) -> None:
         put(folder, model)
-        if parts:
-            write_sentence_parts(folder, parts, base)
+        finish(folder)
 
-    method = {"method": "full", "config": config.to_dict(), "layers": job.layers}
-    if parts:
-        method["pooling"] = "+".join(parts.modes)
-    return task_of(job, options, texts, base, rows, method, publish, build=build, put=put, **fields)
+    method = {"method": "full", "config": config.to_dict(), "layers": job.layers, **pooling}
+    fields |= {"build": build, "put": put, "publish": publish}
+    return task_of(job, options, texts, base, rows, method, **fields)
 
 
 # --- a head for labels, tags or answers ---
@@ -401,22 +377,18 @@ def _with_head(
     With its own head, the labels have the numbers that they have there.
     """
     config, labels = read_config(base), {*texts.names}
-    own = [config.id2label.get(at, f"LABEL_{at}") for at in range(config.num_labels)]
+    own = config.labels(config.num_labels)
     numbers = label_numbers(own, labels)
-    headed = kind.__name__ in config.architectures
-    same = headed and (numbers.keys() == labels or (texts.task == "regress" and len(own) == 1))
-    if same and texts.task not in UNNAMED:
+    headed, task = kind.__name__ in config.architectures, texts.task
+    same = headed and (numbers.keys() == labels or (task == "regress" and len(own) == 1))
+    if same and task not in UNNAMED:
         texts = texts.numbered(own, numbers)
     model: HeadedBert
     model, report = load(base, kind, dtype=torch.float32, fresh=True, labels=texts.names)
     fresh = list(report.fresh)
-    other = not (same or isinstance(model, BertForQuestionAnswering))
-    if other and "classifier.weight" not in fresh:
-        for name in ("weight", "bias"):
-            weight = torch.empty_like(model.get_parameter(f"classifier.{name}"))
-            initialise_weight(f"classifier.{name}", weight, config.initializer_range)
-            setattr(model.get_submodule("classifier"), name, nn.Parameter(weight))
-            fresh.append(f"classifier.{name}")
+    if not same and task != "answer" and "classifier.weight" not in fresh:
+        initialise(model.get_submodule("classifier"), config.initializer_range)
+        fresh += ["classifier.weight", "classifier.bias"]
     return model, texts, [f"fresh head: {', '.join(fresh)}"] if fresh else []
 
 
@@ -438,10 +410,9 @@ def tokenized(
             f"--layers {job.layers}: the model has {counted(layers, 'layer')}",
             f"give 0 to {layers}; {layers} trains the head alone",
         )
-    tokenizer = Tokenizer.load(folder)
-    fit_tokenizer(folder, config, tokenizer)
+    tokenizer = open_tokenizer(ModelSpec(folder, extra=True))
     limit = token_limit(config, tokenizer, job.max_length, most)
-    further = {"tag": ("word_ids",), "answer": ANSWER_COLUMNS}.get(task, ())
+    further = {"tag": ("word_ids",), "answer": COLUMNS}.get(task, ())
     extra = ExtraColumns.of(config)
     columns = tuple(dict.fromkeys(("input_ids", "token_type_ids", *further, *extra.needed)))
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
@@ -511,18 +482,19 @@ def frozen_task(
         weight = model.weight.detach().cpu().double().numpy() / deviation
         bias = model.bias.detach().cpu().double().numpy() - weight @ mean
         layer = Dense(weight.astype(np.float32), bias.astype(np.float32))
-        parts = SentenceParts(
-            embedder.options.modes,
-            bool(embedder.options.normalize),
-            embedder.max_length,
-            embedder.state_width,
-            embedder.sentence,
-        )
         encoder = embedder.runtime.spec.folder
         bert, _ = load(encoder, BertModel)
         config = read_config(encoder).with_labels(texts.names)
         put_model(output, bert, replace(config, problem_type=PROBLEMS[texts.task]), encoder)
-        write_sentence_parts(output, parts, folder.path, layer)
+        write_sentence_parts(
+            output,
+            embedder.options,
+            folder.path,
+            embedder.sentence,
+            max_length=embedder.max_length,
+            width=embedder.state_width,
+            layer=layer,
+        )
 
     return task_of(
         job,
@@ -531,7 +503,7 @@ def frozen_task(
         folder.path,
         texts.train,
         {"method": "frozen", "vectors": vectors},
-        publish,
+        publish=publish,
         build=build,
         put=put,
         objective=VectorObjective(
@@ -566,7 +538,7 @@ def pair_task(
     start, _ = load(bert, BertModel, dtype=torch.float32)
     config = start.config
     refuse_extra(bert, config)
-    chosen = chosen_options(EmbedOptions(), sentence)
+    chosen = settled(EmbedOptions(), sentence)
     alone: list[Record] = []
     numbers = np.full((len(texts.records), 3), NONE, np.int64)
     for row, (record, target) in enumerate(texts.examples.examples):
@@ -584,6 +556,11 @@ def pair_task(
         scores=None if texts.examples.form == CONTRAST else texts.targets,
         modes=chosen.modes,
     )
-    parts = SentenceParts(chosen.modes, bool(chosen.normalize), limit, config.hidden_size, sentence)
-    fields = {"objective": objective, "max_length": limit, "tally": tally}
-    return full_task(job, options, texts, folder, texts.train, start, config, parts, **fields)
+
+    def finish(output: Path) -> None:
+        width = config.hidden_size
+        write_sentence_parts(output, chosen, folder, sentence, max_length=limit, width=width)
+
+    fields: dict[str, Any] = {"objective": objective, "max_length": limit, "tally": tally}
+    fields |= {"pooling": {"pooling": "+".join(chosen.modes)}, "finish": finish}
+    return full_task(job, options, texts, folder, texts.train, start, config, **fields)

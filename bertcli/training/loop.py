@@ -26,9 +26,9 @@ from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.inference.runner import Tokens
 from bertcli.inference.torch_engine import devices, dtype_of
+from bertcli.models.attention import packed
 from bertcli.models.bert import BertEncoder, BertModel, recomputing
 from bertcli.models.config import BertConfig
-from bertcli.models.forward_passes import encode
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.training.options import TrainingOptions, in_batches
 
@@ -120,15 +120,6 @@ def batch_of(rows: Any, step: int, size: int, seed: int) -> Any:
     return rows[np.concatenate(inside)]
 
 
-def dealt(lengths: Any, count: int) -> list[Any]:
-    """Return the places of rows of these lengths in parts with about as many tokens each.
-
-    The longest row of each part comes first.
-    """
-    longest_first = np.argsort(-lengths.astype(np.int64), kind="stable")
-    return [longest_first[part::count] for part in range(count)]
-
-
 # --- what a run asks of a task ---
 
 
@@ -186,10 +177,19 @@ class Objective(ABC):
     def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
         """Return the numbers of a model from its outputs for all batches held out."""
 
-    def evaluate(self, model: Any, batch_size: int) -> dict[str, Any]:
-        """Return the numbers of a model on the rows held out; every process does it all."""
-        outputs = [self.outputs(model, rows) for rows in in_batches(self.held, batch_size)]
-        return self.metrics(outputs, batch_size)
+    def evaluate(
+        self, model: Any, batch_size: int, dtype: torch.dtype = torch.float32
+    ) -> dict[str, Any]:
+        """Return the numbers of a model on the rows held out; every process does it all.
+
+        It computes without dropout and gradients, in this precision, and is then in training.
+        """
+        model.eval()
+        with torch.no_grad(), autocast(next(model.parameters()).device, dtype):
+            outputs = [self.outputs(model, rows) for rows in in_batches(self.held, batch_size)]
+            metrics = self.metrics(outputs, batch_size)
+        model.train()
+        return metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +206,8 @@ class TrainedTask:
     identity: dict[str, Any]
     build: Callable[[Path | None], nn.Module]  # as before the first step, or from a checkpoint
     put: Callable[[Path, Any], None]  # writes what ``build`` builds the same model from
-    # writes the result, with the evaluation of the weights that are kept, for others to load
-    publish: Callable[[Path, Any, Mapping[str, Any]], None]
+    publish: Callable[[Path, Any], None]  # writes the result, for others to load
+    manifest: Mapping[str, Any] | None = None  # of the result, but for its metrics
     notes: Sequence[str] = ()
     keeps_best: bool = True  # the weights with the least `eval_loss`, or the last ones
     tally: TokenCounts = field(default_factory=TokenCounts)  # of the texts
@@ -222,21 +222,9 @@ def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -
     save(model, config, folder)
 
 
-MULTIPLE = 8  # that padded batches are made wide to, for the tensor cores of GPUs
-
-
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
     """Return what computes in this precision; in float32 as without it."""
     return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
-
-
-@contextmanager
-def evaluating(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Compute without dropout and gradients, in this precision; then the model is in training."""
-    model.eval()
-    with torch.no_grad(), autocast(device, dtype):
-        yield
-    model.train()
 
 
 def tensor(array: Any, beside: Tensor) -> Tensor:
@@ -245,25 +233,30 @@ def tensor(array: Any, beside: Tensor) -> Tensor:
 
 
 def pads(device: torch.device) -> bool:
-    """Whether texts are padded to one length, as a GPU wants them."""
+    """Return whether texts are padded to one length, as a GPU wants them."""
     return device.type != "cpu"
 
 
 def states(bert: BertModel, tokens: Tokens) -> Tensor:
-    """Return the last hidden states of a batch, [T, hidden]."""
+    """Return the last hidden states of a batch, [T, hidden].
+
+    Texts are concatenated: that is fastest where those of equal length are neighbours. On a GPU
+    they are padded to one length.
+    """
     weight = next(bert.parameters())
-    columns = np.stack([tokens.ids, tokens.types, *tokens.extra.values()]).astype(np.int64)
-    padded, longest = pads(weight.device), int(tokens.lengths.max())
-    width = max(min(-(-longest // MULTIPLE) * MULTIPLE, bert.config.most_tokens), longest)
-    real = np.arange(width) < tokens.lengths[:, None]
+    columns = np.stack([tokens.ids, tokens.types, tokens.places, *tokens.extra.values()])
+    columns, padded = columns.astype(np.int64), pads(weight.device)
+    real = np.arange(tokens.lengths.max()) < tokens.lengths[:, None]
     if padded:
         flat, columns = columns, np.zeros((len(columns), *real.shape), np.int64)
         columns[:, real] = flat
-    ids, types, *others = tensor(columns, weight)
+    ids, types, at, *others = tensor(columns, weight)
     extra = dict(zip(tokens.extra, others, strict=True))
     if not padded:
-        return encode(bert, ids, tokens.lengths.tolist(), types, extra)
-    hidden: Tensor = bert(ids, tensor(real, weight), types, extra=extra)
+        kernel = bert.direction(packed(tokens.lengths.tolist()))
+        hidden: Tensor = bert(ids, None, types, at, extra, kernel)
+        return hidden
+    hidden = bert(ids, tensor(real, weight), types, at, extra)
     return hidden.flatten(0, 1).index_select(0, tensor(np.flatnonzero(real), hidden))
 
 
@@ -295,10 +288,9 @@ def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
 
 def moments(optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
     """Return the moments of the optimizer, by the number of the weight and their name."""
-    states: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
     return {
         f"{number}.{name}": moment
-        for number, state in states.items()
+        for number, state in optimizer.state_dict()["state"].items()
         for name, moment in state.items()
     }
 
@@ -335,7 +327,6 @@ class Training:
         self.model, self.objective = model.train(), objective
         self.options, self.ranks = options, ranks
         self.rows = rows
-        self.schedule = options.schedule(len(rows))
         self.optimizer = adamw(model, options)
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         for weight in self.weights:  # also those that a process has no rows for
@@ -355,20 +346,29 @@ class Training:
         """
         objective, ranks = self.objective, self.ranks
         rows = batch_of(self.rows, number, self.options.batch_size, self.options.seed)
-        counts, lengths = objective.counts(rows), objective.lengths(rows)
-        rate = self.schedule.at(number)
+        counts = torch.tensor(objective.counts(rows), device=ranks.device)
+        lengths = objective.lengths(rows)
+        rate = self.options.rate(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
         pieces = ranks.count * self.options.gradient_accumulation_steps
-        own = [part for part in dealt(lengths, pieces)[ranks.index :: ranks.count] if len(part)]
-        seeds = [self._seed(number, part) for part in range(len(own))]
+        # The parts have about as many tokens each, and in each the longest row comes first.
+        longest_first = np.argsort(-lengths, kind="stable")
+        parts = range(ranks.index, min(pieces, len(rows)), ranks.count)
+        own = [longest_first[part::pieces] for part in parts]
+        keys = ((self.options.seed, number, ranks.index, part) for part in range(len(own)))
+        seeds = [int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) for key in keys]
         with autocast(ranks.device, self.dtype):
             work = objective.parts(self.model, rows, own, seeds, ranks)
         sums = torch.zeros(len(counts), device=ranks.device)
         for part, seed in zip(work, seeds, strict=True):
             torch.manual_seed(seed)
-            sums += self._backward(part, counts)
+            with autocast(ranks.device, self.dtype):
+                of_part = torch.stack([*part()])
+            loss: Tensor = self.scaler.scale((of_part / counts).sum())
+            loss.backward()
+            sums += of_part.detach()
         ranks.sum(sums)
         for weight in self.weights:
             ranks.sum(weight.grad)
@@ -376,8 +376,7 @@ class Training:
         clipped = nn.utils.clip_grad_norm_(self.weights, self.options.max_grad_norm or inf)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        means = [total / count for total, count in zip(sums, counts, strict=True)]
-        *losses, norm = torch.stack([*means, clipped]).tolist()
+        *losses, norm = torch.cat([sums / counts, clipped[None]]).tolist()
         skipped = self.scaler.is_enabled() and not isfinite(norm)
         if not isfinite(sum(losses) + (0 if skipped else norm)):
             raise FloatingPointError(
@@ -385,16 +384,3 @@ class Training:
             )
         named = dict(zip(objective.losses, losses, strict=True))
         return {**named, "lr": rate, "grad_norm": norm, "tokens": int(lengths.sum())}
-
-    def _seed(self, number: int, part: int) -> int:
-        entropy = (self.options.seed, number, self.ranks.index, part)
-        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
-
-    def _backward(self, part: Part, counts: Sequence[float]) -> Tensor:
-        """Add the gradients of some rows to those of the batch; return the sum of each loss."""
-        with autocast(self.ranks.device, self.dtype):
-            sums = part()
-        means = [total / count for total, count in zip(sums, counts, strict=True)]
-        loss: Tensor = self.scaler.scale(torch.stack(means).sum())
-        loss.backward()
-        return torch.stack([total.detach() for total in sums])

@@ -47,7 +47,6 @@ from bertcli.training.options import in_batches
 class LabelObjective(Objective):
     """Logits [n, k] of texts, and the loss of their labels."""
 
-    data: Any  # Tokens
     task: str  # classify, multilabel or regress
     labels: Any  # [n, ...]
     weights: Any = None  # [k] of the classes; of several labels: of those that are true
@@ -64,15 +63,19 @@ class LabelObjective(Objective):
             return (float(self.weights[targets].sum()) or 1,)
         return (targets.size or 1,)
 
+    def judged(self, tokens: Tokens, rows: Any) -> Any:
+        """Return the numbers of the tokens of a batch that are judged: the first of each text."""
+        return tokens.offsets[:-1]
+
     def predict(self, model: Any, rows: Any) -> Tensor:
-        """Return the logits of texts, of their first tokens, or of the means of all."""
+        """Return the logits of the tokens that are judged, or of the means of all."""
         tokens = self.data.take(rows)
         hidden = states(model.bert, tokens)
         if model.means:
             judged = means(hidden, tokens.lengths.tolist())
         else:
-            judged = hidden.index_select(0, tensor(tokens.offsets[:-1], hidden))
-        logits: Tensor = model.logits(judged.unsqueeze(-2))
+            judged = hidden.index_select(0, tensor(self.judged(tokens, rows), hidden))
+        logits: Tensor = model.packed_logits(judged)
         return logits
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
@@ -112,11 +115,8 @@ class LabelObjective(Objective):
         return ScorePredictions(truth, logits.numpy()[:, 0])
 
 
-@dataclass(frozen=True, kw_only=True)
 class VectorObjective(LabelObjective):
-    """Logits of vectors that do not change, and the loss of their labels."""
-
-    data: Any  # [n, D]
+    """Logits of vectors that do not change, [n, D], and the loss of their labels."""
 
     def lengths(self, rows: Any) -> Any:
         """Return 1 for each vector."""
@@ -163,13 +163,9 @@ class TagObjective(LabelObjective):
         """Return the tag numbers of the words, [M]."""
         return np.concatenate(self.labels[rows])
 
-    def predict(self, model: Any, rows: Any) -> Tensor:
-        """Return the logits of the first tokens of words, [M, k]."""
-        tokens = self.data.take(rows)
-        places = np.concatenate(self.places[rows] + tokens.offsets[:-1])
-        hidden = states(model.bert, tokens)
-        logits: Tensor = model.logits(hidden.index_select(0, tensor(places, hidden)))
-        return logits
+    def judged(self, tokens: Tokens, rows: Any) -> Any:
+        """Return the numbers of the first tokens of words, [M]."""
+        return np.concatenate(self.places[rows] + tokens.offsets[:-1])
 
     def predictions(self, logits: Tensor) -> TagPredictions:
         """Return the tags of sentences, of the words in all their windows."""
@@ -191,7 +187,6 @@ class TagObjective(LabelObjective):
 class SpanObjective(Objective):
     """Logits of the first and the last token of answers, and their loss. Rows are windows."""
 
-    data: Tokens
     items: Sequence[Encoded]  # all windows
     examples: Sequence[Example]
     spans: Any  # [n, 2] the first and the last token
@@ -206,7 +201,7 @@ class SpanObjective(Objective):
     def predict(self, model: Any, rows: Any) -> list[Tensor]:
         """Return the logits of each window, [L, 2]."""
         tokens = self.data.take(rows)
-        both = torch.stack(model.logits(states(model.bert, tokens)), -1).float()
+        both = model.packed_logits(states(model.bert, tokens)).float()
         return list(both.split(tokens.lengths.tolist()))
 
     def sums(self, predicted: Sequence[Tensor], rows: Any) -> Sequence[Tensor]:
@@ -267,7 +262,6 @@ class PairObjective(Objective):
     Batch Size under Memory Limited Setup, 2021, known as GradCache).
     """
 
-    data: Tokens  # of all texts
     texts: Any  # [n, 3] the texts of each example: one, the other, a negative or NONE
     scores: Any  # [n], or None: the pairs belong together
     modes: tuple[str, ...]  # of pooling

@@ -11,28 +11,6 @@ from typing import Any, Literal
 from bertcli.errors import UsageError
 from bertcli.records.examples import USUAL, FieldNames
 
-
-@dataclass(frozen=True)
-class Schedule:
-    """A linear warm-up to `peak`, then a polynomial decay to zero at `steps`; power 1 is linear.
-
-    Source: BERT, appendix A.2; the values are those of transformers'
-    get_polynomial_decay_schedule_with_warmup with lr_end 0.
-    """
-
-    peak: float
-    warmup_steps: int
-    steps: int
-    power: float = 1.0
-
-    def at(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0: the first of a warm-up is 0."""
-        if step < self.warmup_steps:
-            return self.peak * step / self.warmup_steps
-        left = (self.steps - step) / (self.steps - self.warmup_steps)
-        return float(self.peak * max(left, 0.0) ** self.power)
-
-
 # What a resumed run may change: results stay the same, except for rounding and dropout.
 FREE = (
     "gradient_accumulation_steps",
@@ -51,7 +29,7 @@ class TrainingOptions:
     Batch sizes are global: over all processes and all parts that gradients are summed over.
     """
 
-    steps: int | None = None
+    steps: int | None = None  # a number once they are settled
     epochs: float = 3.0  # used only without steps
     batch_size: int = 32
     learning_rate: float = 1e-4
@@ -77,8 +55,8 @@ class TrainingOptions:
         """Return the options that decide the results, which a resumed run must not change."""
         return {name: value for name, value in asdict(self).items() if name not in FREE}
 
-    def schedule(self, rows: int) -> Schedule:
-        """Return the learning rates for this number of rows; UsageError without steps."""
+    def settled(self, rows: int) -> TrainingOptions:
+        """Return the same with the steps for this number of rows; UsageError without any."""
         steps = ceil(self.epochs * rows / self.batch_size) if self.steps is None else self.steps
         if not steps:
             raise UsageError("no steps to train", "increase --steps or --epochs")
@@ -88,7 +66,20 @@ class TrainingOptions:
                 f"--warmup-steps {warmup} leaves none of the {steps} steps for the decay",
                 "decrease it, or increase --steps or --epochs",
             )
-        return Schedule(self.learning_rate, warmup, steps, self.lr_power)
+        return replace(self, steps=steps, warmup_steps=warmup)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0: the first of a warm-up is 0.
+
+        A linear warm-up is followed by a polynomial decay to zero; power 1 is linear. Source: BERT,
+        appendix A.2; the values are those of transformers'
+        get_polynomial_decay_schedule_with_warmup with lr_end 0.
+        """
+        steps, warmup = self.steps or 0, self.warmup_steps or 0
+        if step < warmup:
+            return self.learning_rate * step / warmup
+        left = max((steps - step) / (steps - warmup), 0.0)
+        return float(self.learning_rate * left**self.lr_power)
 
 
 @dataclass(frozen=True)
@@ -115,7 +106,7 @@ LEAST_STEPS = 1000  # of a head alone, however few the examples
 MOST_EVALUATIONS = 50  # unless asked for
 
 
-def settled(options: Mapping[str, Any], rows: int, *, frozen: bool) -> TrainingOptions:
+def settled_options(options: Mapping[str, Any], rows: int, *, frozen: bool) -> TrainingOptions:
     """Return the numbers of a run of fine-tuning, with defaults for what is missing or None."""
     names = {field.name for field in fields(TrainingOptions)}
     chosen = {name: options[name] for name in names & options.keys() if options[name] is not None}
@@ -123,8 +114,8 @@ def settled(options: Mapping[str, Any], rows: int, *, frozen: bool) -> TrainingO
     if frozen and chosen.keys().isdisjoint(("steps", "epochs")):
         steps = max(ceil(numbers.epochs * rows / numbers.batch_size), LEAST_STEPS)
         numbers = replace(numbers, steps=steps)
-    steps = numbers.schedule(rows).steps
-    often = max(ceil(rows / numbers.batch_size), steps // MOST_EVALUATIONS)
+    numbers = numbers.settled(rows)
+    often = max(ceil(rows / numbers.batch_size), (numbers.steps or 0) // MOST_EVALUATIONS)
     return replace(numbers, eval_every=numbers.eval_every or often)
 
 

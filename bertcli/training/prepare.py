@@ -166,10 +166,6 @@ class Documents:
         last = 1 + int(np.searchsorted(ends[1:-1], ends[0] + tokens))
         return self.tokens[ends[0] : ends[last]]
 
-    def close(self) -> None:
-        """Let go of the files."""
-        del self.tokens, self.ends
-
 
 # --- pairs and masks ---
 
@@ -177,11 +173,6 @@ class Documents:
 def below(rng: Random, count: int) -> int:
     """Return one of 0 ... count - 1, each as likely as the others."""
     return int(rng.random() * count)
-
-
-def between(rng: Random, low: int, high: int) -> int:
-    """Return one of low ... high, each as likely as the others."""
-    return low + below(rng, high - low + 1)
 
 
 MASK, KEEP = 0.8, 0.9  # below the first: [MASK]; below the second: the token itself; else another
@@ -211,13 +202,13 @@ def pairs(
     """
     room = options.max_length - SPECIAL
     short = rng.random() < options.short_seq_prob  # mostly, pairs fill all of the room
-    target, start, last = between(rng, 2, room) if short else room, 0, len(bounds) - 1
+    target, start, last = 2 + below(rng, room - 1) if short else room, 0, len(bounds) - 1
     while start < last:
         end = start + 1
         while end < last and bounds[end] - bounds[start] < target:
             end += 1
         alone = end - start == 1
-        middle = end if alone else between(rng, start + 1, end - 1)
+        middle = end if alone else start + 1 + below(rng, end - start - 1)
         a = tokens[bounds[start] : bounds[middle]]
         is_random = alone or rng.random() < 0.5
         if is_random:  # the sentences that B did not use come again
@@ -273,10 +264,8 @@ class InstanceMaker:
                     f"the vocabulary has no {name}, which instances are made with",
                     "choose another --model, or train a vocabulary with bertcli pretrain vocab",
                 )
-        core = tokenizer.core
-        added = {id for id, token in core.get_added_tokens_decoder().items() if token.special}
-        outside = added | set(ids.values())
-        vocabulary = core.get_vocab()
+        vocabulary, added = tokenizer.core.get_vocab(), tokenizer.core.get_added_tokens_decoder()
+        outside = {id for id, token in added.items() if token.special} | set(ids.values())
         words = sorted(
             id
             for token, id in vocabulary.items()
@@ -325,34 +314,28 @@ class InstanceMaker:
 
         Only positions in ``segments`` are ever touched.
         """
-        options, (*_, mask) = self.options, self.special
+        options = self.options
         count = min(options.max_predictions, max(1, round(len(ids) * options.masked_lm_prob)))
-        positions = sorted(self._chosen(ids, segments, count, rng))
+        words: list[list[int]] = []  # or tokens
+        for part in segments:
+            for position in part:
+                inside = options.whole_word and ids[position] in self.continuing
+                if position == part.start or not inside:
+                    words.append([])
+                words[-1].append(position)
+        positions: list[int] = []
+        for word in sorted(words, key=lambda _: rng.random()):
+            if len(positions) + len(word) <= count:  # a word longer than what is left is skipped
+                positions += word
+        positions.sort()
         masked = list(ids)
         for position in positions:
             chance = rng.random()
             if chance < MASK:
-                masked[position] = mask
+                masked[position] = self.special[-1]
             elif chance >= KEEP:
                 masked[position] = self.replacements[below(rng, len(self.replacements))]
         return masked, positions
-
-    def _chosen(
-        self, ids: Sequence[int], segments: Sequence[range], count: int, rng: Random
-    ) -> list[int]:
-        """Choose random positions; a word longer than what is left to choose is skipped."""
-        words: list[list[int]] = []  # or tokens
-        for part in segments:
-            for position in part:
-                inside = self.options.whole_word and ids[position] in self.continuing
-                if position == part.start or not inside:
-                    words.append([])
-                words[-1].append(position)
-        chosen: list[int] = []
-        for word in sorted(words, key=lambda _: rng.random()):
-            if len(chosen) + len(word) <= count:
-                chosen += word
-        return chosen
 
 
 # --- the folder ---
@@ -428,31 +411,27 @@ class PrepareRun:
                 )
             self.sizes = dict(zip(self.extra, (1 + documents.largest[1:]).tolist(), strict=True))
             kind = row_type(options.max_length, options.max_predictions, self.extra)
-            yield from self._make(documents, folder / ROWS, kind)
+            count = len(documents)
+            with (folder / ROWS).open("xb") as file:
+                for number in range(count):
+                    other = partial(documents.elsewhere, number)
+                    for step in range(number, options.dupe_factor * count, count):
+                        rng = Random(f"{options.seed}:{step}")
+                        for pair in pairs(*documents[number], options, other, rng):
+                            row = np.zeros(1, kind)
+                            self.maker.fill(row[0], pair, rng)
+                            file.write(row.tobytes())
+                    yield Advance(number, "documents", number / count)
             rows: Array = np.memmap(folder / ROWS, kind, "r")
             self.statistics = {
-                "documents": len(documents),
+                "documents": count,
                 "sentences": documents.sentences,
                 **statistics(rows),
             }
-            del rows  # or a system that locks open files would keep it
-            documents.close()
+            # or a system that locks open files would keep them
+            del rows, documents.tokens, documents.ends
             shutil.rmtree(spool)
             self._write_index(folder)
-
-    def _make(self, documents: Documents, path: Path, kind: Any) -> Iterator[Advance]:
-        """Write the instances of all passes over each document to a file."""
-        options, count = self.options, len(documents)
-        with path.open("xb") as file:
-            for number in range(count):
-                other = partial(documents.elsewhere, number)
-                for step in range(number, options.dupe_factor * count, count):
-                    rng = Random(f"{options.seed}:{step}")
-                    for pair in pairs(*documents[number], options, other, rng):
-                        row = np.zeros(1, kind)
-                        self.maker.fill(row[0], pair, rng)
-                        file.write(row.tobytes())
-                yield Advance(number, "documents", number / count)
 
     def _write_index(self, folder: Path) -> None:
         """Copy the tokenizer's files and write instances.json, the index."""

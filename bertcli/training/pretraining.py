@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -83,13 +83,9 @@ class Instances:
 # --- losses ---
 
 
-class Predicted(NamedTuple):
-    """Logits with their targets. `M` masked tokens, `B` rows, `V` words of the vocabulary."""
-
-    word_logits: Tensor  # [M, V]
-    words: Tensor  # [M]
-    follows_logits: Tensor  # [B, 2]
-    follows: Tensor  # [B]
+# Logits with their targets, of `M` masked tokens, [M, words of the vocabulary] and [M], and of `B`
+# rows, [B, 2] and [B].
+Predicted: TypeAlias = Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -121,34 +117,26 @@ class PretrainingObjective(Objective):
         starts, hidden = tokens.offsets[:-1], states(model.bert, tokens)
         pooled = model.bert.pooler(hidden.index_select(0, tensor(starts, hidden)))
         masked = (starts[:, None] + columns["masked_lm_positions"])[chosen]
-        return Predicted(
-            model.cls.predictions(hidden.index_select(0, tensor(masked, hidden))),
-            tensor(columns["masked_lm_ids"][chosen].astype(np.int64), hidden),
-            model.cls.seq_relationship(pooled),
-            tensor(columns["next_sentence_labels"].astype(np.int64), hidden),
-        )
+        words = model.cls.predictions(hidden.index_select(0, tensor(masked, hidden)))
+        follows = model.cls.seq_relationship(pooled)
+        targets = columns["masked_lm_ids"][chosen], columns["next_sentence_labels"]
+        return [
+            (logits, tensor(truth.astype(np.int64), hidden))
+            for logits, truth in zip((words, follows), targets, strict=True)
+        ]
 
     def sums(self, predicted: Predicted, rows: Any) -> Sequence[Tensor]:
         """Return both losses, summed over the masked tokens and over the rows."""
-        words = F.cross_entropy(predicted.word_logits.float(), predicted.words, reduction="sum")
-        follows = F.cross_entropy(
-            predicted.follows_logits.float(), predicted.follows, reduction="sum"
-        )
-        return words, follows
+        return [F.cross_entropy(x.float(), truth, reduction="sum") for x, truth in predicted]
 
     def outputs(self, model: BertForPreTraining, rows: Any) -> Any:
         """Return counts and sums over some rows."""
         predicted = replace(self, data=self.others or self.data).predict(model, rows)
-        words_loss, follows_loss = self.sums(predicted, rows)
         sums = [
-            len(predicted.words),
-            words_loss.item(),
-            (predicted.word_logits.argmax(-1) == predicted.words).sum().item(),
-            len(predicted.follows),
-            follows_loss.item(),
-            (predicted.follows_logits.argmax(-1) == predicted.follows).sum().item(),
+            [len(truth), loss.item(), (logits.argmax(-1) == truth).sum().item()]
+            for (logits, truth), loss in zip(predicted, self.sums(predicted, rows), strict=True)
         ]
-        return np.array(sums, np.float64)
+        return np.array(sums, np.float64).ravel()
 
     def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
         """Return losses and accuracies."""
@@ -164,16 +152,6 @@ class PretrainingObjective(Objective):
             "masked": int(masked),
             "rows": int(rows),
         }
-
-
-def held_out(count: int, fraction: float) -> tuple[Any, Any]:
-    """Split the rows into those to train on and the last ones, which are held out.
-
-    The last ones, not random ones: copies of a text that are masked in other places are neighbours.
-    """
-    least = min(1, count - 1) if fraction else 0
-    cut = count - max(least, int(count * fraction))
-    return np.arange(cut), np.arange(cut, count)
 
 
 # --- the task ---
@@ -194,7 +172,10 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
     for instances in filter(None, (data, other) if ranks.first else ()):
         instances.verify()
     if other is None:
-        rows, held = held_out(len(data), options.eval_fraction)
+        # The last ones, not random ones: copies of a text masked in other places are neighbours.
+        least = min(1, len(data) - 1) if options.eval_fraction else 0
+        cut = len(data) - max(least, int(len(data) * options.eval_fraction))
+        rows, held = np.arange(cut), np.arange(cut, len(data))
     else:
         rows, held = np.arange(len(data)), np.arange(len(other))
         if data.vocab_size != other.vocab_size:
@@ -224,11 +205,11 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
             model.load_state_dict(stored.state_dict())
         return model
 
-    def put(folder: Path, model: BertForPreTraining, _: object = None) -> None:
+    def put(folder: Path, model: BertForPreTraining) -> None:
         put_model(folder, model, config, data.folder)
 
     return TrainedTask(
-        options=options,
+        options=options.settled(len(rows)),
         objective=PretrainingObjective(data, held, other),
         rows=rows,
         identity={

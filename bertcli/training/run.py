@@ -24,7 +24,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
@@ -55,7 +55,6 @@ from bertcli.training.loop import (
     Ranks,
     TrainedTask,
     Training,
-    evaluating,
     moments,
     restore_moments,
 )
@@ -156,18 +155,16 @@ class Checkpoints:
     def written(self, state: State) -> Iterator[Path]:
         """Yield a folder for the files of a checkpoint, which becomes that of its step.
 
-        Old ones are removed. Raises OutputError, which names the last checkpoint, when the disk is
-        full or fails.
+        Old ones are removed.
         """
         target = self.path(state.step)
-        with self.explained():
-            with scratch_folder(self.output / f"{MAKING}{target.name}") as making:
-                yield making
-                digests = {path.name: sha256(path) for path in sorted(making.iterdir())}
-                record = {"version": VERSION, **asdict(state), "sha256": digests}
-                write_json(making / STATE, {**record, "digest": _digest(record)})
-                put_folder(making, target)
-            self._drop()
+        with scratch_folder(self.output / f"{MAKING}{target.name}") as making:
+            yield making
+            digests = {path.name: sha256(path) for path in sorted(making.iterdir())}
+            record = {"version": VERSION, **asdict(state), "sha256": digests}
+            write_json(making / STATE, {**record, "digest": _digest(record)})
+            put_folder(making, target)
+        self._drop()
 
     def clear(self) -> None:
         """Remove what an earlier run left, the model first, as it is no longer complete."""
@@ -181,10 +178,7 @@ class Checkpoints:
     @contextmanager
     def published(self) -> Iterator[Path]:
         """Yield a folder for the result, which moves into the run's own, config.json last."""
-        with (
-            self.explained(),
-            scratch_folder(self.output / f"{MAKING}result") as making,
-        ):
+        with scratch_folder(self.output / f"{MAKING}result") as making:
             yield making
             for part in [path for path in making.iterdir() if path.is_dir()]:
                 put_folder(part, self.output / part.name)
@@ -198,10 +192,6 @@ class Checkpoints:
         going = self.output / f"{MAKING}{path.name}"
         move(path, going)
         shutil.rmtree(going)
-
-    def explained(self) -> AbstractContextManager[None]:
-        """Turn system errors into an OutputError that names the checkpoint to resume from."""
-        return explained(f"{self.output} ({self.kept()})")
 
     def kept(self) -> str:
         """Describe what can be resumed from."""
@@ -250,13 +240,7 @@ class TrainingRun:
         self.task, self.checkpoints, self.ranks = task, checkpoints, ranks
         self.options = options = task.options
         self.notes = list(task.notes)
-        self.schedule = options.schedule(len(task.rows))
-        numbers = {
-            **options.numbers(),
-            "steps": self.schedule.steps,
-            "warmup_steps": self.schedule.warmup_steps,
-        }
-        self.state = State(fingerprint=as_json({**task.identity, "options": numbers}))
+        self.state = State(fingerprint=as_json({**task.identity, "options": options.numbers()}))
         last = checkpoints.last() if checkpoints.resume else None
         if last:
             state = read_state(last)
@@ -279,13 +263,30 @@ class TrainingRun:
         """Train, and yield what happens; the result is written when this is exhausted.
 
         ModelError, naming the last good checkpoint, when the loss is no number any more or memory
-        runs out; OutputError when something cannot be written.
+        runs out; OutputError, naming it too, when something cannot be written.
         """
-        options, steps = self.options, self.schedule.steps
+        try:
+            yield from self._events()
+        except OSError:
+            with explained(f"{self.checkpoints.output} ({self.checkpoints.kept()})"):
+                raise
+
+    def _events(self) -> Iterator[Event]:
+        options = self.options
         self.ranks.wait()  # all processes have checked the folder before anything is written
         with ExitStack() as stack:
-            log = self._take(stack) if self.ranks.first else None
-            for number in range(self.state.step, steps):
+            log: IO[bytes] | None = None
+            if self.ranks.first:
+                output = self.checkpoints.output
+                output.mkdir(exist_ok=True)
+                sync_folder(output.parent)
+                stack.enter_context(locked(output / ".lock", output))
+                self.checkpoints.sweep()
+                if not self.state.step:
+                    self.checkpoints.clear()
+                log = stack.enter_context((output / LOG).open("ab"))
+                log.truncate(min(self.state.log_bytes, log.seek(0, os.SEEK_END)))
+            for number in range(self.state.step, options.steps or 0):
                 if self._ends(number):
                     break
                 began = monotonic()
@@ -296,10 +297,9 @@ class TrainingRun:
                 yield Event("step", step, values)
                 for event in self._after(step, values["lr"]):
                     if log is not None:
-                        with self.checkpoints.explained():
-                            line = {"step": event.step, **event.values}
-                            log.write(json.dumps(strict(line)).encode() + b"\n")
-                            log.flush()
+                        line = {"step": event.step, **event.values}
+                        log.write(json.dumps(strict(line)).encode() + b"\n")
+                        log.flush()
                     yield event
                 if self._due(step, options.save_every):
                     if log is not None:
@@ -307,20 +307,6 @@ class TrainingRun:
                     yield Event("checkpoint", step, {"path": str(self.checkpoints.path(step))})
             if log is not None:
                 self._finish()
-
-    def _take(self, stack: ExitStack) -> IO[bytes]:
-        """Lock the folder, and return the log, truncated to its size at the checkpoint."""
-        output, state = self.checkpoints.output, self.state
-        with self.checkpoints.explained():
-            output.mkdir(exist_ok=True)
-            sync_folder(output.parent)
-            stack.enter_context(locked(output / ".lock", output))
-            self.checkpoints.sweep()
-            if not state.step:
-                self.checkpoints.clear()
-            log = stack.enter_context((output / LOG).open("ab"))
-            log.truncate(min(state.log_bytes, log.seek(0, os.SEEK_END)))
-        return log
 
     def _step(self, number: int) -> dict[str, float]:
         try:
@@ -341,7 +327,7 @@ class TrainingRun:
 
     def _ends(self, step: int) -> bool:
         """Return whether this step is the last, or the last one for which there is patience."""
-        return step == self.schedule.steps or self.state.waited >= (self.options.patience or inf)
+        return step == self.options.steps or self.state.waited >= (self.options.patience or inf)
 
     def _due(self, step: int, every: int | None) -> bool:
         """Return whether something is due after this step; after the last step, everything is."""
@@ -352,8 +338,7 @@ class TrainingRun:
         options, objective, training = self.options, self.task.objective, self.training
         metrics: Mapping[str, Any] = {}
         if len(objective.held) and self._due(step, options.eval_every):
-            with evaluating(training.model, self.ranks.device, training.dtype):
-                metrics = objective.evaluate(training.model, options.batch_size)
+            metrics = objective.evaluate(training.model, options.batch_size, training.dtype)
             self._select(step, metrics)
         if self._due(step, options.log_every):
             sums, self.state.window = self.state.window, {}
@@ -386,8 +371,7 @@ class TrainingRun:
     def _save(self, step: int, log: IO[bytes]) -> None:
         """Write a checkpoint."""
         training, state = self.training, self.state
-        with self.checkpoints.explained():
-            sync(log)
+        sync(log)
         state.step, state.log_bytes = step, log.seek(0, os.SEEK_END)
         state.scaler = training.scaler.state_dict()
         with self.checkpoints.written(state) as folder:
@@ -402,7 +386,10 @@ class TrainingRun:
         if self.state.best:
             model.load_state_dict(self.best_weights)
         with self.checkpoints.published() as folder:
-            self.task.publish(folder, model, self.state.best)
+            self.task.publish(folder, model)
+            if self.task.manifest:
+                described = strict({**self.task.manifest, "metrics": self.state.best})
+                write_json(folder / "manifest.json", described)
             with suppress(BertcliError):  # without matplotlib, or a log of steps, there is none
                 require_matplotlib(f"drawing {PLOT}")
                 (folder / PLOT).write_bytes(plot(self.checkpoints.output / LOG))

@@ -17,8 +17,7 @@ from front import (
 )
 
 from bertcli.checkpoints.scan import find_weights
-from bertcli.checkpoints.stored_tensor import MappedFiles, bits
-from bertcli.checkpoints.tensors import read_tensors
+from bertcli.checkpoints.tensors import MappedFiles, bits, read_tensors
 from bertcli.files import torch_save
 
 NAME = "pytorch_model.bin"

@@ -11,7 +11,7 @@ from bertcli.families.registry import FAMILIES
 from bertcli.models.heads import ARCHITECTURES
 
 ROOT = Path(families.__file__).parent
-SHARED = {"__init__", "family", "registry", "rope", "structure"}
+SHARED = {"__init__", "family", "registry", "structure"}
 PAGES = sorted(path for path in ROOT.glob("*.py") if path.stem not in SHARED)
 WITHOUT_NAMES = ("models", "inference", "embedding", "tasks", "vectors", "training")
 

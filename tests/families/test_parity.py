@@ -15,7 +15,7 @@ from front import (
     json_in,
     put_json,
 )
-from model_reference import close
+from model_reference import close, encode
 from safetensors.torch import load_file, save_file
 from tokenizers_made import bpe_folder
 
@@ -26,8 +26,7 @@ from bertcli.families.registry import FAMILIES
 from bertcli.models.attention import Recording
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
-from bertcli.models.decoder import Decoder
-from bertcli.models.forward_passes import encode
+from bertcli.models.forward_passes import Decoder
 from bertcli.models.heads import BertForSequenceClassification
 from bertcli.models.surgery import prune_heads
 

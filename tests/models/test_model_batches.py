@@ -4,11 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_reference import close, randomise, texts, tiny
+from model_reference import close, encode, randomise, texts, tiny
 
 from bertcli.inference.runner import first_tokens
 from bertcli.models.bert import BertModel
-from bertcli.models.forward_passes import encode
 
 SCHEMES = ["absolute", "relative_key", "relative_key_query", "sinusoidal"]
 

@@ -7,7 +7,7 @@ from model_reference import close, randomise, texts, tiny
 from bertcli.errors import ModelError
 from bertcli.models.attention import padded
 from bertcli.models.bert import BertModel
-from bertcli.models.decoder import Decoder, memories
+from bertcli.models.forward_passes import Decoder, memories
 
 STEPS = [[1] * 12, [5, 1, 6], [12]]
 

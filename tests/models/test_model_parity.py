@@ -11,7 +11,7 @@ from bertcli.errors import ModelError
 from bertcli.families.family import HIDDEN_ACTS
 from bertcli.models.attention import Recording, padded
 from bertcli.models.bert import BertModel
-from bertcli.models.decoder import Decoder, memories
+from bertcli.models.forward_passes import Decoder, memories
 from bertcli.models.heads import ARCHITECTURES
 
 pytestmark = pytest.mark.parity

@@ -5,6 +5,7 @@ import transformers
 from torch import nn
 from torch.testing import assert_close
 
+from bertcli.models.attention import packed
 from bertcli.models.config import BertConfig
 
 torch.set_num_threads(1)
@@ -57,6 +58,12 @@ def texts(batch: int = 3, length: int = 12, vocab: int = 97):
     keep = (torch.arange(length) < lengths[:, None]).long()
     types = (torch.arange(length) >= lengths[:, None] // 2).long() * keep
     return ids * keep, keep, types
+
+
+def encode(model: nn.Module, ids, lengths, types=None):
+    """The last hidden states [T, hidden] of texts that are concatenated."""
+    at = torch.cat([torch.arange(length) for length in lengths])
+    return model(ids, types=types, at=at, kernels=model.direction(packed(lengths)))
 
 
 def close(ours, theirs, tolerance: float = 1e-5) -> None:

@@ -282,7 +282,7 @@ def follow_training(run: TrainingRun, console: Console) -> None:
 
     The bar leaves what was last, and which weights are kept; the log has all of it.
     """
-    steps, first, began = run.schedule.steps, run.state.step, monotonic()
+    steps, first, began = run.options.steps or 0, run.state.step, monotonic()
     place = counts = losses = held_out = ""
     with closing(ProgressBar(console.watched)) as bar:
         for event in run.events():
