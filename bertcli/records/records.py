@@ -56,7 +56,7 @@ def checked(record: Record, source: Source) -> Record:
 def _checked(text: Any, record: Record, source: Source) -> Text:
     if source.pre_split or (source.sentences and isinstance(text, list)):
         text = words(text) if isinstance(text, str) else text
-        if not isinstance(text, list) or not all(isinstance(word, str) for word in text):
+        if not (isinstance(text, list | tuple) and all(isinstance(word, str) for word in text)):
             what = "the list holds more than strings" if source.sentences else PRE_SPLIT
             raise InputError(f"{record.where}: {what}", SKIP)
         return [_valid(word, record, source) for word in text]

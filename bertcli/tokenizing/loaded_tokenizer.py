@@ -11,8 +11,7 @@ the tokenizers library. What its tokenizer.json says about truncation and paddin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Core
     from typing_extensions import Self
 
-    from bertcli.tokenizing.wordpiece import WordPieceEngine
+    from bertcli.tokenizing.ragged import WordPieceEngine
 
 WHOLE = "tokenizer.json"
 KEPT = (  # settings of one class or another
@@ -154,7 +153,7 @@ class LoadedTokenizer:
     @cached_property
     def engine(self) -> WordPieceEngine:
         """What makes ids of many texts at once."""
-        from bertcli.tokenizing.wordpiece import WordPieceEngine
+        from bertcli.tokenizing.ragged import WordPieceEngine
 
         return WordPieceEngine(self.core, self.expected)
 
@@ -162,11 +161,6 @@ class LoadedTokenizer:
     def words_core(self) -> Core:
         """The core for texts that are split into words."""
         return for_words(self.core)
-
-    def _begin_anew(self) -> None:
-        """Forget what was made of the core, as that changes."""
-        for name in ("added_special", "literal", "engine", "words_core"):
-            self.__dict__.pop(name, None)
 
     def __len__(self) -> int:
         """Return the number of tokens, added ones included."""
@@ -440,24 +434,10 @@ class LoadedTokenizer:
         """
         several = isinstance(new_tokens, list | tuple)
         tokens: Any = list(new_tokens) if several else [new_tokens]  # type: ignore[arg-type]
-        self._begin_anew()
+        for name in ("added_special", "literal", "engine", "words_core"):  # made of the core
+            self.__dict__.pop(name, None)
         add = self.core.add_special_tokens if special_tokens else self.core.add_tokens
         return add(tokens)
-
-    @contextmanager
-    def parsing(self, split: bool | None) -> Iterator[None]:
-        """Read special tokens in texts as such, or split them as texts, while the block runs."""
-        before = self.core.encode_special_tokens
-        if split is None or split == before:
-            yield
-            return
-        self._begin_anew()
-        self.core.encode_special_tokens = split
-        try:
-            yield
-        finally:
-            self._begin_anew()
-            self.core.encode_special_tokens = before
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         for index in set(ids):
