@@ -28,6 +28,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertcli.errors import InputError, OutputError, UsageError
@@ -88,44 +89,19 @@ class Chunk(NamedTuple):
         return text[self.start : self.end]
 
 
-class TokenStarts:
-    """Where the tokens of a text begin, in their order, as far as it was asked for."""
-
-    def __init__(self, text: str, core: Core) -> None:
-        self.text, self.core = text, core
-        self.read = 0  # characters
-        self.starts = array("q")
-
-    def reach(self, start: int, room: int) -> int:
-        """Return how far so many tokens go: the start of the next token, at a grapheme's start.
-
-        It is ``start`` when the first grapheme has more.
-        """
-        while (number := bisect_left(self.starts, start) + room) >= len(self.starts):
-            if self.read == len(self.text):
-                return len(self.text)
-            self._add_slice()
-        place = self.starts[number]
-        while place > start and not is_whole(self.text, place):
-            place -= 1
-        return place
-
-    def last(self, tokens: int, start: int, end: int) -> list[int]:
-        """Return where the last so many tokens of a piece begin, each a grapheme's start."""
-        stop = bisect_left(self.starts, end)
-        places = dict.fromkeys(self.starts[max(0, stop - tokens) : stop])
-        return [at for at in places if at > start and is_whole(self.text, at)]
-
-    def _add_slice(self) -> None:
-        begin, end = self.read, self.read + SLICE
-        piece = self.text[begin:end]
-        if end < len(self.text):
+def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:
+    """Return where the tokens of a text begin, and its end; or, if they are more, ``enough``."""
+    starts, read = array("q"), 0
+    while read < len(text) and len(starts) <= enough:
+        piece = text[read : read + SLICE]
+        if read + SLICE < len(text):
             piece = piece[: piece.rfind(" ")] or piece  # in a word only where there is no blank
-        for start, stop in self.core.encode(piece, add_special_tokens=False).offsets:
-            if piece[start : start + 1].isspace():  # it belongs to the piece before
-                start = stop - len(piece[start:stop].lstrip())
-            self.starts.append(begin + start)
-        self.read += len(piece)
+        for start, stop in core.encode(piece, add_special_tokens=False).offsets:
+            # White space that a token begins with belongs to the piece before.
+            starts.append(read + stop - len(piece[start:stop].lstrip()))
+        read += len(piece)
+    starts.append(read)
+    return starts
 
 
 class Chunker:
@@ -190,48 +166,56 @@ class Chunker:
         return chunks
 
     def _pieces(self, whole: Chunk) -> list[Chunk]:
-        tokens = TokenStarts(whole.text, self.tokenizer.core)
-        piece = self._piece(whole, tokens, 0)
+        first = self.settings.first
+        starts = token_starts(whole.text, self.tokenizer.core, self.room if first else inf)
+        piece = self._piece(whole, starts, 0)
         pieces = [piece]
-        while piece.end < whole.end and not self.settings.first:
-            piece = self._next(whole, tokens, piece)._replace(number=len(pieces))
+        while piece.end < whole.end and not first:
+            piece = self._next(whole, starts, piece)._replace(number=len(pieces))
             pieces.append(piece)
         return pieces
 
-    def _next(self, whole: Chunk, tokens: TokenStarts, before: Chunk) -> Chunk:
+    def _next(self, whole: Chunk, starts: Sequence[int], before: Chunk) -> Chunk:
         """Return the piece that follows another, behind an overlap where something fits behind."""
-        text, end, overlap = tokens.text, before.end, self.settings.overlap
-        places = tokens.last(overlap, before.start, end) if overlap else []
+        text, end, overlap = whole.text, before.end, self.settings.overlap
+        stop = bisect_left(starts, end)
+        last = starts[max(0, stop - overlap) : stop]
+        places = [at for at in dict.fromkeys(last) if at > before.start and is_whole(text, at)]
         if places and self.settings.levels:
             by_level = (
                 boundaries(text, places[0] - 1, end - 1, level) for level in self.settings.levels
             )
             places = next(filter(None, by_level), [])
         for place in places:
-            piece = self._fitting(whole, tokens, place, end)
+            piece = self._fitting(whole, starts, place, end)
             if piece and self.counts([text[place:end]])[0] <= overlap + self.empty:
                 return piece
-        return self._piece(whole, tokens, end)
+        return self._piece(whole, starts, end)
 
-    def _piece(self, whole: Chunk, tokens: TokenStarts, start: int) -> Chunk:
+    def _piece(self, whole: Chunk, starts: Sequence[int], start: int) -> Chunk:
         """Return the piece that begins at ``start``.
 
         Raises InputError for a character that has more tokens than a piece may have.
         """
-        piece = self._fitting(whole, tokens, start, start) or self._counted(whole, start, start + 1)
+        piece = self._fitting(whole, starts, start, start) or self._counted(whole, start, start + 1)
         if piece.n_tokens > self.limit:
             raise InputError(
-                f"{whole.record.where}: character {start} ({tokens.text[start]!a}) alone has more "
+                f"{whole.record.where}: character {start} ({whole.text[start]!a}) alone has more "
                 f"than {self.limit} tokens",
                 "increase --max-length, or use --on-error skip",
             )
         return piece
 
-    def _fitting(self, whole: Chunk, tokens: TokenStarts, start: int, low: int) -> Chunk | None:
+    def _fitting(
+        self, whole: Chunk, starts: Sequence[int], start: int, low: int
+    ) -> Chunk | None:
         """Return the piece from ``start`` to the best place behind ``low``; None without any."""
-        room = self.room
-        while room and (reach := tokens.reach(start, room)) > low:
-            end = self._end(tokens.text, low, reach, whole_unit=start < low)
+        text, room, number = whole.text, self.room, bisect_left(starts, start)
+        while room:
+            reach = starts[min(number + room, len(starts) - 1)]
+            while reach > start and not is_whole(text, reach):
+                reach -= 1
+            end = self._end(text, low, reach, whole_unit=start < low) if reach > low else None
             if end is None:
                 return None
             piece = self._counted(whole, start, end)  # which may have other tokens than in the text

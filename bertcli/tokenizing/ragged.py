@@ -84,21 +84,21 @@ class WordPieceEngine:
         with PROVING:
             if max(self.seen, self.expected) < MANY:
                 self.seen += sum(map(len, texts))
-            fast = self.fast if max(self.seen, self.expected) >= MANY else None
+            many = max(self.seen, self.expected) >= MANY
+            fast = self.fast if many and not self.core.encode_special_tokens else None
         if fast is not None:
             rows: Flat = fast.encode_batch(texts, add_special_tokens=False, parallel=False)
             return rows
         encodings = self.core.encode_batch_fast(texts, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
-        offsets = np.zeros(len(ids) + 1, np.int64)
-        np.cumsum([len(row) for row in ids], out=offsets[1:])
+        offsets = offsets_of([*map(len, ids)])
         flat = (number for row in ids for number in row)
         return np.fromiter(flat, np.uint32, int(offsets[-1])), offsets
 
     @cached_property
     def fast(self) -> Any:
         """The tokenizer of nanotoken, or None where it will not do."""
-        if type(self.core.model).__name__ != "WordPiece" or self.core.encode_special_tokens:
+        if type(self.core.model).__name__ != "WordPiece":
             return None
         try:
             import nanotoken

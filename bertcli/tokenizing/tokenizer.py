@@ -66,12 +66,18 @@ class Tokenizer(LoadedTokenizer):
         layout = call.layout(self.limit, self.model_inputs)
 
         def encoded(columns: tuple[str, ...]) -> TokenBlock:
+            asked = replace(layout, columns=columns)
             before, split = self.core.encode_special_tokens, call.split_special_tokens
-            self.core.encode_special_tokens = before if split is None else split
+            if split in (None, before):
+                return self.encode_records(records, asked)
+            cores = self.core, self.words_core
+            for core in cores:
+                core.encode_special_tokens = split
             try:
-                return self.encode_records(records, replace(layout, columns=columns))
+                return self.encode_records(records, asked)
             finally:
-                self.core.encode_special_tokens = before
+                for core in cores:
+                    core.encode_special_tokens = before
 
         details = cache(partial(encoded, ("input_ids", *DETAILS)))
         return call.result(encoded(layout.columns), layout.columns, details, batched=batched)
@@ -126,7 +132,6 @@ class Tokenizer(LoadedTokenizer):
         limit = self.cut_at(layout)
         split = records.is_split
         core = self.words_core if split else self.core
-        core.encode_special_tokens = self.core.encode_special_tokens
         inputs = [text if pair is None else (text, pair) for text, pair, *_ in records]
         encodings = core.encode_batch(inputs, split, layout.special_tokens)
         rows: list[Encoded] = []

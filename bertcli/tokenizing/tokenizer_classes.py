@@ -98,6 +98,7 @@ def for_words(core: Tokenizer) -> Tokenizer:
     if getattr(_step(core.pre_tokenizer, "ByteLevel"), "add_prefix_space", True):
         return core
     copy = type(core).from_str(core.to_str())
+    copy.encode_special_tokens = core.encode_special_tokens
     for part in (_step(copy.pre_tokenizer, "ByteLevel"), copy.post_processor):
         if hasattr(part, "add_prefix_space"):
             part.add_prefix_space = True
