@@ -243,7 +243,7 @@ class Embedder:
         chunker = Chunker(
             self.runtime.tokenizer,
             settings,
-            lambda texts: TextBlock.of(self.prepare(TextBlock.of_lines(texts, "", 1))).texts,
+            lambda texts: TextBlock.of(self.prepare([*map(Record, texts)])).texts,
         )
         reader.divide = partial(pieces, chunker)
         return reader

@@ -62,10 +62,11 @@ def read(path: str, reader: ReadProgress) -> Blocks:
     ended = form == "txt" or (path == "-" and form == "jsonl")
     separator = b"\0" if source.null and ended else b"\n"
     with open_bytes(path, reader.count) as stream:
-        decode = LineDecoder(name, source.encoding, source.encoding_errors, separator=separator)
-        if "a\n".encode(source.encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
-            stream = recoded(stream, name, source.encoding, source.encoding_errors)
-            decode = LineDecoder(name, "utf-8", "strict", separator=separator)
+        encoding, errors = source.encoding, source.encoding_errors
+        if "a\n".encode(encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
+            stream = recoded(stream, name, encoding, errors)
+            encoding, errors = "utf-8", "strict"
+        decode = LineDecoder(name, encoding, errors, separator=separator)
         if path == "-" and source.format == "auto" and not source.ids:
             objects, stream = begins_with_object(stream, decode, source.max_record_bytes)
             if objects and form != "jsonl":
@@ -110,7 +111,8 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Block
         if texts is None:
             yield reader.collect(_numbered(block), partial(parse, block))
         else:
-            yield TextBlock.of_lines(texts, name, block.number)
+            numbers = range(block.number, block.number + len(texts))
+            yield TextBlock(texts, None, None, None, [name] * len(texts), numbers)
 
 
 def whole(stream: IO[bytes], decode: LineDecoder, reader: ReadProgress) -> Blocks:

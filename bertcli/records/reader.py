@@ -53,17 +53,15 @@ class Reader(ReadProgress):
 
     def _carrying(self, block: TextBlock) -> TextBlock:
         """Return records that carry their file and line, and their text, as is asked for."""
-        carried: list[dict[str, Any]] = [
-            dict(extra or {}) for extra in block.extras or [None] * len(block)
-        ]
-        if text := self.source.kept_text:
-            carried = [
-                {text: value} | extra for value, extra in zip(block.texts, carried, strict=True)
-            ]
-        if self.source.placed:
-            places = zip(block.files, block.lines, carried, strict=True)
-            carried = [{"file": file, "line": line} | extra for file, line, extra in places]
-        return replace(block, extras=carried)
+        extras: list[dict[str, Any]] = []
+        for record in block:
+            extra = record.extra or {}
+            if text := self.source.kept_text:
+                extra = {text: record.text} | extra
+            if self.source.placed:
+                extra = {"file": record.file, "line": record.line} | extra
+            extras.append(extra)
+        return replace(block, extras=extras)
 
     def _blocks(self) -> Iterator[Sequence[Record]]:
         from bertcli.records import formats  # arguments alone do not need it

@@ -226,12 +226,6 @@ class TextBlock(Sequence[Record]):
     tokens: Sequence[list[int] | None] | None = None
 
     @classmethod
-    def of_lines(cls, texts: Sequence[Text], file: str, number: int) -> TextBlock:
-        """Return texts that stand on successive lines of a file, the first on line ``number``."""
-        lines = range(number, number + len(texts))
-        return cls(texts, None, None, None, [file] * len(texts), lines)
-
-    @classmethod
     def of(cls, records: Iterable[Record]) -> TextBlock:
         """Return records as columns."""
         if isinstance(records, TextBlock):

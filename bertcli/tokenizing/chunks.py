@@ -206,9 +206,7 @@ class Chunker:
             )
         return piece
 
-    def _fitting(
-        self, whole: Chunk, starts: Sequence[int], start: int, low: int
-    ) -> Chunk | None:
+    def _fitting(self, whole: Chunk, starts: Sequence[int], start: int, low: int) -> Chunk | None:
         """Return the piece from ``start`` to the best place behind ``low``; None without any."""
         text, room, number = whole.text, self.room, bisect_left(starts, start)
         while room:
@@ -245,7 +243,7 @@ WRITTEN = ("id", *PLACE, "text", "n_tokens")  # names that no carried field may 
 
 def chunk_row(chunk: Chunk, source: Source) -> dict[str, Any]:
     """Return what is written of a piece. A record without an id has its number."""
-    columns = {**chunk.place, "text": chunk.text, "n_tokens": chunk.n_tokens}
+    columns = chunk.place | {"text": chunk.text, "n_tokens": chunk.n_tokens}
     return row_of(_named(chunk, source), columns)
 
 
@@ -262,51 +260,44 @@ def _named(chunk: Chunk, source: Source) -> Record:
     return record._replace(id=number, line=line, extra=extra)
 
 
-def plain(chunks: Sequence[Chunk], *, null: bool) -> bytes:
+def plain(chunks: Sequence[Chunk], *, null: bool) -> list[bytes]:
     """Return the pieces alone, each ended by a line feed, or by NUL.
 
     Raises OutputError for a piece that holds such a character itself.
     """
     end = "\0" if null else "\n"
-    texts = [chunk.text for chunk in chunks]
-    for chunk, text in zip(chunks, texts, strict=True):
-        if end in text:
+    for chunk in chunks:
+        if end in chunk.text:
             raise OutputError(
                 f"{chunk.record.where}: a chunk holds {end!r}, which ends it",
                 "-0 ends chunks with NUL, --format jsonl holds any text",
             )
-    return "".join([text + end for text in texts]).encode()
+    return [(chunk.text + end).encode() for chunk in chunks]
 
 
 @dataclass
 class ChunkRun(ReaderRun):
-    """One pass over a source; ``tally`` counts texts, ``chunks`` their pieces."""
+    """What is written of the pieces of all texts: rows, or bytes of plain text."""
 
     chunker: Chunker
-    chunks: int = 0
+    form: str
 
-    def write(
-        self, form: str, put: Callable[[Sequence[Any]], None], *, null: bool = False
-    ) -> Iterator[int]:
-        """Write all pieces, and yield how many there are so far.
-
-        The writer of plain text takes bytes: its form is "finished".
-        """
+    def __iter__(self) -> Iterator[list[Any]]:
+        source, is_empty = self.reader.source, self.form not in ("txt", "jsonl")
         for records in self.blocks():
             before = self.reader.skipped
             chunks = self.chunker.chunks(records, self.reader.skip, self.tally.records)
             self.skipped += self.reader.skipped - before
             self.tally.records += len(records)
             self.tally.literals += self.chunker.tokenizer.count_literals(records)
-            self.chunks += len(chunks)
-            if form == "txt":
-                put([plain(chunks, null=null)])
+            is_empty &= not chunks
+            if self.form == "txt":
+                yield plain(chunks, null=source.null)
             else:
-                put([chunk_row(chunk, self.reader.source) for chunk in chunks])
-            yield self.chunks
+                yield [chunk_row(chunk, source) for chunk in chunks]
             self.finish(self.tally.records)
-        if not self.chunks and form not in ("txt", "jsonl"):
-            put([self.reader.header(dict.fromkeys(WRITTEN))])
+        if is_empty:
+            yield [self.reader.header(dict.fromkeys(WRITTEN))]
 
 
 def pieces(
