@@ -64,6 +64,10 @@ class ReadProgress:
         """Read fields with ids of words as well, each so many, and refuse records without them."""
         self.source = replace(self.source, extra_ids=limits)
 
+    def reserve(self, names: frozenset[str]) -> None:
+        """Refuse to keep fields of these names: the output has such fields itself."""
+        self.source = replace(self.source, taken=names)
+
     def collect(self, units: Iterable[tuple[int, Any]], parse: Callable[[int, Any], T]) -> list[T]:
         """Parse numbered units; one that cannot be parsed stops the run or is skipped."""
         parsed = []
