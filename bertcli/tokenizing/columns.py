@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 
 Span = tuple[int, int]
-
-
-class Window(NamedTuple):
-    """The tokens [start, stop) of the first and of the second sequence that are kept together."""
-
-    first: Span
-    second: Span
+Window = tuple[Span, Span]  # the tokens [start, stop) of the texts that are kept together
 
 
 def windows(
@@ -51,20 +45,20 @@ def windows(
     """
     over = first + (second or 0) - room
     if over <= 0:
-        return [Window((0, first), (0, second or 0))]
+        return [((0, first), (0, second or 0))]
     if second is None:
         if strategy == "only_second":
             raise InputError(
                 "only_second cannot shorten a text that has no pair", "use another --truncation"
             )
-        return [Window(part, (0, 0)) for part in _parts(first, room, side, stride)]
+        return [(part, (0, 0)) for part in _parts(first, room, side, stride)]
     keep_first, keep_second = kept_lengths(first, second, room, strategy)
     firsts = _parts(first, keep_first, side, stride)
     seconds = _parts(second, keep_second, side, stride)
     return [
-        Window(firsts[0], seconds[0]),
-        *(Window(part, other) for part in firsts[1:] for other in seconds),
-        *(Window(firsts[0], other) for other in seconds[1:]),
+        (firsts[0], seconds[0]),
+        *((part, other) for part in firsts[1:] for other in seconds),
+        *((firsts[0], other) for other in seconds[1:]),
     ]
 
 

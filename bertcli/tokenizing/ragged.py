@@ -139,7 +139,10 @@ def offsets_of(lengths: Counts | list[int]) -> Counts:
 
 def ragged_lines(batch: TokenBlock, names: Sequence[str], lines: str) -> bytes:
     """Return lines of JSON with the columns of a batch of arrays, a row where each has `HOLE`."""
-    bounds, columns = batch.offsets.tolist(), [_numbers(batch)]
+    bounds, between = batch.offsets.tolist(), 2**32 - 1  # no id
+    marked = np.insert(batch.ids, batch.offsets[1:-1], between)
+    ids = orjson.dumps(marked, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+    columns = [[numbers.strip(b",") for numbers in ids.split(b"%d" % between)]]
     for name in names[1:]:
         digits = np.full(2 * len(batch.ids), ord(","), np.uint8)  # those of small numbers
         digits[1::2] = batch.columns[name] + ord("0")
@@ -152,11 +155,3 @@ def ragged_lines(batch: TokenBlock, names: Sequence[str], lines: str) -> bytes:
     for at, column in enumerate(columns, 1):
         parts[at::step] = column
     return b"".join(parts)
-
-
-def _numbers(batch: TokenBlock) -> list[bytes]:
-    """Return the ids of every text, commas between them."""
-    between = 2**32 - 1
-    marked = np.insert(batch.ids, batch.offsets[1:-1], between)
-    written = orjson.dumps(marked, option=orjson.OPT_SERIALIZE_NUMPY)
-    return [numbers.strip(b",") for numbers in written[1:-1].split(b"%d" % between)]

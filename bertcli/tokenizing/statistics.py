@@ -77,13 +77,13 @@ class CorpusStats:
         core = self.tokenizer.core
         added, continues = core.get_added_tokens_decoder(), goes_on(core)
 
-        def goes_on_with_a_word(index: int) -> bool:
-            is_word = index in added and not self.is_marked
-            return not is_word and continues(core.id_to_token(index) or "")
-
         special = sum(self.ids[index] for index in self.special)
-        ids = self.ids - self.first_ids
-        words = total - special - sum(n for index, n in ids.items() if goes_on_with_a_word(index))
+        going_on = sum(
+            count
+            for index, count in (self.ids - self.first_ids).items()
+            if (self.is_marked or index not in added) and continues(core.id_to_token(index) or "")
+        )
+        words = total - special - going_on
         unknown = self.ids[self.unk]
         over = sum(n for length, n in self.lengths.items() if self.cut_at and length > self.cut_at)
         return {

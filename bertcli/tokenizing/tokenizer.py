@@ -28,7 +28,6 @@ from bertcli.tokenizing.columns import (
     Frame,
     Layout,
     TokenBlock,
-    Window,
     as_lists,
     frame_of,
     kept_lengths,
@@ -165,7 +164,15 @@ class Tokenizer(LoadedTokenizer):
                 skip(InputError(message, hint))
                 continue
             for window in cuts if layout.overflowing else cuts[:1]:
-                left = {name: select(column, window, places) for name, column in columns.items()}
+                slices, at = [], 0  # special tokens, and the part of each text in the window
+                for (start, until), (begin, end) in sorted(zip(places, window, strict=True)):
+                    slices += [slice(at, start), slice(start + begin, start + end)]
+                    at = until
+                slices.append(slice(at, None))
+                left = {
+                    name: [*chain.from_iterable(column[part] for part in slices)]
+                    for name, column in columns.items()
+                }
                 dropped = sum(lengths) - sum(stop - start for start, stop in window)
                 rows.append(Encoded(record, left, 0 if layout.overflowing else dropped, sample))
         rows = self._padded(rows, layout)
@@ -242,16 +249,6 @@ class Tokenizer(LoadedTokenizer):
             offsets_of(sizes.sum(axis=1)),
             (lengths - left).sum(axis=0).tolist(),
         )
-
-
-def select(column: Column, window: Window, places: Sequence[tuple[int, int]]) -> Column:
-    """Return the special tokens of a column and the part of each sequence in the window."""
-    entries: list[Any] = []
-    at = 0
-    for (start, until), (begin, end) in sorted(zip(places, window, strict=True)):
-        entries += [*column[at:start], *column[start + begin : start + end]]
-        at = until
-    return [*entries, *column[at:]]
 
 
 def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:

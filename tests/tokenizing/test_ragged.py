@@ -14,8 +14,8 @@ from tokenizers_made import MADE
 from bertcli.errors import BertcliError
 from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record
-from bertcli.tokenizing import tokenizer as encoding
 from bertcli.tokenizing import ragged
+from bertcli.tokenizing import tokenizer as encoding
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import FEW, Tokenizer
 

@@ -15,9 +15,9 @@ from front import (
 from pyarrow.parquet import read_table
 
 from bertcli.files import streams
+from bertcli.tokenizing import ragged
 from bertcli.tokenizing import run as runs
 from bertcli.tokenizing import tokenizer as encoding
-from bertcli.tokenizing import ragged
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 TEXTS = [text.replace("\n", "").replace("\r", "") for text in hostile.composed(21, 300)]
