@@ -2,8 +2,8 @@
 
 `source` has `Source` (what the user named) and finds its files, `records` has `Record` (a text or a
 pair) and `TextBlock` (columns of many), `reader` has `Reader` (an iterator over a source), which
-counts in `read_progress` what it skips. `formats` turns lines and rows of files, and stdin, into
-records; `windows` groups them. `extra_ids` reads ids that a record gives for its words; `examples`
+counts in `read_progress` what it skips, and groups of records. `formats` turns lines and rows of
+files, and stdin, into records. `extra_ids` reads ids that a record gives for its words; `examples`
 are records with what a model is to say of them.
 Imports `errors` and `files`. Begin with `reader`.
 """

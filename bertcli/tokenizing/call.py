@@ -136,9 +136,17 @@ class Call:
                     f"{items[0].length:,}: an array needs rows of one length",
                     "give padding=True, with truncation=True when some are too long",
                 )
-        kind = _value(self.return_tensors)
-        arrays = {name: _array(rows, kind) for name, rows in table.items()}
-        return BatchEncoding(arrays, details)
+        import numpy as np
+
+        for name, rows in table.items():
+            array = np.array(rows)
+            table[name] = array if array.size else array.astype(np.int64)
+        if _value(self.return_tensors) == "pt":
+            require_torch("return_tensors='pt'")
+            import torch
+
+            table = {name: torch.from_numpy(array) for name, array in table.items()}
+        return BatchEncoding(table, details)
 
 
 class BatchEncoding(dict[str, Any]):
@@ -181,17 +189,3 @@ def _value(value: Any) -> Any:
     """Return a strategy as the command line writes it; transformers' own are members of an enum."""
     value = getattr(value, "value", value)
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def _array(rows: list[Any], kind: str) -> Any:
-    """Return an array or a tensor, of whole numbers if it is empty."""
-    if kind == "pt":
-        require_torch("return_tensors='pt'")
-        import torch
-
-        tensor = torch.tensor(rows)
-        return tensor if tensor.numel() else tensor.long()
-    import numpy as np
-
-    array = np.array(rows)
-    return array if array.size else array.astype(np.int64)

@@ -24,7 +24,7 @@ from bertcli.errors import (
     called_from_python,
     counted,
 )
-from bertcli.files.typed_json import NOTHING, JsonObject
+from bertcli.files.typed_json import NOTHING, JsonObject, write_json
 from bertcli.hub import DEFAULT_MODEL, find_model
 from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import (
@@ -138,17 +138,13 @@ class LoadedTokenizer:
         added = self.core.get_added_tokens_decoder().items()
         return {index: token.content for index, token in added if token.special}
 
-    @cached_property
-    def literal(self) -> re.Pattern[str]:
-        """A special token that is written out in a text."""
-        names = sorted(self.added_special.values(), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, names)) or "(?!)")
-
     def count_literals(self, records: Sequence[Record]) -> int:
         """Return how many special tokens are written out in the texts, and parsed as such."""
         if self.core.encode_special_tokens:
             return 0
-        return sum(len(self.literal.findall(text)) for text in TextBlock.of(records).strings)
+        names = sorted(self.added_special.values(), key=len, reverse=True)
+        literal = re.compile("|".join(map(re.escape, names)) or "(?!)")
+        return sum(len(literal.findall(text)) for text in TextBlock.of(records).strings)
 
     @cached_property
     def engine(self) -> WordPieceEngine:
@@ -257,20 +253,7 @@ class LoadedTokenizer:
         Each appears whole. Raises OutputError when the folder cannot be written.
         """
         from bertcli.files.atomic import saving
-        from bertcli.files.jsonl import to_json
 
-        files = {
-            WHOLE: self.core.to_str(pretty=True),
-            "tokenizer_config.json": to_json(self._settings()),
-        }
-        with saving(Path(folder), last=WHOLE) as scratch:
-            for name, text in files.items():
-                (scratch / name).write_text(text, encoding="utf-8")
-
-    save_pretrained = save
-
-    def _settings(self) -> dict[str, Any]:
-        """Return what transformers does not read in tokenizer.json."""
         ids, normalizer = self.special_ids(), self.core.normalizer
         roles = {role: token for role, token in self.roles.items() if token in ids}
         more = [token for token in self.added_special.values() if token not in roles.values()]
@@ -279,7 +262,7 @@ class LoadedTokenizer:
             for name, own in NORMALIZER.items()
             if hasattr(normalizer, own)
         }
-        return {
+        settings = {
             "tokenizer_class": self.kind.name,
             **{key: self.settings[key] for key in KEPT if key in self.settings},
             **roles,
@@ -289,6 +272,11 @@ class LoadedTokenizer:
             "padding_side": self.padding_side,
             "truncation_side": self.truncation_side,
         }
+        with saving(Path(folder), last=WHOLE) as scratch:
+            (scratch / WHOLE).write_text(self.core.to_str(pretty=True), encoding="utf-8")
+            write_json(scratch / "tokenizer_config.json", settings)
+
+    save_pretrained = save
 
     @property
     def all_special_ids(self) -> list[int]:
@@ -434,7 +422,7 @@ class LoadedTokenizer:
         """
         several = isinstance(new_tokens, list | tuple)
         tokens: Any = list(new_tokens) if several else [new_tokens]  # type: ignore[arg-type]
-        for name in ("added_special", "literal", "engine", "words_core"):  # made of the core
+        for name in ("added_special", "engine", "words_core"):  # made of the core
             self.__dict__.pop(name, None)
         add = self.core.add_special_tokens if special_tokens else self.core.add_tokens
         return add(tokens)
