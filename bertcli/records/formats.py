@@ -193,9 +193,8 @@ def delimited(
     for batch in handfuls(chain(ahead, rows)):
         if any(len(row) != len(names) for _, row in batch):
             batch = reader.collect(iter(batch), fitting)
-        cells = zip(*(row for _, row in batch), strict=True) if batch else [()] * len(names)
         columns: dict[str, list[Any]] = {
-            name: [*column] for name, column in zip(names, cells, strict=True)
+            name: [row[at] for _, row in batch] for at, name in enumerate(names)
         }
         for field in () if source.are_pairs else filter(None, (fields.pair, fields.id)):
             columns[field] = [cell or None for cell in columns[field]]  # all that CSV has for none

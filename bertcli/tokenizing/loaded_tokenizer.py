@@ -162,17 +162,10 @@ class LoadedTokenizer:
         """Return the number of tokens, added ones included."""
         return self.core.get_vocab_size()
 
-    def beyond(self, rows: int) -> tuple[str, int] | None:
-        """Return the first token, and its id, that a table of so many rows does not have."""
-        entries = [*self.core.get_vocab().items()]
-        for pair in (None, ""):  # what is put around texts need not be in the vocabulary
-            frame = self.core.encode("", pair)
-            entries += zip(frame.tokens, frame.ids, strict=True)
-        return min(
-            (entry for entry in entries if entry[1] >= rows),
-            key=lambda entry: entry[1],
-            default=None,
-        )
+    def beyond(self, rows: int) -> tuple[int, str] | None:
+        """Return the first id, and its token, that a table of so many rows does not have."""
+        vocabulary = self.core.get_vocab().items()
+        return min(((index, token) for token, index in vocabulary if index >= rows), default=None)
 
     def special_ids(self) -> dict[str, int]:
         """Return special token -> id, in the order of [UNK], [SEP], [PAD], [CLS], [MASK]."""

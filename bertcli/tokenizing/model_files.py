@@ -359,7 +359,8 @@ def _check(core: Tokenizer, folder: Path) -> list[str]:
         core.model.tokenize(UNKNOWN)
     except Exception as failed:  # tokenizers raises no narrower class
         raise ModelError(f"{folder}: unknown words have no token: {failed}") from None
-    if None in map(core.id_to_token, core.encode("a", "a").ids):
+    around = (*core.encode("a").ids, *core.encode("a", "a").ids)
+    if None in map(core.id_to_token, around):
         raise ModelError(f"{folder}: a special token around texts is not in the vocabulary")
     if getattr(core.normalizer, "lowercase", False) and is_cased(core):
         return [

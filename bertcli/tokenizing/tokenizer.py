@@ -169,7 +169,7 @@ class Tokenizer(LoadedTokenizer):
                     slices += [slice(at, start), slice(start + begin, start + end)]
                     at = until
                 slices.append(slice(at, None))
-                left = {
+                left: dict[str, Column] = {
                     name: [*chain.from_iterable(column[part] for part in slices)]
                     for name, column in columns.items()
                 }
