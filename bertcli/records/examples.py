@@ -20,9 +20,8 @@ from bertcli.files.jsonl import value_of
 from bertcli.files.paths import input_name
 from bertcli.files.streams import can_be_reread, suffix_of
 from bertcli.files.typed_json import TEXT, TEXTS, Check, JsonObject, is_text
-from bertcli.records.extra_ids import extra_ids
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, words
+from bertcli.records.records import Record, extra_ids, words
 from bertcli.records.source import Source
 
 TASKS = ("classify", "multilabel", "regress", "tag", "answer", "embed")

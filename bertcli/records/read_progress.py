@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from bertcli.errors import InputError
 from bertcli.files.tables import TableHeader
 from bertcli.files.typed_json import kind_of, strict
-from bertcli.records.extra_ids import extra_ids
-from bertcli.records.records import Record, RecordFields, TextBlock, checked, fields_of
+from bertcli.records.records import Record, RecordFields, TextBlock, checked, extra_ids, fields_of
 from bertcli.records.source import Source, input_files
 
 T = TypeVar("T")

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from bertcli.errors import counted
 from bertcli.models.config import BertConfig
-from bertcli.records.extra_ids import extra_ids, unfit_ids, word_count, word_starts
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record
+from bertcli.records.records import Record, extra_ids, unfit_ids, word_count, word_starts
 from bertcli.tokenizing.columns import EXTRA, Encoded, Layout, TokenBlock
 from bertcli.tokenizing.tokenizer import Tokenizer
 

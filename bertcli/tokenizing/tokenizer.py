@@ -96,8 +96,10 @@ class Tokenizer(LoadedTokenizer):
         from bertcli.tokenizing.call import Call
 
         call, inputs, batched = Call(padding=padding, **options), encoded_inputs, True
-        if isinstance(inputs, Mapping):
-            batched = not isinstance(as_lists(inputs["input_ids"][0]), int)
+        names = [*inputs] if isinstance(inputs, Mapping) else []
+        if names:
+            ids = as_lists(inputs["input_ids"])
+            batched = not (ids and isinstance(ids[0], int))
             columns = zip(*inputs.values(), strict=True) if batched else [inputs.values()]
             inputs = [dict(zip(inputs, column, strict=True)) for column in columns]
         layout = call.layout(self.limit, self.model_inputs)
@@ -105,7 +107,9 @@ class Tokenizer(LoadedTokenizer):
         if "attention_mask" in layout.columns:
             for row in rows:
                 row.columns.setdefault("attention_mask", [1] * row.length)
-        return call.result(self._padded(rows, layout), rows[0].columns, batched=batched)
+        return call.result(
+            self._padded(rows, layout), rows[0].columns if rows else names, batched=batched
+        )
 
     def encode_records(
         self, records: Sequence[Record], layout: Layout, *, skip: Skip = stop, first: int = 0
