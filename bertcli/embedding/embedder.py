@@ -179,7 +179,8 @@ class Embedder:
     @cached_property
     def extra(self) -> ExtraColumns:
         """The ids of words that the model needs."""
-        return ExtraColumns.of(self.runtime.config)
+        config = self.runtime.config
+        return ExtraColumns(config.fields_of_extra, config.extra_embeddings)
 
     @property
     def width(self) -> int:

@@ -145,11 +145,8 @@ def _characters(records: Sequence[Record]) -> int:
     return sum(map(len, TextBlock.of(records).strings))
 
 
-def _joined(parts: Sequence[Any]) -> Any:
-    if len(parts) == 1:
-        return parts[0]
-    joined = [*chain.from_iterable(parts)]
-    return TextBlock.of(joined) if isinstance(parts[0], TextBlock) else joined
+def _joined(parts: Sequence[Sequence[Record]]) -> Sequence[Record]:
+    return parts[0] if len(parts) == 1 else TextBlock.of(chain.from_iterable(parts))
 
 
 def ahead(

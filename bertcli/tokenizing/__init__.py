@@ -6,6 +6,6 @@ where there are words alone. `loaded_tokenizer` knows its special tokens and lim
 of few texts, `ragged` arrays of millions, and lines of these. `run` goes through a whole input,
 counts (`statistics` a corpus, or each file) and says what is written. `extra_columns` has ids of
 extra embeddings for tokens. `chunks` divides texts, and writes the pieces. For Python, `call` has
-the arguments of transformers. Imports `errors`, `files`, `families`, `models` (its config),
-`checkpoints`, `hub` and `records`. Begin with `tokenizer`.
+the arguments of transformers. Imports `errors`, `files`, `families`, `checkpoints`, `hub` and
+`records`. Begin with `tokenizer`.
 """

@@ -21,7 +21,6 @@ from bertcli.tokenizing.columns import Encoded, Layout, strategies
 from bertcli.tokenizing.model_files import SIDES
 
 Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs
-DETAILS = ("tokens", "word_ids")  # that a result has methods for
 CUTS = ("longest_first", "only_first", "only_second")
 ALLOWED = {
     "padding": (None, "true", "false", "longest", "max_length", "do_not_pad"),

@@ -110,11 +110,12 @@ def load(folder: Path, settings: JsonObject) -> Loaded:
     whole = path.name == "tokenizer.json"
     loaded = (_from_json if whole else _from_words)(path, settings, config)
     core, kind, roles, warnings = loaded
-    needs = kind.needs
-    if whole and kind.model == "WordPiece":  # which may have no ends of texts, or others
-        framed = core.post_processor is None and core.token_to_id(roles["cls_token"]) is not None
-        needs = tuple(role for role in needs if framed or role not in ENDS)
-    missing = [roles[role] for role in needs if core.token_to_id(roles[role]) is None]
+    has_ends = not (whole and kind.model == "WordPiece") or (  # which may have none, or others
+        core.post_processor is None and core.token_to_id(roles["cls_token"]) is not None
+    )
+    needed = ["unk_token"] * (kind.model != "BPE") + [*ENDS] * has_ends + ["pad_token"]
+    needed = [roles[role] for role in needed] if kind.make else []
+    missing = [token for token in needed if core.token_to_id(token) is None]
     if missing:
         raise ModelError(
             f"{folder}: the vocabulary has no {', '.join(missing)}",

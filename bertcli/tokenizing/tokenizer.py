@@ -58,7 +58,7 @@ class Tokenizer(LoadedTokenizer):
         ``options`` are the fields of `Call`, named as in transformers. Truncation and padding
         to the model's limit mean that of all files of the folder, 256 for all-MiniLM-L6-v2.
         """
-        from bertcli.tokenizing.call import DETAILS, Call
+        from bertcli.tokenizing.call import Call
 
         call = Call(**options)
         records, batched = call.records(text, text_pair)
@@ -78,7 +78,7 @@ class Tokenizer(LoadedTokenizer):
                 for core in cores:
                     core.encode_special_tokens = before
 
-        details = cache(partial(encoded, ("input_ids", *DETAILS)))
+        details = cache(partial(encoded, ("tokens", "word_ids")))
         return call.result(encoded(layout.columns), layout.columns, details, batched=batched)
 
     def encode(self, text: Texts, text_pair: Texts | None = None, **options: Any) -> list[int]:

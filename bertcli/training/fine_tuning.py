@@ -442,7 +442,7 @@ def tokenized(
     fit_tokenizer(folder, config, tokenizer)
     limit = token_limit(config, tokenizer, job.max_length, most)
     further = {"tag": ("word_ids",), "answer": ANSWER_COLUMNS}.get(task, ())
-    extra = ExtraColumns.of(config)
+    extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
     columns = tuple(dict.fromkeys(("input_ids", "token_type_ids", *further, *extra.needed)))
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
     if task == "answer":
