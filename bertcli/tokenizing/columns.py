@@ -280,12 +280,10 @@ def padded(item: Encoded, length: int, side: str, token: str, index: int) -> Enc
         "word_ids": None,
         "sequence_ids": None,
     }
-
-    def pad(name: str, column: Column) -> Column:
+    columns = dict(item.columns)
+    for name in COLUMNS.keys() & columns:
         fill = [values.get(name, 0)] * size
-        return [*fill, *column] if side == "left" else [*column, *fill]
-
-    columns = {n: pad(n, c) if n in COLUMNS else c for n, c in item.columns.items()}
+        columns[name] = [*fill, *columns[name]] if side == "left" else [*columns[name], *fill]
     return item._replace(columns=columns)
 
 

@@ -232,6 +232,8 @@ def _length(settings: JsonObject) -> int | None:
 
 def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
     """Return the tokenizer of a file of words: vocab.txt, vocab.json, or a SentencePiece model."""
+    from tokenizers import Tokenizer, models
+
     warnings: list[str] = []
     model = {".txt": "WordPiece", ".json": "BPE"}.get(path.suffix, "Unigram")
     kind = class_of(settings, config, model)
@@ -241,8 +243,16 @@ def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
     try:
         if model == "WordPiece":
             core, warnings = _word_pieces(path, settings, roles)
+        elif model == "Unigram":
+            core = pieces(path, kind, roles)
         else:
-            core = _byte_pairs(path) if model == "BPE" else pieces(path, kind, roles)
+            merges = path.with_name(MERGES)
+            if not is_regular(merges):
+                raise ModelError(
+                    f"{path.parent}: {path.name} without {MERGES}", "copy that file as well"
+                )
+            is_regular(path)  # which the library does not ask
+            core = Tokenizer(models.BPE.from_file(str(path), str(merges)))
     except BertcliError:
         raise
     except Exception as broken:  # tokenizers raises no narrower class
@@ -286,17 +296,6 @@ def _word_pieces(
     core.normalizer = normalizer(settings, lower=lower)
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return core, warnings
-
-
-def _byte_pairs(path: Path) -> Tokenizer:
-    """Return the BPE of vocab.json and of the merges.txt beside it. ModelError when broken."""
-    from tokenizers import Tokenizer, models
-
-    merges = path.with_name(MERGES)
-    if not is_regular(merges):
-        raise ModelError(f"{path.parent}: {path.name} without {MERGES}", "copy that file as well")
-    is_regular(path)  # which the library does not ask
-    return Tokenizer(models.BPE.from_file(str(path), str(merges)))
 
 
 def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokenizer:
