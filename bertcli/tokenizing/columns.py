@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, chain, groupby, pairwise
 from operator import attrgetter, sub
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
@@ -313,3 +313,23 @@ def frame_of(core: Core, *, pair: bool, special: bool) -> Frame | None:
         return None
     special_ids = [encoding.ids[start:stop] for start, stop in parts[::2]]
     return Frame(special_ids, [kind for kinds in types for kind in kinds])
+
+
+def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:
+    """Return offsets in bytes of UTF-8 or units of UTF-16; those of words count within each."""
+    codec, size = {"byte": ("utf-8", 1), "utf16": ("utf-16-le", 2)}[unit]
+
+    @cache
+    def places(text: str) -> list[int]:
+        """Return where each character of a text begins, and the end of the last."""
+        return [0, *accumulate(len(character.encode(codec)) // size for character in text)]
+
+    offsets = []
+    tokens = zip(encoding.offsets, encoding.sequence_ids, encoding.word_ids, strict=True)
+    for (start, until), which, word in tokens:
+        if which is not None:
+            text: Any = record[which]
+            at = places(text if isinstance(text, str) else text[word or 0])
+            start, until = at[start], at[until]
+        offsets.append((start, until))
+    return offsets
