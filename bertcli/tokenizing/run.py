@@ -188,21 +188,22 @@ class TokenizeRun(ReaderRun):
 class Task:
     """What is to be written of records, and in which form.
 
-    The ``extra`` fields are ``length``, ``text`` and ``overflow_to_sample_mapping``. A layout
-    without columns is that of counts.
+    The ``extra`` fields are ``length``, ``text`` and ``overflow_to_sample_mapping``.
     """
 
     layout: Layout
     extra: tuple[str, ...] = ()
     form: str = "jsonl"
+    only_count: bool = False
     ragged: bool = False  # arrays of the forms npz and safetensors are flat
 
     @property
     def fields(self) -> frozenset[str]:
         """The names that are written, which no carried field may have."""
+        if self.only_count:
+            return frozenset({"id", "length"})
         pair = ("pair",) if "text" in self.extra else ()
-        cuts = self.layout.columns and self.layout.truncation != "do_not_truncate"
-        cut = ("truncated",) if cuts else ()
+        cut = () if self.layout.truncation == "do_not_truncate" else ("truncated",)
         return frozenset({"id", *self.layout.columns, *self.extra, *pair, *cut})
 
     def run(self, reader: Reader, tokenizer: Tokenizer, window: int = WINDOW) -> TokenizeRun:
@@ -221,7 +222,7 @@ class Task:
         if lists is None:
             lists = {
                 name: map(Numbers if name in NUMERIC else Made, tokens.lists(name))
-                for name in self.layout.columns
+                for name in (() if self.only_count else self.layout.columns)
             }
         columns = {**lists, **self._beside(tokens)}
         records, rows, table = tokens.records, [], self.form in TABULAR
@@ -256,8 +257,10 @@ class Task:
         Of those that only some records have, others have None or 0.
         """
         columns: dict[str, Any] = {}
-        if "length" in self.extra:
+        if self.only_count or "length" in self.extra:
             columns["length"] = tokens.lengths
+        if self.only_count:
+            return columns
         records, table = tokens.records, self.form in TABULAR
         if "text" in self.extra:
             columns["text"] = records.texts
@@ -302,13 +305,13 @@ class Task:
 
     def _written(self, tokens: TokenBlock) -> Any:
         """Return what the writer of the format takes: bytes, rows or a table of columns."""
-        form, counts = self.form, not self.layout.columns
-        if form == "table" and not counts:
+        form = self.form
+        if form == "table" and not self.only_count:
             return tokens
-        if counts and form in LINES and tokens.records.is_plain:
+        if self.only_count and form in LINES and tokens.records.is_plain:
             line = b"%d\n" if form == "txt" else b'{"length":%d}\n'
             return [b"".join([line % length for length in tokens.lengths])]
-        if not (counts or isinstance(tokens.ids, list)):
+        if not (self.only_count or isinstance(tokens.ids, list)):
             if form in (*TENSORS, "parquet"):
                 return self.table(tokens)
             if form == "jsonl":

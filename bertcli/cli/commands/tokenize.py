@@ -183,7 +183,7 @@ def tokenize(
         )
     if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
         console.warn("--offset-unit has no effect without --offsets")
-    task = Task(shape, ("length",) if mode.count else fields.extra(), form, fields.ragged)
+    task = Task(shape, fields.extra(), form, mode.count, fields.ragged)
     taken = frozenset() if mode.stats or form == "table" else task.fields
     reader = source.reader(console, taken=taken, placed=False if form == "txt" else None)
     run = task.run(reader, tokenizer, layout.window)
@@ -265,7 +265,7 @@ def _form(
 
 def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, ...]:
     if mode.count or mode.stats:
-        return ()
+        return ("input_ids",)
     if form == "table":
         from bertcli.cli.display.tables import TABLE_COLUMNS
 
