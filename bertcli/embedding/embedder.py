@@ -61,8 +61,8 @@ from bertcli.inference.runtime import (
     refuse_pairs,
     token_limit,
 )
-from bertcli.records.reader import CHARACTERS, Reader
-from bertcli.records.records import Record, TextBlock
+from bertcli.records.reader import Reader
+from bertcli.records.records import CHARACTERS, Record, TextBlock
 from bertcli.records.source import ORIGIN
 from bertcli.tokenizing.columns import PLACE, Encoded, Layout, TokenBlock
 from bertcli.tokenizing.extra_columns import ExtraColumns

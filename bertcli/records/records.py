@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise, repeat
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from bertcli.errors import SKIP, InputError, counted
 from bertcli.files.typed_json import BadJsonError, kind_of, parse
 from bertcli.records.source import ORIGIN, Source
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Text = str | list[str]  # a list is a text that is already split into words
 
@@ -372,3 +376,69 @@ def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Sequen
     if len(sentences) > 1 and len(ids) != ends[-1]:
         raise unfit_ids(record, field, len(ids), counted(ends[-1], "word"))
     return [ids[start:end] for start, end in pairwise([*ends[:-1], len(ids)])]
+
+
+CHARACTERS = 4 << 20  # of a window: some hundred MB once they are tokens
+
+
+def windows(
+    blocks: Iterable[Sequence[Record]],
+    size: int,
+    *,
+    full: bool = False,
+    characters: int = CHARACTERS,
+) -> Iterator[Sequence[Record]]:
+    """Split blocks into sequences of at most ``size`` records.
+
+    A window ends early with the record that fills it with so many ``characters``. A block that is
+    short because its source is slow is passed on at once, unless ``full`` asks for windows that do
+    not depend on the blocks.
+    """
+    parts: list[Sequence[Record]] = []
+    missing, room = size, characters
+    for block in blocks:
+        start = 0
+        while start < len(block):
+            part = block[start : start + missing]
+            weight = _characters(part)
+            if weight > room:
+                weights = (_characters([record]) for record in part)
+                totals = accumulate(weights, initial=1 - room)
+                part = part[: next(count for count, total in enumerate(totals) if total > 0)]
+            parts.append(part)
+            start, missing, room = start + len(part), missing - len(part), room - weight
+            if not missing or room <= 0 or (start == len(block) and not full):
+                yield _joined(parts)
+                parts, missing, room = [], size, characters
+    if parts:
+        yield _joined(parts)
+
+
+def _characters(records: Sequence[Record]) -> int:
+    return sum(map(len, TextBlock.of(records).strings))
+
+
+def _joined(parts: Sequence[Sequence[Record]]) -> Sequence[Record]:
+    return parts[0] if len(parts) == 1 else TextBlock.of(chain.from_iterable(parts))
+
+
+def ahead(
+    items: Iterable[T], work: Callable[[T], R], *, threads: int = 1, most: int = 1
+) -> Iterator[R]:
+    """Yield ``work(item)`` of each item in their order, made by threads while the caller works.
+
+    ``most`` of them wait for the caller, who waits for the items: those of a slow source are not
+    for threads. An error is raised where the item would have been.
+    """
+    from concurrent.futures import Future, ThreadPoolExecutor  # which few texts do not need
+
+    pool, turns = ThreadPoolExecutor(threads), deque[Future[R]]()
+    try:
+        for item in items:
+            turns.append(pool.submit(work, item))
+            if len(turns) > most:
+                yield turns.popleft().result()
+        while turns:
+            yield turns.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

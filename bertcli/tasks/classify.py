@@ -24,8 +24,8 @@ from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
 from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.inference.runtime import refuse_extra, refuse_pairs
-from bertcli.records.reader import GivenTexts, windows
-from bertcli.records.records import Record, carried
+from bertcli.records.reader import GivenTexts
+from bertcli.records.records import Record, carried, windows
 from bertcli.records.source import Source
 from bertcli.tasks.head import FIRST, Head, HeadTask
 from bertcli.tasks.results import Result

@@ -30,8 +30,8 @@ from bertcli.files.tables import (
     fields_of,
 )
 from bertcli.files.writers import TENSORS, to_text
-from bertcli.records.reader import CHARACTERS, Reader, ahead, windows
-from bertcli.records.records import Record, TextBlock, row_of
+from bertcli.records.reader import Reader
+from bertcli.records.records import CHARACTERS, Record, TextBlock, ahead, row_of, windows
 from bertcli.tokenizing.columns import Layout, TokenBlock
 from bertcli.tokenizing.tokenizer import Tokenizer
 

@@ -36,8 +36,8 @@ from bertcli.files.typed_json import is_regular
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Step, Tell
-from bertcli.records.reader import Reader, windows
-from bertcli.records.records import Record, Text, is_empty
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, Text, is_empty, windows
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
