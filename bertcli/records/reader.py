@@ -152,10 +152,6 @@ class Reader:
         """Return the format of a file; of stdin, the one that was found."""
         return (self.stdin_format if path == "-" else None) or self.source.format_of(path)
 
-    def read_extra(self, limits: Mapping[str, int]) -> None:
-        """Read fields with ids of words as well, each so many, and refuse records without them."""
-        self.source = replace(self.source, extra_ids=limits)
-
     def reserve(self, names: frozenset[str]) -> None:
         """Refuse to keep fields of these names: the output has such fields itself."""
         self.source = replace(self.source, taken=names)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bertcli.errors import counted
 from bertcli.records.reader import Reader
@@ -41,7 +41,7 @@ class ExtraColumns:
 
     def read_by(self, reader: Reader) -> frozenset[str]:
         """Have a reader read the fields of ids; return those that nobody asked to keep."""
-        reader.read_extra(self.limits)
+        reader.source = replace(reader.source, extra_ids=self.limits)
         asked = (reader.source.keep or "").split(",")
         return frozenset() if asked == ["*"] else frozenset(self.limits) - {*map(str.strip, asked)}
 
