@@ -152,33 +152,27 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     else:
         carried = [name.strip() for name in source.keep.split(",")] if source.keep else []
         carried = [name for name in dict.fromkeys(carried) if name != "id" or key != "id"]
-    asked, present = {"--text-field": [text], "--keep-fields": carried}, set(names)
-    asked |= {"--pair-field": [pair]} if pair and source.pair_field else {}
-    asked |= {"--id-field": [key]} if source.id_field else {}
-    asked |= {"--extra": [*source.extra_ids]}
-    available = f"available: {', '.join(names) or 'none'}"
-    for option, fields in asked.items():
-        for name in fields:
-            if name not in present:
-                choose = "" if source.ids else f"; choose with {source.flags.get(name, option)}"
-                raise InputError(
-                    f"{where}: field {name!r} not found", _one_column(names) or available + choose
-                )
+    asked = [("--text-field", text), *(("--keep-fields", name) for name in carried)]
+    asked += [("--pair-field", pair)] if pair and source.pair_field else []
+    asked += [("--id-field", key)] if source.id_field else []
+    asked += [("--extra", name) for name in source.extra_ids]
+    for option, name in asked:
+        if name in names:
+            continue
+        hint = f"available: {', '.join(names) or 'none'}"
+        if not source.ids:
+            hint += f"; choose with {source.flags.get(name, option)}"
+        likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
+        if likely and likely in names[0]:  # the header is one column
+            advice = "--input-format tsv" if likely == "\t" else f"--delimiter '{likely}'"
+            hint = f"the header is one column, {names[0]!r}; try {advice}"
+        raise InputError(f"{where}: field {name!r} not found", hint)
     for name in carried:
         if name in reserved:
             raise taken(name, where)
     carried += [name for name in source.extra_ids if name not in carried]
     pair = pair if pair in names else None
     return RecordFields(text, pair, key if key in names else None, carried)
-
-
-def _one_column(names: Sequence[str]) -> str:
-    """Return the hint for a header that is all one column; none for another."""
-    likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
-    if not likely or likely not in names[0]:
-        return ""
-    advice = "--input-format tsv" if likely == "\t" else f"--delimiter '{likely}'"
-    return f"the header is one column, {names[0]!r}; try {advice}"
 
 
 def taken(name: str, where: str) -> InputError:
