@@ -62,9 +62,8 @@ from bertcli.inference.runtime import (
     token_limit,
 )
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, TextBlock
+from bertcli.records.records import CHARACTERS, Record, TextBlock
 from bertcli.records.source import ORIGIN
-from bertcli.records.windows import CHARACTERS
 from bertcli.tokenizing.columns import PLACE, Encoded, Layout, TokenBlock
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
@@ -180,7 +179,8 @@ class Embedder:
     @cached_property
     def extra(self) -> ExtraColumns:
         """The ids of words that the model needs."""
-        return ExtraColumns.of(self.runtime.config)
+        config = self.runtime.config
+        return ExtraColumns(config.fields_of_extra, config.extra_embeddings)
 
     @property
     def width(self) -> int:
@@ -243,7 +243,7 @@ class Embedder:
         chunker = Chunker(
             self.runtime.tokenizer,
             settings,
-            lambda texts: TextBlock.of(self.prepare(TextBlock.of_lines(texts, "", 1))).texts,
+            lambda texts: TextBlock.of(self.prepare([*map(Record, texts)])).texts,
         )
         reader.divide = partial(pieces, chunker)
         return reader

@@ -171,7 +171,7 @@ def fit_tokenizer(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> Non
     model was not resized. transformers loads it, and fails at the first such token.
     """
     if beyond := tokenizer.beyond(config.vocab_size):
-        token, index = beyond
+        index, token = beyond
         raise ModelError(
             f"{folder}: token {token!r} has id {index}, but the model has "
             f"{config.vocab_size} word embeddings",

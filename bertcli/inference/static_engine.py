@@ -141,7 +141,7 @@ def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> StaticEngine:
     folder = bert_folder(spec.folder)
     table = read_table(folder)
     if beyond := tokenizer.beyond(table.tokens):
-        token, index = beyond
+        index, token = beyond
         raise ModelError(
             f"{folder}: token {token!r} has id {index}, but the model has {table.tokens} "
             "token vectors",

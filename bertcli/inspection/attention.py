@@ -301,7 +301,7 @@ def look(
     config, length = report.config, report.config.most_tokens
     if config.position_embedding_type == "sinusoidal":
         length = tokenizer.limit or length
-    extra = ExtraColumns.of(config)
+    extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
     layout = Layout((*COLUMNS, *extra.needed), max_length=length, truncation="longest_first")
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}

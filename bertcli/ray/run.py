@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
+from glob import has_magic
 from importlib.util import find_spec
 from itertools import chain
 from typing import Any
@@ -25,7 +26,7 @@ from bertcli.files.versions import __version__, install_command
 from bertcli.inference.progress import Advance
 from bertcli.ray.locations import is_local, listed, local_path, named, write
 from bertcli.ray.worker import Done, Shard, ShardJob, ShardWorker
-from bertcli.records.source import FORMATS, Source, is_data, is_glob, no_data
+from bertcli.records.source import FORMATS, Source, is_data, no_data
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.run_folder import json_text, put_json
 
@@ -44,7 +45,7 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     files = dict.fromkeys(
         place
         for place, pattern in listing
-        if place == pattern or is_data(named(place), source, glob=is_glob(pattern))
+        if place == pattern or is_data(named(place), source, glob=has_magic(pattern))
     )
     if not files:
         raise no_data(public(", ".join(source.paths)), source)

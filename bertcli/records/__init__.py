@@ -1,9 +1,8 @@
 """What is read: where it comes from, records, and how files become records.
 
-`source` has `Source` (what the user named) and finds its files, `records` has `Record` (a text or a
-pair) and `TextBlock` (columns of many), `reader` has `Reader` (an iterator over a source), which
-counts in `read_progress` what it skips. `formats` turns lines and rows of files, and stdin, into
-records; `windows` groups them. `extra_ids` reads ids that a record gives for its words; `examples`
-are records with what a model is to say of them.
+`source` has `Source` (what the user named) and finds its files. `records` has `Record` (a text or a
+pair), ids that it gives for its words, `TextBlock` (columns of many), and windows of these.
+`reader` has `Reader` (an iterator over a source), which turns lines and rows of files, and stdin,
+into records, and counts what it skips; `examples` are records with what a model is to say of them.
 Imports `errors` and `files`. Begin with `reader`.
 """

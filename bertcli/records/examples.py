@@ -20,9 +20,8 @@ from bertcli.files.jsonl import value_of
 from bertcli.files.paths import input_name
 from bertcli.files.streams import can_be_reread, suffix_of
 from bertcli.files.typed_json import TEXT, TEXTS, Check, JsonObject, is_text
-from bertcli.records.extra_ids import extra_ids
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, words
+from bertcli.records.records import Record, extra_ids, words
 from bertcli.records.source import Source
 
 TASKS = ("classify", "multilabel", "regress", "tag", "answer", "embed")
@@ -87,7 +86,11 @@ def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
         return SIMILARITY
     if len(fitting) == 1:
         return fitting[0]
-    needed = " or ".join(dict.fromkeys(_needed(names.of(form)) for form in fitting or candidates))
+    choices = []
+    for form in map(names.of, fitting or candidates):
+        pair = [form.pair] if form.pair and form.needs_pair else []
+        choices.append(", ".join(dict.fromkeys((form.text, *pair, form.target))))
+    needed = " or ".join(dict.fromkeys(choices))
     raise InputError(
         f"{record.where}: an example needs the fields {needed}{', not of several' * bool(fitting)}",
         f"choose with --task {', '.join(form.task for form in fitting)}"
@@ -95,11 +98,6 @@ def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
         else f"available: {', '.join(fields)}; "
         "other names: --text-field, --pair-field, --label-field",
     )
-
-
-def _needed(form: Form) -> str:
-    pair = [form.pair] if form.pair and form.needs_pair else []
-    return ", ".join(dict.fromkeys((form.text, *pair, form.target)))
 
 
 CONLL = (".conll", ".bio", ".iob")  # suffixes of files with a word and its tag on each line
@@ -206,7 +204,14 @@ def _example(
             target = fields.needed(named.target, *LABELS)
             target = [*dict.fromkeys(_word(label) for label in target if label != "")]
         elif form == ANSWER:
-            target = _answer(fields, named.target, str(pair))
+            answer, start = fields.text(named.target) or "", None
+            if answer:
+                context, start = str(pair), str(pair).find(answer)
+                if fields.get("start") not in (None, ""):
+                    start = int(float(fields.needed("start", *NUMBER)))
+                if start < 0 or context[start : start + len(answer)] != answer:
+                    raise fields.bad(named.target, f"a part of the context, at {start}")
+            target = AnswerSpan(answer, start)
         elif form == CONTRAST:
             target = fields.text("negative") or None
         else:
@@ -238,15 +243,3 @@ NUMBER = Check(_is_number, "a number")
 
 def _word(value: Any) -> str:
     return value if isinstance(value, str) else str(value).lower()
-
-
-def _answer(fields: JsonObject, name: str, context: str) -> AnswerSpan:
-    answer, start = fields.text(name), fields.get("start")
-    if not answer:
-        return AnswerSpan("", None)
-    at = context.find(answer)
-    if start not in (None, ""):
-        at = int(float(fields.needed("start", *NUMBER)))
-    if at < 0 or context[at : at + len(answer)] != answer:
-        raise fields.bad(name, f"a part of the context, at {at}")
-    return AnswerSpan(answer, at)

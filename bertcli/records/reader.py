@@ -4,28 +4,102 @@
         print(record.text)
 
 Memory is that of one block, for a file of any size. A record that cannot be read is an InputError
-with its file and line, or is reported, counted and skipped (`on_error="skip"`).
+with its file and line, or is reported, counted and skipped (`on_error="skip"`). There is a function
+for each file format: lines, JSONL, CSV, TSV, Parquet and others. It takes an open file and its
+reader, and yields lists of records. No record larger than `--max-record-bytes` is held in memory,
+however it is compressed.
 """
 
 from __future__ import annotations
 
+import codecs
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any
+from functools import partial
+from itertools import chain, islice
+from typing import IO, Any, TypeVar
 
-from bertcli.records.read_progress import ReadProgress
-from bertcli.records.records import Record, TextBlock, checked, is_empty
-from bertcli.records.source import Source
+from bertcli.errors import SKIP, InputError
+from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
+from bertcli.files.jsonl import object_in, value_of
+from bertcli.files.paths import input_name
+from bertcli.files.streams import (
+    Block,
+    LineDecoder,
+    blocks,
+    on_disk,
+    open_bytes,
+    read_chunk,
+    recoded,
+    stream_of,
+    too_large,
+)
+from bertcli.files.tables import TableHeader
+from bertcli.files.typed_json import BadJsonError, kind_of, parse, parse_lines, strict
+from bertcli.files.writers import TENSORS
+from bertcli.records.records import (
+    Record,
+    RecordFields,
+    TextBlock,
+    checked,
+    extra_ids,
+    fields_of,
+    is_empty,
+    no_pair,
+)
+from bertcli.records.source import Source, input_files
 
+T = TypeVar("T")
 BLOCK = 1024  # texts that are taken from an iterable at a time
 Divide = Callable[["Reader", TextBlock, int], Iterable[TextBlock]]  # from this record in the run on
+PAIRS, IDS = frozenset({str, type(None)}), frozenset({str, int, type(None)})
+Say = Callable[[str], None]  # shows a message
+OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
+FEW = 16  # lines that are not worth a look at all of them together
+READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format txt: as text)"
+Blocks = Iterator[Sequence[Record]]  # as many records as a read brought
 
 
-class Reader(ReadProgress):
-    """Iterates over the records of a source."""
+def silent(message: str) -> None:
+    """Show nothing."""
+
+
+def finite(value: Any, where: str, name: str) -> Any:
+    """Return a value without NaN and infinity. Raises InputError for one that has any."""
+    if strict(value) == value:
+        return value
+    raise InputError(
+        f"{where}: field {name!r} holds NaN or infinity, which JSON cannot hold",
+        "write null there, or leave the field out",
+    )
+
+
+class Reader:
+    """Iterates over the records of a source, whose folders and globs are made files here.
+
+    Raises InputError for a path where no file is, UsageError for fields of inputs that have none.
+    """
 
     divide: Divide | None = None  # what makes several records of each
+
+    def __init__(self, source: Source, warn: Say = silent, note: Say = silent) -> None:
+        paths = input_files(source.paths, source, note)
+        if source.placed is None:
+            source = replace(source, placed=len(paths) > 1 or paths != source.paths)
+        self.source = replace(source, paths=paths)
+        self.warn, self.note = warn, note
+        self.stdin_format: str | None = None  # once it is open
+        self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
+        self.skipped = self.replaced = 0
+        self.bytes_read = self.records = 0
+        self.empty = 0  # texts without a character that are left out
+        self.exhausted = False  # whether all records were read
+        if any(source.format_of(path) == "parquet" for path in paths):
+            from bertcli.files import parquet  # noqa: F401 - is pyarrow installed?
+        if "-" not in paths or source.format != "auto":  # else stdin tells
+            source.refuse_fields(map(source.format_of, paths))
 
     def __iter__(self) -> Iterator[Record]:
         for block in self.blocks():
@@ -53,21 +127,17 @@ class Reader(ReadProgress):
 
     def _carrying(self, block: TextBlock) -> TextBlock:
         """Return records that carry their file and line, and their text, as is asked for."""
-        carried: list[dict[str, Any]] = [
-            dict(extra or {}) for extra in block.extras or [None] * len(block)
-        ]
-        if text := self.source.kept_text:
-            carried = [
-                {text: value} | extra for value, extra in zip(block.texts, carried, strict=True)
-            ]
-        if self.source.placed:
-            places = zip(block.files, block.lines, carried, strict=True)
-            carried = [{"file": file, "line": line} | extra for file, line, extra in places]
-        return replace(block, extras=carried)
+        extras: list[dict[str, Any]] = []
+        for record in block:
+            extra = record.extra or {}
+            if text := self.source.kept_text:
+                extra = {text: record.text} | extra
+            if self.source.placed:
+                extra = {"file": record.file, "line": record.line} | extra
+            extras.append(extra)
+        return replace(block, extras=extras)
 
     def _blocks(self) -> Iterator[Sequence[Record]]:
-        from bertcli.records import formats  # arguments alone do not need it
-
         if self.source.texts:
             yield self.collect(
                 enumerate(self.source.texts, 1),
@@ -76,7 +146,137 @@ class Reader(ReadProgress):
                 ),
             )
         for path in self.source.paths:
-            yield from formats.read(path, self)
+            yield from read(path, self)
+
+    def format_of(self, path: str) -> str:
+        """Return the format of a file; of stdin, the one that was found."""
+        return (self.stdin_format if path == "-" else None) or self.source.format_of(path)
+
+    def reserve(self, names: frozenset[str]) -> None:
+        """Refuse to keep fields of these names: the output has such fields itself."""
+        self.source = replace(self.source, taken=names)
+
+    def collect(self, units: Iterable[tuple[int, Any]], parse: Callable[[int, Any], T]) -> list[T]:
+        """Parse numbered units; one that cannot be parsed stops the run or is skipped."""
+        parsed = []
+        for number, unit in units:
+            try:
+                parsed.append(parse(number, unit))
+            except InputError as error:
+                self.skip(error)
+        return parsed
+
+    def skip(self, error: InputError) -> None:
+        """Report and count a record that is skipped; raise with ``on_error="fail"``."""
+        if self.source.on_error != "skip":
+            raise error
+        self.skipped += 1
+        self.warn(f"skipped: {error}")
+
+    def count(self, size: int) -> None:
+        """Count bytes read from disk."""
+        self.bytes_read += size
+
+    def fit_id(self, key: Any, where: str) -> Any:
+        """Return a valid id: a string, a number or None.
+
+        A list, an object, true or false is none; where the field was asked for with --id-field,
+        it raises InputError.
+        """
+        if not isinstance(key, bool | list | dict):
+            return finite(key, where, self.source.id_field or "id")
+        if self.source.id_field is None:
+            return None
+        raise InputError(
+            f"{where}: the id is {kind_of(key)}, not a string or a number",
+            "name another field with --id-field",
+        )
+
+    def record(self, fields: RecordFields, row: Mapping[str, Any], file: str, line: int) -> Record:
+        """Return the record of a row.
+
+        Raises InputError for values that cannot be written as JSON: NaN and infinity.
+        """
+        where = f"{file}:{line}"
+        record = Record(
+            row[fields.text],
+            row.get(fields.pair) if fields.pair else None,
+            self.fit_id(row.get(fields.id), where) if fields.id else None,
+            {name: finite(row.get(name), where, name) for name in fields.carried} or None,
+            file,
+            line,
+        )
+        for name, value in row.items():
+            if isinstance(value, bytes):  # of Parquet
+                raise InputError(
+                    f"{record.where}: field {name!r} is not valid UTF-8",
+                    "use --encoding-errors replace",
+                )
+        record = checked(record, self.source)
+        for name, size in self.source.extra_ids.items():
+            extra_ids(record, name, size)
+        return record
+
+    def rows(
+        self,
+        fields: RecordFields,
+        columns: Mapping[str, list[Any]],
+        file: str,
+        lines: Sequence[int],
+    ) -> Sequence[Record]:
+        """Return the records of columns.
+
+        They are made together, or one by one where any needs a closer look: `record` refuses it, or
+        makes another of it. No text is half a surrogate pair.
+        """
+        texts, pairs, ids = (columns[name] if name else None for name in fields[:3])
+        carried = [columns[name] for name in fields.carried]
+        plain = not (self.source.ids or self.source.pre_split or self.source.extra_ids)
+        if not (
+            plain
+            and texts
+            and {*map(type, texts)} == {str}
+            and PAIRS.issuperset(map(type, pairs or ()))
+            and IDS.issuperset(map(type, ids or ()))
+            and not any(bytes in map(type, column) for column in carried)
+            and strict(carried) == carried
+        ):
+            rows = zip(*columns.values(), strict=True)
+            return self.collect(
+                zip(lines, rows, strict=True),
+                lambda line, row: self.record(
+                    fields, dict(zip(columns, row, strict=True)), file, line
+                ),
+            )
+        extras: Any = [
+            dict(zip(fields.carried, row, strict=True)) for row in zip(*carried, strict=True)
+        ]
+        pairs = None if pairs is None or pairs.count(None) == len(pairs) else pairs
+        ids = None if ids is None or ids.count(None) == len(ids) else ids
+        return TextBlock(texts, pairs, ids, extras or None, [file] * len(texts), lines)
+
+    def header(self, columns: Mapping[str, Any]) -> TableHeader:
+        """Return the row that begins a table without any: these columns, ids and kept fields."""
+        key = {"id": None} if self.fields and self.fields.id is not None else {}
+        return TableHeader(
+            {**key, **columns, **dict.fromkeys(self.fields.carried if self.fields else ())}
+        )
+
+    def table_fields(self, names: Sequence[str], where: str) -> RecordFields:
+        """Return the fields of a table, and keep them for the header of the output.
+
+        Raises InputError for a field that is missing, or the name of two columns.
+        """
+        fields = fields_of(self.source, names, where)
+        columns = Counter(names)
+        for name in fields.needed:
+            if columns[name] > 1:
+                raise InputError(
+                    f"{where}: {columns[name]} columns are named {name!r}",
+                    "give each a name of its own, or leave it out of --keep-fields",
+                )
+        self.fields = fields
+        return fields
 
 
 class GivenTexts(Reader):
@@ -103,3 +303,302 @@ class GivenTexts(Reader):
         if isinstance(text, tuple | list) and len(text) == 2 and not words:
             return Record(text[0], text[1], line=line)
         return Record(text, line=line)
+
+
+def read(path: str, reader: Reader) -> Blocks:
+    """Yield the records of one file, in the source's format or that of the suffix."""
+    form = reader.source.format_of(path)
+    name = input_name(path)
+    if form in (*TENSORS, "parquet"):
+        with on_disk(path, reader.count) as place:  # it needs random access
+            if form == "parquet":
+                yield from parquet(place, name, reader)
+            else:
+                yield from arrays(place, form, name, reader)
+        return
+    source = reader.source
+    ended = form == "txt" or (path == "-" and form == "jsonl")
+    separator = b"\0" if source.null and ended else b"\n"
+    with open_bytes(path, reader.count) as stream:
+        encoding, errors = source.encoding, source.encoding_errors
+        if "a\n".encode(encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
+            stream = recoded(stream, name, encoding, errors)
+            encoding, errors = "utf-8", "strict"
+        decode = LineDecoder(name, encoding, errors, separator=separator)
+        if path == "-" and source.format == "auto" and not source.ids:
+            objects, stream = begins_with_object(stream, decode, source.max_record_bytes)
+            if objects and form != "jsonl":
+                form = "jsonl"
+                reader.note(READ_AS_JSONL)
+            reader.stdin_format = form
+            source.refuse_fields(map(reader.format_of, source.paths))
+        yield from FORMS[form](stream, decode, reader)
+        reader.replaced += decode.replaced
+
+
+def arrays(place: str, form: str, path: str, reader: Reader) -> Blocks:
+    """NPY, NPZ and safetensors: a row is a record of token ids."""
+    from bertcli.files.id_arrays import read_ids
+
+    limit = reader.source.max_record_bytes
+
+    def parse(line: int, ids: list[int]) -> Record:
+        if 8 * len(ids) > limit:
+            raise too_large(f"{path}:{line}", limit)
+        return Record("", file=path, line=line, ids=ids)
+
+    for number, rows in read_ids(place, path, form):
+        yield reader.collect(enumerate(rows, number), parse)
+
+
+def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+    """One text per line (or up to a NUL); an empty line is an empty text."""
+    source, name = reader.source, decode.name
+    plain = not (source.pre_split or source.ids)
+    objects = _Objects(reader, name)
+
+    def parse(block: Block, number: int, index: int) -> Record:
+        text = decode(block, index)
+        if source.ids and text.startswith("{"):  # what `bertcli tokenize` pipes on
+            return objects(text, number)
+        record = Record(text, file=name, line=number)
+        return record if plain else checked(record, source)
+
+    for block in _blocks(stream, decode, reader):
+        texts = decode.lines(block) if plain else None
+        if texts is None:
+            yield reader.collect(_numbered(block), partial(parse, block))
+        else:
+            numbers = range(block.number, block.number + len(texts))
+            yield TextBlock(texts, None, None, None, [name] * len(texts), numbers)
+
+
+def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+    """One text, the whole file; its id is the name of the file."""
+    source, name = reader.source, decode.name
+
+    def parse(number: int, block: Block) -> Record:
+        return checked(Record(decode(block, 0), id=name, file=name, line=number), source)
+
+    yield reader.collect(enumerate(_all_of(stream, reader, name), 1), parse)
+
+
+def _all_of(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
+    """Yield what is left of a file as one line; one larger than a record may be is skipped."""
+    limit = reader.source.max_record_bytes
+    parts, size = [], 0
+    while size <= limit and (chunk := read_chunk(stream, name)):
+        parts.append(chunk)
+        size += len(chunk)
+    if size > limit:
+        reader.skip(too_large(name, limit))
+        return
+    block = Block(1, 0, b"".join(parts))
+    block.lines = [block.raw]
+    yield block
+
+
+def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+    """One JSON array of objects or strings, each a record; what begins otherwise is JSONL."""
+    name = decode.name
+    head = read_chunk(stream, name, peek=True)
+    if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        yield from jsonl(stream, decode, reader)
+        return
+    objects = _Objects(reader, name, strings=True)
+    for block in _all_of(stream, reader, name):
+        yield reader.collect(enumerate(objects.value(decode(block, 0), name), 1), objects.record)
+
+
+def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+    """One JSON object per line; blank lines are skipped."""
+    objects = _Objects(reader, decode.name)
+
+    def parse(block: Block, number: int, index: int) -> Record:
+        return objects(decode(block, index), number)
+
+    for block in _blocks(stream, decode, reader):
+        filled = [(number, i) for number, i in _numbered(block) if block.lines[i].strip()]
+        texts = decode.lines(block) if len(filled) >= FEW else None
+        together = texts and objects.together(texts, filled)
+        yield together or reader.collect(iter(filled), partial(parse, block))
+
+
+def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: bool) -> Blocks:
+    """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
+    source = reader.source
+    limit, delimiter = source.max_record_bytes, source.delimiter
+    rows = DelimitedRows(stream, decode, limit, tabs=tabs, delimiter=delimiter)
+    first = None if tabs and source.are_pairs else next(rows, None)
+    rows.skip = reader.skip
+    names = first[1] if first else []
+    ahead: list[tuple[int, list[str]]] = []  # a row that is no header
+    if source.are_pairs:
+        names = [source.text_field or "text", source.pair_field or "pair"]
+        ahead = [first] if first and first[1] != names else []
+    elif first is None:
+        return
+    fields = reader.table_fields(names, decode.name)
+
+    def fitting(number: int, row: list[str]) -> tuple[int, list[str]]:
+        if source.are_pairs and len(row) != 2:
+            raise no_pair(f"{decode.name}:{number}", len(row))
+        refuse_other_columns(f"{decode.name}:{number}", row, names)
+        return number, row
+
+    for batch in handfuls(chain(ahead, rows)):
+        if any(len(row) != len(names) for _, row in batch):
+            batch = reader.collect(iter(batch), fitting)
+        columns: dict[str, list[Any]] = {
+            name: [row[at] for _, row in batch] for at, name in enumerate(names)
+        }
+        for field in () if source.are_pairs else filter(None, (fields.pair, fields.id)):
+            columns[field] = [cell or None for cell in columns[field]]  # all that CSV has for none
+        yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
+
+
+def parquet(place: str, path: str, reader: Reader) -> Blocks:
+    """Parquet, read in batches of rows and only the columns needed."""
+    from bertcli.files.parquet import opened
+
+    source = reader.source
+    with opened(place, path) as table:
+        if source.are_pairs and len(table.names) > 2 and not source.pair_field:
+            raise no_pair(path, len(table.names))
+        fields = reader.table_fields(table.names, path)
+
+        def large(line: int) -> None:
+            reader.skip(too_large(f"{path}:{line}", source.max_record_bytes))
+
+        errors = source.encoding_errors
+        for first, columns in table.columns(fields.needed, source.max_record_bytes, large, errors):
+            lines = range(first, first + len(columns[fields.text]))
+            yield reader.rows(fields, columns, path, lines)
+
+
+def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+    """Sentences as in CoNLL 2003: a word a line, its tag last, and a blank line after each."""
+    lines: list[list[str]] = []
+    start = 1
+
+    def sentence() -> list[Record]:
+        words, tags = ([cells[at] for cells in lines] for at in (0, -1))
+        lines.clear()
+        extra = {"words": words, "tags": tags}
+        return [Record(words, extra=extra, file=decode.name, line=start)] if words else []
+
+    for block in _blocks(stream, decode, reader):
+        for number, index in _numbered(block):
+            cells = decode(block, index).split()
+            if not cells or cells[0] == "-DOCSTART-":
+                yield sentence()
+            elif len(cells) < 2:
+                problem = f"{decode.name}:{number}: a word without a tag"
+                reader.skip(InputError(problem, "a line is a word, its tag last"))
+            else:
+                start = start if lines else number
+                lines.append(cells)
+    yield sentence()
+
+
+def _blocks(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Block]:
+    limit = reader.source.max_record_bytes
+    return blocks(stream, decode.name, decode.separator, limit, reader.skip)
+
+
+def _numbered(block: Block) -> Iterator[tuple[int, int]]:
+    return ((block.number + index, index) for index in range(len(block.lines)))
+
+
+class _Objects:
+    """Records from lines of JSON; the fields may change from line to line."""
+
+    def __init__(self, reader: Reader, name: str, *, strings: bool = False) -> None:
+        source = self.source = reader.source
+        self.values = (list,) if source.ids else (str,) if strings else ()  # records of their own
+        self.reader, self.name = reader, name
+        self.single = replace(source, pair_field=None)  # that field may be missing
+        self.known: dict[tuple[str, ...], RecordFields] = {}  # by the keys of an object
+
+    def __call__(self, text: str, number: int) -> Record:
+        return self.record(number, self.value(text, f"{self.name}:{number}"))
+
+    def value(self, text: str, where: str) -> Any:
+        """Return the value of a text; none of its strings is half of a surrogate pair."""
+        value = value_of(text, where, SKIP)
+        if "\\ud" not in text.lower():
+            return value
+        escaped = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        try:
+            return parse(escaped.decode("utf-16", self.source.encoding_errors))
+        except UnicodeDecodeError:
+            raise InputError(
+                f"{where}: a field holds half of a surrogate pair, which is not text",
+                "use --encoding-errors replace",
+            ) from None
+
+    def record(self, number: int, value: Any) -> Record:
+        """Return the record of a value."""
+        source, name = self.source, self.name
+        if isinstance(value, self.values):
+            return checked(Record("", file=name, line=number)._replace(text=value), source)
+        value = object_in(value, f"{name}:{number}", OBJECTS)
+        return self.reader.record(self._fields(tuple(value), number), value, name, number)
+
+    def together(
+        self, texts: list[str], filled: Sequence[tuple[int, int]]
+    ) -> Sequence[Record] | None:
+        """Return the records of a block of lines; None where one of them needs a closer look."""
+        values = parse_lines([texts[index] for _, index in filled])
+        if values is None or {*map(type, values)} != {dict}:
+            return None
+        try:
+            shapes = [self._fields(keys, 0) for keys in dict.fromkeys(map(tuple, values))]
+        except InputError:  # a closer look says of which line
+            return None
+        fields = shapes[0]
+        if any(other != fields for other in shapes):
+            return None
+        columns = {name: [value[name] for value in values] for name in fields.needed}
+        return self.reader.rows(fields, columns, self.name, [number for number, _ in filled])
+
+    def _fields(self, keys: tuple[str, ...], number: int) -> RecordFields:
+        fields = self.known.get(keys)
+        if fields is None:
+            source = self.source if self.source.pair_field in keys else self.single
+            fields = self.known[keys] = fields_of(source, keys, f"{self.name}:{number}")
+        return fields
+
+
+def begins_with_object(
+    stream: IO[bytes], decode: LineDecoder, limit: int
+) -> tuple[bool, IO[bytes]]:
+    """Return whether the first line that is not blank is a JSON object, and the whole stream.
+
+    No more is read than up to the end of that line: typed lines are texts as soon as they are
+    there.
+    """
+    head = line = b""
+    while len(head) <= limit and (chunk := read_chunk(stream, decode.name)):
+        head += chunk
+        filled = head.removeprefix(codecs.BOM_UTF8).lstrip(b"\0 \t\r\n")
+        line, end, _ = filled.partition(decode.separator)
+        if end or line[:1] not in (b"", b"{"):
+            break
+    try:
+        is_object = isinstance(parse(line.decode(decode.encoding, decode.errors)), dict)
+    except (BadJsonError, UnicodeDecodeError):
+        is_object = False
+    chunks = iter(partial(read_chunk, stream, decode.name), b"")
+    return is_object, stream_of(chain(filter(None, [head]), chunks), stream)
+
+
+FORMS: dict[str, Callable[[IO[bytes], LineDecoder, Reader], Blocks]] = {
+    "txt": lines,
+    "whole": whole,
+    "jsonl": jsonl,
+    "json": json_values,
+    "conll": conll,
+    "csv": partial(delimited, tabs=False),
+    "tsv": partial(delimited, tabs=True),
+}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, repeat
-from typing import Any, NamedTuple, overload
+from itertools import accumulate, chain, pairwise, repeat
+from typing import Any, NamedTuple, TypeVar, overload
 
 from bertcli.errors import SKIP, InputError, counted
 from bertcli.files.typed_json import BadJsonError, kind_of, parse
 from bertcli.records.source import ORIGIN, Source
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Text = str | list[str]  # a list is a text that is already split into words
 
@@ -56,7 +61,7 @@ def checked(record: Record, source: Source) -> Record:
 def _checked(text: Any, record: Record, source: Source) -> Text:
     if source.pre_split or (source.sentences and isinstance(text, list)):
         text = words(text) if isinstance(text, str) else text
-        if not isinstance(text, list) or not all(isinstance(word, str) for word in text):
+        if not (isinstance(text, list | tuple) and all(isinstance(word, str) for word in text)):
             what = "the list holds more than strings" if source.sentences else PRE_SPLIT
             raise InputError(f"{record.where}: {what}", SKIP)
         return [_valid(word, record, source) for word in text]
@@ -147,33 +152,27 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     else:
         carried = [name.strip() for name in source.keep.split(",")] if source.keep else []
         carried = [name for name in dict.fromkeys(carried) if name != "id" or key != "id"]
-    asked, present = {"--text-field": [text], "--keep-fields": carried}, set(names)
-    asked |= {"--pair-field": [pair]} if pair and source.pair_field else {}
-    asked |= {"--id-field": [key]} if source.id_field else {}
-    asked |= {"--extra": [*source.extra_ids]}
-    available = f"available: {', '.join(names) or 'none'}"
-    for option, fields in asked.items():
-        for name in fields:
-            if name not in present:
-                choose = "" if source.ids else f"; choose with {source.flags.get(name, option)}"
-                raise InputError(
-                    f"{where}: field {name!r} not found", _one_column(names) or available + choose
-                )
+    asked = [("--text-field", text), *(("--keep-fields", name) for name in carried)]
+    asked += [("--pair-field", pair)] if pair and source.pair_field else []
+    asked += [("--id-field", key)] if source.id_field else []
+    asked += [("--extra", name) for name in source.extra_ids]
+    for option, name in asked:
+        if name in names:
+            continue
+        hint = f"available: {', '.join(names) or 'none'}"
+        if not source.ids:
+            hint += f"; choose with {source.flags.get(name, option)}"
+        likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
+        if likely and likely in names[0]:  # the header is one column
+            advice = "--input-format tsv" if likely == "\t" else f"--delimiter '{likely}'"
+            hint = f"the header is one column, {names[0]!r}; try {advice}"
+        raise InputError(f"{where}: field {name!r} not found", hint)
     for name in carried:
         if name in reserved:
             raise taken(name, where)
     carried += [name for name in source.extra_ids if name not in carried]
     pair = pair if pair in names else None
     return RecordFields(text, pair, key if key in names else None, carried)
-
-
-def _one_column(names: Sequence[str]) -> str:
-    """Return the hint for a header that is all one column; none for another."""
-    likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
-    if not likely or likely not in names[0]:
-        return ""
-    advice = "--input-format tsv" if likely == "\t" else f"--delimiter '{likely}'"
-    return f"the header is one column, {names[0]!r}; try {advice}"
 
 
 def taken(name: str, where: str) -> InputError:
@@ -224,12 +223,6 @@ class TextBlock(Sequence[Record]):
     files: Sequence[str]
     lines: Sequence[int]
     tokens: Sequence[list[int] | None] | None = None
-
-    @classmethod
-    def of_lines(cls, texts: Sequence[Text], file: str, number: int) -> TextBlock:
-        """Return texts that stand on successive lines of a file, the first on line ``number``."""
-        lines = range(number, number + len(texts))
-        return cls(texts, None, None, None, [file] * len(texts), lines)
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> TextBlock:
@@ -304,3 +297,142 @@ class TextBlock(Sequence[Record]):
             for extra in self.extras
         ]
         return replace(self, extras=extras if any(extras) else None)
+
+
+# --- ids of extra embeddings, such as emotions or syllables, that a record gives for its words ---
+#
+# A field holds an id for each word, or one number for all. Words stand between white space, or are
+# the items of a text that is split; those of a pair follow those of the text. A document of
+# sentences has an id for each word of them all, or for each sentence a list or a number.
+#
+# A list with more ids than words has one for each token of the model, without special ones. Whether
+# it fits, the tokenizer knows: see `tokenizing.extra_columns`.
+
+MOST = 1 << 20  # ids of an embedding; a typing error would else ask for all memory
+
+
+def word_starts(text: Text) -> list[int]:
+    """Return where the words of a text begin; of a text that is split, their numbers."""
+    if isinstance(text, list):
+        return list(range(len(text)))
+    return [word.start() for word in re.finditer(r"\S+", text)]
+
+
+def word_count(record: Record) -> int:
+    """Return the number of words of a record."""
+    return sum(len(word_starts(text)) for text in (record.text, record.pair or ""))
+
+
+def extra_ids(record: Record, field: str, size: int = MOST) -> int | list[int]:
+    """Return the ids of a record's words or tokens, or the one of them all.
+
+    Raises InputError, naming the field, for fewer than words, and unless all are 0 to size - 1.
+    """
+    where = f"{record.where}: field {field!r}"
+    value = (record.extra or {}).get(field)
+    ids = [value] if type(value) is int else ids_in(value, where)
+    if any(not 0 <= number < size for number in ids):
+        raise InputError(f"{where} holds an id that is not 0 to {size - 1}", SKIP)
+    if len(ids) == 1 and not isinstance(value, list):
+        return ids[0]
+    if len(ids) < word_count(record):
+        raise unfit_ids(record, field, len(ids), counted(word_count(record), "word"))
+    return ids
+
+
+def unfit_ids(record: Record, field: str, count: int, needed: str) -> InputError:
+    """Return the error for a list with another number of ids than the text needs."""
+    return InputError(
+        f"{record.where}: field {field!r} has {counted(count, 'id')}, but the text has {needed}",
+        "give an id for each word between white space or each token, a list for each sentence, "
+        "or a number for all",
+    )
+
+
+def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Sequence[int | list[int]]:
+    """Return the ids of the words of each sentence of a document, as `extra_ids` does.
+
+    Raises InputError, naming the field, unless the document has ids for its sentences.
+    """
+    listed = (record.extra or {}).get(field)
+    if isinstance(listed, list) and any(isinstance(ids, list) for ids in listed):
+        if len(listed) != len(sentences):
+            raise unfit_ids(record, field, len(listed), counted(len(sentences), "sentence"))
+        parts = [record._replace(text=sentence) for sentence in sentences]
+        return [
+            extra_ids(part._replace(extra={field: ids}), field)
+            for part, ids in zip(parts, listed, strict=True)
+        ]
+    ids = extra_ids(record._replace(text="\n".join(sentences)), field)
+    if isinstance(ids, int):
+        return [ids] * len(sentences)
+    ends = [*accumulate((len(word_starts(sentence)) for sentence in sentences), initial=0)]
+    if len(sentences) > 1 and len(ids) != ends[-1]:
+        raise unfit_ids(record, field, len(ids), counted(ends[-1], "word"))
+    return [ids[start:end] for start, end in pairwise([*ends[:-1], len(ids)])]
+
+
+CHARACTERS = 4 << 20  # of a window: some hundred MB once they are tokens
+
+
+def windows(
+    blocks: Iterable[Sequence[Record]],
+    size: int,
+    *,
+    full: bool = False,
+    characters: int = CHARACTERS,
+) -> Iterator[Sequence[Record]]:
+    """Split blocks into sequences of at most ``size`` records.
+
+    A window ends early with the record that fills it with so many ``characters``. A block that is
+    short because its source is slow is passed on at once, unless ``full`` asks for windows that do
+    not depend on the blocks.
+    """
+    parts: list[Sequence[Record]] = []
+    missing, room = size, characters
+    for block in blocks:
+        start = 0
+        while start < len(block):
+            part = block[start : start + missing]
+            weight = _characters(part)
+            if weight > room:
+                weights = (_characters([record]) for record in part)
+                totals = accumulate(weights, initial=1 - room)
+                part = part[: next(count for count, total in enumerate(totals) if total > 0)]
+            parts.append(part)
+            start, missing, room = start + len(part), missing - len(part), room - weight
+            if not missing or room <= 0 or (start == len(block) and not full):
+                yield _joined(parts)
+                parts, missing, room = [], size, characters
+    if parts:
+        yield _joined(parts)
+
+
+def _characters(records: Sequence[Record]) -> int:
+    return sum(map(len, TextBlock.of(records).strings))
+
+
+def _joined(parts: Sequence[Sequence[Record]]) -> Sequence[Record]:
+    return parts[0] if len(parts) == 1 else TextBlock.of(chain.from_iterable(parts))
+
+
+def ahead(
+    items: Iterable[T], work: Callable[[T], R], *, threads: int = 1, most: int = 1
+) -> Iterator[R]:
+    """Yield ``work(item)`` of each item in their order, made by threads while the caller works.
+
+    ``most`` of them wait for the caller, who waits for the items: those of a slow source are not
+    for threads. An error is raised where the item would have been.
+    """
+    from concurrent.futures import Future, ThreadPoolExecutor  # which few texts do not need
+
+    pool, turns = ThreadPoolExecutor(threads), deque[Future[R]]()
+    try:
+        for item in items:
+            turns.append(pool.submit(work, item))
+            if len(turns) > most:
+                yield turns.popleft().result()
+        while turns:
+            yield turns.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from glob import has_magic
 from pathlib import Path
 from typing import Literal
 
@@ -110,7 +111,6 @@ class Source:
         return form
 
 
-MAGIC = "*?["  # a name with one of these may be a glob
 OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl")  # what is written next to outputs
 
 
@@ -127,7 +127,7 @@ def input_files(
             files.append(name)
         elif os.path.isdir(name):
             files += _in_folder(name, source, note)
-        elif is_glob(name) and not os.path.lexists(name):
+        elif has_magic(name) and not os.path.lexists(name):
             matches = sorted({path for path in _matches(name) if is_data(path, source, glob=True)})
             if not matches:
                 raise InputError(f"{name}: no matching files", QUOTE)
@@ -139,11 +139,6 @@ def input_files(
                 raise unreadable(name, failed) from None
             files.append(name)
     return tuple(files)
-
-
-def is_glob(name: str) -> bool:
-    """Return whether a name may be a glob."""
-    return any(letter in name for letter in MAGIC)
 
 
 def is_data(name: str, source: Source, *, glob: bool = False) -> bool:

@@ -25,9 +25,8 @@ from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.inference.runtime import refuse_extra, refuse_pairs
 from bertcli.records.reader import GivenTexts
-from bertcli.records.records import Record, carried
+from bertcli.records.records import Record, carried, windows
 from bertcli.records.source import Source
-from bertcli.records.windows import windows
 from bertcli.tasks.head import FIRST, Head, HeadTask
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded

@@ -100,7 +100,8 @@ class Head:
     @property
     def extra(self) -> ExtraColumns:
         """The ids of words that the model needs."""
-        return ExtraColumns.of(self.runtime.config)
+        config = self.runtime.config
+        return ExtraColumns(config.fields_of_extra, config.extra_embeddings)
 
     @cached_property
     def labels(self) -> list[str]:

@@ -1,12 +1,10 @@
 """Text to tokens and back, exactly as transformers does it. No torch.
 
 `model_files` reads the tokenizer of a model's folder as its class does (`tokenizer_classes`), also
-where `older_vocabularies` have words alone. `loaded_tokenizer` knows its special tokens and limits,
-and goes back; `tokenizer` turns records into tokens. These are `columns`, which know what
-truncation leaves: few records are `rows`, millions of texts `ragged` arrays, whose ids `wordpiece`
-makes, and lines of these. `run` goes through a whole input, counts (`statistics` a corpus, or each
-file) and says what is written. `extra_columns` has ids of extra embeddings for tokens. `chunks`
-divides texts at `boundaries`, and writes the pieces. For Python, `call` has the arguments of
-transformers. Imports `errors`, `files`, `families`, `models` (its config), `checkpoints`, `hub` and
-`records`. Begin with `tokenizer`.
+where there are words alone. `tokenizer` turns records into tokens, and goes back. These are
+`columns`, which know what truncation leaves: lists of few texts, `ragged` arrays of millions, and
+lines of these. `run` goes through a whole input, counts (`statistics` a corpus, or each file) and
+says what is written. `extra_columns` has ids of extra embeddings for tokens. `chunks` divides
+texts, and writes the pieces. For Python, `call` has the arguments of transformers. Imports
+`errors`, `files`, `families`, `checkpoints`, `hub` and `records`. Begin with `tokenizer`.
 """

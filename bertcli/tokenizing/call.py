@@ -14,13 +14,13 @@ from typing import Any, Literal, TypeAlias
 
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.versions import require_torch
-from bertcli.records.records import Record, checked
+from bertcli.records.reader import GivenTexts
+from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Encoded, Layout, strategies
 from bertcli.tokenizing.model_files import SIDES
 
 Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs
-DETAILS = ("tokens", "word_ids")  # that a result has methods for
 CUTS = ("longest_first", "only_first", "only_second")
 ALLOWED = {
     "padding": (None, "true", "false", "longest", "max_length", "do_not_pad"),
@@ -100,21 +100,15 @@ class Call:
         if self.is_split_into_words and batched:
             batched = bool(text) and not isinstance(text[0], str)  # type: ignore[index]
         rows: Any = text if batched else [text]
-        if pair is None or (not batched and not pair):  # an empty pair is none in transformers
-            texts = [_pair(row, words=self.is_split_into_words) for row in rows]
-        else:
+        if pair is not None and (batched or pair):  # an empty pair is none in transformers
             pairs: Any = [pair] if not batched or isinstance(pair, str) else list(pair)
             if (batched and isinstance(pair, str)) or len(pairs) != len(rows):
                 raise InputError(
                     f"text_pair has to be a list of {len(rows)} texts, as the texts are",
                     "give a pair for each text",
                 )
-            texts = list(zip(rows, pairs, strict=True))
-        source = Source(pre_split=self.is_split_into_words)
-        return [
-            checked(Record(_list(first), _list(second), line=line), source)
-            for line, (first, second) in enumerate(texts, 1)
-        ], batched
+            rows = [*map(Record, rows, pairs)]
+        return [*GivenTexts(rows, Source(pre_split=self.is_split_into_words))], batched
 
     def result(
         self,
@@ -141,9 +135,17 @@ class Call:
                     f"{items[0].length:,}: an array needs rows of one length",
                     "give padding=True, with truncation=True when some are too long",
                 )
-        kind = _value(self.return_tensors)
-        arrays = {name: _array(rows, kind) for name, rows in table.items()}
-        return BatchEncoding(arrays, details)
+        import numpy as np
+
+        for name, rows in table.items():
+            array = np.array(rows)
+            table[name] = array if array.size else array.astype(np.int64)
+        if _value(self.return_tensors) == "pt":
+            require_torch("return_tensors='pt'")
+            import torch
+
+            table = {name: torch.from_numpy(array) for name, array in table.items()}
+        return BatchEncoding(table, details)
 
 
 class BatchEncoding(dict[str, Any]):
@@ -186,29 +188,3 @@ def _value(value: Any) -> Any:
     """Return a strategy as the command line writes it; transformers' own are members of an enum."""
     value = getattr(value, "value", value)
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def _pair(row: Any, *, words: bool) -> tuple[Any, Any]:
-    """Return a text, or a pair of them, as what may be a row of a batch."""
-    if isinstance(row, str | bytes) or not isinstance(row, Sequence):
-        return row, None
-    is_pair = len(row) == 2 and not (words and isinstance(row[0], str))
-    return (row[0], row[1]) if is_pair else (row, None)
-
-
-def _list(text: Any) -> Any:
-    return list(text) if isinstance(text, tuple) else text
-
-
-def _array(rows: list[Any], kind: str) -> Any:
-    """Return an array or a tensor, of whole numbers if it is empty."""
-    if kind == "pt":
-        require_torch("return_tensors='pt'")
-        import torch
-
-        tensor = torch.tensor(rows)
-        return tensor if tensor.numel() else tensor.long()
-    import numpy as np
-
-    array = np.array(rows)
-    return array if array.size else array.astype(np.int64)

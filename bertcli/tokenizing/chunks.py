@@ -6,9 +6,9 @@
 
 - Without overlap the pieces of a text, one after another, are the text: white space, and characters
   that become no token, belong to the piece that they follow. An empty text is one empty piece.
-- A piece ends at the last boundary (`boundaries`) of the level asked for that it has room for;
-  where there is none, at the last one of the next finer level, and at last before any token. No
-  grapheme is divided that has room, and no character.
+- A piece ends at the last boundary of the level asked for that it has room for; where there
+  is none, at the last one of the next finer level, and at last before any token. No grapheme is
+  divided that has room, and no character.
 - A piece has the tokens that it has alone, which may be others than it has in the text: where a
   word is divided, ``##able`` may become ``able``, and where a blank belongs to the word behind it,
   one at the end of a piece is a token of its own. So each piece is tokenized again, and one that
@@ -19,22 +19,38 @@
 
 A text is tokenized once, a slice at a time, and the places where its tokens begin tell how far a
 piece may go. That is exact where tokens of BERT are divided at white space, and else a good guess.
+
+A boundary is the position of the first character of what follows: white space belongs to what
+stands before it. Positions are counted in characters.
+
+- A paragraph ends with a blank line, or U+2029.
+- A sentence ends where a paragraph does, and after one of ``. ! ? …`` (and those of other scripts),
+  with the quotation marks and brackets that close behind it, before white space; after those of
+  Chinese and Japanese also without white space. It does not end before a lower-case letter, nor
+  after a full stop behind a single letter (an initial, "e.g."), a number of one or two digits (an
+  ordinal) or one of ABBREVIATIONS. A sentence too many is worse than one too few.
+- A word ends before the white space behind it ends. Chinese and Japanese are divided between any
+  two characters, except before those that begin no line.
+- A grapheme is what a person takes for one character: a letter with its marks, or emoji that are
+  joined. The rules are those of Unicode (UAX 29), without Hangul in parts, flags and conjuncts.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from unicodedata import category
 
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, row_of
 from bertcli.records.source import Source
-from bertcli.tokenizing.boundaries import LEVELS, boundaries, is_whole
 from bertcli.tokenizing.columns import PLACE, Layout
 from bertcli.tokenizing.run import ReaderRun
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -47,6 +63,74 @@ GUESSED = 6  # characters of a token: a text with no more may be one piece
 FEW_CHARACTERS = 1 << 14  # that do not pay for the import of numpy
 
 Prepare = Callable[[Sequence[str]], Sequence[Any]]
+
+LEVELS = ("paragraph", "sentence", "word")  # the coarsest first
+ABBREVIATIONS = frozenset(
+    """
+    mr mrs ms dr prof st sr jr rev hon gen col capt lt sgt no nos vol vols fig figs ch sec art pp
+    vs cf al ca approx dept est inc ltd co corp bros jan feb mar apr jun jul aug sep sept oct nov
+    dec hr hrn nr str bd abb abs bzw evtl ggf usw vgl mme mlle av sra srta dra ud uds sig dott ing
+    """.split()  # noqa: SIM905 - a list of words reads best as lines
+)
+
+_LINE = r"(?:\r\n|[\r\n\x85\u2028])"
+_PARAGRAPH = rf"{_LINE}[^\S\r\n\x85\u2028\u2029]*{_LINE}\s*|\u2029\s*"
+_CLOSING = r"""["'”’»›)\]}」』）】〉》〕］｝]*"""
+_ENDS = r"[.!?…‽؟۔।॥።፧፨။៕⸮]+"  # before white space
+_WIDE_ENDS = r"[。！？｡．‼⁇⁈⁉]+"  # of scripts without
+_CJK = (
+    "\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9f\U0001b000-\U0001b16f\U00020000-\U0003ffff"
+)
+_NOT_FIRST = "々〻ゝゞヽヾーぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶㇰ-ㇿｧ-ｰ\uff9e\uff9f"
+_CJK_STOPS = "、。，．！？：；」』）】〉》〕］…"
+_PATTERNS = {
+    "paragraph": re.compile(_PARAGRAPH),
+    "sentence": re.compile(rf"({_ENDS}){_CLOSING}\s+|{_WIDE_ENDS}{_CLOSING}\s*|{_PARAGRAPH}"),
+    "word": re.compile(
+        rf"\s+|(?<=[{_CJK}{_CJK_STOPS}])(?=[^\W_])(?![{_NOT_FIRST}])"
+        rf"|(?<=[^\W_])(?=[{_CJK}])(?![{_NOT_FIRST}])"
+    ),
+}
+_BEFORE_STOP = re.compile(r"[^\W_]+\.$")
+_EXTEND = {*"\u200c\u200d\u0e33\u0eb3\uff9e\uff9f", *map(chr, range(0x1F3FB, 0x1F400))}
+_EXTEND.update(map(chr, range(0xE0020, 0xE0080)))
+FIRST_MARK = "\u0300"  # nothing before it joins what it follows, but for a line feed
+_MARKS = ("Mn", "Mc", "Me")
+
+
+def boundaries(text: str, low: int, high: int, level: str) -> list[int]:
+    """Return the boundaries of a level in (low, high], in their order."""
+    matches = _PATTERNS[level].finditer(text, low, min(high + 1, len(text)))
+    ends = [m.end() for m in matches if level != "sentence" or _ends_sentence(text, m)]
+    return [end for end in ends if low < end <= high and is_whole(text, end)]
+
+
+def _ends_sentence(text: str, match: re.Match[str]) -> bool:
+    """Whether a sentence ends where a pattern of its end was found."""
+    stop, end = match.group(1), match.end()
+    if stop is None or _PATTERNS["paragraph"].search(match.group()):
+        return True
+    if text[end : end + 1].islower():
+        return False
+    at = match.end(1)
+    before = _BEFORE_STOP.search(text, max(0, at - 12), at)
+    if stop != "." or before is None:
+        return True
+    word = before.group()[:-1]
+    if word.isdigit():
+        return len(word) > 2
+    return len(word) > 1 and word.lower() not in ABBREVIATIONS
+
+
+def is_whole(text: str, at: int) -> bool:
+    """Whether no grapheme is divided at a position."""
+    if not 0 < at < len(text):
+        return True
+    before, after = text[at - 1], text[at]
+    if after < FIRST_MARK:
+        return (before, after) != ("\r", "\n")
+    return not (before == "\u200d" or after in _EXTEND or category(after) in _MARKS)
 
 
 @dataclass(frozen=True)
@@ -88,44 +172,19 @@ class Chunk(NamedTuple):
         return text[self.start : self.end]
 
 
-class TokenStarts:
-    """Where the tokens of a text begin, in their order, as far as it was asked for."""
-
-    def __init__(self, text: str, core: Core) -> None:
-        self.text, self.core = text, core
-        self.read = 0  # characters
-        self.starts = array("q")
-
-    def reach(self, start: int, room: int) -> int:
-        """Return how far so many tokens go: the start of the next token, at a grapheme's start.
-
-        It is ``start`` when the first grapheme has more.
-        """
-        while (number := bisect_left(self.starts, start) + room) >= len(self.starts):
-            if self.read == len(self.text):
-                return len(self.text)
-            self._add_slice()
-        place = self.starts[number]
-        while place > start and not is_whole(self.text, place):
-            place -= 1
-        return place
-
-    def last(self, tokens: int, start: int, end: int) -> list[int]:
-        """Return where the last so many tokens of a piece begin, each a grapheme's start."""
-        stop = bisect_left(self.starts, end)
-        places = dict.fromkeys(self.starts[max(0, stop - tokens) : stop])
-        return [at for at in places if at > start and is_whole(self.text, at)]
-
-    def _add_slice(self) -> None:
-        begin, end = self.read, self.read + SLICE
-        piece = self.text[begin:end]
-        if end < len(self.text):
+def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:
+    """Return where the tokens of a text begin, and its end; or, if they are more, ``enough``."""
+    starts, read = array("q"), 0
+    while read < len(text) and len(starts) <= enough:
+        piece = text[read : read + SLICE]
+        if read + SLICE < len(text):
             piece = piece[: piece.rfind(" ")] or piece  # in a word only where there is no blank
-        for start, stop in self.core.encode(piece, add_special_tokens=False).offsets:
-            if piece[start : start + 1].isspace():  # it belongs to the piece before
-                start = stop - len(piece[start:stop].lstrip())
-            self.starts.append(begin + start)
-        self.read += len(piece)
+        for start, stop in core.encode(piece, add_special_tokens=False).offsets:
+            # White space that a token begins with belongs to the piece before.
+            starts.append(read + stop - len(piece[start:stop].lstrip()))
+        read += len(piece)
+    starts.append(read)
+    return starts
 
 
 class Chunker:
@@ -190,51 +249,57 @@ class Chunker:
         return chunks
 
     def _pieces(self, whole: Chunk) -> list[Chunk]:
-        tokens = TokenStarts(whole.text, self.tokenizer.core)
-        piece = self._piece(whole, tokens, 0)
-        pieces = [piece]
-        while piece.end < whole.end and not self.settings.first:
-            piece = self._next(whole, tokens, piece)._replace(number=len(pieces))
-            pieces.append(piece)
+        text, settings = whole.text, self.settings
+        enough = self.room if settings.first else inf
+        starts = token_starts(text, self.tokenizer.core, enough)
+        pieces = [self._piece(whole, starts, 0)]
+        while (end := pieces[-1].end) < len(text) and not settings.first:
+            stop = bisect_left(starts, end)
+            last = dict.fromkeys(starts[max(0, stop - settings.overlap) : stop])
+            places = [at for at in last if at > pieces[-1].start and is_whole(text, at)]
+            if places and settings.levels:
+                by_level = (
+                    boundaries(text, places[0] - 1, end - 1, level) for level in settings.levels
+                )
+                places = next(filter(None, by_level), [])
+            for place in places:  # behind an overlap where something fits behind
+                piece = self._fitting(whole, starts, place, end)
+                most = settings.overlap + self.empty
+                if piece and self.counts([text[place:end]])[0] <= most:
+                    break
+            else:
+                piece = self._piece(whole, starts, end)
+            pieces.append(piece._replace(number=len(pieces)))
         return pieces
 
-    def _next(self, whole: Chunk, tokens: TokenStarts, before: Chunk) -> Chunk:
-        """Return the piece that follows another, behind an overlap where something fits behind."""
-        text, end, overlap = tokens.text, before.end, self.settings.overlap
-        places = tokens.last(overlap, before.start, end) if overlap else []
-        if places and self.settings.levels:
-            by_level = (
-                boundaries(text, places[0] - 1, end - 1, level) for level in self.settings.levels
-            )
-            places = next(filter(None, by_level), [])
-        for place in places:
-            piece = self._fitting(whole, tokens, place, end)
-            if piece and self.counts([text[place:end]])[0] <= overlap + self.empty:
-                return piece
-        return self._piece(whole, tokens, end)
-
-    def _piece(self, whole: Chunk, tokens: TokenStarts, start: int) -> Chunk:
+    def _piece(self, whole: Chunk, starts: Sequence[int], start: int) -> Chunk:
         """Return the piece that begins at ``start``.
 
         Raises InputError for a character that has more tokens than a piece may have.
         """
-        piece = self._fitting(whole, tokens, start, start) or self._counted(whole, start, start + 1)
+        piece = self._fitting(whole, starts, start, start) or self._counted(whole, start, start + 1)
         if piece.n_tokens > self.limit:
             raise InputError(
-                f"{whole.record.where}: character {start} ({tokens.text[start]!a}) alone has more "
+                f"{whole.record.where}: character {start} ({whole.text[start]!a}) alone has more "
                 f"than {self.limit} tokens",
                 "increase --max-length, or use --on-error skip",
             )
         return piece
 
-    def _fitting(self, whole: Chunk, tokens: TokenStarts, start: int, low: int) -> Chunk | None:
+    def _fitting(self, whole: Chunk, starts: Sequence[int], start: int, low: int) -> Chunk | None:
         """Return the piece from ``start`` to the best place behind ``low``; None without any."""
-        room = self.room
-        while room and (reach := tokens.reach(start, room)) > low:
-            end = self._end(tokens.text, low, reach, whole_unit=start < low)
-            if end is None:
+        text, room, number = whole.text, self.room, bisect_left(starts, start)
+        while room:
+            reach = starts[min(number + room, len(starts) - 1)]
+            while reach > start and not is_whole(text, reach):
+                reach -= 1
+            levels = self.settings.levels if reach < len(text) else ()
+            levels = levels[:1] if start < low else levels  # behind an overlap: whole units alone
+            by_level = (boundaries(text, low, reach, level) for level in levels)
+            ends = next(filter(None, by_level), [] if start < low and levels else [reach])
+            if reach <= low or not ends:
                 return None
-            piece = self._counted(whole, start, end)  # which may have other tokens than in the text
+            piece = self._counted(whole, start, ends[-1])  # it may have other tokens than there
             over = piece.n_tokens - self.limit
             if over <= 0:
                 return piece
@@ -245,24 +310,8 @@ class Chunker:
         (count,) = self.counts([whole.text[start:end]])
         return whole._replace(start=start, end=end, n_tokens=count)
 
-    def _end(self, text: str, low: int, reach: int, *, whole_unit: bool) -> int | None:
-        """Return the best place to end in (low, reach]; None where a whole unit has no room."""
-        if reach < len(text):
-            for level in self.settings.levels:
-                if ends := boundaries(text, low, reach, level):
-                    return ends[-1]
-                if whole_unit:
-                    return None
-        return reach
-
 
 WRITTEN = ("id", *PLACE, "text", "n_tokens")  # names that no carried field may have
-
-
-def chunk_row(chunk: Chunk, source: Source) -> dict[str, Any]:
-    """Return what is written of a piece. A record without an id has its number."""
-    columns = {**chunk.place, "text": chunk.text, "n_tokens": chunk.n_tokens}
-    return row_of(_named(chunk, source), columns)
 
 
 def _named(chunk: Chunk, source: Source) -> Record:
@@ -278,51 +327,50 @@ def _named(chunk: Chunk, source: Source) -> Record:
     return record._replace(id=number, line=line, extra=extra)
 
 
-def plain(chunks: Sequence[Chunk], *, null: bool) -> bytes:
+def plain(chunks: Sequence[Chunk], *, null: bool) -> list[bytes]:
     """Return the pieces alone, each ended by a line feed, or by NUL.
 
     Raises OutputError for a piece that holds such a character itself.
     """
     end = "\0" if null else "\n"
-    texts = [chunk.text for chunk in chunks]
-    for chunk, text in zip(chunks, texts, strict=True):
-        if end in text:
+    for chunk in chunks:
+        if end in chunk.text:
             raise OutputError(
                 f"{chunk.record.where}: a chunk holds {end!r}, which ends it",
                 "-0 ends chunks with NUL, --format jsonl holds any text",
             )
-    return "".join([text + end for text in texts]).encode()
+    return [(chunk.text + end).encode() for chunk in chunks]
 
 
 @dataclass
 class ChunkRun(ReaderRun):
-    """One pass over a source; ``tally`` counts texts, ``chunks`` their pieces."""
+    """What is written of the pieces of all texts: rows, or bytes of plain text."""
 
     chunker: Chunker
-    chunks: int = 0
+    form: str
 
-    def write(
-        self, form: str, put: Callable[[Sequence[Any]], None], *, null: bool = False
-    ) -> Iterator[int]:
-        """Write all pieces, and yield how many there are so far.
-
-        The writer of plain text takes bytes: its form is "finished".
-        """
+    def __iter__(self) -> Iterator[list[Any]]:
+        source, is_empty = self.reader.source, self.form not in ("txt", "jsonl")
         for records in self.blocks():
             before = self.reader.skipped
             chunks = self.chunker.chunks(records, self.reader.skip, self.tally.records)
             self.skipped += self.reader.skipped - before
             self.tally.records += len(records)
             self.tally.literals += self.chunker.tokenizer.count_literals(records)
-            self.chunks += len(chunks)
-            if form == "txt":
-                put([plain(chunks, null=null)])
+            is_empty &= not chunks
+            if self.form == "txt":
+                yield plain(chunks, null=source.null)
             else:
-                put([chunk_row(chunk, self.reader.source) for chunk in chunks])
-            yield self.chunks
+                yield [
+                    row_of(
+                        _named(chunk, source),
+                        chunk.place | {"text": chunk.text, "n_tokens": chunk.n_tokens},
+                    )
+                    for chunk in chunks
+                ]
             self.finish(self.tally.records)
-        if not self.chunks and form not in ("txt", "jsonl"):
-            put([self.reader.header(dict.fromkeys(WRITTEN))])
+        if is_empty:
+            yield [self.reader.header(dict.fromkeys(WRITTEN))]
 
 
 def pieces(
@@ -332,13 +380,11 @@ def pieces(
 
     A text without an id has its number; ``first`` is that of the first record.
     """
-    chunks = chunker.chunks(records, reader.skip, first)
-    yield TextBlock.of(_record_of(chunk, reader.source) for chunk in chunks)
-
-
-def _record_of(chunk: Chunk, source: Source) -> Record:
-    record = _named(chunk, source)
-    extra = chunk.place | (record.extra or {})
-    if source.kept_text:
-        extra[source.kept_text] = chunk.text
-    return record._replace(text=chunk.text, extra=extra)
+    source, records_of_pieces = reader.source, []
+    for chunk in chunker.chunks(records, reader.skip, first):
+        record = _named(chunk, source)
+        extra = chunk.place | (record.extra or {})
+        if source.kept_text:
+            extra[source.kept_text] = chunk.text
+        records_of_pieces.append(record._replace(text=chunk.text, extra=extra))
+    yield TextBlock.of(records_of_pieces)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, chain, groupby, pairwise
 from operator import attrgetter, sub
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 
 Span = tuple[int, int]
-
-
-class Window(NamedTuple):
-    """The tokens [start, stop) of the first and of the second sequence that are kept together."""
-
-    first: Span
-    second: Span
+Window = tuple[Span, Span]  # the tokens [start, stop) of the texts that are kept together
 
 
 def windows(
@@ -51,20 +45,20 @@ def windows(
     """
     over = first + (second or 0) - room
     if over <= 0:
-        return [Window((0, first), (0, second or 0))]
+        return [((0, first), (0, second or 0))]
     if second is None:
         if strategy == "only_second":
             raise InputError(
                 "only_second cannot shorten a text that has no pair", "use another --truncation"
             )
-        return [Window(part, (0, 0)) for part in _parts(first, room, side, stride)]
+        return [(part, (0, 0)) for part in _parts(first, room, side, stride)]
     keep_first, keep_second = kept_lengths(first, second, room, strategy)
     firsts = _parts(first, keep_first, side, stride)
     seconds = _parts(second, keep_second, side, stride)
     return [
-        Window(firsts[0], seconds[0]),
-        *(Window(part, other) for part in firsts[1:] for other in seconds),
-        *(Window(firsts[0], other) for other in seconds[1:]),
+        (firsts[0], seconds[0]),
+        *((part, other) for part in firsts[1:] for other in seconds),
+        *((firsts[0], other) for other in seconds[1:]),
     ]
 
 
@@ -286,12 +280,10 @@ def padded(item: Encoded, length: int, side: str, token: str, index: int) -> Enc
         "word_ids": None,
         "sequence_ids": None,
     }
-
-    def pad(name: str, column: Column) -> Column:
+    columns = dict(item.columns)
+    for name in COLUMNS.keys() & columns:
         fill = [values.get(name, 0)] * size
-        return [*fill, *column] if side == "left" else [*column, *fill]
-
-    columns = {n: pad(n, c) if n in COLUMNS else c for n, c in item.columns.items()}
+        columns[name] = [*fill, *columns[name]] if side == "left" else [*columns[name], *fill]
     return item._replace(columns=columns)
 
 
@@ -321,3 +313,23 @@ def frame_of(core: Core, *, pair: bool, special: bool) -> Frame | None:
         return None
     special_ids = [encoding.ids[start:stop] for start, stop in parts[::2]]
     return Frame(special_ids, [kind for kinds in types for kind in kinds])
+
+
+def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:
+    """Return offsets in bytes of UTF-8 or units of UTF-16; those of words count within each."""
+    codec, size = {"byte": ("utf-8", 1), "utf16": ("utf-16-le", 2)}[unit]
+
+    @cache
+    def places(text: str) -> list[int]:
+        """Return where each character of a text begins, and the end of the last."""
+        return [0, *accumulate(len(character.encode(codec)) // size for character in text)]
+
+    offsets = []
+    tokens = zip(encoding.offsets, encoding.sequence_ids, encoding.word_ids, strict=True)
+    for (start, until), which, word in tokens:
+        if which is not None:
+            text: Any = record[which]
+            at = places(text if isinstance(text, str) else text[word or 0])
+            start, until = at[start], at[until]
+        offsets.append((start, until))
+    return offsets

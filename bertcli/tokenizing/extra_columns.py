@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bertcli.errors import counted
-from bertcli.models.config import BertConfig
-from bertcli.records.extra_ids import extra_ids, unfit_ids, word_count, word_starts
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record
+from bertcli.records.records import Record, extra_ids, unfit_ids, word_count, word_starts
 from bertcli.tokenizing.columns import EXTRA, Encoded, Layout, TokenBlock
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -27,11 +25,6 @@ class ExtraColumns:
     fields: Mapping[str, str]  # an embedding -> the field
     sizes: Mapping[str, int]  # an embedding -> the number of its ids
 
-    @classmethod
-    def of(cls, config: BertConfig) -> ExtraColumns:
-        """Return those of a model; none for most."""
-        return cls(config.fields_of_extra, config.extra_embeddings)
-
     @property
     def needed(self) -> tuple[str, ...]:
         """The columns that `added` reads."""
@@ -40,14 +33,15 @@ class ExtraColumns:
     @property
     def limits(self) -> dict[str, int]:
         """The number of ids that each field may have."""
-        limits: dict[str, int] = {}
-        for name, field in self.fields.items():
-            limits[field] = min(self.sizes[name], limits.get(field, self.sizes[name]))
-        return limits
+        fields = self.fields.items()
+        return {
+            field: min(self.sizes[name] for name, other in fields if other == field)
+            for _, field in fields
+        }
 
     def read_by(self, reader: Reader) -> frozenset[str]:
         """Have a reader read the fields of ids; return those that nobody asked to keep."""
-        reader.read_extra(self.limits)
+        reader.source = replace(reader.source, extra_ids=self.limits)
         asked = (reader.source.keep or "").split(",")
         return frozenset() if asked == ["*"] else frozenset(self.limits) - {*map(str.strip, asked)}
 

@@ -1,21 +1,29 @@
 """The tokenizer files of a model folder, of every age, read into the tokenizers library.
 
-tokenizer.json holds everything; older folders have vocab.txt, or what `older_vocabularies` reads,
-and, each of them optional, tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+tokenizer.json holds everything; older folders have vocab.txt, vocab.json with merges.txt, or a
+SentencePiece model, and, each of them optional, tokenizer_config.json, special_tokens_map.json and
+added_tokens.json. Words alone do not say what a text goes through before: the class of the
+tokenizer does (`tokenizer_classes`). A SentencePiece model is a protocol buffer
+(sentencepiece_model.proto): its pieces and their scores, and the table of its normalizer. Ids are
+those of transformers 5.23, which puts tokens of fairseq before the pieces of some classes
+(convert_slow_tokenizer.py).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertcli.checkpoints.scan import CONFIGS, SENTENCE_CONFIGS, TOKENIZERS
+from bertcli.checkpoints.scan import CONFIGS, MERGES, SENTENCE_CONFIGS, TOKENIZERS
 from bertcli.errors import BertcliError, ModelError
 from bertcli.families.registry import FAMILIES
+from bertcli.files.protobuf import fields, messages, number
 from bertcli.files.typed_json import (
+    AGAIN,
     LARGEST_NUMBER,
     NOTHING,
     TEXT,
@@ -27,7 +35,6 @@ from bertcli.files.typed_json import (
     read_object,
     whole_number,
 )
-from bertcli.tokenizing.older_vocabularies import byte_pairs, pieces
 from bertcli.tokenizing.tokenizer_classes import (
     AS_IT_IS,
     CLASSES,
@@ -39,10 +46,11 @@ from bertcli.tokenizing.tokenizer_classes import (
 )
 
 if TYPE_CHECKING:
-    from tokenizers import AddedToken, Tokenizer
+    from tokenizers import Tokenizer
 
 UNLIMITED = LARGEST_NUMBER  # transformers writes 1e30 for tokenizers without a limit
 SIDES = ("left", "right")
+FLAGS = ("single_word", "lstrip", "rstrip")  # of an added token
 LONGEST_GROWTH = 100  # times; where memory ends, the library ends the process
 USUAL = {  # file -> the class of tokenizers that mostly has it
     "vocab.txt": "BertTokenizer",
@@ -52,6 +60,11 @@ USUAL = {  # file -> the class of tokenizers that mostly has it
     "spm.model": "DebertaV2Tokenizer",
 }
 UNKNOWN = "\U0010ffff"  # a character that is in no vocabulary
+UNIGRAM, CONTROL, NAMED = 1, 3, 4  # kind of a model, and kinds of pieces
+PIECES, TRAINER, NORMALIZER = 1, 2, 3  # of a model
+TEXT_OF_PIECE, SCORE, KIND = 1, 2, 3  # of a piece
+MODEL_TYPE, UNKNOWN_ID = 3, 40  # of how it was trained
+TABLE = 2  # of its normalizer
 
 
 def content(settings: JsonObject, role: str) -> str | None:
@@ -97,11 +110,12 @@ def load(folder: Path, settings: JsonObject) -> Loaded:
     whole = path.name == "tokenizer.json"
     loaded = (_from_json if whole else _from_words)(path, settings, config)
     core, kind, roles, warnings = loaded
-    needs = kind.needs
-    if whole and kind.model == "WordPiece":  # which may have no ends of texts, or others
-        framed = core.post_processor is None and core.token_to_id(roles["cls_token"]) is not None
-        needs = tuple(role for role in needs if framed or role not in ENDS)
-    missing = [roles[role] for role in needs if core.token_to_id(roles[role]) is None]
+    has_ends = not (whole and kind.model == "WordPiece") or (  # which may have none, or others
+        core.post_processor is None and core.token_to_id(roles["cls_token"]) is not None
+    )
+    needed = ["unk_token"] * (kind.model != "BPE") + [*ENDS] * has_ends + ["pad_token"]
+    needed = [roles[role] for role in needed] if kind.make else []
+    missing = [token for token in needed if core.token_to_id(token) is None]
     if missing:
         raise ModelError(
             f"{folder}: the vocabulary has no {', '.join(missing)}",
@@ -195,21 +209,17 @@ def sequence_limit(folder: Path, settings: JsonObject) -> int | None:
 
     What sentence-transformers was set to replaces the tokenizer's own limit, as it does there.
     """
-    set_to = sentence_limit(sentence_settings(folder))
-    fits = [_positions(read_object(folder / name)) for name in CONFIGS]
-    limits = [length for length in (*fits, set_to or _length(settings)) if length is not None]
-    return min(limits, default=None)
-
-
-def _positions(config: JsonObject) -> int | None:
-    """Return how many tokens the model of a config.json has positions for."""
-    rows = config.whole("max_position_embeddings", 1)
-    family = FAMILIES.get(config.text("model_type") or "")
-    if rows is None or family is None:
-        return rows
-    first = family.structure(family.filled(config)).first_position
-    config.whole("max_position_embeddings", first + 1)
-    return rows - first
+    limits = [sentence_limit(sentence_settings(folder)) or _length(settings)]
+    for name in CONFIGS:
+        config = read_object(folder / name)
+        rows = config.whole("max_position_embeddings", 1)  # which the model has
+        family = FAMILIES.get(config.text("model_type") or "")
+        if rows is not None and family is not None:
+            first = family.structure(family.filled(config)).first_position
+            config.whole("max_position_embeddings", first + 1)
+            rows -= first
+        limits.append(rows)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _length(settings: JsonObject) -> int | None:
@@ -222,6 +232,8 @@ def _length(settings: JsonObject) -> int | None:
 
 def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
     """Return the tokenizer of a file of words: vocab.txt, vocab.json, or a SentencePiece model."""
+    from tokenizers import Tokenizer, models
+
     warnings: list[str] = []
     model = {".txt": "WordPiece", ".json": "BPE"}.get(path.suffix, "Unigram")
     kind = class_of(settings, config, model)
@@ -231,8 +243,16 @@ def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
     try:
         if model == "WordPiece":
             core, warnings = _word_pieces(path, settings, roles)
+        elif model == "Unigram":
+            core = pieces(path, kind, roles)
         else:
-            core = byte_pairs(path) if model == "BPE" else pieces(path, kind, roles)
+            merges = path.with_name(MERGES)
+            if not is_regular(merges):
+                raise ModelError(
+                    f"{path.parent}: {path.name} without {MERGES}", "copy that file as well"
+                )
+            is_regular(path)  # which the library does not ask
+            core = Tokenizer(models.BPE.from_file(str(path), str(merges)))
     except BertcliError:
         raise
     except Exception as broken:  # tokenizers raises no narrower class
@@ -278,13 +298,69 @@ def _word_pieces(
     return core, warnings
 
 
+def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokenizer:
+    """Return the Unigram model of a SentencePiece file. ModelError when it is broken or another."""
+    from tokenizers import AddedToken, Tokenizer, models, normalizers
+
+    listed, unknown, table = _read_pieces(path)
+    first = [(roles[role], 0.0) for role in ("cls_token", "pad_token", "sep_token", "unk_token")]
+    last = [(roles["mask_token"], 0.0)]
+    words = [(text, score) for text, score, _ in listed]
+    unused: list[str] = []  # special tokens that no role names
+    match kind.name:
+        case "XLMRobertaTokenizer":
+            words, unknown = [*first, *words[3:], *last], 3
+        case "CamembertTokenizer":
+            first[0], first[2] = ("<s>NOTUSED", 0.0), ("</s>NOTUSED", 0.0)
+            words, unknown = [*first, ("<unk>NOTUSED", -100.0), *words[1:], *last], 3
+            unused = [first[0][0], first[2][0], words[4][0]]
+        case "DebertaV2Tokenizer":
+            names = [text for text, _ in words]
+            unknown = names.index(roles["unk_token"]) if roles["unk_token"] in names else unknown
+    core = Tokenizer(models.Unigram(words, unknown, False))
+    steps: list[Any] = [normalizers.Precompiled(table)] if table else []
+    if kind.name == "AlbertTokenizer":  # what it does unless it is told not to
+        steps = [normalizers.StripAccents(), normalizers.Lowercase(), *steps]
+    core.normalizer = normalizers.Sequence(steps)
+    core.add_special_tokens(unused)
+    for text, _, sort in listed:
+        if sort in (CONTROL, NAMED) and core.token_to_id(text) is not None:
+            token = AddedToken(text, normalized=False, special=sort == CONTROL)
+            (core.add_special_tokens if token.special else core.add_tokens)([token])
+    return core
+
+
+def _read_pieces(path: Path) -> tuple[list[tuple[str, float, int]], int, bytes]:
+    """Return pieces with their scores and kinds, the id of the unknown one, and the table."""
+    try:
+        model, pieces = fields(read_bytes(path) or b""), []
+        for piece in map(fields, messages(model, PIECES)):
+            (score,) = struct.unpack("<f", b"".join(messages(piece, SCORE)[-1:]) or bytes(4))
+            text = b"".join(messages(piece, TEXT_OF_PIECE)).decode()
+            pieces.append((text, score, number(piece, KIND) or 1))
+        trainer = fields(b"".join(messages(model, TRAINER)))
+        table = b"".join(messages(fields(b"".join(messages(model, NORMALIZER))), TABLE))
+        sort, unknown = number(trainer, MODEL_TYPE) or UNIGRAM, number(trainer, UNKNOWN_ID)
+        if not pieces[unknown:]:
+            raise LookupError
+    except (ValueError, LookupError, struct.error) as broken:
+        raise ModelError(f"{path}: not a SentencePiece model", AGAIN) from broken
+    if sort != UNIGRAM:
+        raise ModelError(
+            f"{path}: only SentencePiece models of the kind unigram can be read",
+            "save the tokenizer with transformers, which writes tokenizer.json",
+        )
+    return pieces, unknown, table
+
+
 def _check(core: Tokenizer, folder: Path) -> list[str]:
     """Return warnings about a tokenizer; raise ModelError when it cannot take any text."""
     try:
         core.model.tokenize(UNKNOWN)
     except Exception as failed:  # tokenizers raises no narrower class
         raise ModelError(f"{folder}: unknown words have no token: {failed}") from None
-    if None in map(core.id_to_token, core.encode("a", "a").ids):
+    around = (*core.encode("a").ids, *core.encode("a", "a").ids)
+    if None in map(core.id_to_token, around):
         raise ModelError(f"{folder}: a special token around texts is not in the vocabulary")
     if getattr(core.normalizer, "lowercase", False) and is_cased(core):
         return [
@@ -314,9 +390,20 @@ def _add_tokens(
     kind: TokenizerClass,
 ) -> None:
     """Add the special tokens, and the tokens that were added to the vocabulary later, by id."""
-    more = [*_more_special(settings)]
+    from tokenizers import AddedToken
+
+    more: list[str] = []  # special tokens that have no role in BERT: listed or, since 5.0, by name
+    for key in ("additional_special_tokens", "extra_special_tokens"):  # the name since 5.0
+        tokens = settings.entries(key)
+        more += filter(None, (content(tokens, name) for name in tokens))
     special = {*roles.values(), *more}
-    described = _described(settings)
+    entries = settings.object("added_tokens_decoder")
+    entries.check_keys(
+        lambda key: key.isascii() and key.isdecimal() and len(key) < 10, "the ids of tokens as keys"
+    )
+    described = {int(key): entry for key, entry in entries.objects().items()}
+    for entry in described.values():
+        entry.needed("content", *TEXT)
     listed = read_object(folder / "added_tokens.json")
     listed.check_keys(is_text, "tokens as keys")
     options = (
@@ -336,36 +423,12 @@ def _add_tokens(
     def is_special(token: str) -> bool:
         return token in special or bool(options.get(token, NOTHING).switch("special"))
 
-    for together, tokens in groupby(whole, is_special):  # one by one, thousands take minutes
-        added = [_added(token, options.get(token, NOTHING), special=together) for token in tokens]
+    for together, names in groupby(whole, is_special):  # one by one, thousands take minutes
+        added = []
+        for name in names:
+            traits = options.get(name, NOTHING)
+            flags = {flag: traits.switch(flag) or False for flag in FLAGS}
+            normalized = traits.switch("normalized")
+            normalized = not together if normalized is None else normalized
+            added.append(AddedToken(name, **flags, normalized=normalized, special=together))
         (tokenizer.add_special_tokens if together else tokenizer.add_tokens)(added)
-
-
-def _more_special(settings: JsonObject) -> Iterator[str]:
-    """Yield the special tokens that have no role in BERT: listed or, since 5.0, by name."""
-    for key in ("additional_special_tokens", "extra_special_tokens"):  # the name since 5.0
-        tokens = settings.entries(key)
-        yield from filter(None, (content(tokens, name) for name in tokens))
-
-
-def _described(settings: JsonObject) -> dict[int, JsonObject]:
-    """Return id -> what tokenizer_config.json says of a token that was added."""
-
-    def is_id(key: str) -> bool:
-        return key.isascii() and key.isdecimal() and len(key) < 10
-
-    entries = settings.object("added_tokens_decoder")
-    entries.check_keys(is_id, "the ids of tokens as keys")
-    tokens = {int(key): entry for key, entry in entries.objects().items()}
-    for entry in tokens.values():
-        entry.needed("content", *TEXT)
-    return tokens
-
-
-def _added(token: str, traits: JsonObject, *, special: bool) -> AddedToken:
-    from tokenizers import AddedToken
-
-    normalized = traits.switch("normalized")
-    flags = {name: traits.switch(name) or False for name in ("single_word", "lstrip", "rstrip")}
-    normalized = not special if normalized is None else normalized
-    return AddedToken(token, **flags, normalized=normalized, special=special)

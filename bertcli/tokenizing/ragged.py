@@ -1,37 +1,123 @@
-"""Many texts or pairs as flat arrays: ids, and where those of each text begin; and lines of these.
+"""Many texts as flat arrays: their ids, by nanotoken where it gives those of tokenizers, and lines.
 
-    batch = encode_ragged(tokenizer, block, Layout(), frame)   # of 'I love NLP!' and "Hi"
-    batch.ids       # uint32 [T]: 101 1045 2293 17953 2361 999 102 101 7632 102
-    batch.offsets   # int64 [B + 1]: 0 7 10
-    batch.columns["token_type_ids"]   # uint8 [T]
+    ids, offsets = WordPieceEngine(core)(['I love NLP!', ""])   # uint32 [T], int64 [B + 1]
     ragged_lines(batch, ["input_ids"], lines)   # of JSON, where `HOLE` stands for the lists
 
-Special tokens, truncation and padding are array operations with the rules of `columns`. orjson
-writes the ids of many texts at once, with a number between texts that is no id, and what it wrote
-is cut there. `B` is the number of texts, `T` of their tokens together.
+orjson writes the ids of many texts at once, with a number between texts that is no id, and what it
+wrote is cut there. `B` is the number of texts, `T` of their tokens together.
+
+nanotoken (Rust, MIT) has WordPiece alone, and neither pairs nor offsets. What we found out about
+0.1.0 before we took it:
+
+- Its ids were those of tokenizers 0.23.3 for every code point: alone, inside words, doubled, under
+  combining marks in and out of order, composed, decomposed and between jamo, with the vocabularies
+  of BERT uncased, cased, multilingual and Chinese and of the default model; for 20,000 texts of
+  hostile pieces each; for added tokens with all 16 settings of their flags; for all switches of
+  BertNormalizer; for words of 99 to 10^6 characters, control characters, NUL and empty texts.
+- It has no `encode_special_tokens`, so where special tokens are not parsed, it is not used.
+- Half of a surrogate pair raises UnicodeEncodeError (TypeError in tokenizers); our readers let
+  none through. Bytes that are no UTF-8 become U+FFFD silently, so it gets texts, never bytes;
+  texts are faster, too.
+- Its own pool gains little on two cores, two threads of ours half the time: Python's lock is free
+  meanwhile. Without its pool it is safe after a fork, and eight threads that share a tokenizer
+  agree.
+- Its cache never forgets, and is full for good: 2^20 entries a level are 175 MB after random words.
+- 0.1.0 has wheels for Linux (glibc), macOS and Windows on x86-64, and on ARM for the first two.
+
+It is young and has one author, so it proves itself on PROOF for each tokenizer that is loaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from functools import cached_property
+from itertools import pairwise
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 from bertcli.files.tables import NumbersText
-from bertcli.records.records import TextBlock
-from bertcli.tokenizing.columns import Frame, Layout, TokenBlock, kept_lengths
+from bertcli.files.typed_json import parse
+from bertcli.tokenizing.columns import TokenBlock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
+    from tokenizers import Tokenizer
 
     Counts = NDArray[np.int64]
+    Flat = tuple[NDArray[np.uint32], Counts]  # ids [T], offsets [B + 1]
 
 HOLE = NumbersText("[\0]")  # in a line, for what is in the first list; JSON has no such character
+MANY = 1 << 19  # characters that pay for loading nanotoken and for its proof, a sixth of a second
+CACHED = 1 << 17  # entries a level of its cache
+PROVING = Lock()  # held while threads that need the same proof wait for it
+
+PROOF = (
+    "", " ", "a", "I love NLP!", "don't", "U.S.A. -- $3.50, 50% (yes/no) {x} e-mail@x.org",
+    "unaffable UNAFFABLE UnAffAble", "naïve café Ångström ﬁne œuvre Straße GRÜẞE",
+    "İstanbul ılık", "ΣΊΣΥΦΟΣ ᾳ ΐ", "Съешь ещё йод ЇЖАК",
+    "السَّلَامُ عَلَيْكُمْ ؟ ١٢٣", "שָׁלוֹם", "मुँह क्षत्रिय १२३", "เป็นมนุษย์",
+    "키스의 ᄒᆞᆫ글 각\u0301", "東京都庁 ガ が 々〆〇", "㐀𠀀 繁體，「引號」world世界abc",
+    "Tiếng Việt ĐẶNG", "አማርኛ မြန်မာ தமிழ்", "👩‍👩‍👧‍👦🏳️‍🌈 👍🏽 ❤️ 1️⃣",
+    "½ ² Ⅻ ㍿ ℌ𝓗 Ａｂｃ１２３ ©®™",
+    "https://example.org/a_b?c=d&e=%20#f ~/.x x=y+z*3^2",
+    "a\tb\nc\rd\ve\ff\x1cg\x1fh\x85i\u2028j\u2029k", "a\x00b\x01c\x7fd\x80e\ufffdf",
+    "a\u00a0b\u3000c\u1680d", "a\u00adb\u200bc\u200dd\u202ee\ufefff", "\u0301",
+    "e\u0301\u0323 \u0345\u0308\u0301x", "K Å ſ ẞ i\u0307",
+    "\U0001d400\U00020000\U0002fa1d\U0010ffff\ue000\ufdd0\uffff", "##ing ## ### _ __ a_b",
+    "[ SEP ] [SEP [[MASK]]", "a" * 99, "a" * 100, "a" * 101, "x1" * 60 + ".", "é" * 100,
+    "é" * 101, "e\u0301" * 60, "一" * 130, "。" * 120,
+)  # fmt: skip
+
+
+class WordPieceEngine:
+    """The fastest way from many texts to ids that is exact for a tokenizer."""
+
+    def __init__(self, core: Tokenizer, expected: int = 0) -> None:
+        self.core = core
+        self.seen, self.expected = 0, expected  # characters
+
+    def __call__(self, texts: Sequence[str]) -> Flat:
+        """Return the ids of all texts, one after the other, and where those of each begin."""
+        with PROVING:
+            if max(self.seen, self.expected) < MANY:
+                self.seen += sum(map(len, texts))
+            many = max(self.seen, self.expected) >= MANY
+            fast = self.fast if many and not self.core.encode_special_tokens else None
+        if fast is not None:
+            rows: Flat = fast.encode_batch(texts, add_special_tokens=False, parallel=False)
+            return rows
+        encodings = self.core.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [encoding.ids for encoding in encodings]
+        offsets = offsets_of([*map(len, ids)])
+        flat = (number for row in ids for number in row)
+        return np.fromiter(flat, np.uint32, int(offsets[-1])), offsets
+
+    @cached_property
+    def fast(self) -> Any:
+        """The tokenizer of nanotoken, or None where it will not do."""
+        if type(self.core.model).__name__ != "WordPiece":
+            return None
+        try:
+            import nanotoken
+        except ImportError:
+            return None
+        nanotoken.set_cache_entries(CACHED)
+        described = parse(self.core.to_str())
+        described |= {"post_processor": None, "truncation": None, "padding": None}
+        try:
+            fast = nanotoken.WordPieceTokenizer.from_json(orjson.dumps(described))
+        except ValueError:  # it has no such tokenizer
+            return None
+        words = [token.content for token in self.core.get_added_tokens_decoder().values()]
+        texts = [*PROOF, *words]
+        for word in words:
+            texts += [f"a{word}b", f" {word} {word}{word}. {word.upper()}{word.lower()}"]
+        ids, offsets = fast.encode_batch(texts, add_special_tokens=False, parallel=False)
+        right = [row.ids for row in self.core.encode_batch_fast(texts, add_special_tokens=False)]
+        return fast if [ids[a:b].tolist() for a, b in pairwise(offsets)] == right else None
 
 
 def spans(pool: NDArray[Any], starts: Counts, lengths: Counts) -> NDArray[Any]:
@@ -51,71 +137,12 @@ def offsets_of(lengths: Counts | list[int]) -> Counts:
     return offsets
 
 
-def encode_ragged(
-    tokenizer: LoadedTokenizer, block: TextBlock, layout: Layout, frame: Frame, first: int = 0
-) -> TokenBlock:
-    """Return the tokens of texts, or of pairs, of which the first is so much in the run.
-
-    ``frame`` are the special tokens of a text or of a pair, and the row of each has the same
-    parts: padding, special tokens, text, special tokens, perhaps text and special tokens, padding.
-    Raises InputError when a pair cannot be truncated as asked.
-    """
-    limit = tokenizer.cut_at(layout)
-    texts: Any = [*block.texts, *(block.pairs or ())]
-    ids, offsets = tokenizer.engine([*chain.from_iterable(texts)] if block.is_split else texts)
-    if block.is_split:
-        offsets = offsets[offsets_of([*map(len, texts)])]  # of texts, not of words
-    special = [*map(len, frame.special)]
-    shape = len(special) - 1, len(block)  # the first texts of all rows, then the second ones
-    starts, lengths = offsets[:-1].reshape(shape), np.diff(offsets).reshape(shape)
-    left = lengths
-    if limit is not None:
-        room = tokenizer.room(limit, layout, pair=block.pairs is not None)
-        left = np.minimum(lengths, room)
-        if block.pairs:
-            for row in np.flatnonzero(lengths.sum(axis=0) > room).tolist():
-                text, pair = lengths[:, row].tolist()
-                left[:, row] = kept_lengths(text, pair, room, layout.truncation)
-    if (layout.truncation_side or tokenizer.truncation_side) == "left":
-        starts = starts + lengths - left
-
-    sizes = np.zeros((len(block), 2 * len(special) + 1), np.int64)  # [B, parts]
-    sizes[:, 1::2], sizes[:, 2:-1:2] = special, left.T
-    pads: list[int] = []  # the most that a row gets
-    if layout.padding != "do_not_pad":
-        whole = sizes.sum(axis=1)
-        length = tokenizer.padded_length(layout, int(whole.max(initial=0)))
-        missing = np.maximum(length - whole, 0)
-        side = layout.padding_side or tokenizer.padding_side
-        sizes[:, 0 if side == "left" else -1] = missing
-        pads = [tokenizer.padding_id] * int(missing.max(initial=0))
-    pool = np.concatenate([ids, np.array([*chain(*frame.special), *pads], np.uint32)])
-    begins = np.full_like(sizes, len(pool) - len(pads))  # of the parts in the pool
-    begins[:, 1::2] = len(ids) + offsets_of(special)[:-1]
-    begins[:, 2:-1:2] = starts.T
-
-    flat_sizes = sizes.ravel()
-    kinds: dict[str, Any] = {
-        "token_type_ids": [kind * tokenizer.reads_types for kind in (0, *frame.types, 0)],
-        "attention_mask": [0, *[1] * len(frame.types), 0],
-        "special_tokens_mask": [1, *[1, 0] * shape[0], 1, 1],
-    }
-    columns: dict[str, Any] = {"input_ids": spans(pool, begins.ravel(), flat_sizes)}
-    for name in set(layout.columns) - {"input_ids"}:
-        of_parts = np.tile(np.array(kinds[name], np.uint8), len(block))
-        columns[name] = np.repeat(of_parts, flat_sizes)
-    return TokenBlock(
-        block,
-        range(first, first + len(block)),
-        columns,
-        offsets_of(sizes.sum(axis=1)),
-        (lengths - left).sum(axis=0).tolist(),
-    )
-
-
 def ragged_lines(batch: TokenBlock, names: Sequence[str], lines: str) -> bytes:
     """Return lines of JSON with the columns of a batch of arrays, a row where each has `HOLE`."""
-    bounds, columns = batch.offsets.tolist(), [_numbers(batch)]
+    bounds, between = batch.offsets.tolist(), 2**32 - 1  # no id
+    marked = np.insert(batch.ids, batch.offsets[1:-1], between)
+    ids = orjson.dumps(marked, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+    columns = [[numbers.strip(b",") for numbers in ids.split(b"%d" % between)]]
     for name in names[1:]:
         digits = np.full(2 * len(batch.ids), ord(","), np.uint8)  # those of small numbers
         digits[1::2] = batch.columns[name] + ord("0")
@@ -128,18 +155,3 @@ def ragged_lines(batch: TokenBlock, names: Sequence[str], lines: str) -> bytes:
     for at, column in enumerate(columns, 1):
         parts[at::step] = column
     return b"".join(parts)
-
-
-def _numbers(batch: TokenBlock) -> list[bytes]:
-    """Return the ids of every text, commas between them."""
-    offsets, ids, between = batch.offsets, batch.ids, 2**32 - 1
-    filled = np.diff(offsets) > 0
-    if between in ids:  # a wider number costs time
-        ids, between = ids.astype(np.int64), -1
-    marked = np.insert(ids, offsets[1:][filled][:-1], between)
-    written = orjson.dumps(marked, option=orjson.OPT_SERIALIZE_NUMPY)
-    numbers = written[1:-1].split(b",%d," % between)
-    if filled.all():
-        return numbers
-    texts = iter(numbers)
-    return [next(texts) if is_filled else b"" for is_filled in filled.tolist()]

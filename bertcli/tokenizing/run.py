@@ -31,8 +31,7 @@ from bertcli.files.tables import (
 )
 from bertcli.files.writers import TENSORS, to_text
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, TextBlock, row_of
-from bertcli.records.windows import CHARACTERS, ahead, windows
+from bertcli.records.records import CHARACTERS, Record, TextBlock, ahead, row_of, windows
 from bertcli.tokenizing.columns import Layout, TokenBlock
 from bertcli.tokenizing.tokenizer import Tokenizer
 

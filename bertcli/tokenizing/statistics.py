@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby, pairwise
@@ -59,19 +58,17 @@ class CorpusStats:
     def add(self, batch: TokenBlock) -> None:
         """Count the records of a batch."""
         self.lengths.update(batch.lengths)
-        ids, bounds = as_lists(batch.ids), as_lists(batch.offsets)
+        ids = as_lists(batch.ids)
         self.ids.update(ids)
-        if not self.is_marked:
-            for row in batch.lists("input_ids"):
+        is_unknown = self.unk in ids
+        if self.is_marked and not is_unknown:
+            return
+        for record, row in zip(batch.records, batch.lists("input_ids"), strict=True):
+            if not self.is_marked:
                 pairs = pairwise([BEFORE, *row])
                 self.first_ids.update(after for before, after in pairs if before in self.special)
-        place, remembered = -1, -1
-        for _ in range(ids.count(self.unk)):
-            place = ids.index(self.unk, place + 1)
-            row = bisect(bounds, place) - 1
-            if row > remembered:
-                self._remember(batch.records[row])
-                remembered = row
+            if is_unknown and self.unk in row:
+                self._remember(record)
 
     def summary(self) -> dict[str, Any]:
         """Return the statistics as JSON values; lengths include special tokens."""
@@ -80,13 +77,13 @@ class CorpusStats:
         core = self.tokenizer.core
         added, continues = core.get_added_tokens_decoder(), goes_on(core)
 
-        def goes_on_with_a_word(index: int) -> bool:
-            is_word = index in added and not self.is_marked
-            return not is_word and continues(core.id_to_token(index) or "")
-
         special = sum(self.ids[index] for index in self.special)
-        ids = self.ids - self.first_ids
-        words = total - special - sum(n for index, n in ids.items() if goes_on_with_a_word(index))
+        going_on = sum(
+            count
+            for index, count in (self.ids - self.first_ids).items()
+            if (self.is_marked or index not in added) and continues(core.id_to_token(index) or "")
+        )
+        words = total - special - going_on
         unknown = self.ids[self.unk]
         over = sum(n for length, n in self.lengths.items() if self.cut_at and length > self.cut_at)
         return {

@@ -4,34 +4,463 @@
     tokenizer('I love NLP!')["input_ids"]   # [101, 1045, 2293, 17953, 2361, 999, 102]
     tokenizer.decode([101, 1045, 2293, 17953, 2361, 999, 102])   # '[CLS] i love nlp! [SEP]'
     tokenizer.encode_records([Record('I love NLP!')], Layout())   # as the commands do it
+    tokenizer.convert_tokens_to_ids(["love", "##p"])              # [2293, 2361]
+    tokenizer.build_inputs_with_special_tokens([2293], [2361])    # [101, 2293, 102, 2361, 102]
+    tokenizer.create_token_type_ids_from_sequences([2293], [2361])  # [0, 0, 0, 1, 1]
 
-Splitting into pieces is done by the tokenizers library. Truncation, windows and padding are ours,
-and what was cut is counted.
+Ids, tokens and texts become one another with the names and meanings of transformers. Splitting into
+pieces is done by the tokenizers library. What a tokenizer.json says about truncation and padding is
+overridden: these and windows are ours, and what was cut is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertcli.errors import InputError, called_from_python
+from bertcli.checkpoints.scan import bert_folder, is_static
+from bertcli.errors import InputError, ModelError, UsageError, called_from_python, counted
 from bertcli.files.streams import stop
+from bertcli.files.typed_json import NOTHING, JsonObject, write_json
+from bertcli.hub import DEFAULT_MODEL, find_model
 from bertcli.records.records import Record, TextBlock
-from bertcli.tokenizing.columns import Encoded, Layout, TokenBlock, as_lists, frame_of
-from bertcli.tokenizing.loaded_tokenizer import LoadedTokenizer
-from bertcli.tokenizing.rows import encode_rows, padded_rows
+from bertcli.tokenizing.columns import (
+    COLUMNS,
+    Column,
+    Encoded,
+    Frame,
+    Layout,
+    TokenBlock,
+    as_lists,
+    frame_of,
+    kept_lengths,
+    offsets_in,
+    padded,
+    span,
+    windows,
+)
+from bertcli.tokenizing.model_files import (
+    SIDES,
+    Loaded,
+    load,
+    load_as_it_is,
+    read_settings,
+    sequence_limit,
+)
+from bertcli.tokenizing.tokenizer_classes import ROLES, for_words
 
 if TYPE_CHECKING:
+    from tokenizers import AddedToken
+    from tokenizers import Tokenizer as Core
+    from typing_extensions import Self
+
     from bertcli.tokenizing.call import BatchEncoding, Texts
+    from bertcli.tokenizing.ragged import WordPieceEngine
 
 FEW = 256  # records of a run that do not pay for the import of numpy
+Skip = Callable[[InputError], None]
+WHOLE = "tokenizer.json"
+KEPT = (  # settings of one class or another
+    "tokenizer_class",
+    "bos_token",
+    "eos_token",
+    "add_prefix_space",
+    "trim_offsets",
+    "do_lower_case",
+    "keep_accents",
+    "split_by_punct",
+    "model_input_names",
+    "clean_up_tokenization_spaces",
+)
+NORMALIZER = {  # settings that BERT's normalizer has -> their names there
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+    "clean_text": "clean_text",
+}
+# What clean_up_tokenization_spaces replaces in transformers, in this order.
+CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
-class Tokenizer(LoadedTokenizer):
-    """The tokenizer of one model: texts to tokens and back."""
+class Tokenizer:
+    """The tokenizer of one model: texts to tokens and back.
+
+    ``limit`` is the longest sequence its model takes.
+    """
+
+    def __init__(self, loaded: Loaded, settings: JsonObject, limit: int | None) -> None:
+        self.core, self.kind, self.roles, self.warnings = loaded
+        self.settings = settings
+        self.limit = limit
+        self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
+        self.padding_side = settings.choice("padding_side", SIDES) or "right"
+        self.expected = 0  # characters that are to come, about
+        self.reads_types = True  # whether the model that it is loaded for takes token types
+        self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
+        self.core.no_truncation()
+        self.core.no_padding()
+
+    @classmethod
+    @called_from_python()
+    def load(
+        cls,
+        name: str | Path = DEFAULT_MODEL,
+        *,
+        parse_special: bool = True,
+        revision: str | None = None,
+        offline: bool = False,
+    ) -> Self:
+        """Return the tokenizer of a model: a name as in `find_model`, or a folder.
+
+        A folder has a tokenizer.json, or else a vocab.txt. A sentence model may keep them in a part
+        of its own, which its modules.json names. ``parse_special`` tells whether a literal "[SEP]"
+        in a text becomes that special token. Raises ModelError when a file is missing or broken, or
+        a special token is not there.
+        """
+        if isinstance(name, str):
+            name = find_model(name, revision=revision, offline=offline).path
+        if not name.is_dir():
+            raise ModelError(f"{name}: folder not found")
+        folder = bert_folder(name)
+        if is_static(name):
+            tokenizer = cls(load_as_it_is(folder), NOTHING, None)
+        else:
+            settings = read_settings(folder)
+            tokenizer = cls(load(folder, settings), settings, sequence_limit(folder, settings))
+        tokenizer.core.encode_special_tokens = not parse_special
+        special = tokenizer.core.num_special_tokens_to_add(False)
+        if tokenizer.limit is not None and tokenizer.limit < special:
+            raise ModelError(
+                f"{folder}: a limit of {counted(tokenizer.limit, 'token')} leaves no room for the "
+                f"{special} special tokens",
+                "correct model_max_length, max_seq_length or max_position_embeddings",
+            )
+        return tokenizer
+
+    from_pretrained = load
+
+    @property
+    def model_max_length(self) -> int:
+        """The number of tokens that a text is truncated to, or 10^30."""
+        return int(1e30) if self.limit is None else self.limit
+
+    @cached_property
+    def added_special(self) -> dict[int, str]:
+        """The special tokens among those that were added to the vocabulary, by their ids."""
+        added = self.core.get_added_tokens_decoder().items()
+        return {index: token.content for index, token in added if token.special}
+
+    def count_literals(self, records: Sequence[Record]) -> int:
+        """Return how many special tokens are written out in the texts, and parsed as such."""
+        if self.core.encode_special_tokens:
+            return 0
+        names = sorted(self.added_special.values(), key=len, reverse=True)
+        literal = re.compile("|".join(map(re.escape, names)) or "(?!)")
+        return sum(len(literal.findall(text)) for text in TextBlock.of(records).strings)
+
+    @cached_property
+    def engine(self) -> WordPieceEngine:
+        """What makes ids of many texts at once."""
+        from bertcli.tokenizing.ragged import WordPieceEngine
+
+        return WordPieceEngine(self.core, self.expected)
+
+    @cached_property
+    def words_core(self) -> Core:
+        """The core for texts that are split into words."""
+        return for_words(self.core)
+
+    def __len__(self) -> int:
+        """Return the number of tokens, added ones included."""
+        return self.core.get_vocab_size()
+
+    def beyond(self, rows: int) -> tuple[int, str] | None:
+        """Return the first id, and its token, that a table of so many rows does not have."""
+        if len(self) <= rows and all(map(self.core.id_to_token, range(len(self)))):
+            return None  # all tokens have the first ids: to list them takes four times as long
+        vocabulary = self.core.get_vocab().items()
+        return min(((index, token) for token, index in vocabulary if index >= rows), default=None)
+
+    def special_ids(self) -> dict[str, int]:
+        """Return special token -> id, in the order of [UNK], [SEP], [PAD], [CLS], [MASK]."""
+        ids = {token: self.core.token_to_id(token) for token in self.roles.values()}
+        return {token: index for token, index in ids.items() if index is not None}
+
+    @cached_property
+    def model_inputs(self) -> list[str]:
+        """The columns that a call from Python returns unasked."""
+        names = self.settings.texts("model_input_names")
+        types = ["token_type_ids"] if self.kind.token_types else []
+        return ["input_ids", *types, "attention_mask"] if names is None else names
+
+    @property
+    def padding_id(self) -> int:
+        """The id of the padding token. ModelError for a vocabulary without one."""
+        index = self.core.token_to_id(self.roles["pad_token"])
+        if index is None:
+            raise ModelError(
+                "this tokenizer has no padding token", "name a token as pad_token in its folder"
+            )
+        return index
+
+    def max_length(self, layout: Layout) -> int:
+        """Return the length to truncate or pad to: the one asked for, else the model's limit."""
+        if layout.max_length is not None:
+            return layout.max_length
+        if self.limit is None:
+            raise UsageError("this tokenizer has no length limit", "give --max-length")
+        return self.limit
+
+    def padded_length(self, layout: Layout, longest: int) -> int:
+        """Return the length that padding makes of texts of which the longest has so many tokens."""
+        length = longest if layout.padding == "longest" else self.max_length(layout)
+        step = layout.pad_to_multiple_of or 1
+        return -(-length // step) * step
+
+    def cut_at(self, layout: Layout) -> int | None:
+        """Return the length that truncation keeps; None without truncation.
+
+        Raises UsageError for a length that the special tokens fill, or a stride that does not fit.
+        """
+        if layout.truncation == "do_not_truncate":
+            return None
+        length = self.max_length(layout)
+        room = self.room(length, layout, pair=False)
+        if layout.stride and layout.stride >= room:
+            raise UsageError(
+                f"--stride {layout.stride} must be less than the {room} tokens of a window",
+                f"--max-length {length} without special tokens is {room}",
+            )
+        return length
+
+    def room(self, length: int, layout: Layout, *, pair: bool) -> int:
+        """Return how many tokens of a text or a pair fit beside the special tokens.
+
+        Raises UsageError when those alone are too many.
+        """
+        special = self.core.num_special_tokens_to_add(pair) if layout.special_tokens else 0
+        if length < special:
+            raise UsageError(
+                f"--max-length {length} leaves no room for the {special} special tokens",
+                "increase it, or use --no-special-tokens",
+            )
+        return length - special
+
+    def __getattr__(self, name: str) -> Any:
+        """Return cls_token, cls_token_id, sep_token and so on; None for an id that is not there."""
+        role = name.removesuffix("_id")
+        if role not in ROLES:
+            raise AttributeError(f"a tokenizer has no attribute {name!r}")
+        token = self.roles[role]
+        return token if role == name else self.core.token_to_id(token)
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, which transformers loads as well.
+
+        Each appears whole. Raises OutputError when the folder cannot be written.
+        """
+        from bertcli.files.atomic import saving
+
+        ids, normalizer = self.special_ids(), self.core.normalizer
+        roles = {role: token for role, token in self.roles.items() if token in ids}
+        more = [token for token in self.added_special.values() if token not in roles.values()]
+        cleaning = {
+            name: getattr(normalizer, own)
+            for name, own in NORMALIZER.items()
+            if hasattr(normalizer, own)
+        }
+        settings = {
+            "tokenizer_class": self.kind.name,
+            **{key: self.settings[key] for key in KEPT if key in self.settings},
+            **roles,
+            "extra_special_tokens": more,
+            **cleaning,
+            "model_max_length": self.model_max_length,
+            "padding_side": self.padding_side,
+            "truncation_side": self.truncation_side,
+        }
+        with saving(Path(folder), last=WHOLE) as scratch:
+            (scratch / WHOLE).write_text(self.core.to_str(pretty=True), encoding="utf-8")
+            write_json(scratch / "tokenizer_config.json", settings)
+
+    save_pretrained = save
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """The ids of the special tokens, added ones included."""
+        return list(dict.fromkeys((*self.special_ids().values(), *self.added_special)))
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The special tokens, added ones included."""
+        return self.tokens_of(self.all_special_ids)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens without added ones, which `len` counts as well."""
+        return self.core.get_vocab_size(with_added_tokens=False)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return token -> id."""
+        return self.core.get_vocab()
+
+    def decode(
+        self,
+        token_ids: Any,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> str | list[str]:
+        """Return the text of an id, a list or an array of ids; a list of texts for many of them.
+
+        Raises InputError for an id that is not in the vocabulary.
+        """
+        ids = as_lists(token_ids)
+        if isinstance(ids, int):
+            ids = [ids]
+        text_of = partial(
+            self.text_of, skip_special=skip_special_tokens, clean_up=clean_up_tokenization_spaces
+        )
+        if len(ids) and not isinstance(as_lists(ids[0]), int):
+            return [text_of(as_lists(row)) for row in ids]
+        return text_of(ids)
+
+    batch_decode = decode
+
+    def text_of(
+        self, ids: Sequence[int], *, skip_special: bool = False, clean_up: bool | None = None
+    ) -> str:
+        """Return the text of these ids. Raises InputError for one that is not in the vocabulary.
+
+        ``clean_up`` drops blanks before punctuation and in contractions. None is what the folder
+        says, as in transformers; without a word there, blanks go only where no token comes between.
+        BPE keeps the blanks of a text, so none is dropped.
+        """
+        self._check_ids(ids)
+        if clean_up is False and hasattr(self.core.decoder, "cleanup"):
+            from tokenizers import decoders
+
+            plain = decoders.WordPiece(self.core.decoder.prefix, cleanup=False)
+            return plain.decode(self.tokens_of(ids, skip_special=skip_special))
+        text = self.core.decode(ids, skip_special)
+        if type(self.core.model).__name__ == "BPE":
+            return text
+        for blanks in CLEAN if clean_up or (clean_up is None and self.clean_up) else ():
+            text = text.replace(blanks, blanks.strip())
+        return text
+
+    def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
+        """Return the token of an id, or those of a list or an array of ids.
+
+        Raises InputError for an id that is not in the vocabulary.
+        """
+        plain = as_lists(ids)
+        if isinstance(plain, int):
+            return self.tokens_of([plain])[0]
+        return self.tokens_of([int(index) for index in plain], skip_special=skip_special_tokens)
+
+    def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> int | list[int]:
+        """Return the id of a token, or those of several; an unknown one has the id of [UNK]."""
+        if isinstance(tokens, str):
+            return self.ids_of([tokens])[0][0]
+        return self.ids_of(tokens)[0]
+
+    def tokens_of(self, ids: Sequence[int], *, skip_special: bool = False) -> list[str]:
+        """Return the token of each id. Raises InputError for one that is not in the vocabulary."""
+        self._check_ids(ids)
+        shown = [index for index in ids if not (skip_special and index in self.added_special)]
+        return [self.core.id_to_token(index) or "" for index in shown]
+
+    def ids_of(self, tokens: Iterable[str]) -> tuple[list[int], list[str]]:
+        """Return the id of each token, and the tokens that are unknown and became [UNK].
+
+        Raises InputError for an unknown token when there is no [UNK], as in some BPE.
+        """
+        pairs = [(token, self.core.token_to_id(token)) for token in tokens]
+        unknown = [token for token, index in pairs if index is None]
+        unk = self.special_ids().get(self.roles["unk_token"], -1)
+        if unknown and unk < 0:
+            raise InputError(
+                f"{unknown[0]!r} is not in the vocabulary, which has no token for what is unknown",
+                "bertcli tokenize --tokens shows the tokens of a text",
+            )
+        return [unk if index is None else index for _, index in pairs], unknown
+
+    def build_inputs_with_special_tokens(
+        self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
+    ) -> list[int]:
+        """Return [CLS] A [SEP], or [CLS] A [SEP] B [SEP], of ids without special tokens."""
+        return [index for part in self._parts(token_ids_0, token_ids_1) for index in part]
+
+    def create_token_type_ids_from_sequences(
+        self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
+    ) -> list[int]:
+        """Return the token types of what `build_inputs_with_special_tokens` makes."""
+        types = self._frame(token_ids_1).types
+        parts = self._parts(token_ids_0, token_ids_1)
+        return [kind for kind, part in zip(types, parts, strict=True) for _ in part]
+
+    def get_special_tokens_mask(
+        self,
+        token_ids_0: Sequence[int],
+        token_ids_1: Sequence[int] | None = None,
+        already_has_special_tokens: bool = False,
+    ) -> list[int]:
+        """Return 1 for each special token of what `build_inputs_with_special_tokens` makes.
+
+        With ``already_has_special_tokens`` it is that of ``token_ids_0`` as they are. Raises
+        InputError when there is a second list with it.
+        """
+        if already_has_special_tokens:
+            if token_ids_1 is not None:
+                raise InputError("ids that have special tokens already are one list, not two")
+            special = {*self.all_special_ids}
+            return [int(index in special) for index in token_ids_0]
+        parts = self._parts(token_ids_0, token_ids_1)
+        return [1 - at % 2 for at, part in enumerate(parts) for _ in part]
+
+    def add_tokens(
+        self,
+        new_tokens: str | AddedToken | Sequence[str | AddedToken],
+        special_tokens: bool = False,
+    ) -> int:
+        """Add tokens to the end of the vocabulary, and return how many are new.
+
+        A model that shall read them needs as many embeddings more.
+        """
+        several = isinstance(new_tokens, list | tuple)
+        tokens: Any = list(new_tokens) if several else [new_tokens]  # type: ignore[arg-type]
+        for name in ("added_special", "engine", "words_core"):  # made of the core
+            self.__dict__.pop(name, None)
+        add = self.core.add_special_tokens if special_tokens else self.core.add_tokens
+        return add(tokens)
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        for index in set(ids):
+            if not 0 <= index < 2**32 or self.core.id_to_token(index) is None:
+                raise InputError(
+                    f"id {index} is not in the vocabulary of {len(self)} tokens",
+                    "if the ids are of another model, give it with --model",
+                )
+
+    def _frame(self, second: Sequence[int] | None) -> Frame:
+        frame = frame_of(self.core, pair=second is not None, special=True)
+        if frame is None:
+            raise ModelError("this tokenizer does not put special tokens around two texts in order")
+        return frame
+
+    def _parts(self, first: Sequence[int], second: Sequence[int] | None) -> list[Sequence[int]]:
+        """Return the ids before, of, between and after the texts."""
+        before, *behind = self._frame(second).special
+        parts: list[Sequence[int]] = [before]
+        for text, special in zip((first, second or ()), behind, strict=False):
+            parts += [text, special]
+        return parts
 
     @called_from_python()
     def __call__(
@@ -42,17 +471,27 @@ class Tokenizer(LoadedTokenizer):
         ``options`` are the fields of `Call`, named as in transformers. Truncation and padding
         to the model's limit mean that of all files of the folder, 256 for all-MiniLM-L6-v2.
         """
-        from bertcli.tokenizing.call import DETAILS, Call
+        from bertcli.tokenizing.call import Call
 
         call = Call(**options)
         records, batched = call.records(text, text_pair)
         layout = call.layout(self.limit, self.model_inputs)
 
         def encoded(columns: tuple[str, ...]) -> TokenBlock:
-            with self.parsing(call.split_special_tokens):
-                return self.encode_records(records, replace(layout, columns=columns))
+            asked = replace(layout, columns=columns)
+            before, split = self.core.encode_special_tokens, call.split_special_tokens
+            if split in (None, before):
+                return self.encode_records(records, asked)
+            cores = self.core, self.words_core
+            for core in cores:
+                core.encode_special_tokens = split
+            try:
+                return self.encode_records(records, asked)
+            finally:
+                for core in cores:
+                    core.encode_special_tokens = before
 
-        details = cache(partial(encoded, ("input_ids", *DETAILS)))
+        details = cache(partial(encoded, ("tokens", "word_ids")))
         return call.result(encoded(layout.columns), layout.columns, details, batched=batched)
 
     def encode(self, text: Texts, text_pair: Texts | None = None, **options: Any) -> list[int]:
@@ -70,8 +509,10 @@ class Tokenizer(LoadedTokenizer):
         from bertcli.tokenizing.call import Call
 
         call, inputs, batched = Call(padding=padding, **options), encoded_inputs, True
-        if isinstance(inputs, Mapping):
-            batched = not isinstance(as_lists(inputs["input_ids"][0]), int)
+        names = [*inputs] if isinstance(inputs, Mapping) else []
+        if names:
+            ids = as_lists(inputs["input_ids"])
+            batched = not (ids and isinstance(ids[0], int))
             columns = zip(*inputs.values(), strict=True) if batched else [inputs.values()]
             inputs = [dict(zip(inputs, column, strict=True)) for column in columns]
         layout = call.layout(self.limit, self.model_inputs)
@@ -79,20 +520,17 @@ class Tokenizer(LoadedTokenizer):
         if "attention_mask" in layout.columns:
             for row in rows:
                 row.columns.setdefault("attention_mask", [1] * row.length)
-        return call.result(padded_rows(self, rows, layout), rows[0].columns, batched=batched)
+        return call.result(
+            self._padded(rows, layout), rows[0].columns if rows else names, batched=batched
+        )
 
     def encode_records(
-        self,
-        records: Sequence[Record],
-        layout: Layout,
-        *,
-        skip: Callable[[InputError], None] = stop,
-        first: int = 0,
+        self, records: Sequence[Record], layout: Layout, *, skip: Skip = stop, first: int = 0
     ) -> TokenBlock:
         """Return the records as columns; with ``layout.overflowing`` one row a window.
 
         ``first`` is the number of the first record in the run. A record that cannot be truncated
-        as asked goes to ``skip`` (default: raise).
+        as asked goes to ``skip`` (default: raise). Many are arrays, where these can say it all.
         """
         block = TextBlock.of(records)
         pairs = block.pairs
@@ -101,8 +539,130 @@ class Tokenizer(LoadedTokenizer):
         if first + len(block) >= FEW and layout.is_flat and is_alike:
             frame = frame_of(self.core, pair=pairs is not None, special=layout.special_tokens)
             if frame:
-                from bertcli.tokenizing.ragged import encode_ragged
-
                 with suppress(InputError):  # of a pair that rows tell of
-                    return encode_ragged(self, block, layout, frame, first)
-        return encode_rows(self, block, layout, skip, first)
+                    return self._arrays(block, layout, frame, first)
+        return self._rows(block, layout, skip, first)
+
+    def _rows(self, records: TextBlock, layout: Layout, skip: Skip, first: int) -> TokenBlock:
+        """Return the tokens of records as lists. No numpy: one text needs none."""
+        limit = self.cut_at(layout)
+        split = records.is_split
+        core = self.words_core if split else self.core
+        inputs = [text if pair is None else (text, pair) for text, pair, *_ in records]
+        encodings = core.encode_batch(inputs, split, layout.special_tokens)
+        rows: list[Encoded] = []
+        for sample, (record, encoding) in enumerate(zip(records, encodings, strict=True), first):
+            columns: dict[str, Column] = {"input_ids": encoding.ids}
+            for name in layout.columns:
+                columns[name] = COLUMNS[name](encoding)
+            if "offset_mapping" in columns and layout.offset_unit != "char":
+                columns["offset_mapping"] = offsets_in(record, encoding, layout.offset_unit)
+            if "token_type_ids" in columns and not self.reads_types:
+                columns["token_type_ids"] = [0] * len(encoding)
+            row = Encoded(record, columns, 0, sample)
+            if limit is None or row.length <= limit:
+                rows.append(row)
+                continue
+            places = [span(encoding.sequence_ids, which) for which in (0, 1)]
+            lengths = [stop - start for start, stop in places]
+            is_pair = record.pair is not None
+            try:
+                cuts = windows(
+                    lengths[0],
+                    lengths[1] if is_pair else None,
+                    self.room(limit, layout, pair=is_pair),
+                    layout.truncation,
+                    side=layout.truncation_side or self.truncation_side,
+                    stride=layout.stride if layout.overflowing else 0,
+                )
+            except InputError as error:
+                message = f"{record.where}: cannot be truncated to {limit} tokens: {error}"
+                hint = f"{error.hint}, a larger --max-length, or --on-error skip"
+                skip(InputError(message, hint))
+                continue
+            for window in cuts if layout.overflowing else cuts[:1]:
+                slices, at = [], 0  # special tokens, and the part of each text in the window
+                for (start, until), (begin, end) in sorted(zip(places, window, strict=True)):
+                    slices += [slice(at, start), slice(start + begin, start + end)]
+                    at = until
+                slices.append(slice(at, None))
+                left: dict[str, Column] = {
+                    name: [*chain.from_iterable(column[part] for part in slices)]
+                    for name, column in columns.items()
+                }
+                dropped = sum(lengths) - sum(stop - start for start, stop in window)
+                rows.append(Encoded(record, left, 0 if layout.overflowing else dropped, sample))
+        rows = self._padded(rows, layout)
+        return TokenBlock.of(rows, {"input_ids", *layout.columns})
+
+    def _padded(self, rows: list[Encoded], layout: Layout) -> list[Encoded]:
+        """Return the rows, made equally long where the layout asks for it."""
+        if layout.padding == "do_not_pad":
+            return rows
+        length = self.padded_length(layout, max((row.length for row in rows), default=0))
+        side = layout.padding_side or self.padding_side
+        filler = self.roles["pad_token"], self.padding_id
+        return [padded(row, length, side, *filler) for row in rows]
+
+    def _arrays(self, block: TextBlock, layout: Layout, frame: Frame, first: int) -> TokenBlock:
+        """Return the tokens of texts, or of pairs, as arrays.
+
+        ``frame`` are the special tokens of a text or of a pair, and the row of each has the same
+        parts: padding, special tokens, text, special tokens, perhaps text and special tokens,
+        padding. Raises InputError when a pair cannot be truncated as asked.
+        """
+        import numpy as np
+
+        from bertcli.tokenizing.ragged import offsets_of, spans
+
+        limit = self.cut_at(layout)
+        texts: Any = [*block.texts, *(block.pairs or ())]
+        ids, offsets = self.engine([*chain.from_iterable(texts)] if block.is_split else texts)
+        if block.is_split:
+            offsets = offsets[offsets_of([*map(len, texts)])]  # of texts, not of words
+        special = [*map(len, frame.special)]
+        shape = len(special) - 1, len(block)  # the first texts of all rows, then the second ones
+        starts, lengths = offsets[:-1].reshape(shape), np.diff(offsets).reshape(shape)
+        left = lengths
+        if limit is not None:
+            room = self.room(limit, layout, pair=block.pairs is not None)
+            left = np.minimum(lengths, room)
+            if block.pairs:
+                for row in np.flatnonzero(lengths.sum(axis=0) > room).tolist():
+                    text, pair = lengths[:, row].tolist()
+                    left[:, row] = kept_lengths(text, pair, room, layout.truncation)
+        if (layout.truncation_side or self.truncation_side) == "left":
+            starts = starts + lengths - left
+
+        sizes = np.zeros((len(block), 2 * len(special) + 1), np.int64)  # [B, parts]
+        sizes[:, 1::2], sizes[:, 2:-1:2] = special, left.T
+        pads: list[int] = []  # the most that a row gets
+        if layout.padding != "do_not_pad":
+            whole = sizes.sum(axis=1)
+            length = self.padded_length(layout, int(whole.max(initial=0)))
+            missing = np.maximum(length - whole, 0)
+            side = layout.padding_side or self.padding_side
+            sizes[:, 0 if side == "left" else -1] = missing
+            pads = [self.padding_id] * int(missing.max(initial=0))
+        pool = np.concatenate([ids, np.array([*chain(*frame.special), *pads], np.uint32)])
+        begins = np.full_like(sizes, len(pool) - len(pads))  # of the parts in the pool
+        begins[:, 1::2] = len(ids) + offsets_of(special)[:-1]
+        begins[:, 2:-1:2] = starts.T
+
+        flat_sizes = sizes.ravel()
+        kinds: dict[str, Any] = {
+            "token_type_ids": [kind * self.reads_types for kind in (0, *frame.types, 0)],
+            "attention_mask": [0, *[1] * len(frame.types), 0],
+            "special_tokens_mask": [1, *[1, 0] * shape[0], 1, 1],
+        }
+        columns: dict[str, Any] = {"input_ids": spans(pool, begins.ravel(), flat_sizes)}
+        for name in set(layout.columns) - {"input_ids"}:
+            of_parts = np.tile(np.array(kinds[name], np.uint8), len(block))
+            columns[name] = np.repeat(of_parts, flat_sizes)
+        return TokenBlock(
+            block,
+            range(first, first + len(block)),
+            columns,
+            offsets_of(sizes.sum(axis=1)),
+            (lengths - left).sum(axis=0).tolist(),
+        )

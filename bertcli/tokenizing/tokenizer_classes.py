@@ -53,13 +53,6 @@ class TokenizerClass(NamedTuple):
     token_types: bool = False  # whether a call returns them unasked
     wide_mask: bool = False  # whether its mask takes in the blank before it, if nothing is said
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The roles whose tokens have to be in the vocabulary."""
-        if self.make is None:
-            return ()
-        return (*(() if self.model == "BPE" else ("unk_token",)), *ENDS, "pad_token")
-
 
 def class_of(settings: JsonObject, config: JsonObject, model: str) -> TokenizerClass:
     """Return the class of a folder whose vocabulary is for this kind of model of tokenizers."""

@@ -413,7 +413,7 @@ def tokenized(
     tokenizer = open_tokenizer(ModelSpec(folder, extra=True))
     limit = token_limit(config, tokenizer, job.max_length, most)
     further = {"tag": ("word_ids",), "answer": COLUMNS}.get(task, ())
-    extra = ExtraColumns.of(config)
+    extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
     columns = tuple(dict.fromkeys(("input_ids", "token_type_ids", *further, *extra.needed)))
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
     if task == "answer":

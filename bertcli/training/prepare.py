@@ -44,10 +44,8 @@ from bertcli.files.streams import size_on_disk
 from bertcli.files.typed_json import write_json
 from bertcli.inference.progress import Advance
 from bertcli.inference.runner import Tokens
-from bertcli.records.extra_ids import MOST, sentence_ids
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record
-from bertcli.records.windows import ahead
+from bertcli.records.records import MOST, Record, ahead, sentence_ids
 from bertcli.tokenizing.columns import EXTRA, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.tokenizer import Tokenizer

@@ -37,9 +37,8 @@ from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Step, Tell
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, Text, is_empty
+from bertcli.records.records import Record, Text, is_empty, windows
 from bertcli.records.source import Source
-from bertcli.records.windows import windows
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.vectors.embed_run import EmbedRun, RecordVectors

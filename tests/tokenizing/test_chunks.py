@@ -15,8 +15,7 @@ from tokenizers_made import MADE
 
 from bertcli.errors import InputError
 from bertcli.records.records import Record
-from bertcli.tokenizing.boundaries import LEVELS, boundaries, is_whole
-from bertcli.tokenizing.chunks import Chunker, ChunkSettings
+from bertcli.tokenizing.chunks import LEVELS, Chunker, ChunkSettings, boundaries, is_whole
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 AT = ("token", *LEVELS)

@@ -14,8 +14,8 @@ from tokenizers_made import MADE
 from bertcli.errors import BertcliError
 from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record
+from bertcli.tokenizing import ragged
 from bertcli.tokenizing import tokenizer as encoding
-from bertcli.tokenizing import wordpiece
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import FEW, Tokenizer
 
@@ -39,7 +39,7 @@ def fresh(default_folder):
 
 def fast(tokenizer: Tokenizer) -> Tokenizer:
     """Let the engine think that it has seen much text."""
-    tokenizer.engine.expected = wordpiece.MANY
+    tokenizer.engine.expected = ragged.MANY
     return tokenizer
 
 
@@ -164,7 +164,7 @@ class WrongTokenizer:
 def assert_right(tokenizer):
     """The ids are those of tokenizers, which makes them."""
     texts = hostile.composed(2, 1000)
-    tokenizer.engine.expected = wordpiece.MANY
+    tokenizer.engine.expected = ragged.MANY
     ids, _ = tokenizer.engine(texts)
     right = tokenizer.core.encode_batch_fast(texts, add_special_tokens=False)
     assert ids.tolist() == [index for encoding in right for index in encoding.ids]
@@ -206,8 +206,8 @@ def test_added_tokens(fresh, flags):
 def test_little_text_is_not_worth_a_proof(default_folder, tmp_path, monkeypatch):
     """What a file holds is known beforehand; of a pipe, what came."""
     asked = []
-    monkeypatch.setattr(wordpiece.WordPieceEngine, "fast", property(asked.append))
-    enough = wordpiece.MANY // len("a few words") + 1
+    monkeypatch.setattr(ragged.WordPieceEngine, "fast", property(asked.append))
+    enough = ragged.MANY // len("a few words") + 1
     for count, used in ((enough // 2, False), (enough, True)):
         (tmp_path / "in.txt").write_text(text := "a few words\n" * count)
         for named, stdin in ((["-i", tmp_path / "in.txt"], ""), ([], text)):

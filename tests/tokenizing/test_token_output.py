@@ -15,9 +15,9 @@ from front import (
 from pyarrow.parquet import read_table
 
 from bertcli.files import streams
+from bertcli.tokenizing import ragged
 from bertcli.tokenizing import run as runs
 from bertcli.tokenizing import tokenizer as encoding
-from bertcli.tokenizing import wordpiece
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 TEXTS = [text.replace("\n", "").replace("\r", "") for text in hostile.composed(21, 300)]
@@ -31,7 +31,7 @@ def default(default_folder):
 
 def test_ids_are_those_of_tokenizers(default, monkeypatch):
     """Every line through the command: blocks, line ends and all."""
-    monkeypatch.setattr(wordpiece, "MANY", 1000)
+    monkeypatch.setattr(ragged, "MANY", 1000)
     texts = TEXTS * 5
     right = [encoding.ids for encoding in default.core.encode_batch(texts)]
     for end in ("\n", "\r\n"):

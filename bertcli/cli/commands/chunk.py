@@ -16,8 +16,6 @@ from bertcli.cli.options.common import (
 )
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
 from bertcli.errors import UsageError
-from bertcli.files.streams import size_on_disk
-from bertcli.inference.progress import Advance
 from bertcli.tokenizing.chunks import WRITTEN, Chunker, ChunkRun, ChunkSettings
 
 
@@ -71,13 +69,10 @@ def chunk(
             f"--max-length {chunker.limit} is more than the model's limit of {tokenizer.limit} "
             "tokens"
         )
-    run = ChunkRun(reader, chunker)
+    run = ChunkRun(reader, chunker, form)
     kind = "finished" if form == "txt" else form
     with output.open(kind, reader.source.inputs, model, run=run) as put:
-        size = size_on_disk(reader.source.paths)
-        console.follow(
-            Advance(pieces, "chunks", reader.bytes_read / size if size else None)
-            for pieces in run.write(form, put, null=reader.source.null)
-        )
+        for pieces in console.track(run):
+            put(pieces)
     console.special_tokens(run.tally)
     console.close(reader)
