@@ -155,7 +155,6 @@ class Embedder:
             options.layers,
             options.layer_combine,
             reads_first(options, sentence),
-            terms=terms.scored if terms else None,
             idle=late.idle if late else None,
         )
         pooler = None if kind == "BertForMaskedLM" else options.pooling == "pooler"

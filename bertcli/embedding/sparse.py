@@ -45,7 +45,7 @@ from bertcli.embedding.pooling import Pooling, library_of, split, widened
 from bertcli.embedding.sentence_modules import Dense, described
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import is_regular, read_object
-from bertcli.inference.runner import Finish, Terms
+from bertcli.inference.runner import Finish
 from bertcli.tokenizing.model_files import sentence_limit, sentence_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -68,11 +68,6 @@ class TermPooling:
         return self
 
     @property
-    def scored(self) -> Terms:
-        """What an engine may do with the scores of words."""
-        return Terms(self.how, self.logarithms)
-
-    @property
     def described(self) -> dict[str, Any]:
         """What decides the weights, for manifests."""
         return {"logarithms": self.logarithms}
@@ -86,17 +81,19 @@ class TermPooling:
 
         Half precision becomes float32.
         """
-        if hasattr(model, "term_scores"):  # the graph has taken the maximum, or weights and sum
-            rows = model.term_scores(states)
-            return [nonzero(self._weights(row) if self.how == "max" else row) for row in rows]
         return [nonzero(self._pooled(model, text)) for text in split(states, lengths)]
 
     def _pooled(self, model: Any, states: Any) -> Any:
         """Return the weights of all words, [V], for the states of a text [L, D]."""
-        library = library_of(states)
-        pool = library.amax if self.how == "max" else library.sum
-        parts = [pool(self._weights(model.packed_logits(part)), 0) for part in states.split(ROWS)]
-        return pool(library.stack(parts), 0)
+        parts = [
+            model.packed_logits(states[start : start + ROWS])
+            for start in range(0, len(states), ROWS)
+        ]
+        library = library_of(parts[0])
+        if self.how == "max":
+            largest = [library.amax(part, 0) for part in parts]
+            return self._weights(library.amax(library.stack(largest), 0))
+        return library.stack([library.sum(self._weights(part), 0) for part in parts]).sum(0)
 
     def _weights(self, scores: Any) -> Any:
         """Return log(1 + x) of scores, 0 for those below 0."""
@@ -118,7 +115,6 @@ class OwnTerms:
     layer: Dense | None = None  # [1, D]
     table: np.ndarray | None = None  # [V]
     left_out: frozenset[int] = frozenset()  # ids of special tokens
-    scored = None
     how = "max"
 
     @property

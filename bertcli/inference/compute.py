@@ -16,15 +16,12 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_t
 from bertcli.errors import UsageError
 from bertcli.files.versions import versions
 
-METAL = "/System/Library/Frameworks/Metal.framework"  # of a Mac
 # What a GPU looks like where there is /proc: on Linux.
 NODES = ("/dev/nvidia*", "/dev/nvhost*", "/dev/nvmap", "/dev/kfd", "/dev/dri/render*", "/dev/dxg")
 
 
 def gpu_possible() -> bool:
     """Tell whether torch has to be asked: false is certain, true is not."""
-    if os.path.exists(METAL):
-        return True
     if versions("torch").get("torch", "+cpu").endswith("+cpu"):
         return False
     return not os.path.exists("/proc/self") or any(map(glob, NODES))

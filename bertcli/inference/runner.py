@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from itertools import accumulate, chain
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -75,13 +75,6 @@ class Tokens:
         return Tokens(ids, types, offsets_of(lengths), extra)
 
 
-class Terms(NamedTuple):
-    """How the scores of words at a text's tokens become a weight for each word (SPLADE)."""
-
-    how: str  # max or sum
-    logarithms: int  # how often log(1 + x) is taken
-
-
 @dataclass(frozen=True)
 class Reading:
     """The layers to read, and how they are combined."""
@@ -91,7 +84,6 @@ class Reading:
     first: bool = False  # the first token of each text only, [CLS]
     mean: bool = False  # the mean of each text's tokens only
     token: int | None = None  # tokens with this id only, such as [MASK]
-    terms: Terms | None = None  # a weight for each word, of the scores of all tokens
     idle: int | None = None  # tokens with this id at the end of a text: no other attends to them
 
     @property
@@ -116,6 +108,19 @@ class Reading:
             return texts.lengths
         rows = np.split(texts.ids != self.idle, texts.offsets[1:-1])
         return np.array([row.nonzero()[0].max(initial=-1) + 1 for row in rows])
+
+    def padded(
+        self, texts: Tokens, longest: int
+    ) -> tuple[Places, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return ids, types and extra ids in rows of one length, [n, B, L], and what is in them.
+
+        That is which places are tokens, and which others attend to: [B, L] each.
+        """
+        places, columns = np.arange(longest), [texts.ids, texts.types, *texts.extra.values()]
+        real, attended = (places < x[:, None] for x in (texts.lengths, self.attended(texts)))
+        rows = np.zeros((len(columns), *real.shape), np.int64)
+        rows[:, real] = np.stack(columns)
+        return rows, real, attended
 
     def places(self, texts: Tokens) -> Places:
         """Return which tokens are read, [n]; all where what is read is made of all."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bertcli.checkpoints import load as checkpoint
 from bertcli.checkpoints.comparison import LoadReport
-from bertcli.checkpoints.load import M, Place
+from bertcli.checkpoints.load import M
 from bertcli.errors import UsageError, called_from_python
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
@@ -32,7 +32,7 @@ from bertcli.models.heads import ARCHITECTURES, BertWithHead
 from bertcli.models.positions import NoDistance
 
 if TYPE_CHECKING:
-    from bertcli.inference.runner import Places
+    pass
 
 
 @called_from_python()
@@ -40,25 +40,19 @@ def load(
     name: str | Path = DEFAULT_MODEL,
     cls: type[M] | None = None,
     *,
-    pooler: bool | None = None,
-    device: Place = "cpu",
-    dtype: torch.dtype | None = None,
-    fresh: bool = False,
-    labels: Sequence[str] = (),
     revision: str | None = None,
     offline: bool = False,
+    **options: Any,
 ) -> tuple[M, LoadReport]:
     """Load the model of a folder, or of a name as in `find_model`, in eval mode, with a report.
 
-    The class is the one that its config.json names first, or ``cls``. The other arguments and the
-    errors are those of `bertcli.checkpoints.load.load`.
+    The class is the one that its config.json names first, or ``cls``. The options (pooler, device,
+    dtype, fresh, labels) and the errors are those of `bertcli.checkpoints.load.load`.
     """
     folder = Path(name).expanduser()
     if isinstance(name, str) and not folder.is_dir():
         folder = find_model(name, files=MODEL_FILES, revision=revision, offline=offline).path
-    return checkpoint.load(
-        folder, cls, pooler=pooler, device=device, dtype=dtype, fresh=fresh, labels=labels
-    )
+    return checkpoint.load(folder, cls, **options)
 
 
 # --- where and in which number format torch computes ---
@@ -144,11 +138,8 @@ class Encoder(Engine):
     @torch.inference_mode()
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Give a batch to the device, and return what waits for its vectors."""
-        reading, attended = self.reading, self.reading.attended(batch)
-        if self.varlen and np.array_equal(attended, batch.lengths):
-            states, tokens = self._packed(batch, self.varlen)
-        else:
-            states, tokens = self._padded(batch, attended)
+        reading = self.reading
+        states, tokens = self._states(batch)
         of_layers = {
             layer: state[tokens]
             for layer, state in enumerate(islice(states, max(self.layers) + 1))
@@ -161,23 +152,23 @@ class Encoder(Engine):
             x = x[self._there(reading.places(batch))]
         return self._back(finish(self.model, x, reading.counts(batch)))
 
-    def _packed(self, batch: Tokens, run: Varlen) -> tuple[Iterator[Tensor], Any]:
-        """Return the states of each layer [T, hidden], and the index of the tokens in them."""
-        at = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], batch.lengths)
-        columns = np.stack([batch.ids, batch.types, at, *batch.extra.values()]).astype(np.int64)
-        ids, types, at_there, *others = self._there(columns)
-        bounds = self._there(batch.offsets.astype(np.int32))
-        extra = dict(zip(batch.extra, others, strict=True))
-        kernel = varlen(bounds, int(batch.lengths.max()), run)
-        return self.bert.states(ids, types=types, at=at_there, extra=extra, kernels=kernel), ...
+    def _states(self, batch: Tokens) -> tuple[Iterator[Tensor], Any]:
+        """Return the states of each layer and the index of the tokens in them.
 
-    def _padded(self, batch: Tokens, attended: Places) -> tuple[Iterator[Tensor], Any]:
-        """Return the states of each layer [B, L, hidden], and the index of the tokens in them."""
-        places = np.arange(batch.lengths.max())
-        real, looked_at = (places < lengths[:, None] for lengths in (batch.lengths, attended))
-        columns = np.zeros((2 + len(batch.extra), *real.shape), np.int64)
-        columns[:, real] = np.stack([batch.ids, batch.types, *batch.extra.values()])
-        keep = None if looked_at.all() else self._there(looked_at)
+        They are [T, hidden] where the kernel takes packed texts, else [B, L, hidden].
+        """
+        if self.varlen and np.array_equal(self.reading.attended(batch), batch.lengths):
+            at = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], batch.lengths)
+            columns = np.stack([batch.ids, batch.types, *batch.extra.values(), at])
+            ids, types, *others = self._there(columns.astype(np.int64))
+            extra = dict(zip(batch.extra, others, strict=False))
+            bounds = self._there(batch.offsets.astype(np.int32))
+            kernel = varlen(bounds, int(batch.lengths.max()), self.varlen)
+            return self.bert.states(
+                ids, types=types, at=others[-1], extra=extra, kernels=kernel
+            ), ...
+        columns, real, attended = self.reading.padded(batch, int(batch.lengths.max()))
+        keep = None if attended.all() else self._there(attended)
         ids, types, *others = self._there(columns)
         extra = dict(zip(batch.extra, others, strict=True))
         # The mask itself as the index would have to be waited for.

@@ -41,19 +41,16 @@ from bertcli.inference.exported_graph import (
     loud_apart,
     named_model,
     quantized,
-    write_graph,
     write_onnx,
 )
 from bertcli.inference.graph import (
     LOGITS,
     STATES,
-    Batch,
     Node,
     OpenvinoNetwork,
     activated,
     logits,
     means,
-    read_of,
     states,
 )
 from bertcli.inference.openvino import nncf, openvino, settings
@@ -77,27 +74,27 @@ ACTIVATIONS = {
 # --- what a sentence model makes of states, as embedding/pooling.py and sentence_modules.py do ---
 
 
-def pooled(net: OpenvinoNetwork, batch: Batch, x: Node, mode: str) -> Node:
+def pooled(net: OpenvinoNetwork, x: Node, mode: str) -> Node:
     """Pool the states of texts, [B, L, D]: [B, D]."""
     match mode:
         case "cls":
             return net("Gather", x, 0, 1)
         case "max":
-            real = net("Unsqueeze", batch.real, [2])
+            real = net("Unsqueeze", net.real, [2])
             return net("ReduceMax", net("Select", real, x, -np.inf), [1])
         case "mean":
-            return means(net, batch, x)
+            return means(net, x)
         case "mean_sqrt_len":
-            counts = net.float32(net("Unsqueeze", batch.lengths, 1))
-            return net("Divide", batch.total(x), net("Sqrt", counts))
+            counts = net.float32(net("Unsqueeze", net.lengths, 1))
+            return net("Divide", net.total(x), net("Sqrt", counts))
         case "weightedmean":
-            places = net.float32(net("Add", batch.row, 1))
+            places = net.float32(net("Add", net.row, 1))
             places = net("Unsqueeze", places, [0, 2])
-            return net("Divide", batch.total(net("Multiply", x, places)), batch.total(places))
+            return net("Divide", net.total(net("Multiply", x, places)), net.total(places))
         case "lasttoken":
-            places = net("Multiply", batch.mask, batch.row)
+            places = net("Multiply", net.mask, net.row)
             last = net("Equal", places, net("Unsqueeze", net("ReduceMax", places, [1]), 1))
-            last = net("Unsqueeze", net("LogicalAnd", last, batch.real), 2)
+            last = net("Unsqueeze", net("LogicalAnd", last, net.real), 2)
             return net("ReduceSum", net("Select", last, x, 0.0), [1])
     raise UsageError(f"a model with pooling {mode} cannot be exported")
 
@@ -123,11 +120,11 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
     raise ModelError(f"the module {module.kind} cannot be exported")
 
 
-def sentence_outputs(net: OpenvinoNetwork, batch: Batch, embedder: Embedder) -> dict[str, Node]:
+def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node]:
     """Return the last states [B, L, hidden], and the vectors of texts [B, D]."""
     options, depth = embedder.options, net.config.depth
-    (rows,) = states(net, batch, (depth,))
-    vectors = [pooled(net, batch, rows, mode) for mode in options.modes]
+    (rows,) = states(net, (depth,))
+    vectors = [pooled(net, rows, mode) for mode in options.modes]
     y = vectors[0] if len(vectors) == 1 else net("Concat", *vectors, axis=-1)
     for module in embedder.modules:
         y = after_module(net, y, module)
@@ -180,14 +177,15 @@ def export(
     weights = read_weights(spec.folder, spec.kind, False if spec.kind == "BertModel" else None)
     if library:
         texts = [text for at, text in enumerate(texts) if at % HELD_OUT]
-        weights = loud_apart(weights, spec, [inputs_of(text, longest) for text in texts])
+        weights = loud_apart(weights, [inputs_of(text, longest) for text in texts])
     net = OpenvinoNetwork(rounded(weights) if options.dtype == "bfloat16" else weights)
-    batch = Batch(net)
     if isinstance(model, Embedder):
-        outputs = sentence_outputs(net, batch, model)
+        outputs = sentence_outputs(net, model)
     else:
-        (x,) = states(net, batch, (config.depth,))
-        outputs = {LOGITS: logits(net, read_of(net, batch, x, spec.reading))}
+        (x,) = states(net, (config.depth,))
+        if spec.reading.single:
+            x = pooled(net, x, "mean" if spec.reading.mean else "cls")
+        outputs = {LOGITS: logits(net, x)}
     graph = named_model(net, outputs)
     if library:
         names = [*net.inputs]
@@ -206,7 +204,10 @@ def export(
         _copy(source.path, folder)
         path = folder / options.file
         path.parent.mkdir()
-        (write_onnx if options.to == "onnx" else write_graph)(graph, path)
+        if options.to == "onnx":
+            write_onnx(graph, path)
+        else:
+            openvino().save_model(graph, str(path), compress_to_fp16=False)
         accuracy = agreement(model, graph, held_out)
         if not accuracy["mean_cosine"] >= FAR:
             raise BertcliError(
