@@ -37,15 +37,13 @@ from bertcli.checkpoints.scan import (
     require_weights,
     transformer_path,
 )
-from bertcli.checkpoints.stored_tensor import mapped
-from bertcli.checkpoints.tensors import read_tensors
 from bertcli.embedding.late_interaction import DOCUMENT, QUERY, linear
 from bertcli.embedding.options import CONFIG, TERM_POOLINGS, EmbedOptions, Sentence
-from bertcli.embedding.pooling import Pooling, library_of, split, widened
-from bertcli.embedding.sentence_modules import Dense, described
+from bertcli.embedding.pooling import split, widened
+from bertcli.embedding.sentence_modules import Dense, arrays_in, described
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import is_regular, read_object
-from bertcli.inference.runner import Finish
+from bertcli.inference.runner import library_of
 from bertcli.tokenizing.model_files import sentence_limit, sentence_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -61,11 +59,6 @@ class TermPooling:
 
     table = None
     layers: ClassVar[tuple[Dense, ...]] = ()  # that take its states
-
-    @property
-    def finish(self) -> Finish:
-        """What is kept of a batch."""
-        return self
 
     @property
     def described(self) -> dict[str, Any]:
@@ -123,11 +116,6 @@ class OwnTerms:
         return (self.layer,) if self.layer else ()
 
     @property
-    def finish(self) -> Finish:
-        """What is kept of a batch: the weight of each token, [L, 1]."""
-        return Pooling(("none",), 0, self.layers)
-
-    @property
     def described(self) -> dict[str, Any]:
         """What decides the weights, for manifests."""
         if self.table is not None:
@@ -139,6 +127,17 @@ class OwnTerms:
         weights = weights[:, 0] if self.table is None else self.table[ids]
         used = (weights != 0) & ~np.isin(ids, [*self.left_out])
         return merged([np.stack([ids[used], weights[used]], 1)], self.how)
+
+    def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> list[Any]:
+        """Return the weight of each token of each text, [L, 1]."""
+        for layer in self.layers:  # in NumPy, as behind a pooling
+            library = library_of(states)
+            if library is np:
+                states = layer(states)
+            else:
+                weights = layer(states.float().cpu().numpy())
+                states = library.from_numpy(weights).to(states.device)
+        return split(states, lengths)
 
 
 TermMaker = TermPooling | OwnTerms
@@ -267,8 +266,7 @@ def read_terms(folder: Path, tokenizer: Tokenizer) -> OwnTerms:
     named = read_object(folder / "config.json").text("path")
     size = len(tokenizer)
     if named is None and not is_regular(folder / IDF):
-        tensors = read_tensors(require_weights(folder))
-        table = next((np.array(mapped(tensor), np.float32) for tensor in tensors), np.zeros(0))
+        table = next(iter(arrays_in(require_weights(folder)).values()), np.zeros(0))
         if table.ndim != 1 or len(table) < size or not np.isfinite(table).all():
             raise ModelError(f"{folder}: has no weight for each of its {size} tokens")
         return OwnTerms(table=table)

@@ -21,7 +21,14 @@ from bertcli.checkpoints.weights import Weights, read_weights
 from bertcli.errors import ModelError, UsageError
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
-from bertcli.inference.compute import Backend, cpu_features
+from bertcli.inference.compute import (
+    Backend,
+    OpenvinoError,
+    cpu_features,
+    has_bfloat16,
+    openvino_core,
+    settings,
+)
 from bertcli.inference.graph import (
     IDS,
     LOGITS,
@@ -33,15 +40,17 @@ from bertcli.inference.graph import (
     OpenvinoNetwork,
     built,
 )
-from bertcli.inference.openvino import (
-    OpenvinoError,
-    core_for_cpu,
-    has_bfloat16,
-    openvino_core,
-    settings,
-)
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Arriving, Engine, Finish, Kept, ModelSpec, Reading, Tokens
+from bertcli.inference.runner import (
+    Arriving,
+    Engine,
+    Finish,
+    Kept,
+    ModelSpec,
+    Reading,
+    Tokens,
+    combined,
+)
 from bertcli.tokenizing.columns import EXTRA
 
 if TYPE_CHECKING:
@@ -109,16 +118,15 @@ class CompiledModel(Engine):
             size = budget // max(1, int(length))
             if HEAD_PARTS[self.spec.kind].words:
                 size = min(size, SCORED // max(1, int(counts[same].max())))
-            size = max(1, size)
-            for start in range(0, len(same), size):
-                yield same[start : start + size]
+            yield from np.split(same, range(max(1, size), len(same), max(1, size)))
 
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Run a batch of texts whose rows have one length."""
         arrays = inputs_of(batch, self.config.most_tokens, self.spec.reading)
         inputs = {name: self.tensor(arrays[name]) for name in self.names}
-        (states,) = self.request.infer(inputs, False, False).values()  # copied
-        rows: Kept = finish(self, states, self.spec.reading.counts(batch))
+        layers = [*self.request.infer(inputs, False, False).values()]  # copied
+        reading = self.spec.reading
+        rows: Kept = finish(self, combined(layers, reading.combine), reading.counts(batch))
         return lambda: rows
 
     def facts(self) -> dict[str, Any]:
@@ -150,7 +158,7 @@ def open_compiled(spec: ModelSpec, tell: Tell = SILENCE) -> CompiledModel:
     compute = spec.compute
     if reason := compute.beyond_openvino:
         raise UsageError(f"{reason} is not possible with --backend openvino", "use --backend torch")
-    core, dtype = core_for_cpu(), "float32" if compute.dtype == "auto" else compute.dtype
+    core, dtype = openvino_core().Core(), "float32" if compute.dtype == "auto" else compute.dtype
     if dtype == "bfloat16" and not has_bfloat16():
         tell.warn("this CPU has no bfloat16 arithmetic: computing in float32")
         dtype = "float32"

@@ -36,8 +36,8 @@ import numpy as np
 from bertcli.checkpoints.weights import Weights
 from bertcli.errors import BertcliError, ModelError
 from bertcli.files.versions import install_command
+from bertcli.inference.compute import openvino, settings
 from bertcli.inference.graph import LOUD, Node, OpenvinoNetwork, named, states
-from bertcli.inference.openvino import openvino, settings
 from bertcli.inference.runner import ModelSpec, Tokens
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
@@ -83,7 +83,7 @@ def write_onnx(graph: Any, path: Path) -> None:
     outputs: list[Any] = []
     names: dict[str, str] = {}  # of a node of OpenVINO, that of its output in ONNX
 
-    def add(operation: str, *inputs: str, **attributes: object) -> str:
+    def add(operation: str, *inputs: str, **attributes: Any) -> str:
         name = f"{operation}_{len(nodes)}"
         nodes.append(helper.make_node(operation, inputs, [name], **attributes))
         return name

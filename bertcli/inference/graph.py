@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from bertcli.families.structure import HEAD_PARTS
-from bertcli.inference.openvino import OpenvinoError, openvino_core
+from bertcli.inference.compute import OpenvinoError, openvino_core
 from bertcli.models.distance_tables import distance_buckets, distance_rows, rotary_turns
 from bertcli.tokenizing.columns import EXTRA
 
@@ -87,7 +87,7 @@ class OpenvinoNetwork:
             array = array.astype(np.float32)
         return self.core.op.Constant(array).output(0)
 
-    def once(self, key: object, make: Callable[[], Node]) -> Node:
+    def once(self, key: object, make: Callable[[], Any]) -> Any:
         """Return what was made for this key, or make it."""
         if key not in self.shared:
             self.shared[key] = make()
@@ -226,7 +226,7 @@ def activated(net: OpenvinoNetwork, x: Node, name: object) -> Node:
             return net("Multiply", net("Add", net("Erf", x), 1.0), 0.5)
         case "sqrtsoftplus":
             return net("Sqrt", net("SoftPlus", x))
-        case "linear":
+        case "linear" | "identity":
             return x
         case unknown:
             raise OpenvinoError(f"the CPU engine has no function {unknown!r} (hidden_act)")
@@ -352,15 +352,15 @@ def placed(net: OpenvinoNetwork, layer: int, q: Node, k: Node) -> tuple[Node, No
 
 def rotated(net: OpenvinoNetwork, x: Node, turns: np.ndarray) -> Node:
     """Turn [B, H, L, D] by angles that grow with the place."""
-
-    def waves(function: str, signs: Sequence[float]) -> Node:
-        places = net.float32(net("Unsqueeze", net.row, 1))
-        one_half = net(function, net("Multiply", places, turns[None]))
-        return net("Concat", *(net("Multiply", one_half, sign) for sign in signs), axis=-1)
-
-    cos = net.once(("Cos", turns.tobytes()), lambda: waves("Cos", (1.0, 1.0)))  # [L, D]
-    sin = net.once(("Sin", turns.tobytes()), lambda: waves("Sin", (-1.0, 1.0)))
     half = net.config.head_size // 2
+
+    def make() -> tuple[Node, Node]:  # [L, D] each
+        places = net.float32(net("Unsqueeze", net.row, 1))
+        angles = net("Multiply", places, np.tile(turns, 2)[None])
+        signs = np.repeat([-1.0, 1.0], half)
+        return net("Cos", angles), net("Multiply", net("Sin", angles), signs)
+
+    cos, sin = net.once(turns.tobytes(), make)
     swapped = net("Gather", x, np.roll(np.arange(2 * half), half), 3)
     return net("Add", net("Multiply", x, cos), net("Multiply", swapped, sin))
 
@@ -481,18 +481,6 @@ def states(net: OpenvinoNetwork, layers: Sequence[int]) -> list[Node]:
 # --- what is read off the model ---
 
 
-def combined(net: OpenvinoNetwork, layers: Sequence[Node], how: str) -> Node:
-    """Combine the states of layers: [B, L, hidden], concatenated or [B, L, k, hidden]."""
-    if how == "concat":
-        return net("Concat", *layers, axis=-1)
-    if len(layers) == 1 and how != "stack":
-        return layers[0]
-    stacked = net("Concat", *(net("Unsqueeze", state, 2) for state in layers), axis=2)
-    if how == "stack":
-        return stacked
-    return net({"mean": "ReduceMean", "sum": "ReduceSum"}[how], stacked, [2])
-
-
 def means(net: OpenvinoNetwork, x: Node) -> Node:
     """Return the mean of each text's tokens, [B, D], of [B, L, D]."""
     return net("Divide", net.total(x), net.float32(net("Unsqueeze", net.lengths, 1)))
@@ -534,19 +522,21 @@ def logits(net: OpenvinoNetwork, x: Node) -> Node:
 
 
 def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Node | None = None) -> Any:
-    """Return the graph of a model and what is read off it, as it is in `spec`: [n, ...].
+    """Return the graph of a model and what is read off each layer, as it is in `spec`: [n, ...].
 
     ``stored`` are the last states, or the logits, where a file has the graph and not the weights.
     """
-    x, reading = stored, spec.reading
-    if x is None:
-        x = combined(net, states(net, reading.indices(net.config.depth)), reading.combine)
+    reading = spec.reading
+    layers: list[Node] = [stored]
+    if stored is None:
+        layers = states(net, reading.indices(net.config.depth))
     if stored is None or not reading.single or spec.kind == "BertModel":  # no logits of texts
         if reading.mean:
-            x = means(net, x)
+            layers = [means(net, x) for x in layers]
         else:
-            width = [size.get_length() for size in list(x.get_partial_shape())[2:]]
-            x = net("Gather", net("Reshape", x, [-1, *width]), net.parameter(READ, 1), 0)
+            places = net.parameter(READ, 1)
+            width = [size.get_length() for size in list(layers[0].get_partial_shape())[2:]]
+            layers = [net("Gather", net("Reshape", x, [-1, *width]), places, 0) for x in layers]
     if spec.pooler:
-        x = pooler(net, x)
-    return net.model(logits(net, x) if stored is None else x)
+        layers = [pooler(net, x) for x in layers]
+    return net.model(*layers if stored is not None else (logits(net, x) for x in layers))

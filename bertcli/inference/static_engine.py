@@ -48,24 +48,14 @@ class StaticTable(Engine):
     budget = LARGEST_NUMBER  # all texts are one batch
 
     def __post_init__(self) -> None:
+        lists = [array for array in (self.mapping, self.weights) if array is not None]
         self.config = BertConfig(  # there is no layer, and types make no difference
-            self.tokens,
-            self.width,
+            min(map(len, lists or [self.rows])),  # token ids that have a vector
+            self.rows.shape[1],
             0,
             max_position_embeddings=LARGEST_NUMBER,
             type_vocab_size=256,
         )
-
-    @property
-    def width(self) -> int:
-        """The number of dimensions."""
-        return int(self.rows.shape[1])
-
-    @property
-    def tokens(self) -> int:
-        """The number of token ids that have a vector."""
-        lengths = [len(array) for array in (self.mapping, self.weights) if array is not None]
-        return min(lengths, default=len(self.rows))
 
     def _vectors(self, ids: np.ndarray) -> np.ndarray:
         """Return the vector of each token [n, D]."""
@@ -79,7 +69,7 @@ class StaticTable(Engine):
         if self.dropped is not None and (unknown := ids == self.dropped).any():
             offsets = offsets - np.append(0, unknown.cumsum())[offsets]
             ids = ids[~unknown]
-        vectors = np.zeros((len(batch), self.width), np.float32)
+        vectors = np.zeros((len(batch), self.config.hidden_size), np.float32)
         for row, (start, end) in enumerate(pairwise(offsets.tolist())):
             for first in range(start, end, STEP):
                 tokens = ids[first : min(first + STEP, end)]
@@ -125,11 +115,11 @@ def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> StaticTable:
         return StaticTable(np.zeros((len(tokenizer), 0), np.float32))
     folder = bert_folder(spec.folder)
     table = read_table(folder)
-    if beyond := tokenizer.beyond(table.tokens):
+    if beyond := tokenizer.beyond(table.config.vocab_size):
         token, index = beyond
         raise ModelError(
-            f"{folder}: token {token!r} has id {index}, but the model has {table.tokens} "
-            "token vectors",
+            f"{folder}: token {token!r} has id {index}, but the model has "
+            f"{table.config.vocab_size} token vectors",
             "use the tokenizer that belongs to this model",
         )
     table.dropped = unknown_id(tokenizer) if is_model2vec(spec.folder) else None

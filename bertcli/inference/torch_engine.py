@@ -24,7 +24,7 @@ from bertcli.errors import UsageError, called_from_python
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens
+from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens, combined
 from bertcli.models.attention import Varlen, varlen
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
@@ -73,20 +73,17 @@ def devices(names: str) -> list[torch.device]:
     A device may be named twice. Raises UsageError for one that is not there.
     """
     here = available()
-    if names == "auto":
-        return [torch.device(here[0])]
     places: list[torch.device] = []
-    for name in names.split(","):
+    for name in (here[0] if names == "auto" else names).split(","):
         kind, _, number = name.partition(":")
-        if number == "all" and (every := [name for name in here if name.partition(":")[0] == kind]):
-            places += map(torch.device, every)
-            continue
-        whole = name if name in here else f"{name}:0"
-        if whole not in here:
+        named = [place for place in (name, f"{name}:0") if place in here][:1]
+        if number == "all":
+            named = [place for place in here if place.partition(":")[0] == kind]
+        if not named:
             raise UsageError(
                 f"device {name!r} not found", f"available for --device: {', '.join(here)}"
             )
-        places.append(torch.device(whole))
+        places += map(torch.device, named)
     return places
 
 
@@ -215,14 +212,6 @@ class Encoder(Engine):
             "threads": self.threads if self.device.type == "cpu" else None,
             "batch_tokens": self.budget,
         }
-
-
-def combined(states: Sequence[Tensor], how: str) -> Tensor:
-    """Combine the states [..., D] of layers: [..., D], concatenated or [..., k, D]."""
-    if how == "concat":
-        return torch.cat(list(states), -1)
-    stacked = torch.stack(list(states), -2)
-    return stacked if how == "stack" else stacked.sum(-2) if how == "sum" else stacked.mean(-2)
 
 
 def open_torch(spec: ModelSpec, tell: Tell = SILENCE) -> Encoder:

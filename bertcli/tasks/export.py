@@ -34,6 +34,7 @@ from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_objects, write_json
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
+from bertcli.inference.compute import nncf, openvino, settings
 from bertcli.inference.cpu_engine import inputs_of
 from bertcli.inference.exported_graph import (
     VECTORS,
@@ -53,7 +54,6 @@ from bertcli.inference.graph import (
     means,
     states,
 )
-from bertcli.inference.openvino import nncf, openvino, settings
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Tokens, result_of
 from bertcli.tasks.head import COMMANDS, Head, Settings, command_of, text_logits, token_logits
@@ -65,10 +65,6 @@ FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
 HELD_OUT = 4  # each so many-th text of the sample is not calibrated on: it tells how near it is
 FAR = 0.9  # the mean cosine of a graph that is refused
 OURS = ("*.json", "*.txt", "*.model", "[0-9]*_*", "openvino", "onnx")  # names in such a folder
-ACTIVATIONS = {
-    "Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "Sigmoid": "sigmoid", "GELU": "gelu",
-    "SiLU": "silu",
-}  # fmt: skip
 
 
 # --- what a sentence model makes of states, as embedding/pooling.py and sentence_modules.py do ---
@@ -115,7 +111,7 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
 
             y = product(module.weight)
             y = y if module.bias is None else net("Add", y, module.bias)
-            y = activated(net, y, ACTIVATIONS[module.activation])
+            y = activated(net, y, module.activation.lower())
             return y if module.residual is None else net("Add", y, product(module.residual))
     raise ModelError(f"the module {module.kind} cannot be exported")
 
