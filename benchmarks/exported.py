@@ -125,7 +125,7 @@ def _openvino(model: Path, path: Path, quantized: bool) -> None:
     from transformers import AutoTokenizer
 
     import bertcli
-    from bertcli.inference.openvino import nncf, openvino
+    from bertcli.inference.compute import nncf, openvino
 
     ids = torch.randint(1000, 2000, (3, 17))
     with torch.inference_mode():

@@ -66,7 +66,6 @@ embedding/embedder
 embedding/options embedding/pooling
 embedding/late_interaction embedding/sparse
 inference/__init__ inference/compute inference/cpu_engine inference/graph inference/exported_graph
-inference/openvino
 inference/progress inference/runner inference/runtime
 models/distance_tables
 """.split()  # noqa: SIM905
@@ -301,7 +300,7 @@ ONE_HOME = {
     "os.open": "files/system_calls",
     "import fcntl": "files/system_calls",
     "import csv": "files/delimited",
-    "import nncf": "inference/openvino",
+    "import nncf": "inference/compute",
     "import zipfile": "files/arrays",
     "import pyarrow": "files/arrow",
     "O_NOFOLLOW": "files/system_calls",

@@ -50,11 +50,11 @@ from bertcli.embedding.sentence_modules import (
     width_after,
 )
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError
+from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Ran, Tell
 from bertcli.inference.runner import Finish, ModelSpec, Reading, Tokens, Work, result_of
 from bertcli.inference.runtime import (
-    UNLIMITED,
     Runtime,
     open_runtime,
     open_tokenizer,
@@ -154,7 +154,6 @@ class Embedder:
             options.layers,
             options.layer_combine,
             reads_first(options, sentence),
-            terms=terms.scored if terms else None,
             idle=late.idle if late else None,
         )
         pooler = None if kind == "BertForMaskedLM" else options.pooling == "pooler"
@@ -469,7 +468,7 @@ class Embedder:
     @cached_property
     def _most_characters(self) -> int | None:
         """The characters of a text that model2vec reads: all its tokens at the median length."""
-        cuts = self.sentence.static == "model2vec" and self.max_length < UNLIMITED
+        cuts = self.sentence.static == "model2vec" and self.max_length < LARGEST_NUMBER
         if not cuts or self.options.on_truncate in ("window", "chunk"):
             return None
         tokens = self.runtime.tokenizer.core.get_vocab()
@@ -497,7 +496,7 @@ class Embedder:
         Those are [CLS] and the prompt, as sentence-transformers counts them.
         """
         if self.terms:
-            return self.terms.finish
+            return self.terms
         skip = 0
         if self.options.prompt and not self.sentence.include_prompt:
             layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)

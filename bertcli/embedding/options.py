@@ -52,7 +52,6 @@ LEGACY = {  # in the order in which their vectors are concatenated
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-OURS = {key: name.removesuffix("_tokens") for key, name in LEGACY.items()}  # key -> ours
 MODES = {name: name.removesuffix("_tokens") for name in LEGACY.values()}  # theirs -> ours
 
 CONFIG = "config_sentence_transformers.json"

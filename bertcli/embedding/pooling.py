@@ -16,19 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import accumulate, groupby, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.inference.runner import first_tokens
+from bertcli.inference.runner import first_tokens, library_of
 from bertcli.tokenizing.columns import Column, Encoded, TokenBlock
-
-
-def library_of(array: Any) -> Any:
-    """Return the library that an array is of, torch or NumPy."""
-    return import_module(type(array).__module__.partition(".")[0])
 
 
 def _weighted_mean(tokens: Any, skip: int) -> Any:
@@ -56,12 +50,9 @@ class Pooling:
 
     modes: tuple[str, ...]
     skip: int = 0  # tokens at the start of each text that are left out: those of a prompt
-    before: tuple[Callable[[np.ndarray], np.ndarray], ...] = ()  # what becomes of states first
 
     def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
         """Return a vector [..., D] per text, or with "none" one per token, [L, ..., D]."""
-        for module in self.before:
-            states = _by_numpy(module, states)
         match self.modes:
             case ("none",):
                 return split(states, lengths)
@@ -96,14 +87,6 @@ def split(states: Any, sizes: Sequence[int]) -> list[Any]:
     return [states[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
-def _by_numpy(module: Callable[[np.ndarray], np.ndarray], states: Any) -> Any:
-    """Return what a module of NumPy makes of states, as an array of their own library."""
-    library = library_of(states)
-    if library is np:
-        return module(states)
-    return library.from_numpy(module(states.float().cpu().numpy())).to(states.device)
-
-
 def widened(states: Any) -> Any:
     """Return half precision as float32. What NumPy holds is float32 already."""
     library = library_of(states)
@@ -120,12 +103,10 @@ def pool_windows(
     Each text has ``counts`` windows, one after the other. Its vector is their mean, weighted by
     ``weights``, one a window: the tokens in it.
     """
-    averaged = []
-    shares = split(np.asarray(weights, vectors.dtype), counts)
-    for windows, share in zip(split(vectors, counts), shares, strict=True):
-        share = (share / share.sum()).reshape(-1, *[1] * (vectors.ndim - 1))
-        averaged.append((windows * share).sum(0))
-    return np.stack(averaged)
+    firsts = np.cumsum([0, *counts[:-1]])
+    shares = np.asarray(weights, vectors.dtype).reshape(-1, *[1] * (vectors.ndim - 1))
+    means: np.ndarray = np.add.reduceat(vectors * shares, firsts)
+    return means / np.add.reduceat(shares, firsts)
 
 
 def finish(

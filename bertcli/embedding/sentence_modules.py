@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from bertcli.checkpoints.scan import SentenceModule, WeightFiles, find_weights, require_weights
-from bertcli.embedding.options import CONFIG, OURS, EmbedOptions, Sentence
+from bertcli.embedding.options import CONFIG, LEGACY, MODES, EmbedOptions, Sentence
 from bertcli.embedding.pooling import finish
 from bertcli.errors import ModelError
 from bertcli.files.safetensors import write_arrays
@@ -179,7 +179,7 @@ def _dense(folder: Path) -> Dense:
     config = read_object(folder / MODULE)
     # sentence-transformers takes Tanh where none is named.
     named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
-    name, tensors = named.rpartition(".")[2], _arrays(require_weights(folder))
+    name, tensors = named.rpartition(".")[2], arrays_in(require_weights(folder))
     if name not in ACTIVATIONS or not named.startswith("torch.nn."):
         problem = f"{config.source}: unsupported activation {named}"
         raise ModelError(problem, f"bertcli has {', '.join(ACTIVATIONS)}")
@@ -212,17 +212,17 @@ def _shaped(
 
 
 def _vector_norm(folder: Path) -> VectorNorm:
-    tensors = _arrays(require_weights(folder))
+    tensors = arrays_in(require_weights(folder))
     weight = _shaped(tensors, "norm.weight", folder, 1)
     return VectorNorm(weight, _shaped(tensors, "norm.bias", folder, weight.shape))
 
 
 def linear_in(files: WeightFiles, where: Path, before: str = "") -> Dense:
     """Return the linear layer of this name in files. ModelError where there is none."""
-    return _linear(_arrays(files, before), where, before)
+    return _linear(arrays_in(files, before), where, before)
 
 
-def _arrays(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
+def arrays_in(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
     """Return the tensors in files whose names begin in this way, as float32."""
     from bertcli.checkpoints.tensors import mapped, read_tensors  # few models have such a module
 
@@ -256,7 +256,7 @@ def write_sentence_parts(
     those of ``base``, whose ``sentence`` this is.
     """
     pooling: dict[str, Any] = {"word_embedding_dimension": width}
-    pooling |= {key: mode in options.modes for key, mode in OURS.items()}
+    pooling |= {key: MODES[name] in options.modes for key, name in LEGACY.items()}
     pooling["include_prompt"] = sentence.include_prompt
     chain: list[tuple[str, Path | Dense | dict[str, Any]]] = [("Transformer", base)]
     chain += [("Pooling", pooling)]

@@ -37,14 +37,13 @@ from bertcli.checkpoints.scan import (
     require_weights,
     transformer_path,
 )
-from bertcli.checkpoints.tensors import mapped, read_tensors
 from bertcli.embedding.late_interaction import DOCUMENT, QUERY, linear
 from bertcli.embedding.options import CONFIG, TERM_POOLINGS, EmbedOptions, Sentence
-from bertcli.embedding.pooling import Pooling, library_of, split, widened
-from bertcli.embedding.sentence_modules import Dense, described
+from bertcli.embedding.pooling import split, widened
+from bertcli.embedding.sentence_modules import Dense, arrays_in, described
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.typed_json import is_regular, read_object
-from bertcli.inference.runner import Finish, Terms
+from bertcli.inference.runner import library_of
 from bertcli.tokenizing.model_files import sentence_limit, sentence_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -62,16 +61,6 @@ class TermPooling:
     layers: ClassVar[tuple[Dense, ...]] = ()  # that take its states
 
     @property
-    def finish(self) -> Finish:
-        """What is kept of a batch."""
-        return self
-
-    @property
-    def scored(self) -> Terms:
-        """What an engine may do with the scores of words."""
-        return Terms(self.how, self.logarithms)
-
-    @property
     def described(self) -> dict[str, Any]:
         """What decides the weights, for manifests."""
         return {"logarithms": self.logarithms}
@@ -85,17 +74,19 @@ class TermPooling:
 
         Half precision becomes float32.
         """
-        if hasattr(model, "term_scores"):  # the graph has taken the maximum, or weights and sum
-            rows = model.term_scores(states)
-            return [nonzero(self._weights(row) if self.how == "max" else row) for row in rows]
         return [nonzero(self._pooled(model, text)) for text in split(states, lengths)]
 
     def _pooled(self, model: Any, states: Any) -> Any:
         """Return the weights of all words, [V], for the states of a text [L, D]."""
-        library = library_of(states)
-        pool = library.amax if self.how == "max" else library.sum
-        parts = [pool(self._weights(model.packed_logits(part)), 0) for part in states.split(ROWS)]
-        return pool(library.stack(parts), 0)
+        parts = [
+            model.packed_logits(states[start : start + ROWS])
+            for start in range(0, len(states), ROWS)
+        ]
+        library = library_of(parts[0])
+        if self.how == "max":
+            largest = [library.amax(part, 0) for part in parts]
+            return self._weights(library.amax(library.stack(largest), 0))
+        return library.stack([library.sum(self._weights(part), 0) for part in parts]).sum(0)
 
     def _weights(self, scores: Any) -> Any:
         """Return log(1 + x) of scores, 0 for those below 0."""
@@ -117,18 +108,12 @@ class OwnTerms:
     layer: Dense | None = None  # [1, D]
     table: np.ndarray | None = None  # [V]
     left_out: frozenset[int] = frozenset()  # ids of special tokens
-    scored = None
     how = "max"
 
     @property
     def layers(self) -> tuple[Dense, ...]:
         """The layers that take the states of the model."""
         return (self.layer,) if self.layer else ()
-
-    @property
-    def finish(self) -> Finish:
-        """What is kept of a batch: the weight of each token, [L, 1]."""
-        return Pooling(("none",), 0, self.layers)
 
     @property
     def described(self) -> dict[str, Any]:
@@ -142,6 +127,17 @@ class OwnTerms:
         weights = weights[:, 0] if self.table is None else self.table[ids]
         used = (weights != 0) & ~np.isin(ids, [*self.left_out])
         return merged([np.stack([ids[used], weights[used]], 1)], self.how)
+
+    def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> list[Any]:
+        """Return the weight of each token of each text, [L, 1]."""
+        for layer in self.layers:  # in NumPy, as behind a pooling
+            library = library_of(states)
+            if library is np:
+                states = layer(states)
+            else:
+                weights = layer(states.float().cpu().numpy())
+                states = library.from_numpy(weights).to(states.device)
+        return split(states, lengths)
 
 
 TermMaker = TermPooling | OwnTerms
@@ -270,8 +266,7 @@ def read_terms(folder: Path, tokenizer: Tokenizer) -> OwnTerms:
     named = read_object(folder / "config.json").text("path")
     size = len(tokenizer)
     if named is None and not is_regular(folder / IDF):
-        tensors = read_tensors(require_weights(folder))
-        table = next((np.array(mapped(tensor), np.float32) for tensor in tensors), np.zeros(0))
+        table = next(iter(arrays_in(require_weights(folder)).values()), np.zeros(0))
         if table.ndim != 1 or len(table) < size or not np.isfinite(table).all():
             raise ModelError(f"{folder}: has no weight for each of its {size} tokens")
         return OwnTerms(table=table)

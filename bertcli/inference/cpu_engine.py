@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,14 @@ from bertcli.checkpoints.weights import Weights, read_weights
 from bertcli.errors import ModelError, UsageError
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
-from bertcli.inference.compute import Backend, cpu_features
+from bertcli.inference.compute import (
+    Backend,
+    OpenvinoError,
+    cpu_features,
+    has_bfloat16,
+    openvino_core,
+    settings,
+)
 from bertcli.inference.graph import (
     IDS,
     LOGITS,
@@ -30,20 +36,21 @@ from bertcli.inference.graph import (
     READ,
     STATES,
     TYPES,
-    Batch,
     Node,
     OpenvinoNetwork,
     built,
 )
-from bertcli.inference.openvino import (
-    OpenvinoError,
-    core_for_cpu,
-    has_bfloat16,
-    openvino_core,
-    settings,
-)
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Arriving, Engine, Finish, Kept, ModelSpec, Reading, Tokens
+from bertcli.inference.runner import (
+    Arriving,
+    Engine,
+    Finish,
+    Kept,
+    ModelSpec,
+    Reading,
+    Tokens,
+    combined,
+)
 from bertcli.tokenizing.columns import EXTRA
 
 if TYPE_CHECKING:
@@ -68,26 +75,12 @@ def rows_of(lengths: Places, longest: int) -> Places:
 
 def inputs_of(texts: Tokens, longest: int, reading: Reading = LAST_STATES) -> Inputs:
     """Return the inputs of a graph by name: int64 [B, L], for texts with rows of this length."""
-    places = np.arange(rows_of(texts.lengths, longest)[0])
-    real, attended = (places < x[:, None] for x in (texts.lengths, reading.attended(texts)))
-    columns: dict[str, np.ndarray] = {IDS: texts.ids, TYPES: texts.types}
-    columns |= {f"{EXTRA}{name}": flat for name, flat in texts.extra.items()}
-    inputs = {MASK: attended.astype(np.int64)}
-    for name, column in columns.items():
-        inputs[name] = np.zeros(real.shape, np.int64)
-        inputs[name][real] = column
-    return inputs | {READ: np.flatnonzero(real)[reading.places(texts)]}
-
-
-class InGraph:
-    """The model as `Finish` sees it: its pooler and its head are part of the graph."""
-
-    def pooler(self, first: np.ndarray) -> np.ndarray:
-        """Return what the pooler in the graph gave."""
-        return first
-
-    packed_logits = pooler  # and what its head gave
-    term_scores = pooler  # and what became of the scores of words
+    columns, real, attended = reading.padded(texts, int(rows_of(texts.lengths, longest)[0]))
+    names = (IDS, TYPES, *(f"{EXTRA}{name}" for name in texts.extra))
+    return dict(zip(names, columns, strict=True)) | {
+        MASK: attended.astype(np.int64),
+        READ: np.flatnonzero(real)[reading.places(texts)],
+    }
 
 
 @dataclass
@@ -109,26 +102,31 @@ class CompiledModel(Engine):
         self.places = tuple(compute.device.replace("auto", "cpu").split(","))
         self.budget = compute.batch_tokens or BUDGET
 
+    def packed_logits(self, outputs: np.ndarray) -> np.ndarray:
+        """Return what the head in the graph gave."""
+        return outputs
+
+    pooler = packed_logits  # as of the model of torch, for `Finish`
+
     def batches(self, texts: Tokens, budget: int) -> Iterator[Places]:
         """Yield texts whose rows have one length, the longest first; equal ones stand together."""
         reading, rows = self.spec.reading, rows_of(texts.lengths, self.config.most_tokens)
-        counts = rows if reading.terms else np.array(reading.counts(texts))
+        counts = np.array(reading.counts(texts))
         order = np.argsort(-texts.lengths, kind="stable")
         for length, group in groupby(order.tolist(), key=rows.__getitem__):
             same = np.array([*group])
             size = budget // max(1, int(length))
-            if reading.terms or reading.token is not None:  # scores of all words
+            if HEAD_PARTS[self.spec.kind].words:
                 size = min(size, SCORED // max(1, int(counts[same].max())))
-            size = max(1, size)
-            for start in range(0, len(same), size):
-                yield same[start : start + size]
+            yield from np.split(same, range(max(1, size), len(same), max(1, size)))
 
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Run a batch of texts whose rows have one length."""
         arrays = inputs_of(batch, self.config.most_tokens, self.spec.reading)
         inputs = {name: self.tensor(arrays[name]) for name in self.names}
-        (states,) = self.request.infer(inputs, False, False).values()  # copied
-        rows: Kept = finish(InGraph(), states, self.spec.reading.counts(batch))
+        layers = [*self.request.infer(inputs, False, False).values()]  # copied
+        reading = self.spec.reading
+        rows: Kept = finish(self, combined(layers, reading.combine), reading.counts(batch))
         return lambda: rows
 
     def facts(self) -> dict[str, Any]:
@@ -160,23 +158,24 @@ def open_compiled(spec: ModelSpec, tell: Tell = SILENCE) -> CompiledModel:
     compute = spec.compute
     if reason := compute.beyond_openvino:
         raise UsageError(f"{reason} is not possible with --backend openvino", "use --backend torch")
-    core, dtype = core_for_cpu(), "float32" if compute.dtype == "auto" else compute.dtype
+    core, dtype = openvino_core().Core(), "float32" if compute.dtype == "auto" else compute.dtype
     if dtype == "bfloat16" and not has_bfloat16():
         tell.warn("this CPU has no bfloat16 arithmetic: computing in float32")
         dtype = "float32"
-    config, made, file = read_config(spec.folder), None, graph_file(spec)
-    layers = spec.reading.indices(config.num_hidden_layers)
+    config, file = read_config(spec.folder), graph_file(spec)
     if file:
-        if spec.pooler or spec.reading.terms or layers != [config.num_hidden_layers]:
+        depth = config.num_hidden_layers
+        if spec.pooler or spec.reading.indices(depth) != [depth]:
             raise ModelError(
-                f"{file}: holds the last layer alone, without pooler or scores of words",
+                f"{file}: holds the last layer alone, without pooler",
                 "use the model that it was exported from",
             )
-        weights, made = Weights(config, spec.kind, {}), partial(output_of_file, path=file)
+        weights = Weights(config, spec.kind, {})
     else:
         pooler = bool(spec.pooler) if spec.kind == "BertModel" else None
         weights = read_weights(spec.folder, spec.kind, pooler)
-    graph = built(OpenvinoNetwork(weights), spec, made)
+    net = OpenvinoNetwork(weights)
+    graph = built(net, spec, output_of_file(net, file) if file else None)
     try:
         model = core.compile_model(graph, "CPU", settings(dtype, compute.threads))
     except RuntimeError as failed:
@@ -205,7 +204,7 @@ def graph_file(spec: ModelSpec) -> Path | None:
     return file
 
 
-def output_of_file(net: OpenvinoNetwork, batch: Batch, path: Path) -> Node:
+def output_of_file(net: OpenvinoNetwork, path: Path) -> Node:
     """Return what the graph of a file makes of a batch: states [B, L, hidden], or logits.
 
     Logits of whole texts are [B, ...], others [B, L, ...]. Raises ModelError for a file that is

@@ -1,8 +1,8 @@
 """A model as one graph that others run, from padded ids: for OpenVINO, as ONNX, and in 8 bits.
 
-    (x,) = states(net, Batch(net), [depth])     # [B, L, hidden]
+    (x,) = states(net, [depth])     # [B, L, hidden]
     graph = named_model(net, {STATES: x})
-    write_graph(graph, Path("DIR/openvino/openvino_model.xml"))
+    write_onnx(graph, Path("DIR/onnx/model.onnx"))
 
 ONNX is made of the same operations; the package onnx writes it. Source: the operators of ONNX,
 opset 20, and of OpenVINO, opset 15.
@@ -36,9 +36,9 @@ import numpy as np
 from bertcli.checkpoints.weights import Weights
 from bertcli.errors import BertcliError, ModelError
 from bertcli.files.versions import install_command
-from bertcli.inference.graph import LOUD, Node, OpenvinoNetwork, built, named
-from bertcli.inference.openvino import core_for_cpu, openvino, settings
-from bertcli.inference.runner import ModelSpec, Reading, Tokens
+from bertcli.inference.compute import openvino, settings
+from bertcli.inference.graph import LOUD, Node, OpenvinoNetwork, named, states
+from bertcli.inference.runner import ModelSpec, Tokens
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
@@ -53,16 +53,11 @@ def named_model(net: OpenvinoNetwork, outputs: Mapping[str, Node]) -> Any:
     return openvino().Model(model)  # as the whole library, and NNCF, know it
 
 
-def write_graph(graph: Any, path: Path) -> None:
-    """Write a model of OpenVINO: an .xml, and the .bin of its numbers beside it."""
-    openvino().save_model(graph, str(path), compress_to_fp16=False)
-
-
 # --- ONNX ---
 
 OPSET, IR_VERSION = 20, 10
 LARGE = (
-    1_500_000_000  # bytes of numbers from which on they get a file of their own: ONNX ends at 2 GB
+    1_500_000_000  # bytes of numbers, from which on they get a file of their own: of 2 GB at most
 )
 TYPES = {"f32": 1, "i64": 7, "boolean": 9, "f16": 10, "bf16": 16}  # as in onnx.TensorProto
 NAMES = {  # in ONNX, of operations with the same inputs and no attributes; others have one name
@@ -73,31 +68,6 @@ NAMES = {  # in ONNX, of operations with the same inputs and no attributes; othe
 }  # fmt: skip
 
 
-class OnnxNodes:
-    """The operations of a graph so far."""
-
-    def __init__(self, onnx: Any) -> None:
-        self.helper = onnx.helper
-        self.nodes: list[Any] = []
-        self.numbers: list[Any] = []
-
-    def __call__(self, operation: str, *inputs: str, **attributes: object) -> str:
-        """Add an operation and return its output."""
-        name = f"{operation}_{len(self.nodes)}"
-        self.nodes.append(self.helper.make_node(operation, inputs, [name], **attributes))
-        return name
-
-    def numbers_of(self, values: float | list[float]) -> str:
-        """Add a constant of float32; return its name."""
-        return self.constant(np.array(values, np.float32), TYPES["f32"])
-
-    def constant(self, array: np.ndarray, kind: int) -> str:
-        """Add a constant of a type of ONNX; return its name."""
-        name, tensor = f"constant_{len(self.numbers)}", self.helper.make_tensor
-        self.numbers.append(tensor(name, kind, array.shape, array.tobytes(), raw=True))
-        return name
-
-
 def write_onnx(graph: Any, path: Path) -> None:
     """Write a model of OpenVINO as ONNX. BertcliError where the package onnx is not installed."""
     try:
@@ -106,9 +76,22 @@ def write_onnx(graph: Any, path: Path) -> None:
         raise BertcliError(
             f"--to onnx needs the package onnx: {failed}", install_command("onnx")
         ) from None
-    add, helper = OnnxNodes(onnx), onnx.helper
+    helper = onnx.helper
+    nodes: list[Any] = []
+    numbers: list[Any] = []
+    inputs: list[Any] = []
+    outputs: list[Any] = []
     names: dict[str, str] = {}  # of a node of OpenVINO, that of its output in ONNX
-    inputs, results = [], []
+
+    def add(operation: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{operation}_{len(nodes)}"
+        nodes.append(helper.make_node(operation, inputs, [name], **attributes))
+        return name
+
+    def constant(array: np.ndarray, kind: str) -> str:
+        name, size = f"constant_{len(numbers)}", array.shape
+        numbers.append(helper.make_tensor(name, TYPES[kind], size, array.tobytes(), raw=True))
+        return name
 
     def described(name: str, port: Any) -> Any:
         axes = zip(port.get_partial_shape(), ("batch", "length", "width"), strict=False)
@@ -116,85 +99,76 @@ def write_onnx(graph: Any, path: Path) -> None:
         kind = TYPES[port.get_element_type().get_type_name()]
         return helper.make_tensor_value_info(name, kind, shape)
 
+    def translated(node: Any, kind: str, *inputs: str) -> str:
+        attributes, x = node.get_attributes(), inputs[0]
+
+        def shape(place: int) -> list[int]:
+            sizes = node.input_value(place).get_partial_shape()
+            return [0 if size.is_dynamic else size.get_length() for size in sizes]
+
+        def value(place: int) -> Any:
+            return node.input_value(place).get_node().data.tolist()
+
+        def turned(place: int) -> str:
+            *others, rows, columns = range(len(shape(place)))
+            return add("Transpose", inputs[place], perm=[*others, columns, rows])
+
+        match kind:
+            case "ReduceSum" | "ReduceMean" | "ReduceMax":
+                return add(kind, *inputs, keepdims=0)
+            case "Convert":
+                return add("Cast", x, to=TYPES[attributes["destination_type"]])
+            case "Gather":
+                return add(kind, *inputs[:2], axis=value(2))
+            case "Transpose":
+                return add(kind, x, perm=value(1))
+            case "Gelu":
+                way = {"ERF": "none", "TANH": "tanh"}[attributes["approximation_mode"].upper()]
+                return add(kind, x, approximate=way)
+            case "MVN":
+                ones = constant(np.ones(shape(0)[-1], np.float32), "f32")
+                return add("LayerNormalization", x, ones, epsilon=attributes["eps"])
+            case "MatMul":
+                return add(kind, x, turned(1) if attributes["transpose_b"] else inputs[1])
+            case "ScaledDotProductAttention":
+                scale = constant(np.array(shape(0)[-1] ** -0.5, np.float32), "f32")
+                scores = add("Mul", add("MatMul", x, turned(1)), scale)
+                return add("MatMul", add("Softmax", add("Add", scores, inputs[3])), inputs[2])
+            case "GroupConvolution":
+                groups, outputs, *others = shape(1)
+                sizes = constant(np.array([groups * outputs, *others]), "i64")
+                pads = [*attributes["pads_begin"], *attributes["pads_end"]]
+                weight = add("Reshape", inputs[1], sizes)
+                return add("Conv", x, weight, group=groups, pads=pads)
+        alike = {name: attributes[name] for name in ("axis", "equation") if name in attributes}
+        return add(NAMES.get(kind, kind), *inputs, **alike)
+
     for node in graph.get_ordered_ops():
-        sources = [value.get_source_output() for value in node.inputs()]
+        sources = [port.get_source_output() for port in node.inputs()]
         given = [names[source.get_node().get_name()] for source in sources]
         match node.get_type_name():
             case "Parameter":
                 name = node.get_friendly_name()
                 inputs.append(described(name, node.output(0)))
             case "Constant":
-                kind = TYPES[node.get_element_type().get_type_name()]
-                name = add.constant(np.asarray(node.data), kind)
+                kind = node.get_element_type().get_type_name()
+                name = constant(np.asarray(node.data), kind)
             case "Result":
                 (name,) = sources[0].get_names()
-                add.nodes.append(helper.make_node("Identity", given, [name]))
-                results.append(described(name, node.output(0)))
-                continue
-            case _:
-                name = _added(add, node, given)
+                nodes.append(helper.make_node("Identity", given, [name]))
+                outputs.append(described(name, node.output(0)))
+            case kind:
+                name = translated(node, kind, *given)
         names[node.get_name()] = name
-    read = {name for node in add.nodes for name in node.input}
-    numbers = [tensor for tensor in add.numbers if tensor.name in read]
+    read = {name for node in nodes for name in node.input}
+    numbers = [tensor for tensor in numbers if tensor.name in read]
     model = helper.make_model(
-        helper.make_graph(add.nodes, "bertcli", inputs, results, numbers),
+        helper.make_graph(nodes, "bertcli", inputs, outputs, numbers),
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
     )
     apart = sum(len(tensor.raw_data) for tensor in numbers) > LARGE
     onnx.save_model(model, str(path), save_as_external_data=apart, location=f"{path.name}_data")
-
-
-def _added(add: OnnxNodes, node: Any, inputs: list[str]) -> str:
-    """Add what an operation of OpenVINO is in ONNX; return the name of its output."""
-    kind, attributes, x = node.get_type_name(), node.get_attributes(), inputs[0]
-
-    def shape(place: int) -> list[int]:
-        sizes = node.input_value(place).get_partial_shape()
-        return [0 if size.is_dynamic else size.get_length() for size in sizes]
-
-    def constant(place: int) -> Any:
-        return node.input_value(place).get_node().data.tolist()
-
-    def turned(place: int) -> str:
-        *others, rows, columns = range(len(shape(place)))
-        return add("Transpose", inputs[place], perm=[*others, columns, rows])
-
-    match kind:
-        case "ReduceSum" | "ReduceMean" | "ReduceMax":
-            return add(kind, *inputs, keepdims=0)
-        case "Convert":
-            return add("Cast", x, to=TYPES[attributes["destination_type"]])
-        case "Concat" | "GatherElements":
-            return add(kind, *inputs, axis=attributes["axis"])
-        case "Einsum":
-            return add(kind, *inputs, equation=attributes["equation"])
-        case "Gather":
-            return add(kind, *inputs[:2], axis=constant(2))
-        case "Transpose":
-            return add(kind, x, perm=constant(1))
-        case "Slice":
-            _, start, stop, step, axes = inputs
-            return add(kind, x, start, stop, axes, step)
-        case "Gelu":
-            way = {"ERF": "none", "TANH": "tanh"}[attributes["approximation_mode"].upper()]
-            return add(kind, x, approximate=way)
-        case "MVN":
-            ones = add.numbers_of([1.0] * shape(0)[-1])
-            return add("LayerNormalization", x, ones, epsilon=attributes["eps"])
-        case "MatMul":
-            return add(kind, x, turned(1) if attributes["transpose_b"] else inputs[1])
-        case "ScaledDotProductAttention":
-            scores = add("MatMul", x, turned(1))
-            scores = add("Mul", scores, add.numbers_of(shape(0)[-1] ** -0.5))
-            return add("MatMul", add("Softmax", add("Add", scores, inputs[3])), inputs[2])
-        case "GroupConvolution":
-            groups, outputs, *others = shape(1)
-            sizes = np.array([groups * outputs, *others])
-            whole = add("Reshape", inputs[1], add.constant(sizes, TYPES["i64"]))
-            pads = [*attributes["pads_begin"], *attributes["pads_end"]]
-            return add("Conv", x, whole, group=groups, pads=pads)
-    return add(NAMES.get(kind, kind), *inputs)
 
 
 # --- 8 bits ---
@@ -227,30 +201,28 @@ def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
     return texts
 
 
-def loud_apart(weights: Weights, spec: ModelSpec, sample: Sequence[Inputs]) -> Weights:
+def loud_apart(weights: Weights, sample: Sequence[Inputs]) -> Weights:
     """Return weights in which the loudest units of feed-forward blocks have tensors of their own.
 
     They are the loudest in a sample. Raises ModelError for numbers that cannot be rounded.
     """
     net = OpenvinoNetwork(weights)
-    built(net, replace(spec, reading=Reading(spec.reading.layers)))
+    states(net, [net.config.num_hidden_layers])
     largest = [net("ReduceMax", net("Abs", wide), [0, 1]) for wide in net.widened.values()]
-    model = core_for_cpu().compile_model(net.model(*largest), "CPU", settings("float32"))
-    request = model.create_infer_request()
-    reach: dict[int, np.ndarray] = {}
-    for inputs in sample:
-        tensors = {name: net.core.Tensor(inputs[name]) for name in net.inputs}
-        sizes = request.infer(tensors, False, False).values()
-        for layer, size in zip(net.widened, sizes, strict=True):
-            if not np.isfinite(size).all():
-                raise ModelError(
-                    "--dtype int8 is not possible: weights, or what they make of texts, are NaN,"
-                    " infinite or huge",
-                    "bertcli inspect --verify checks the weights",
-                )
-            reach[layer] = np.maximum(reach.get(layer, 0), size)
+    model = openvino().compile_model(
+        openvino().Model(net.model(*largest)), "CPU", settings("float32")
+    )
+    reach = np.max(  # [layers, units]
+        [[*model({name: text[name] for name in net.inputs}).values()] for text in sample], 0
+    )
+    if not np.isfinite(reach).all():
+        raise ModelError(
+            "--dtype int8 is not possible: weights, or what they make of texts, are NaN,"
+            " infinite or huge",
+            "bertcli inspect --verify checks the weights",
+        )
     arrays = {**weights.arrays}
-    for layer, size in reach.items():
+    for layer, size in zip(net.widened, reach, strict=True):
         loud, start = np.zeros(len(size), bool), f"bert.encoder.layer.{layer}."
         loud[np.argsort(-size, kind="stable")[: max(1, len(size) // LOUDEST)]] = True
         for name, axis in UNITS.items():
@@ -268,7 +240,7 @@ def quantized(library: Any, graph: Any, sample: Sequence[Sequence[np.ndarray]]) 
     smoothing = library.AdvancedSmoothQuantParameters(matmul=SMOOTHED)
     with redirect_stdout(StringIO()):  # it shows bars
         return library.quantize(
-            openvino().Model(graph),
+            graph,
             library.Dataset(sample),
             model_type=library.ModelType.TRANSFORMER,
             subset_size=len(sample),

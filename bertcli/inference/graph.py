@@ -20,22 +20,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from bertcli.families.structure import HEAD_PARTS
-from bertcli.inference.openvino import OpenvinoError, openvino_core
+from bertcli.inference.compute import OpenvinoError, openvino_core
 from bertcli.models.distance_tables import distance_buckets, distance_rows, rotary_turns
 from bertcli.tokenizing.columns import EXTRA
 
 if TYPE_CHECKING:
     from bertcli.checkpoints.weights import Weights
     from bertcli.families.structure import Convolution, Disentangled
-    from bertcli.inference.runner import ModelSpec, Reading, Terms
+    from bertcli.inference.runner import ModelSpec
 
 Node: TypeAlias = Any  # an output of an operation of OpenVINO
-Stored: TypeAlias = "Callable[[OpenvinoNetwork, Batch], Node]"  # the graph of a file
 Numbers: TypeAlias = "np.ndarray | list[int] | int | float"  # a constant
 
 OPERATIONS = "opset15"
 HIDDEN = -1e30  # added to the score of what is no token: its share of attention is 0
-SMALL = 64  # bytes of a constant that is a shape or an axis, and no table
+STORED_TYPES = {"float32": "f32", "float16": "f16", "uint16": "bf16"}  # NumPy's -> OpenVINO's
 LOUD = "loud."  # in names of products that stay float32 where others are 8 bits
 USUAL: Mapping[str, Mapping[str, Any]] = {  # attributes, unless others are given
     "Reshape": {"special_zero": True},  # 0 is the size that the axis has
@@ -67,6 +66,10 @@ class OpenvinoNetwork:
         self.config, self.structure = self.weights.config, self.weights.config.structure
         self.factory = self.core.NodeFactory(OPERATIONS)
         self.inputs: dict[str, Any] = {}
+        names = INPUTS if self.structure.token_types else INPUTS[:2]
+        inputs = {name: self.parameter(name, 2) for name in names}
+        self.ids, self.mask, self.types = inputs[IDS], inputs[MASK], inputs.get(TYPES)
+        self.real = self("Greater", self.mask, 0)  # whether others attend to a token, [B, L]
 
     def __call__(self, operation: str, *inputs: Node | Numbers, **attributes: object) -> Node:
         """Return the result of an operation; numbers among its inputs become constants."""
@@ -78,16 +81,13 @@ class OpenvinoNetwork:
         return self.factory.create(operation, nodes, attributes).output(0)
 
     def constant(self, value: Numbers) -> Node:
-        """Return a constant: float32, or int64 for whole numbers. Equal small ones are one."""
+        """Return a constant: float32, or int64 for whole numbers."""
         array = np.asarray(value)
         if array.dtype == np.float64:
             array = array.astype(np.float32)
-        node = self.core.op.Constant(array).output(0)
-        if array.nbytes > SMALL:
-            return node
-        return self.shared.setdefault((array.dtype.str, array.shape, array.tobytes()), node)
+        return self.core.op.Constant(array).output(0)
 
-    def once(self, key: object, make: Callable[[], Node]) -> Node:
+    def once(self, key: object, make: Callable[[], Any]) -> Any:
         """Return what was made for this key, or make it."""
         if key not in self.shared:
             self.shared[key] = make()
@@ -111,13 +111,14 @@ class OpenvinoNetwork:
 
     def stored(self, name: str) -> Node:
         """Return a tensor as the file has it: its memory is that of the mapped file."""
-        return self.once(name, lambda: self._shared(self.weights.arrays[name]))
 
-    def _shared(self, array: np.ndarray) -> Node:
-        types = {"float32": "f32", "float16": "f16", "uint16": "bf16"}
-        kind = getattr(self.core.Type, types[array.dtype.name])
-        tensor = self.core.Tensor(array, self.core.Shape(array.shape), kind)
-        return self.core.op.Constant(tensor, shared_memory=True).output(0)
+        def make() -> Node:
+            array = self.weights.arrays[name]
+            kind = getattr(self.core.Type, STORED_TYPES[array.dtype.name])
+            tensor = self.core.Tensor(array, self.core.Shape(array.shape), kind)
+            return self.core.op.Constant(tensor, shared_memory=True).output(0)
+
+        return self.once(name, make)
 
     def float32(self, node: Node) -> Node:
         """Return numbers of any format as float32."""
@@ -128,6 +129,45 @@ class OpenvinoNetwork:
     def weight(self, name: str) -> Node:
         """Return a tensor as float32."""
         return self.float32(self.stored(name))
+
+    # --- of a batch ---
+
+    @cached_property
+    def row(self) -> Node:
+        """The places in a row, [L]."""
+        size = self("Gather", self("ShapeOf", self.ids), 1, 0)
+        return self("Range", 0, size, 1)
+
+    @cached_property
+    def lengths(self) -> Node:
+        """The number of tokens of each text, [B]."""
+        return self("ReduceSum", self.mask, [1])
+
+    def total(self, rows: Node) -> Node:
+        """Return the sum of what each text has in its row, [B, D], of [B, L, D]."""
+        real = self("Unsqueeze", self.real, 2)
+        return self("ReduceSum", self("Select", real, rows, 0.0), [1])
+
+    @cached_property
+    def apart(self) -> Node:
+        """How far each query stands behind each key, [L, L]."""
+        return self("Subtract", self("Unsqueeze", self.row, 1), self.row)
+
+    def of_distances(self, table: np.ndarray) -> Node:
+        """Return what a table has for each query and key, [L, L]; its middle is the distance 0.
+
+        Those that are further apart than it says are as the furthest that it has.
+        """
+        furthest = len(table) // 2
+        near = self("Maximum", self("Minimum", self.apart, furthest), -furthest)
+        return self("Gather", table, self("Add", near, furthest), 0)
+
+    @cached_property
+    def bucket_scores(self) -> Node:
+        """The score of each distance, [H, L, L], from the table that layers share."""
+        weight = self.weight("bert.encoder.relative_attention_bias.weight")
+        scores = self("Gather", weight, self.of_distances(distance_buckets()), 0)
+        return self("Transpose", scores, [2, 0, 1])
 
 
 def named(node: Node, name: str) -> Node:
@@ -186,7 +226,7 @@ def activated(net: OpenvinoNetwork, x: Node, name: object) -> Node:
             return net("Multiply", net("Add", net("Erf", x), 1.0), 0.5)
         case "sqrtsoftplus":
             return net("Sqrt", net("SoftPlus", x))
-        case "linear":
+        case "linear" | "identity":
             return x
         case unknown:
             raise OpenvinoError(f"the CPU engine has no function {unknown!r} (hidden_act)")
@@ -200,20 +240,20 @@ def lookup(net: OpenvinoNetwork, name: str, ids: Node) -> Node:
     return net.float32(net("Gather", net.stored(f"{name}.weight"), ids, 0))
 
 
-def embeddings(net: OpenvinoNetwork, batch: Batch) -> Node:
+def embeddings(net: OpenvinoNetwork) -> Node:
     """Sum the embeddings of words, token types, places and extra ids, and normalise."""
     start, config, structure = "bert.embeddings", net.config, net.structure
-    x = lookup(net, f"{start}.word_embeddings", batch.ids)
+    x = lookup(net, f"{start}.word_embeddings", net.ids)
     if structure.token_types:
-        x = net("Add", x, lookup(net, f"{start}.token_type_embeddings", batch.types))
+        x = net("Add", x, lookup(net, f"{start}.token_type_embeddings", net.types))
     if structure.absolute_positions:
         match config.position_embedding_type:
             case "absolute":
-                places = table_places(net, batch)
+                places = table_places(net)
                 x = net("Add", x, lookup(net, f"{start}.position_embeddings", places))
             case "sinusoidal":
                 waves = sinusoids(config.table_size, config.most_tokens)
-                x = net("Add", x, net("Gather", waves, batch.row, 0))
+                x = net("Add", x, net("Gather", waves, net.row, 0))
     for name in config.extra_embeddings:
         ids = net.parameter(f"{EXTRA}{name}", 2)
         x = net("Add", x, lookup(net, f"{start}.extra.{name}", ids))
@@ -221,15 +261,15 @@ def embeddings(net: OpenvinoNetwork, batch: Batch) -> Node:
     return x if structure.embedding_size is None else linear(net, x, f"{start}.project")
 
 
-def table_places(net: OpenvinoNetwork, batch: Batch) -> Node:
+def table_places(net: OpenvinoNetwork) -> Node:
     """Return the rows of the table of positions, [L] or [B, L]; padding ids do not count.
 
     As `after_padding` in models/positions.py.
     """
     if not net.structure.first_position:
-        return batch.row
+        return net.row
     padding = net.structure.first_position - 1
-    real = net("Select", net("Equal", batch.ids, padding), 0, 1)
+    real = net("Select", net("Equal", net.ids, padding), 0, 1)
     place = net("Multiply", net("CumSum", real, 1, exclusive=False, reverse=False), real)
     return net("Add", place, padding)
 
@@ -245,55 +285,7 @@ def sinusoids(width: int, places: int) -> np.ndarray:
 # --- attention ---
 
 
-class Batch:
-    """The inputs of the graph, and what is made of them once."""
-
-    def __init__(self, net: OpenvinoNetwork) -> None:
-        names = INPUTS if net.structure.token_types else INPUTS[:2]
-        self.net, inputs = net, {name: net.parameter(name, 2) for name in names}
-        self.ids, self.mask, self.types = inputs[IDS], inputs[MASK], inputs.get(TYPES)
-        self.real = net("Greater", self.mask, 0)  # whether others attend to a token, [B, L]
-
-    @cached_property
-    def row(self) -> Node:
-        """The places in a row, [L]."""
-        size = self.net("Gather", self.net("ShapeOf", self.ids), 1, 0)
-        return self.net("Range", 0, size, 1)
-
-    @cached_property
-    def lengths(self) -> Node:
-        """The number of tokens of each text, [B]."""
-        return self.net("ReduceSum", self.mask, [1])
-
-    def total(self, rows: Node) -> Node:
-        """Return the sum of what each text has in its row, [B, ...], of [B, L, ...]."""
-        more = [*range(2, len(rows.get_partial_shape()))]
-        real = self.net("Unsqueeze", self.real, more)
-        return self.net("ReduceSum", self.net("Select", real, rows, 0.0), [1])
-
-    @cached_property
-    def apart(self) -> Node:
-        """How far each query stands behind each key, [L, L]."""
-        return self.net("Subtract", self.net("Unsqueeze", self.row, 1), self.row)
-
-    def of_distances(self, table: np.ndarray) -> Node:
-        """Return what a table has for each query and key, [L, L]; its middle is the distance 0.
-
-        Those that are further apart than it says are as the furthest that it has.
-        """
-        furthest = len(table) // 2
-        near = self.net("Maximum", self.net("Minimum", self.apart, furthest), -furthest)
-        return self.net("Gather", table, self.net("Add", near, furthest), 0)
-
-    @cached_property
-    def bucket_scores(self) -> Node:
-        """The score of each distance, [H, L, L], from the table that layers share."""
-        weight = self.net.weight("bert.encoder.relative_attention_bias.weight")
-        scores = self.net("Gather", weight, self.of_distances(distance_buckets()), 0)
-        return self.net("Transpose", scores, [2, 0, 1])
-
-
-def self_attention(net: OpenvinoNetwork, batch: Batch, layer: int, x: Node) -> Node:
+def self_attention(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
     """Attend from x [B, L, hidden] to the tokens of the same texts, [B, L, H*D]."""
     name = f"bert.encoder.layer.{layer}.attention.self"
     heads, size = net.config.heads(layer), net.config.head_size
@@ -303,15 +295,13 @@ def self_attention(net: OpenvinoNetwork, batch: Batch, layer: int, x: Node) -> N
         return net("Transpose", split, [0, 2, 1, 3])
 
     q, k, v = map(of_heads, ("query", "key", "value"))
-    q, k, near = placed(net, batch, layer, q, k)
-    bias = attention_bias(net, batch, layer, near)
+    q, k, near = placed(net, layer, q, k)
+    bias = attention_bias(net, layer, near)
     mixed = net("ScaledDotProductAttention", q, k, v, bias, causal=False)
     return net("Reshape", net("Transpose", mixed, [0, 2, 1, 3]), [0, 0, heads * size])
 
 
-def attention_bias(
-    net: OpenvinoNetwork, batch: Batch, layer: int, near: tuple[object, Node] | None
-) -> Node:
+def attention_bias(net: OpenvinoNetwork, layer: int, near: Node | float) -> Node:
     """Return what is added to scores [B, H, L, L]: that of distances, and HIDDEN for no token.
 
     The latter is not added to that of distances, but stands in for it: 8 bits would round what is
@@ -319,81 +309,72 @@ def attention_bias(
     """
     windows = net.structure.windows
     reach = windows[layer] if windows else None
-    key, distances = (None, 0.0) if near is None else near
+    alike = net.structure.buckets or isinstance(near, float)  # in all layers
 
     def make() -> Node:
-        seen = net("Unsqueeze", batch.real, [1, 2])  # [B, 1, 1, L]
+        seen = net("Unsqueeze", net.real, [1, 2])  # [B, 1, 1, L]
         if net.config.is_decoder:
-            seen = net("LogicalAnd", seen, net("GreaterEqual", batch.apart, 0))
+            seen = net("LogicalAnd", seen, net("GreaterEqual", net.apart, 0))
         if reach is not None:
-            close = net("LessEqual", net("Abs", batch.apart), reach)
+            close = net("LessEqual", net("Abs", net.apart), reach)
             seen = net("LogicalAnd", seen, close)
-        return net("Select", seen, distances, HIDDEN)
+        return net("Select", seen, near, HIDDEN)
 
-    return net.once(("bias", key, reach), make)
+    return net.once(("bias", None if alike else layer, reach), make)
 
 
-def placed(
-    net: OpenvinoNetwork, batch: Batch, layer: int, q: Node, k: Node
-) -> tuple[Node, Node, tuple[object, Node] | None]:
+def placed(net: OpenvinoNetwork, layer: int, q: Node, k: Node) -> tuple[Node, Node, Node | float]:
     """Return queries and keys [B, H, L, D] as places turn them, and what is added to their scores.
 
-    The latter has a key: what is equal in all layers is made once. As in models/positions.py.
+    As in models/positions.py.
     """
     structure, config = net.structure, net.config
     name = f"bert.encoder.layer.{layer}.attention.self.distance_embedding"
     if structure.disentangled:
-        scores = disentangled_scores(net, batch, structure.disentangled, name, q, k)
-        near = None if scores is None else (layer, scores)
-        return net("Multiply", q, 1 / math.sqrt(structure.disentangled.parts)), k, near
+        scores = disentangled_scores(net, structure.disentangled, name, q, k)
+        return net("Multiply", q, 1 / math.sqrt(structure.disentangled.parts)), k, scores
     if structure.buckets:
-        return q, k, ("buckets", batch.bucket_scores)
+        return q, k, net.bucket_scores
     if structure.rotary and (rotary := structure.rotary[layer]):
         turns = rotary_turns(config.head_size, rotary)
-        return rotated(net, batch, q, turns), rotated(net, batch, k, turns), None
+        return rotated(net, q, turns), rotated(net, k, turns), 0.0
     if config.position_embedding_type in ("relative_key", "relative_key_query"):
-        rows = net("Add", batch.apart, config.max_position_embeddings - 1)
+        rows = net("Add", net.apart, config.max_position_embeddings - 1)
         between = net("Gather", net.weight(f"{name}.weight"), rows, 0)
         between = net("Divide", between, math.sqrt(config.head_size))  # [L, L, D]
         scores = net("Einsum", q, between, equation="bhid,ijd->bhij")
         if config.position_embedding_type == "relative_key_query":
             of_keys = net("Einsum", k, between, equation="bhjd,ijd->bhij")
             scores = net("Add", scores, of_keys)
-        return q, k, (layer, scores)
-    return q, k, None
+        return q, k, scores
+    return q, k, 0.0
 
 
-def rotated(net: OpenvinoNetwork, batch: Batch, x: Node, turns: np.ndarray) -> Node:
+def rotated(net: OpenvinoNetwork, x: Node, turns: np.ndarray) -> Node:
     """Turn [B, H, L, D] by angles that grow with the place."""
-
-    def waves(function: str) -> Node:
-        places = net.float32(net("Unsqueeze", batch.row, 1))
-        return net(function, net("Multiply", places, turns[None]))
-
-    key = turns.tobytes()
-    cos = net.once(("Cos", key), lambda: waves("Cos"))  # [L, D / 2]
-    sin = net.once(("Sin", key), lambda: waves("Sin"))
     half = net.config.head_size // 2
-    left, right = (net("Slice", x, [start], [start + half], [1], [3]) for start in (0, half))
-    turned_left = net("Subtract", net("Multiply", left, cos), net("Multiply", right, sin))
-    turned_right = net("Add", net("Multiply", right, cos), net("Multiply", left, sin))
-    return net("Concat", turned_left, turned_right, axis=-1)
+
+    def make() -> tuple[Node, Node]:  # [L, D] each
+        places = net.float32(net("Unsqueeze", net.row, 1))
+        angles = net("Multiply", places, np.tile(turns, 2)[None])
+        signs = np.repeat([-1.0, 1.0], half)
+        return net("Cos", angles), net("Multiply", net("Sin", angles), signs)
+
+    cos, sin = net.once(turns.tobytes(), make)
+    swapped = net("Gather", x, np.roll(np.arange(2 * half), half), 3)
+    return net("Add", net("Multiply", x, cos), net("Multiply", swapped, sin))
 
 
 def disentangled_scores(
     net: OpenvinoNetwork,
-    batch: Batch,
     disentangled: Disentangled,
     name: str,
     q: Node,
     k: Node,
-) -> Node | None:
+) -> Node:
     """Return the scores of queries and keys with the distances between them, [B, H, L, L]."""
-    if disentangled.parts == 1:
-        return None
-
-    rows = net.once("rows", lambda: batch.of_distances(distance_rows(disentangled)))  # [L, L]
-    total: Node | None = None
+    rows = net.once("rows", lambda: net.of_distances(distance_rows(disentangled)))  # [L, L]
+    total: Node = 0.0
     for part, x, used in (
         ("key", q, disentangled.word_to_distance),
         ("query", k, disentangled.distance_to_word),
@@ -408,7 +389,7 @@ def disentangled_scores(
         scores = net("GatherElements", met, net("Broadcast", index, shape), axis=3)
         if part == "query":
             scores = net("Transpose", scores, [0, 1, 3, 2])
-        total = scores if total is None else net("Add", total, scores)
+        total = net("Add", total, scores)
     return net("Multiply", total, 1 / math.sqrt(net.config.head_size * disentangled.parts))
 
 
@@ -446,7 +427,7 @@ def feed_forward(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
     return net("Add", through(""), through(LOUD)) if apart else through("")
 
 
-def encoder_layer(net: OpenvinoNetwork, batch: Batch, layer: int, x: Node) -> Node:
+def encoder_layer(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
     """Run a layer for x [B, L, hidden]."""
     name, before = f"bert.encoder.layer.{layer}", net.structure.norm_first
 
@@ -454,22 +435,20 @@ def encoder_layer(net: OpenvinoNetwork, batch: Batch, layer: int, x: Node) -> No
         return layer_norm(net, y, f"{name}.{part}") if here else y
 
     inner = normed(x, "attention.LayerNorm", before and layer > 0)
-    mixed = self_attention(net, batch, layer, inner)
+    mixed = self_attention(net, layer, inner)
     x = net("Add", linear(net, mixed, f"{name}.attention.output.dense"), x)
     x = normed(x, "attention.output.LayerNorm", not before)
     fed = feed_forward(net, layer, normed(x, "LayerNorm", before))
     return normed(net("Add", fed, x), "output.LayerNorm", not before)
 
 
-def convolved(
-    net: OpenvinoNetwork, batch: Batch, x: Node, after: Node, beside: Convolution
-) -> Node:
+def convolved(net: OpenvinoNetwork, x: Node, after: Node, beside: Convolution) -> Node:
     """Add what the neighbours of a token in x [B, L, hidden] say to ``after``, the layer's result.
 
     Source: ConvLayer in transformers' modeling_deberta_v2.py.
     """
     name, pad = "bert.encoder.conv", beside.size // 2
-    x = net("Select", net("Unsqueeze", batch.real, 2), x, 0.0)
+    x = net("Select", net("Unsqueeze", net.real, 2), x, 0.0)
     weight = net.weight(f"{name}.conv.weight")  # [hidden, hidden / groups, size]
     hidden = net.config.hidden_size // beside.groups
     grouped = net("Reshape", weight, [beside.groups, hidden, hidden, beside.size])
@@ -481,18 +460,18 @@ def convolved(
     return layer_norm(net, net("Add", after, mixed), f"{name}.LayerNorm")
 
 
-def states(net: OpenvinoNetwork, batch: Batch, layers: Sequence[int]) -> list[Node]:
+def states(net: OpenvinoNetwork, layers: Sequence[int]) -> list[Node]:
     """Return the states of layers, counted from 0, the embeddings: [B, L, hidden].
 
     Layers above the last one that is asked for are not run.
     """
     order = net.structure.layer_groups or range(net.config.num_hidden_layers)
-    x, beside = embeddings(net, batch), net.structure.convolution
+    x, beside = embeddings(net), net.structure.convolution
     of_layers = [x]
     for place in range(max(layers)):
-        whole, x = x, encoder_layer(net, batch, order[place], x)
+        whole, x = x, encoder_layer(net, order[place], x)
         if beside and not place:
-            x = convolved(net, batch, whole, x, beside)
+            x = convolved(net, whole, x, beside)
         of_layers.append(x)
     if net.structure.norm_first and max(layers) == len(order):
         of_layers[-1] = layer_norm(net, x, "bert.encoder.LayerNorm")
@@ -502,30 +481,9 @@ def states(net: OpenvinoNetwork, batch: Batch, layers: Sequence[int]) -> list[No
 # --- what is read off the model ---
 
 
-def combined(net: OpenvinoNetwork, layers: Sequence[Node], how: str) -> Node:
-    """Combine the states of layers: [B, L, hidden], concatenated or [B, L, k, hidden]."""
-    if how == "concat":
-        return net("Concat", *layers, axis=-1)
-    if len(layers) == 1 and how != "stack":
-        return layers[0]
-    stacked = net("Concat", *(net("Unsqueeze", state, 2) for state in layers), axis=2)
-    if how == "stack":
-        return stacked
-    return net({"mean": "ReduceMean", "sum": "ReduceSum"}[how], stacked, [2])
-
-
-def means(net: OpenvinoNetwork, batch: Batch, x: Node) -> Node:
-    """Return the mean of each text's tokens, [B, ...], of [B, L, ...]."""
-    lengths = net.float32(batch.lengths)
-    more = [*range(1, len(x.get_partial_shape()) - 1)]
-    return net("Divide", batch.total(x), net("Unsqueeze", lengths, more))
-
-
-def read_of(net: OpenvinoNetwork, batch: Batch, x: Node, reading: Reading) -> Node:
-    """Return what is read of [B, L, ...]: that of each text, [B, ...], or still of all tokens."""
-    if reading.mean:
-        return means(net, batch, x)
-    return net("Gather", x, 0, 1) if reading.first else x
+def means(net: OpenvinoNetwork, x: Node) -> Node:
+    """Return the mean of each text's tokens, [B, D], of [B, L, D]."""
+    return net("Divide", net.total(x), net.float32(net("Unsqueeze", net.lengths, 1)))
 
 
 def pooler(net: OpenvinoNetwork, x: Node) -> Node:
@@ -560,43 +518,25 @@ def logits(net: OpenvinoNetwork, x: Node) -> Node:
     return net("Squeeze", x, [-1]) if parts.outputs == 1 else x
 
 
-def term_scores(net: OpenvinoNetwork, batch: Batch, x: Node, terms: Terms) -> Node:
-    """Return what becomes of the scores of each word over a text's tokens, [B, vocabulary].
-
-    That is the largest one, or the sum of their logarithms.
-    """
-    scores = word_scores(net, x)  # [B, L, vocabulary]
-    if terms.how == "max":
-        real = net("Unsqueeze", batch.real, 2)
-        return net("ReduceMax", net("Select", real, scores, HIDDEN), [1])
-    scores = net("Relu", scores)
-    for _ in range(terms.logarithms):
-        scores = net("Log", net("Add", scores, 1.0))
-    return batch.total(scores)
-
-
 # --- the whole ---
 
 
-def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Stored | None = None) -> Any:
-    """Return the graph of a model and what is read off it, as it is in `spec`: [n, ...].
+def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Node | None = None) -> Any:
+    """Return the graph of a model and what is read off each layer, as it is in `spec`: [n, ...].
 
-    ``stored`` makes the last states, or the logits, where a file has the graph and not the weights.
+    ``stored`` are the last states, or the logits, where a file has the graph and not the weights.
     """
-    reading, batch = spec.reading, Batch(net)
-    if stored:
-        x = stored(net, batch)
-    else:
-        x = combined(
-            net, states(net, batch, reading.indices(net.config.num_hidden_layers)), reading.combine
-        )
-    if reading.terms:
-        return net.model(term_scores(net, batch, x, reading.terms))
-    if not reading.single:
-        width = [size.get_length() for size in list(x.get_partial_shape())[2:]]
-        x = net("Gather", net("Reshape", x, [-1, *width]), net.parameter(READ, 1), 0)
-    elif not (stored and spec.kind != "BertModel"):  # those are logits of texts
-        x = read_of(net, batch, x, reading)
+    reading = spec.reading
+    layers: list[Node] = [stored]
+    if stored is None:
+        layers = states(net, reading.indices(net.config.num_hidden_layers))
+    if stored is None or not reading.single or spec.kind == "BertModel":  # no logits of texts
+        if reading.mean:
+            layers = [means(net, x) for x in layers]
+        else:
+            places = net.parameter(READ, 1)
+            width = [size.get_length() for size in list(layers[0].get_partial_shape())[2:]]
+            layers = [net("Gather", net("Reshape", x, [-1, *width]), places, 0) for x in layers]
     if spec.pooler:
-        x = pooler(net, x)
-    return net.model(x if stored else logits(net, x))
+        layers = [pooler(net, x) for x in layers]
+    return net.model(*layers if stored is not None else (logits(net, x) for x in layers))

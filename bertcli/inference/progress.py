@@ -84,9 +84,6 @@ class Tell(Protocol):
     def warn(self, message: str, /) -> None:
         """Write a warning."""
 
-    def note(self, message: str, /) -> None:
-        """Write a note."""
-
     def detail(self, message: str, /) -> None:
         """Write a note, with --verbose only."""
 
@@ -97,14 +94,14 @@ class Silence:
     def warn(self, message: str, /) -> None:
         """Drop a warning."""
 
-    note = detail = warn
+    detail = warn
 
 
 class InLog:
     """Writes to a logger of Python."""
 
     def __init__(self, log: Logger) -> None:
-        self.warn, self.note, self.detail = log.warning, log.info, log.debug
+        self.warn, self.detail = log.warning, log.debug
 
 
 SILENCE: Tell = Silence()

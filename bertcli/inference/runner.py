@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from importlib import import_module
 from itertools import accumulate, chain
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -81,13 +82,6 @@ class Tokens:
         return Tokens(ids, types, offsets_of(lengths), extra)
 
 
-class Terms(NamedTuple):
-    """How the scores of words at a text's tokens become a weight for each word (SPLADE)."""
-
-    how: str  # max or sum
-    logarithms: int  # how often log(1 + x) is taken
-
-
 @dataclass(frozen=True)
 class Reading:
     """The layers to read, and how they are combined."""
@@ -97,7 +91,6 @@ class Reading:
     first: bool = False  # the first token of each text only, [CLS]
     mean: bool = False  # the mean of each text's tokens only
     token: int | None = None  # tokens with this id only, such as [MASK]
-    terms: Terms | None = None  # a weight for each word, of the scores of all tokens
     idle: int | None = None  # tokens with this id at the end of a text: no other attends to them
 
     @property
@@ -122,6 +115,20 @@ class Reading:
             return texts.lengths
         rows = np.split(texts.ids != self.idle, texts.offsets[1:-1])
         return np.array([row.nonzero()[0].max(initial=-1) + 1 for row in rows])
+
+    def padded(
+        self, texts: Tokens, longest: int
+    ) -> tuple[Places, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return ids, types and extra ids in rows of one length, [n, B, L], and what is in them.
+
+        That is which places are tokens, and which others attend to: [B, L] each.
+        """
+        places = np.arange(longest)
+        columns: list[NDArray[Any]] = [texts.ids, texts.types, *texts.extra.values()]
+        real, attended = (places < x[:, None] for x in (texts.lengths, self.attended(texts)))
+        rows = np.zeros((len(columns), *real.shape), np.int64)
+        rows[:, real] = np.stack(columns)
+        return rows, real, attended
 
     def places(self, texts: Tokens) -> Places:
         """Return which tokens are read, [n]; all where what is read is made of all."""
@@ -186,9 +193,17 @@ class Engine(ABC):
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Run a batch, or begin to."""
 
-    def batches(self, texts: Tokens, budget: int) -> Iterable[Places]:
-        """Yield the numbers of the texts of each batch, of at most ``budget`` tokens."""
-        return batches(texts.lengths, budget)
+    def batches(self, texts: Tokens, budget: int) -> Iterator[Places]:
+        """Yield the numbers of texts, longest first, in batches of at most ``budget`` tokens.
+
+        A batch counts as its longest text times their number, which bounds its memory with padding
+        too. A text that is longer than the budget is a batch of its own.
+        """
+        order, at = np.argsort(-texts.lengths, kind="stable"), 0
+        while at < len(order):
+            size = max(1, budget // max(1, int(texts.lengths[order[at]])))
+            yield order[at : at + size]
+            at += size
 
     def free(self) -> None:  # noqa: B027 - most keep nothing
         """Give back what is kept for later batches, as memory ran out."""
@@ -282,19 +297,6 @@ class Runner:
         return f"out of memory on {where}: batches of {self.budget} tokens from here on"
 
 
-def batches(lengths: Places, budget: int) -> Iterator[Places]:
-    """Yield the numbers of texts, longest first, in batches of at most ``budget`` tokens.
-
-    A batch counts as its longest text times their number, which bounds its memory with padding too.
-    A text that is longer than the budget is a batch of its own.
-    """
-    order, at = np.argsort(-lengths, kind="stable"), 0
-    while at < len(order):
-        size = max(1, budget // max(1, int(lengths[order[at]])))
-        yield order[at : at + size]
-        at += size
-
-
 def result_of(work: Work, warn: Callable[[str], None] = lambda message: None) -> Kept:
     """Run to the end and return the vectors, where nobody wants to know of the batches."""
     while True:
@@ -305,6 +307,22 @@ def result_of(work: Work, warn: Callable[[str], None] = lambda message: None) ->
             return vectors
         if step.warning:
             warn(step.warning)
+
+
+def library_of(array: Any) -> Any:
+    """Return the library that an array is of, torch or NumPy."""
+    return import_module(type(array).__module__.partition(".")[0])
+
+
+def combined(layers: Sequence[Any], how: str) -> Any:
+    """Combine the states [..., D] of layers: [..., D], concatenated or [..., k, D]."""
+    if len(layers) == 1 and how != "stack":
+        return layers[0]
+    library = library_of(layers[0])
+    if how == "concat":
+        return library.concat(layers, -1)
+    stacked = library.stack(layers, -2)
+    return stacked if how == "stack" else stacked.sum(-2) if how == "sum" else stacked.mean(-2)
 
 
 def first_tokens(states: Any, lengths: Sequence[int]) -> Any:

@@ -17,17 +17,13 @@ from pathlib import Path
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.errors import ModelError, UsageError
-from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.files.versions import install_command, require_torch
-from bertcli.inference.compute import gpu_possible
-from bertcli.inference.openvino import OpenvinoError, openvino_installed
+from bertcli.inference.compute import OpenvinoError, gpu_possible, openvino_installed
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Engine, ModelSpec, Runner
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
-
-UNLIMITED = LARGEST_NUMBER  # tokens of a text, for a model that takes any number
 
 
 @dataclass(frozen=True)

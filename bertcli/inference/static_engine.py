@@ -1,7 +1,7 @@
 """Models that are tables of token vectors, opened as any other: no torch, no graph.
 
     table = read_table(folder)
-    table.means(ids, offsets)      # the mean over the tokens of each text [B, D]
+    table.rows[table.mapping[ids]]     # the vectors of tokens, of a vocabulary that was reduced
 
 The table stays in its file, mapped into memory: only the rows of tokens that occur are read. A
 vector is added up text by text, so that its bits do not depend on others. Weights of terms from a
@@ -23,7 +23,7 @@ from bertcli.checkpoints.scan import TERM_TABLE, bert_folder, is_model2vec, requ
 from bertcli.checkpoints.tensors import mapped, read_tensors
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import LARGEST_NUMBER, parse
-from bertcli.inference.runner import Arriving, Engine, Finish, Kept, ModelSpec, Tokens
+from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Tokens
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -36,43 +36,54 @@ ROWS = ("embedding.weight", "embeddings")  # of sentence-transformers, of model2
 STEP = 64  # tokens whose sum is a part of the whole: rounding errors of long sums add up
 
 
-@dataclass(frozen=True, eq=False)
-class StaticTable:
+@dataclass(eq=False)
+class StaticTable(Engine):
     """The vectors of tokens; ``mapping`` and ``weights`` are of vocabularies that were reduced."""
 
     rows: np.ndarray  # [V, D], float32, float16 or int8
     mapping: np.ndarray | None = None  # token id -> row
     weights: np.ndarray | None = None  # of each token id
+    dropped: int | None = None  # the id of unknown words, where they count for nothing
+    budget = LARGEST_NUMBER  # all texts are one batch
 
-    @property
-    def width(self) -> int:
-        """The number of dimensions."""
-        return int(self.rows.shape[1])
-
-    @property
-    def tokens(self) -> int:
-        """The number of token ids that have a vector."""
-        lengths = [len(array) for array in (self.mapping, self.weights) if array is not None]
-        return min(lengths, default=len(self.rows))
-
-    def means(self, ids: np.ndarray, offsets: Places) -> np.ndarray:
-        """Return the mean over the tokens of each text [B, D], from ids [T] and offsets [B + 1].
-
-        That of a text without tokens is zero.
-        """
-        vectors = np.zeros((len(offsets) - 1, self.width), np.float32)
-        for row, (start, end) in enumerate(pairwise(offsets.tolist())):
-            for first in range(start, end, STEP):
-                tokens = ids[first : min(first + STEP, end)]
-                vectors[row] += np.add.reduce(self._vectors(tokens), 0)
-        vectors /= np.maximum(np.diff(offsets), 1)[:, None].astype(np.float32)
-        return vectors
+    def __post_init__(self) -> None:
+        lists = [array for array in (self.mapping, self.weights) if array is not None]
+        self.config = BertConfig(  # there is no layer, and types make no difference
+            min(map(len, lists or [self.rows])),  # token ids that have a vector
+            self.rows.shape[1],
+            0,
+            max_position_embeddings=LARGEST_NUMBER,
+            type_vocab_size=256,
+        )
 
     def _vectors(self, ids: np.ndarray) -> np.ndarray:
         """Return the vector of each token [n, D]."""
         which = ids if self.mapping is None else self.mapping[ids]
         vectors = np.asarray(np.take(self.rows, which, 0), np.float32)
         return vectors if self.weights is None else vectors * self.weights[ids][:, None]
+
+    def begin(self, batch: Tokens, finish: Finish) -> Arriving:
+        """Take the mean over the tokens of each text, zero without tokens; that is all of it."""
+        ids, offsets = batch.ids, batch.offsets
+        if self.dropped is not None and (unknown := ids == self.dropped).any():
+            offsets = offsets - np.append(0, unknown.cumsum())[offsets]
+            ids = ids[~unknown]
+        vectors = np.zeros((len(batch), self.config.hidden_size), np.float32)
+        for row, (start, end) in enumerate(pairwise(offsets.tolist())):
+            for first in range(start, end, STEP):
+                tokens = ids[first : min(first + STEP, end)]
+                vectors[row] += np.add.reduce(self._vectors(tokens), 0)
+        vectors /= np.maximum(np.diff(offsets), 1)[:, None].astype(np.float32)
+        return lambda: vectors
+
+    def facts(self) -> dict[str, Any]:
+        """Return what decides the numbers."""
+        return {
+            "backend": "static",
+            "dtype": "float32",
+            "drops_unknown": self.dropped is not None,
+            "device": "cpu",
+        }
 
 
 def read_table(folder: Path) -> StaticTable:
@@ -86,11 +97,10 @@ def read_table(folder: Path) -> StaticTable:
             f"{files.files[0]}: no table of token vectors ({' or '.join(ROWS)})", f"it has {names}"
         )
     rows = mapped(tensors[name])
-    mapping = mapped(tensors["mapping"]) if "mapping" in tensors else None
-    weights = mapped(tensors["weights"]) if "weights" in tensors else None
-    flat = all(array is None or array.ndim == 1 for array in (mapping, weights))
-    if rows.ndim != 2 or not rows.size or not flat:
+    lists = {name: mapped(tensors[name]) for name in ("mapping", "weights") if name in tensors}
+    if rows.ndim != 2 or not rows.size or any(array.ndim != 1 for array in lists.values()):
         raise ModelError(f"{files.files[0]}: {name} is no table, or what belongs to it is no list")
+    mapping, weights = lists.get("mapping"), lists.get("weights")
     if mapping is not None and not 0 <= int(mapping.min()) <= int(mapping.max()) < len(rows):
         raise ModelError(f"{files.files[0]}: mapping names rows that {name} does not have")
     if weights is not None:
@@ -98,57 +108,21 @@ def read_table(folder: Path) -> StaticTable:
     return StaticTable(rows, mapping, weights)
 
 
-class StaticEngine(Engine):
-    """Takes the mean of the vectors of each text's tokens; without a table, nothing: [0, 2]."""
-
-    def __init__(self, tokens: int, table: StaticTable | None, dropped: int | None) -> None:
-        """Take a table, and the id of unknown words where they count for nothing."""
-        self.table, self.dropped = table, dropped
-        width = table.width if table else 1
-        self.config = BertConfig(  # there is no layer, and types make no difference
-            tokens, width, 0, max_position_embeddings=LARGEST_NUMBER, type_vocab_size=256
-        )
-
-    def batches(self, texts: Tokens, budget: int) -> list[Places]:
-        """Return all texts as one batch."""
-        return [np.arange(len(texts))]
-
-    def begin(self, batch: Tokens, finish: Finish) -> Arriving:
-        """Compute what is kept of each text; nothing else is made of it."""
-        ids, offsets = batch.ids, batch.offsets
-        if self.dropped is not None and (unknown := ids == self.dropped).any():
-            offsets = offsets - np.append(0, unknown.cumsum())[offsets]
-            ids = ids[~unknown]
-        nothing = [np.zeros((0, 2), np.float32)] * len(batch)
-        vectors: Kept = self.table.means(ids, offsets) if self.table else nothing
-        return lambda: vectors
-
-    def facts(self) -> dict[str, Any]:
-        """Return what decides the numbers."""
-        drops = {"drops_unknown": self.dropped is not None} if self.table else {}
-        return {
-            "backend": "static" if self.table else "none",
-            "dtype": "float32",
-            **drops,
-            "device": "cpu",
-        }
-
-
-def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> StaticEngine:
+def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> StaticTable:
     """Open the table. ModelError when it is incomplete, or not the tokenizer's."""
     if spec.kind == TERM_TABLE:  # read by who makes terms of tokens
-        return StaticEngine(len(tokenizer), None, None)
+        return StaticTable(np.zeros((len(tokenizer), 0), np.float32))
     folder = bert_folder(spec.folder)
     table = read_table(folder)
-    if beyond := tokenizer.beyond(table.tokens):
+    if beyond := tokenizer.beyond(table.config.vocab_size):
         index, token = beyond
         raise ModelError(
-            f"{folder}: token {token!r} has id {index}, but the model has {table.tokens} "
-            "token vectors",
+            f"{folder}: token {token!r} has id {index}, but the model has "
+            f"{table.config.vocab_size} token vectors",
             "use the tokenizer that belongs to this model",
         )
-    dropped = unknown_id(tokenizer) if is_model2vec(spec.folder) else None
-    return StaticEngine(table.tokens, table, dropped)
+    table.dropped = unknown_id(tokenizer) if is_model2vec(spec.folder) else None
+    return table
 
 
 def unknown_id(tokenizer: Tokenizer) -> int | None:

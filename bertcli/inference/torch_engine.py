@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from bertcli.checkpoints import load as checkpoint
-from bertcli.checkpoints.load import M, Place
+from bertcli.checkpoints.load import M
 from bertcli.checkpoints.weights import LoadReport
 from bertcli.errors import UsageError, called_from_python
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens
+from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens, combined
 from bertcli.models.attention import Varlen, varlen
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
@@ -32,7 +32,7 @@ from bertcli.models.heads import ARCHITECTURES, BertWithHead
 from bertcli.models.positions import NoDistance
 
 if TYPE_CHECKING:
-    from bertcli.inference.runner import Places
+    pass
 
 
 @called_from_python()
@@ -40,25 +40,19 @@ def load(
     name: str | Path = DEFAULT_MODEL,
     cls: type[M] | None = None,
     *,
-    pooler: bool | None = None,
-    device: Place = "cpu",
-    dtype: torch.dtype | None = None,
-    fresh: bool = False,
-    labels: Sequence[str] = (),
     revision: str | None = None,
     offline: bool = False,
+    **options: Any,
 ) -> tuple[M, LoadReport]:
     """Load the model of a folder, or of a name as in `find_model`, in eval mode, with a report.
 
-    The class is the one that its config.json names first, or ``cls``. The other arguments and the
-    errors are those of `bertcli.checkpoints.load.load`.
+    The class is the one that its config.json names first, or ``cls``. The options (pooler, device,
+    dtype, fresh, labels) and the errors are those of `bertcli.checkpoints.load.load`.
     """
     folder = Path(name).expanduser()
     if isinstance(name, str) and not folder.is_dir():
         folder = find_model(name, files=MODEL_FILES, revision=revision, offline=offline).path
-    return checkpoint.load(
-        folder, cls, pooler=pooler, device=device, dtype=dtype, fresh=fresh, labels=labels
-    )
+    return checkpoint.load(folder, cls, **options)
 
 
 # --- where and in which number format torch computes ---
@@ -79,20 +73,17 @@ def devices(names: str) -> list[torch.device]:
     A device may be named twice. Raises UsageError for one that is not there.
     """
     here = available()
-    if names == "auto":
-        return [torch.device(here[0])]
     places: list[torch.device] = []
-    for name in names.split(","):
+    for name in (here[0] if names == "auto" else names).split(","):
         kind, _, number = name.partition(":")
-        if number == "all" and (every := [name for name in here if name.partition(":")[0] == kind]):
-            places += map(torch.device, every)
-            continue
-        whole = name if name in here else f"{name}:0"
-        if whole not in here:
+        named = [place for place in (name, f"{name}:0") if place in here][:1]
+        if number == "all":
+            named = [place for place in here if place.partition(":")[0] == kind]
+        if not named:
             raise UsageError(
                 f"device {name!r} not found", f"available for --device: {', '.join(here)}"
             )
-        places.append(torch.device(whole))
+        places += map(torch.device, named)
     return places
 
 
@@ -144,11 +135,8 @@ class Encoder(Engine):
     @torch.inference_mode()
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Give a batch to the device, and return what waits for its vectors."""
-        reading, attended = self.reading, self.reading.attended(batch)
-        if self.varlen and np.array_equal(attended, batch.lengths):
-            states, tokens = self._packed(batch, self.varlen)
-        else:
-            states, tokens = self._padded(batch, attended)
+        reading = self.reading
+        states, tokens = self._states(batch)
         of_layers = {
             layer: state[tokens]
             for layer, state in enumerate(islice(states, max(self.layers) + 1))
@@ -161,22 +149,20 @@ class Encoder(Engine):
             x = x[self._there(reading.places(batch))]
         return self._back(finish(self.model, x, reading.counts(batch)))
 
-    def _packed(self, batch: Tokens, run: Varlen) -> tuple[Iterator[Tensor], Any]:
-        """Return the states of each layer [T, hidden], and the index of the tokens in them."""
-        columns = np.stack([batch.ids, batch.types, batch.places, *batch.extra.values()])
-        ids, types, at, *others = self._there(columns.astype(np.int64))
-        bounds = self._there(batch.offsets.astype(np.int32))
-        extra = dict(zip(batch.extra, others, strict=True))
-        kernel = varlen(bounds, int(batch.lengths.max()), run)
-        return self.bert.states(ids, types=types, at=at, extra=extra, kernels=kernel), ...
+    def _states(self, batch: Tokens) -> tuple[Iterator[Tensor], Any]:
+        """Return the states of each layer and the index of the tokens in them.
 
-    def _padded(self, batch: Tokens, attended: Places) -> tuple[Iterator[Tensor], Any]:
-        """Return the states of each layer [B, L, hidden], and the index of the tokens in them."""
-        places = np.arange(batch.lengths.max())
-        real, looked_at = (places < lengths[:, None] for lengths in (batch.lengths, attended))
-        columns = np.zeros((2 + len(batch.extra), *real.shape), np.int64)
-        columns[:, real] = np.stack([batch.ids, batch.types, *batch.extra.values()])
-        keep = None if looked_at.all() else self._there(looked_at)
+        They are [T, hidden] where the kernel takes packed texts, else [B, L, hidden].
+        """
+        if self.varlen and np.array_equal(self.reading.attended(batch), batch.lengths):
+            columns = np.stack([batch.ids, batch.types, batch.places, *batch.extra.values()])
+            ids, types, at, *others = self._there(columns.astype(np.int64))
+            bounds = self._there(batch.offsets.astype(np.int32))
+            extra = dict(zip(batch.extra, others, strict=True))
+            kernel = varlen(bounds, int(batch.lengths.max()), self.varlen)
+            return self.bert.states(ids, types=types, at=at, extra=extra, kernels=kernel), ...
+        columns, real, attended = self.reading.padded(batch, int(batch.lengths.max()))
+        keep = None if attended.all() else self._there(attended)
         ids, types, *others = self._there(columns)
         extra = dict(zip(batch.extra, others, strict=True))
         # The mask itself as the index would have to be waited for.
@@ -223,14 +209,6 @@ class Encoder(Engine):
             "threads": self.threads if self.device.type == "cpu" else None,
             "batch_tokens": self.budget,
         }
-
-
-def combined(states: Sequence[Tensor], how: str) -> Tensor:
-    """Combine the states [..., D] of layers: [..., D], concatenated or [..., k, D]."""
-    if how == "concat":
-        return torch.cat(list(states), -1)
-    stacked = torch.stack(list(states), -2)
-    return stacked if how == "stack" else stacked.sum(-2) if how == "sum" else stacked.mean(-2)
 
 
 def open_torch(spec: ModelSpec, tell: Tell = SILENCE) -> Encoder:

@@ -380,17 +380,18 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
     tokenizer, warnings = read_tokenizer(folder.path)
     if weights.format in FORMAT_WARNINGS:
         warnings.append(FORMAT_WARNINGS[weights.format])
-    if tokenizer and tokenizer["largest_id"] >= table.tokens:
+    tokens = table.config.vocab_size
+    if tokenizer and tokenizer["largest_id"] >= tokens:
         warnings.append(
-            f"token ids go up to {tokenizer['largest_id']:,}, but only {table.tokens:,} tokens "
+            f"token ids go up to {tokenizer['largest_id']:,}, but only {tokens:,} tokens "
             "have a vector: this model cannot be used"
         )
     return StaticReport(
         folder=folder,
         weights=weights,
         tensors=read_tensors(weights),
-        tokens=table.tokens,
-        width=table.width,
+        tokens=tokens,
+        width=table.config.hidden_size,
         tokenizer=tokenizer,
         warnings=warnings,
         sentence=read_sentence(folder.path),

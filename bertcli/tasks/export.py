@@ -34,6 +34,7 @@ from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_objects, write_json
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
+from bertcli.inference.compute import nncf, openvino, settings
 from bertcli.inference.cpu_engine import inputs_of
 from bertcli.inference.exported_graph import (
     VECTORS,
@@ -41,22 +42,18 @@ from bertcli.inference.exported_graph import (
     loud_apart,
     named_model,
     quantized,
-    write_graph,
     write_onnx,
 )
 from bertcli.inference.graph import (
     LOGITS,
     STATES,
-    Batch,
     Node,
     OpenvinoNetwork,
     activated,
     logits,
     means,
-    read_of,
     states,
 )
-from bertcli.inference.openvino import nncf, openvino, settings
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Tokens, result_of
 from bertcli.tasks.head import COMMANDS, Head, Settings, command_of, text_logits, token_logits
@@ -68,36 +65,32 @@ FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
 HELD_OUT = 4  # each so many-th text of the sample is not calibrated on: it tells how near it is
 FAR = 0.9  # the mean cosine of a graph that is refused
 OURS = ("*.json", "*.txt", "*.model", "[0-9]*_*", "openvino", "onnx")  # names in such a folder
-ACTIVATIONS = {
-    "Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "Sigmoid": "sigmoid", "GELU": "gelu",
-    "SiLU": "silu",
-}  # fmt: skip
 
 
 # --- what a sentence model makes of states, as embedding/pooling.py and sentence_modules.py do ---
 
 
-def pooled(net: OpenvinoNetwork, batch: Batch, x: Node, mode: str) -> Node:
+def pooled(net: OpenvinoNetwork, x: Node, mode: str) -> Node:
     """Pool the states of texts, [B, L, D]: [B, D]."""
     match mode:
         case "cls":
             return net("Gather", x, 0, 1)
         case "max":
-            real = net("Unsqueeze", batch.real, [2])
+            real = net("Unsqueeze", net.real, [2])
             return net("ReduceMax", net("Select", real, x, -np.inf), [1])
         case "mean":
-            return means(net, batch, x)
+            return means(net, x)
         case "mean_sqrt_len":
-            counts = net.float32(net("Unsqueeze", batch.lengths, 1))
-            return net("Divide", batch.total(x), net("Sqrt", counts))
+            counts = net.float32(net("Unsqueeze", net.lengths, 1))
+            return net("Divide", net.total(x), net("Sqrt", counts))
         case "weightedmean":
-            places = net.float32(net("Add", batch.row, 1))
+            places = net.float32(net("Add", net.row, 1))
             places = net("Unsqueeze", places, [0, 2])
-            return net("Divide", batch.total(net("Multiply", x, places)), batch.total(places))
+            return net("Divide", net.total(net("Multiply", x, places)), net.total(places))
         case "lasttoken":
-            places = net("Multiply", batch.mask, batch.row)
+            places = net("Multiply", net.mask, net.row)
             last = net("Equal", places, net("Unsqueeze", net("ReduceMax", places, [1]), 1))
-            last = net("Unsqueeze", net("LogicalAnd", last, batch.real), 2)
+            last = net("Unsqueeze", net("LogicalAnd", last, net.real), 2)
             return net("ReduceSum", net("Select", last, x, 0.0), [1])
     raise UsageError(f"a model with pooling {mode} cannot be exported")
 
@@ -118,16 +111,16 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
 
             y = product(module.weight)
             y = y if module.bias is None else net("Add", y, module.bias)
-            y = activated(net, y, ACTIVATIONS[module.activation])
+            y = activated(net, y, module.activation.lower())
             return y if module.residual is None else net("Add", y, product(module.residual))
     raise ModelError(f"the module {module.kind} cannot be exported")
 
 
-def sentence_outputs(net: OpenvinoNetwork, batch: Batch, embedder: Embedder) -> dict[str, Node]:
+def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node]:
     """Return the last states [B, L, hidden], and the vectors of texts [B, D]."""
     options, depth = embedder.options, net.config.num_hidden_layers
-    (rows,) = states(net, batch, (depth,))
-    vectors = [pooled(net, batch, rows, mode) for mode in options.modes]
+    (rows,) = states(net, (depth,))
+    vectors = [pooled(net, rows, mode) for mode in options.modes]
     y = vectors[0] if len(vectors) == 1 else net("Concat", *vectors, axis=-1)
     for module in embedder.modules:
         y = after_module(net, y, module)
@@ -180,14 +173,15 @@ def export(
     weights = read_weights(spec.folder, spec.kind, False if spec.kind == "BertModel" else None)
     if library:
         texts = [text for at, text in enumerate(texts) if at % HELD_OUT]
-        weights = loud_apart(weights, spec, [inputs_of(text, longest) for text in texts])
+        weights = loud_apart(weights, [inputs_of(text, longest) for text in texts])
     net = OpenvinoNetwork(rounded(weights) if options.dtype == "bfloat16" else weights)
-    batch = Batch(net)
     if isinstance(model, Embedder):
-        outputs = sentence_outputs(net, batch, model)
+        outputs = sentence_outputs(net, model)
     else:
-        (x,) = states(net, batch, (config.num_hidden_layers,))
-        outputs = {LOGITS: logits(net, read_of(net, batch, x, spec.reading))}
+        (x,) = states(net, (config.num_hidden_layers,))
+        if spec.reading.single:
+            x = pooled(net, x, "mean" if spec.reading.mean else "cls")
+        outputs = {LOGITS: logits(net, x)}
     graph = named_model(net, outputs)
     if library:
         names = [*net.inputs]
@@ -206,7 +200,10 @@ def export(
         _copy(source.path, folder)
         path = folder / options.file
         path.parent.mkdir()
-        (write_onnx if options.to == "onnx" else write_graph)(graph, path)
+        if options.to == "onnx":
+            write_onnx(graph, path)
+        else:
+            openvino().save_model(graph, str(path), compress_to_fp16=False)
         accuracy = agreement(model, graph, held_out)
         if not accuracy["mean_cosine"] >= FAR:
             raise BertcliError(

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertcli.embedding.pooling import library_of, split
+from bertcli.embedding.pooling import split
 from bertcli.errors import InputError, UsageError
 from bertcli.inference.progress import Tell
-from bertcli.inference.runner import Finish
+from bertcli.inference.runner import Finish, library_of
 from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer

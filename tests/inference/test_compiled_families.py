@@ -15,9 +15,8 @@ from bertcli.checkpoints.load import save
 from bertcli.embedding.pooling import Pooling
 from bertcli.families.family import HIDDEN_ACTS
 from bertcli.families.registry import FAMILIES
-from bertcli.inference.compute import Compute
+from bertcli.inference.compute import Compute, has_bfloat16
 from bertcli.inference.cpu_engine import open_compiled
-from bertcli.inference.openvino import has_bfloat16
 from bertcli.inference.runner import ModelSpec, Reading, Runner, Tokens, result_of
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
