@@ -32,7 +32,6 @@ from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.files.atomic import whole_folder
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_objects, write_json
-from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
 from bertcli.inference.cpu_engine import inputs_of
 from bertcli.inference.exported_graph import (
@@ -59,7 +58,15 @@ from bertcli.inference.graph import (
 from bertcli.inference.openvino import nncf, openvino, settings
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Tokens, result_of
-from bertcli.tasks.head import COMMANDS, Head, Settings, command_of, text_logits, token_logits
+from bertcli.tasks.head import (
+    COMMANDS,
+    Head,
+    Settings,
+    command_of,
+    origin,
+    text_logits,
+    token_logits,
+)
 
 Format: TypeAlias = Literal["openvino", "onnx"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
@@ -193,11 +200,7 @@ def export(
         names = [*net.inputs]
         sample = [[inputs_of(text, longest)[name] for name in names] for text in texts]
         graph = quantized(library, graph, sample)
-    manifest = {
-        "bertcli": __version__,
-        "versions": versions("openvino", "tokenizers", "numpy"),
-        "model": source.name,
-        "weights": {path.name: sha256(path) for path in find_weights(spec.folder).all},
+    manifest = origin(source, spec) | {
         "to": options.to,
         "dtype": options.dtype,
         "outputs": list(outputs),

@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, read_config, read_modules
+from bertcli.checkpoints.scan import bert_folder, find_weights, read_config, read_modules
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, default_prompt, prepared
 from bertcli.embedding.pooling import split
 from bertcli.errors import InputError, ModelError, called_from_python
+from bertcli.files.paths import sha256
+from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder, files_for, find_model
 from bertcli.inference.compute import Compute, options_from
 from bertcli.inference.progress import SILENCE, InLog, Ran, Tell
@@ -379,6 +381,16 @@ def command_of(folder: ModelFolder) -> str:
     """Return the command for the head that config.json names; "" for none."""
     named = next(iter(read_config(folder.path).architectures), "")
     return TASKS[named].command if named in TASKS else ""
+
+
+def origin(model: ModelFolder, spec: ModelSpec) -> dict[str, Any]:
+    """Return what a manifest says of the model that something was made of, and of what made it."""
+    return {
+        "bertcli": __version__,
+        "versions": versions("openvino", "tokenizers", "numpy"),
+        "model": model.name,
+        "weights": {path.name: sha256(path) for path in find_weights(spec.folder).all},
+    }
 
 
 def refuse_other_class(folder: Path, kind: str) -> None:

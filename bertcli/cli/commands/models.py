@@ -348,6 +348,9 @@ class StudentOptions(OptionGroup):
     """What the student is like."""
 
     dim = number("Dimensions of a vector (default: 256, or as many as the model allows).")
+    words = number(
+        "Add to the vocabulary the N most frequent words of --corpus that are several tokens."
+    )
 
 
 class FrequencyOptions(OptionGroup, panel=INPUT, of=Source):
@@ -382,7 +385,7 @@ def distil(
     --corpus, how far its similarities agree with those of the model is written to manifest.json.
 
     $ bertcli distil -m sentence-transformers/all-MiniLM-L6-v2 -o student
-    $ bertcli distil --corpus reviews.txt -o student
+    $ bertcli distil --corpus reviews.txt --words 5000 -o student
     $ bertcli embed -m student -i texts.txt -o vectors.npy
     """
     console = messages.console()
@@ -394,9 +397,15 @@ def distil(
     from bertcli.hub import files_for
     from bertcli.tasks.distil import Distillation
 
-    how = record(EmbedOptions, compute)
-    teacher = model.folder(files_for(compute.dtype))
-    run = Distillation(teacher, folder.output, student.dim, how, reader, folder.overwrite, console)
+    run = record(
+        Distillation,
+        student,
+        folder,
+        source=model.folder(files_for(compute.dtype)),
+        how=record(EmbedOptions, compute),
+        reader=reader,
+        tell=console,
+    )
     console.follow(run)
     manifest = run.manifest
     console.note(
