@@ -128,7 +128,9 @@ def picture(texts: Sequence[AttentionMaps], form: str) -> bytes:
     """
     match form:
         case "html":
-            return page(texts)
+            rows = [maps.rounded() for maps in texts]
+            content = {"texts": rows, "modelLayers": texts[0].layers}
+            return filled_page("attention", "Attention", texts[0].model, content)
         case "json":
             rows = [maps.to_json() for maps in texts]
             text = json.dumps(rows if len(rows) > 1 else rows[0], ensure_ascii=False)
@@ -147,13 +149,6 @@ def picture(texts: Sequence[AttentionMaps], form: str) -> bytes:
     (maps,) = texts
     with drawing():
         return encode(_figure(maps), form, f"Attention of {maps.model}")
-
-
-def page(texts: Sequence[AttentionMaps]) -> bytes:
-    """Return a page of one text or several."""
-    rows = [maps.rounded() for maps in texts]
-    content = {"texts": rows, "modelLayers": texts[0].layers}
-    return filled_page("attention", "Attention", texts[0].model, content)
 
 
 def filled_page(name: str, heading: str, title: str, content: Any) -> bytes:

@@ -36,22 +36,22 @@ SETTINGS: dict[str, Any] = {
 
 def require_matplotlib(purpose: str) -> None:
     """Import matplotlib. BertcliError that names the purpose when that fails."""
-    with _silence():
-        try:
-            import matplotlib.figure  # noqa: F401
-        except (ImportError, OSError, RuntimeError, ValueError) as error:  # MPLBACKEND=nonsense
-            why = f"{purpose} needs matplotlib: {error}"
-            raise BertcliError(why, install_command("plots")) from None
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no notes on its cache of fonts
+    try:
+        import matplotlib.figure  # noqa: F401
+    except (ImportError, OSError, RuntimeError, ValueError) as error:  # MPLBACKEND=nonsense
+        why = f"{purpose} needs matplotlib: {error}"
+        raise BertcliError(why, install_command("plots")) from None
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
     """Draw with our settings; those of the user are restored afterwards."""
-    with _silence():
-        import matplotlib.style
+    import matplotlib.style
 
-        with matplotlib.style.context(["default", SETTINGS]):
-            yield
+    with matplotlib.style.context(["default", SETTINGS]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
+        yield
 
 
 def encode(figure: Figure, form: str, title: str) -> bytes:
@@ -64,17 +64,3 @@ def encode(figure: Figure, form: str, title: str) -> bytes:
     buffer = BytesIO()
     figure.savefig(buffer, format=form, dpi=DENSITY, metadata=metadata[form])
     return buffer.getvalue()
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Suppress notes on the font cache and warnings of missing glyphs."""
-    log = logging.getLogger("matplotlib")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
-            yield
-    finally:
-        log.setLevel(level)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from math import inf, isfinite, prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -196,25 +196,20 @@ SOURCES: Mapping[str, Callable[[Path, FileReport], Iterator[ArrayPart]]] = {
 FILE_SUFFIXES = (*SOURCES, *PACKED)
 
 
-class Extent:
-    """How far some numbers reach: a sum that is too large has no mean."""
+def extent(numbers: Any) -> list[tuple[float, float, float, float]]:
+    """Return count, sum, least and largest of a numpy array; none where it is empty."""
+    if not numbers.size:
+        return []
+    return [(numbers.size, *map(float, (numbers.sum(), numbers.min(), numbers.max())))]
 
-    def __init__(self) -> None:
-        self.count, self.total, self.least, self.largest = 0, 0.0, inf, -inf
 
-    def add(self, numbers: Any) -> None:
-        """Add a numpy array."""
-        if numbers.size:
-            self.count, self.total = self.count + numbers.size, self.total + float(numbers.sum())
-            self.least = min(self.least, float(numbers.min()))
-            self.largest = max(self.largest, float(numbers.max()))
-
-    def to_json(self) -> dict[str, float | None]:
-        """Return the measures as JSON values."""
-        if not self.count:
-            return dict.fromkeys(("min", "mean", "max"))
-        mean = self.total / self.count if isfinite(self.total) else None
-        return {"min": self.least, "mean": mean, "max": self.largest}
+def measures(extents: Sequence[tuple[float, float, float, float]]) -> dict[str, float | None]:
+    """Return the measures of numbers in parts; a sum that is too large has no mean."""
+    if not extents:
+        return dict.fromkeys(("min", "mean", "max"))
+    counts, totals, least, largest = zip(*extents, strict=True)
+    mean = sum(totals) / sum(counts)
+    return {"min": min(least), "mean": mean if isfinite(mean) else None, "max": max(largest)}
 
 
 class ArrayStatistics:
@@ -224,8 +219,10 @@ class ArrayStatistics:
     """
 
     def __init__(self, part: ArrayPart) -> None:
-        self.part, self.finite, self.norms = part, Extent(), Extent()
-        self.count = self.nan = self.vectors = 0
+        self.part = part
+        self.finite: list[Any] = []  # the extents of what is finite, and of the norms
+        self.norms: list[Any] = []
+        self.count = self.nan = self.inf = self.vectors = self.not_finite = 0
         self.widths: set[int] = set()
 
     def add(self, block: Any) -> None:
@@ -239,13 +236,16 @@ class ArrayStatistics:
             values = block.astype(numpy.float64)
             finite = numpy.isfinite(values)
             self.nan += int(numpy.isnan(values).sum())
-            self.finite.add(values[finite])
+            self.inf += int(numpy.isinf(values).sum())
+            self.finite += extent(values[finite])
             if self.part.rows and block.size:
-                self.norms.add(numpy.linalg.norm(values[finite.all(axis=1)], axis=1))
+                whole = values[finite.all(axis=1)]
+                self.not_finite += len(block) - len(whole)
+                self.norms += extent(numpy.linalg.norm(whole, axis=1))
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as JSON values; rows of different lengths have "min..max"."""
-        part, widths, norm = self.part, sorted(self.widths), self.norms.to_json()
+        part, widths, norm = self.part, sorted(self.widths), measures(self.norms)
         width = widths[0] if len(widths) == 1 else f"{widths[0]}..{widths[-1]}" if widths else 0
         return {
             "name": part.name,
@@ -253,10 +253,10 @@ class ArrayStatistics:
             "shape": [self.vectors, width] if part.shape is None else part.shape,
             "numbers": self.count,
             "nan": self.nan,
-            "inf": self.count - self.nan - self.finite.count,
-            **self.finite.to_json(),
+            "inf": self.inf,
+            **measures(self.finite),
             "vectors": self.vectors if part.rows else None,
-            "not_finite": self.vectors - self.norms.count if part.rows else None,
+            "not_finite": self.not_finite if part.rows else None,
             "norm": None if norm["mean"] is None else norm,
         }
 
