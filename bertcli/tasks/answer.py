@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import InputError
 from bertcli.inference.runner import Finish
 from bertcli.records.records import Record
@@ -58,10 +59,7 @@ def probabilities(item: Encoded, logits: np.ndarray) -> np.ndarray:
     first, stop = span(item.columns["sequence_ids"], 1)
     allowed = np.zeros(len(logits), dtype=bool)
     allowed[0] = allowed[first:stop] = True
-    masked = np.where(allowed, logits.T, -np.inf)
-    likely = np.exp(masked - masked.max(axis=1, keepdims=True))
-    shares: np.ndarray = likely / likely.sum(axis=1, keepdims=True)
-    return shares
+    return softmax(np.where(allowed, logits.T, -np.inf))
 
 
 def candidates(start: np.ndarray, end: np.ndarray, longest: int, count: int) -> Iterator[Any]:
@@ -69,14 +67,11 @@ def candidates(start: np.ndarray, end: np.ndarray, longest: int, count: int) -> 
 
     The best comes first; none is impossible.
     """
-    length = len(start)
-    width = min(longest, length)
-    ends = np.concatenate([end, np.zeros(width, end.dtype)])
-    scores = start[:, None] * np.lib.stride_tricks.sliding_window_view(ends, width)[:length]
-    order = np.argsort(-scores, axis=None, kind="stable")[:count]
-    for first, more in zip(*np.unravel_index(order, scores.shape), strict=True):
-        if scores[first, more] > 0:
-            yield float(scores[first, more]), int(first), int(first + more)
+    scores = np.tril(np.triu(np.outer(start, end)), longest - 1)
+    spans = np.argwhere(scores)
+    likely = scores[tuple(spans.T)]
+    best = np.argsort(-likely, kind="stable")[:count]
+    yield from zip(likely[best].tolist(), *spans[best].T.tolist(), strict=True)
 
 
 def in_context(item: Encoded, begin: int, last: int) -> dict[str, Any]:

@@ -57,7 +57,7 @@ from bertcli.inference.graph import (
 )
 from bertcli.inference.openvino import nncf, openvino, settings
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Tokens, result_of
+from bertcli.inference.runner import Tokens
 from bertcli.tasks.head import (
     COMMANDS,
     Head,
@@ -283,7 +283,7 @@ def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> di
             (right,), (row,) = model.vectors_of(text), outputs[VECTORS]
         else:
             finish = text_logits if reading.single else token_logits
-            (right,), (row,) = result_of(model.runtime.runner.run(text, finish)), outputs[LOGITS]
+            (right,), (row,) = model.run(text, finish), outputs[LOGITS]
             if not reading.single:
                 row = row[: len(text.ids)]  # without the end of the row
             if reading.token is not None:
