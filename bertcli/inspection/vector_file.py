@@ -15,14 +15,15 @@ from math import isfinite, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertcli.errors import InputError
+from bertcli.errors import BertcliError, InputError
 from bertcli.files.arrays import BLOCK, UNREADABLE, open_arrays
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.files.jsonl import objects_of
-from bertcli.files.paths import manifest_beside
+from bertcli.files.paths import manifest_beside, sha256
 from bertcli.files.safetensors import AGAIN
 from bertcli.files.streams import PACKED, LineDecoder, open_bytes, suffix_of, unreadable
 from bertcli.files.typed_json import BadJsonError, is_regular, parse, read_object
+from bertcli.inspection.folder import VerifyCheck
 
 ROWS = 256  # of a Parquet file that are measured together
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
@@ -297,3 +298,16 @@ def _concerns(array: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}{array[kind]:,} of {array['numbers']:,} numbers are {label}"
     if array["norm"] and array["norm"]["min"] == 0:
         yield f"{name}some vectors have length 0"
+
+
+def verify_file(report: FileReport) -> VerifyCheck:
+    """Compare the file with the hash in its manifest; `ok` is None where there is no hash."""
+    recorded = (report.manifest or {}).get("sha256")
+    try:
+        digest = sha256(report.path)
+    except OSError as failed:
+        raise BertcliError(f"{report.path}: {failed.strerror}") from None
+    if not isinstance(recorded, str):
+        return VerifyCheck(f"sha256 {digest} (no manifest to compare with)", None)
+    what = f"sha256 {digest}" + ("" if digest == recorded else f", not {recorded}")
+    return VerifyCheck(what, digest == recorded)

@@ -7,7 +7,8 @@ a mask is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,11 +34,15 @@ class MaskFiller(HeadTask):
 
     top_k: int = 5
     targets: tuple[str, ...] = ()
-    ids: tuple[int, ...] = field(init=False)  # of the targets
 
     def __post_init__(self) -> None:
+        _ = self.ids  # refuses words that cannot be scored
+
+    @cached_property
+    def ids(self) -> list[int]:
+        """The ids of the targets."""
         ids = (target_id(target, self.head.tokenizer, self.head.tell) for target in self.targets)
-        object.__setattr__(self, "ids", tuple(dict.fromkeys(ids)))
+        return [*dict.fromkeys(ids)]
 
     @property
     def blank(self) -> dict[str, Any]:
@@ -61,7 +66,7 @@ class MaskFiller(HeadTask):
         with np.errstate(invalid="ignore"):  # infinite ones are refused with the text they are of
             peak = library.amax(logits, -1)[:, None]
             total = library.exp(logits - peak).sum(-1)[:, None]
-            ranked = logits[:, list(self.ids)] if self.ids else logits
+            ranked = logits[:, self.ids] if self.ids else logits
             places = library.argsort(-ranked, stable=True)[:, : self.top_k]
             values = ranked[library.arange(len(ranked))[:, None], places]
             scores = library.exp(values - peak) / total

@@ -316,12 +316,6 @@ class HeadTask(ABC):
             results.append(Result(items[0].record, items[0].sample, fields, cut))
         return results
 
-    def run(self, reader: Reader) -> TokenizeRun:
-        """Return the run that makes tokens of the records of a reader."""
-        head = self.head
-        window = min(AT_ONCE, head.settings.window)
-        return TokenizeRun(reader, head.tokenizer, self.layout, window, prepare=self.prepare)
-
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
         """Yield the records of a run as tokens to judge, in windows."""
         for part in run:
@@ -341,9 +335,11 @@ class Stream:
     """
 
     def __init__(self, task: HeadTask, reader: Reader) -> None:
-        self.task, self.reader, self.run = task, reader, task.run(reader)
+        self.task, self.reader, head = task, reader, task.head
+        window = min(AT_ONCE, head.settings.window)
+        self.run = TokenizeRun(reader, head.tokenizer, task.layout, window, prepare=task.prepare)
         self.tally = self.run.tally
-        self.consumed = task.consumed | task.head.extra.read_by(reader)
+        self.consumed = task.consumed | head.extra.read_by(reader)
 
     def __iter__(self) -> Iterator[list[Result]]:
         """Yield the results of windows of records, in input order."""

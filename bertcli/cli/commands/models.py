@@ -42,8 +42,8 @@ from bertcli.errors import ModelError, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
-from bertcli.inspection.folder import StaticReport, inspect_static
-from bertcli.inspection.verify import verify_file, verify_model
+from bertcli.inspection.folder import StaticReport, inspect_static, verify_model
+from bertcli.inspection.vector_file import verify_file
 from bertcli.records.source import Source
 
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.

@@ -15,8 +15,7 @@ from bertcli.embedding.options import option_for
 from bertcli.inspection import FileReport, FolderReport, tokenizer_details
 from bertcli.inspection.attention import AttentionMaps
 from bertcli.inspection.drawing import SENTENCES
-from bertcli.inspection.folder import StaticReport
-from bertcli.inspection.verify import VerifyCheck
+from bertcli.inspection.folder import StaticReport, VerifyCheck
 from bertcli.tasks.head import command_of, is_pooled_head
 
 if TYPE_CHECKING:
