@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DRAWN = ("svg", "png", "pdf")  # with matplotlib
 PICTURES = ("html", *DRAWN, "json", "npz")
 SCALE = 10_000  # a page has weights as whole numbers out of this: four decimals
-MEAN = "mean"  # of all heads, in place of a head's number
+MEAN = -1  # the number of the mean of all heads, which JSON calls "mean"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class AttentionMaps:
     tokens: Sequence[str]
     sentences: Sequence[int]  # per token: 0 for the text, 1 for its pair
     special: Sequence[bool]  # per token: whether it is [CLS], [SEP] or [PAD]
-    maps: Mapping[int, Mapping[int | str, Any]]
+    maps: Mapping[int, Mapping[int, Any]]
     layers: int  # of the model
     averaged: Mapping[int, int] = field(default_factory=dict)  # layer -> heads in its MEAN
 
@@ -85,17 +85,14 @@ class AttentionMaps:
         """
         import numpy as np
 
-        names = {head for heads in self.maps.values() for head in heads}
-        heads_of = dict(sorted((-1 if name == MEAN else int(name), name) for name in names))
+        heads = sorted({head for of_layer in self.maps.values() for head in of_layer})
         length = len(self.tokens)
         gone = np.full((length, length), np.nan, np.float32)
-        whole = [
-            [heads.get(name, gone) for name in heads_of.values()] for heads in self.maps.values()
-        ]
+        whole = [[of_layer.get(head, gone) for head in heads] for of_layer in self.maps.values()]
         return {
-            "attention": np.array(whole, np.float32).reshape(len(whole), -1, length, length),
+            "attention": np.array(whole, np.float32),
             "layers": np.array([*self.maps], np.int64),
-            "heads": np.array([*heads_of], np.int64),
+            "heads": np.array(heads, np.int64),
             "tokens": np.array(self.tokens, np.str_),
             "sentences": np.array(self.sentences, np.int64),
             "special": np.array(self.special, np.bool_),
@@ -111,7 +108,7 @@ class AttentionMaps:
                 {
                     "layer": layer,
                     "heads": [
-                        {"head": head, "weights": written(weights)}
+                        {"head": "mean" if head == MEAN else head, "weights": written(weights)}
                         for head, weights in heads.items()
                     ],
                 }
@@ -201,7 +198,7 @@ def _figure(maps: AttentionMaps) -> Figure:
     ]
     tokens = [printable(token) for token in maps.tokens]
     panels = [
-        (f"layer {layer} · {_name(head)}", weights)
+        (f"layer {layer} · {'mean of heads' if head == MEAN else f'head {head}'}", weights)
         for layer, heads_of_layer in maps.maps.items()
         for head, weights in heads_of_layer.items()
     ]
@@ -218,10 +215,6 @@ def _figure(maps: AttentionMaps) -> Figure:
         axes.set_axis_off()
     figure.colorbar(image, ax=grid, aspect=40, fraction=0.02, label=LEGEND)
     return figure
-
-
-def _name(head: int | str) -> str:
-    return "mean of heads" if head == MEAN else f"head {head}"
 
 
 COLUMNS = ("input_ids", "token_type_ids", "tokens")
@@ -310,7 +303,7 @@ def look(
         ids, types = columns["input_ids"], columns["token_type_ids"]
         beside = {name: columns[EXTRA + name] for name in config.extra_embeddings}
         recorded = attention_maps(model, ids, types, max(heads_of) + 1, beside)
-        maps: dict[int, dict[int | str, Any]] = {
+        maps: dict[int, dict[int, Any]] = {
             layer: {MEAN: recorded[layer].mean(axis=0)}
             if choice.mean
             else {head: recorded[layer][at] for head, at in heads.items()}

@@ -8,7 +8,7 @@ needs the memory of a block: a numpy array [rows, width] of at most a few megaby
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from math import isfinite, prod
@@ -85,16 +85,6 @@ def arrays(path: Path, report: FileReport) -> Iterator[ArrayPart]:
                 yield ArrayPart(name, array.label, list(array.shape), block, vectors)
 
 
-def jsonl(path: Path, report: FileReport) -> Iterator[ArrayPart]:
-    """Yield the lists of numbers in JSON objects, one a line, whatever their field is called."""
-    yield from _of_records(objects_of(str(path)), report)
-
-
-def csv(path: Path, report: FileReport) -> Iterator[ArrayPart]:
-    """Yield the lists of numbers in the cells of CSV, which are JSON there."""
-    yield from _of_records(_csv_rows(path), report)
-
-
 def _csv_rows(path: Path) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """Yield rows of CSV: the place of each, and its cells by the names in the header."""
     with open_bytes(str(path)) as stream:
@@ -125,16 +115,15 @@ def _cell(text: Any) -> Any:
         return text
 
 
-def _of_records(
-    blocks: Iterable[list[tuple[str, dict[str, Any]]]], report: FileReport
-) -> Iterator[ArrayPart]:
+def records(path: Path, report: FileReport) -> Iterator[ArrayPart]:
+    """Yield the lists of numbers in JSON objects, one a line, or in cells of CSV, JSON there."""
     import numpy
 
     report.records = 0
-    for records in blocks:
-        report.records += len(records)
+    for block in _csv_rows(path) if report.format == "csv" else objects_of(str(path)):
+        report.records += len(block)
         vectors_of: dict[str, list[Any]] = {}
-        for where, record in records:
+        for where, record in block:
             for name, value in record.items():
                 vectors = [] if name in SPANS else _vectors(value)
                 try:
@@ -189,9 +178,9 @@ SOURCES: Mapping[str, Callable[[Path, FileReport], Iterator[ArrayPart]]] = {
     ".npy": arrays,
     ".npz": arrays,
     ".safetensors": arrays,
-    ".jsonl": jsonl,
-    ".ndjson": jsonl,
-    ".csv": csv,
+    ".jsonl": records,
+    ".ndjson": records,
+    ".csv": records,
     ".parquet": parquet,
 }
 FILE_SUFFIXES = (*SOURCES, *PACKED)
@@ -272,7 +261,7 @@ def inspect_file(path: Path) -> FileReport:
         if not is_regular(path, InputError, "check the path"):
             raise InputError(f"{path}: file not found", "check the path")
         report = FileReport(path, suffix[1:], path.stat().st_size)
-        if report.nbytes == 0 and not (SOURCES[suffix] is jsonl and manifest_beside(path).exists()):
+        if report.nbytes == 0 and not ("json" in suffix and manifest_beside(path).exists()):
             raise InputError(f"{path}: the file is empty", AGAIN)
         for part in SOURCES[suffix](path, report):
             array = statistics.setdefault(part.name, ArrayStatistics(part))

@@ -233,7 +233,6 @@ def _attention(
     report: FolderReport, asked: AttentionOptions, views: ViewOptions, console: Console
 ) -> None:
     from bertcli.inspection.attention import (
-        MEAN,
         AttentionChoice,
         look,
         numbers,
@@ -246,7 +245,7 @@ def _attention(
     if layers is None and (asked.form in DRAWN or not (asked.form or views.json)):
         layers = "-1"
         console.detail("the last layer: --layers chooses others")
-    mean = asked.heads == MEAN
+    mean = asked.heads == "mean"
     heads = None if mean else numbers(asked.heads, "--heads")
     choice = AttentionChoice(numbers(layers, "--layers"), heads, mean)
     if asked.form in DRAWN:
