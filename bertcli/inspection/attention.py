@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
@@ -19,12 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import model_files
-from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.paths import refuse_inputs
 from bertcli.files.printable import printable
-from bertcli.files.versions import require_torch
+from bertcli.files.versions import install_command, require_torch
 from bertcli.files.writers import open_output
-from bertcli.inspection.drawing import FAINT, INK, SENTENCES, drawing, encode
 from bertcli.inspection.folder import FolderReport
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
@@ -174,7 +176,55 @@ def filled_page(name: str, heading: str, title: str, content: Any) -> bytes:
     return filled.encode("utf-8", "replace")
 
 
-# --- drawn with matplotlib ---
+# --- drawn with matplotlib, without a display, the same everywhere ---
+# It is imported inside the functions that draw, never earlier: it is the extra `plots`.
+
+DENSITY = 192  # pixels to the inch of a PNG
+INK, FAINT = "#1c2430", "#8b95a3"
+SENTENCES = ("#0e7c86", "#c2570c")  # of the text, and of its pair
+SETTINGS: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same text everywhere
+    "font.size": 8.25,  # points
+    "text.parse_math": False,  # a $ in a token is a dollar
+    "savefig.bbox": "tight",
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "bertcli",  # ids in the file depend on its contents alone
+    "pdf.fonttype": 42,  # TrueType, which text can be copied from
+}
+
+
+def require_matplotlib(purpose: str) -> None:
+    """Import matplotlib. BertcliError that names the purpose when that fails."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no notes on its cache of fonts
+    try:
+        import matplotlib.figure  # noqa: F401
+    except (ImportError, OSError, RuntimeError, ValueError) as error:  # MPLBACKEND=nonsense
+        why = f"{purpose} needs matplotlib: {error}"
+        raise BertcliError(why, install_command("plots")) from None
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw with our settings; those of the user are restored afterwards."""
+    import matplotlib.style
+
+    with matplotlib.style.context(["default", SETTINGS]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
+        yield
+
+
+def encode(figure: Figure, form: str, title: str) -> bytes:
+    """Return the file of a figure, without a date."""
+    metadata: dict[str, dict[str, Any]] = {
+        "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")) | {"Title": printable(title)},
+        "png": {"Software": None},
+        "pdf": dict.fromkeys(("Creator", "CreationDate", "Producer")) | {"Title": printable(title)},
+    }
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=form, dpi=DENSITY, metadata=metadata[form])
+    return buffer.getvalue()
+
 
 LEGEND = "attention weight, from row to column"
 SIDE, WORD = 2.5, 0.2  # inches of a map at most, and of a token

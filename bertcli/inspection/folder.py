@@ -459,7 +459,7 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
         from bertcli.checkpoints.stored_tensor import mapped
 
         arrays = ((stored.name, mapped(stored)) for stored in report.tensors)
-        yield _finite("every number is finite", lambda: arrays)
+        yield _finite("every number is finite", arrays)
     yield from _modules(report)
     for path in report.weights.files:
         yield _hash(report.folder, path)
@@ -514,16 +514,17 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
         layer = partial(linear_in, find_weights(report.bert), report.bert, "linear.")
         readers["the linear layer of ColBERT"] = layer
     for name, read in readers.items():
-        yield _finite(f"{name}: every number is finite", lambda read=read: vars(read()).items())
+        fields = (pair for part in [read] for pair in vars(part()).items())  # it is read then
+        yield _finite(f"{name}: every number is finite", fields)
 
 
-def _finite(what: str, read: Callable[[], Iterable[tuple[str, Any]]]) -> VerifyCheck:
-    """Check the arrays among what is read."""
+def _finite(what: str, values: Iterable[tuple[str, Any]]) -> VerifyCheck:
+    """Check the arrays among values that are read now."""
     import numpy as np
 
     bad, numbers = [], 0
     try:
-        for name, array in read():
+        for name, array in values:
             if isinstance(array, np.ndarray):
                 numbers += array.size
                 if wrong := int((~np.isfinite(array)).sum()):

@@ -236,9 +236,9 @@ def _attention(
         AttentionChoice,
         look,
         numbers,
+        require_matplotlib,
         write_maps,
     )
-    from bertcli.inspection.drawing import require_matplotlib
     from bertcli.records.records import Record
 
     layers = asked.layers
