@@ -216,7 +216,7 @@ class PooledHead(Head):
 
     def run(self, texts: Tokens, finish: Finish) -> Any:
         """Run the model, and return the logits of each text."""
-        return self.embedder.vectors_of(texts)
+        return self.embedder.vectors_of(texts, self.tell)
 
 
 def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
