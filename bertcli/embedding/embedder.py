@@ -418,9 +418,9 @@ class Embedder:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
         return self.runtime.runner.run(texts, self._pooling)
 
-    def vectors_of(self, texts: Tokens) -> np.ndarray:
+    def vectors_of(self, texts: Tokens, tell: Tell = SILENCE) -> np.ndarray:
         """Return the vectors of texts that are tokens already, [n, D]."""
-        return self._finished(np.asarray(result_of(self._run(texts)), np.float32))
+        return self._finished(np.asarray(result_of(self._run(texts), tell.warn), np.float32))
 
     def _finished(self, vectors: np.ndarray) -> np.ndarray:
         for module in self.modules:

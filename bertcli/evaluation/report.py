@@ -6,7 +6,7 @@ Intervals are made by resampling the examples. Source: Efron, Bootstrap Methods,
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from math import inf, isfinite, log2
@@ -47,8 +47,8 @@ from bertcli.tasks.head import (
     Settings,
     is_pooled_head,
 )
+from bertcli.tasks.results import Result
 from bertcli.tasks.tag import WordTagger
-from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.embed_run import RecordVectors
 from bertcli.vectors.nearest import Nearest, unit
@@ -93,14 +93,14 @@ class Judge:
             case "tag":
                 tagger = WordTagger(self._head("BertForTokenClassification"))
                 _refuse_other_labels({tag for tags in truth for tag in tags}, tagger.head.labels)
-                results = self._predicted(tagger, tagger.judge, rows)
+                results = self._predicted(tagger, rows)
                 tags = [result.fields["tags"] for result in results]
                 return Judged(task, len(rows), TagPredictions(truth, tags))
             case "answer":
                 texts = [answer.text for answer in truth]
                 head = self._head("BertForQuestionAnswering")
                 answering = Answerer(head, no_answer="" in texts)
-                results = self._predicted(answering, answering.judge, rows)
+                results = self._predicted(answering, rows)
                 answers = [str(result.fields["answer"]) for result in results]
                 return Judged(task, len(rows), answer_predictions(texts, answers))
         if examples.form == CONTRAST:
@@ -133,9 +133,10 @@ class Judge:
 
     def _class_scores(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[str]]:
         """Return the scores of all labels of each text, [n, k], and the labels."""
-        task = Classifier(self._head(CLASSIFIER))
-        scores = self._predicted(task, task.scores, examples)
-        return np.stack(scores), task.head.labels
+        task = Classifier(self._head(CLASSIFIER), all_scores=True)
+        fields = [result.fields for result in self._predicted(task, examples)]
+        scores = [[*row.get("scores", {"": row["score"]}).values()] for row in fields]
+        return np.array(scores, np.float32), task.head.labels
 
     def _labels(self, task: str, examples: Sequence[Example]) -> Judged:
         scores, names = self._class_scores(examples)
@@ -155,7 +156,7 @@ class Judge:
             return Judged(task, len(scores), predictions, details)
         truth = np.array([[label in target for label in numbers] for target in targets])
         predicted = np.zeros_like(truth)
-        predicted[:, : len(names)] = scores >= LIKELY
+        predicted[:, : scores.shape[1]] = scores >= LIKELY
         return Judged(task, len(scores), LabelPredictions(truth, predicted))
 
     def vectors(self, records: Sequence[Record], prompts: Sequence[str] = ()) -> np.ndarray:
@@ -181,18 +182,14 @@ class Judge:
     def _head(self, kind: str) -> Head:
         return Head.open(self.folder, kind, self.settings, self.tell)
 
-    def _predicted(
-        self,
-        task: HeadTask,
-        predict: Callable[[Sequence[Encoded]], list[Any]],
-        examples: Sequence[Example],
-    ) -> list[Any]:
+    def _predicted(self, task: HeadTask, examples: Sequence[Example]) -> list[Result]:
         """Return the prediction for each example, computed window by window."""
         self.max_length = task.layout.max_length
         records = [example.record for example in examples]
-        run = task.run(GivenTexts(records, Source(sentences=True)))
-        parts = task.encoded(replace(run, tally=self.tally))
-        return [*chain.from_iterable(map(predict, parts))]
+        stream = task.stream(GivenTexts(records, Source(sentences=True)))
+        results = [*chain.from_iterable(stream)]
+        self.tally.merge(stream.tally)
+        return results
 
 
 def _refuse_other_labels(labels: Collection[str], names: Collection[str]) -> None:

@@ -4,10 +4,10 @@
     report.parameters["without_pooler"]   # 108891648
 
 A missing part of a folder is a warning in the report, a broken one is an error. `folder` reports a
-folder, one without an encoder too, or any in one line; `vector_file` a file. Two things load the
-model: `verify`, which checks that all is sound, and `attention`, which looks at texts and has their
-maps as numbers, as a page and as figures. `corpus_map` lays out the texts of a corpus, on a page or
-as columns. `drawing` readies matplotlib, also for the curves of a training. Begin with `folder`.
+folder, one without an encoder too, or any in one line; `vector_file` a file; both check that all is
+sound. `attention` loads the model, looks at texts, and has their maps as numbers, as a page and as
+figures; what readies matplotlib there is also for the curves of a training. `corpus_map` lays out
+the texts of a corpus, on a page or as columns. Begin with `folder`.
 """
 
 from bertcli.inspection.folder import FolderReport, inspect_folder, tokenizer_details

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
@@ -19,12 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import model_files
-from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.paths import refuse_inputs
 from bertcli.files.printable import printable
-from bertcli.files.versions import require_torch
+from bertcli.files.versions import install_command, require_torch
 from bertcli.files.writers import open_output
-from bertcli.inspection.drawing import FAINT, INK, SENTENCES, drawing, encode
 from bertcli.inspection.folder import FolderReport
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 DRAWN = ("svg", "png", "pdf")  # with matplotlib
 PICTURES = ("html", *DRAWN, "json", "npz")
 SCALE = 10_000  # a page has weights as whole numbers out of this: four decimals
-MEAN = "mean"  # of all heads, in place of a head's number
+MEAN = -1  # the number of the mean of all heads, which JSON calls "mean"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class AttentionMaps:
     tokens: Sequence[str]
     sentences: Sequence[int]  # per token: 0 for the text, 1 for its pair
     special: Sequence[bool]  # per token: whether it is [CLS], [SEP] or [PAD]
-    maps: Mapping[int, Mapping[int | str, Any]]
+    maps: Mapping[int, Mapping[int, Any]]
     layers: int  # of the model
     averaged: Mapping[int, int] = field(default_factory=dict)  # layer -> heads in its MEAN
 
@@ -85,17 +87,14 @@ class AttentionMaps:
         """
         import numpy as np
 
-        names = {head for heads in self.maps.values() for head in heads}
-        heads_of = dict(sorted((-1 if name == MEAN else int(name), name) for name in names))
+        heads = sorted({head for of_layer in self.maps.values() for head in of_layer})
         length = len(self.tokens)
         gone = np.full((length, length), np.nan, np.float32)
-        whole = [
-            [heads.get(name, gone) for name in heads_of.values()] for heads in self.maps.values()
-        ]
+        whole = [[of_layer.get(head, gone) for head in heads] for of_layer in self.maps.values()]
         return {
-            "attention": np.array(whole, np.float32).reshape(len(whole), -1, length, length),
+            "attention": np.array(whole, np.float32),
             "layers": np.array([*self.maps], np.int64),
-            "heads": np.array([*heads_of], np.int64),
+            "heads": np.array(heads, np.int64),
             "tokens": np.array(self.tokens, np.str_),
             "sentences": np.array(self.sentences, np.int64),
             "special": np.array(self.special, np.bool_),
@@ -111,7 +110,7 @@ class AttentionMaps:
                 {
                     "layer": layer,
                     "heads": [
-                        {"head": head, "weights": written(weights)}
+                        {"head": "mean" if head == MEAN else head, "weights": written(weights)}
                         for head, weights in heads.items()
                     ],
                 }
@@ -128,7 +127,9 @@ def picture(texts: Sequence[AttentionMaps], form: str) -> bytes:
     """
     match form:
         case "html":
-            return page(texts)
+            rows = [maps.rounded() for maps in texts]
+            content = {"texts": rows, "modelLayers": texts[0].layers}
+            return filled_page("attention", "Attention", texts[0].model, content)
         case "json":
             rows = [maps.to_json() for maps in texts]
             text = json.dumps(rows if len(rows) > 1 else rows[0], ensure_ascii=False)
@@ -147,13 +148,6 @@ def picture(texts: Sequence[AttentionMaps], form: str) -> bytes:
     (maps,) = texts
     with drawing():
         return encode(_figure(maps), form, f"Attention of {maps.model}")
-
-
-def page(texts: Sequence[AttentionMaps]) -> bytes:
-    """Return a page of one text or several."""
-    rows = [maps.rounded() for maps in texts]
-    content = {"texts": rows, "modelLayers": texts[0].layers}
-    return filled_page("attention", "Attention", texts[0].model, content)
 
 
 def filled_page(name: str, heading: str, title: str, content: Any) -> bytes:
@@ -182,7 +176,55 @@ def filled_page(name: str, heading: str, title: str, content: Any) -> bytes:
     return filled.encode("utf-8", "replace")
 
 
-# --- drawn with matplotlib ---
+# --- drawn with matplotlib, without a display, the same everywhere ---
+# It is imported inside the functions that draw, never earlier: it is the extra `plots`.
+
+DENSITY = 192  # pixels to the inch of a PNG
+INK, FAINT = "#1c2430", "#8b95a3"
+SENTENCES = ("#0e7c86", "#c2570c")  # of the text, and of its pair
+SETTINGS: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same text everywhere
+    "font.size": 8.25,  # points
+    "text.parse_math": False,  # a $ in a token is a dollar
+    "savefig.bbox": "tight",
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "bertcli",  # ids in the file depend on its contents alone
+    "pdf.fonttype": 42,  # TrueType, which text can be copied from
+}
+
+
+def require_matplotlib(purpose: str) -> None:
+    """Import matplotlib. BertcliError that names the purpose when that fails."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no notes on its cache of fonts
+    try:
+        import matplotlib.figure  # noqa: F401
+    except (ImportError, OSError, RuntimeError, ValueError) as error:  # MPLBACKEND=nonsense
+        why = f"{purpose} needs matplotlib: {error}"
+        raise BertcliError(why, install_command("plots")) from None
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw with our settings; those of the user are restored afterwards."""
+    import matplotlib.style
+
+    with matplotlib.style.context(["default", SETTINGS]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
+        yield
+
+
+def encode(figure: Figure, form: str, title: str) -> bytes:
+    """Return the file of a figure, without a date."""
+    metadata: dict[str, dict[str, Any]] = {
+        "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")) | {"Title": printable(title)},
+        "png": {"Software": None},
+        "pdf": dict.fromkeys(("Creator", "CreationDate", "Producer")) | {"Title": printable(title)},
+    }
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=form, dpi=DENSITY, metadata=metadata[form])
+    return buffer.getvalue()
+
 
 LEGEND = "attention weight, from row to column"
 SIDE, WORD = 2.5, 0.2  # inches of a map at most, and of a token
@@ -206,7 +248,7 @@ def _figure(maps: AttentionMaps) -> Figure:
     ]
     tokens = [printable(token) for token in maps.tokens]
     panels = [
-        (f"layer {layer} · {_name(head)}", weights)
+        (f"layer {layer} · {'mean of heads' if head == MEAN else f'head {head}'}", weights)
         for layer, heads_of_layer in maps.maps.items()
         for head, weights in heads_of_layer.items()
     ]
@@ -223,10 +265,6 @@ def _figure(maps: AttentionMaps) -> Figure:
         axes.set_axis_off()
     figure.colorbar(image, ax=grid, aspect=40, fraction=0.02, label=LEGEND)
     return figure
-
-
-def _name(head: int | str) -> str:
-    return "mean of heads" if head == MEAN else f"head {head}"
 
 
 COLUMNS = ("input_ids", "token_type_ids", "tokens")
@@ -315,7 +353,7 @@ def look(
         ids, types = columns["input_ids"], columns["token_type_ids"]
         beside = {name: columns[EXTRA + name] for name in config.extra_embeddings}
         recorded = attention_maps(model, ids, types, max(heads_of) + 1, beside)
-        maps: dict[int, dict[int | str, Any]] = {
+        maps: dict[int, dict[int, Any]] = {
             layer: {MEAN: recorded[layer].mean(axis=0)}
             if choice.mean
             else {head: recorded[layer][at] for head, at in heads.items()}

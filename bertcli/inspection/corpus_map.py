@@ -1,6 +1,6 @@
 """What is in a corpus, at a look: a place in the plane, a cluster and its terms, for each text.
 
-    corpus_map = CorpusMap.of(search, MapOptions())     # of stored vectors; needs scikit-learn
+    corpus_map = CorpusMap.of(search)                   # of stored vectors; needs scikit-learn
     corpus_map.rows()                                   # x, y, cluster and label of each text
     corpus_map.page("reviews.txt", "stars")             # map.html, coloured by a field
 
@@ -39,14 +39,6 @@ WORDS, VOCABULARY = 3, 50_000  # of a label, and that it is chosen from
 SHOWN = 300  # characters of a text on the page
 
 
-@dataclass(frozen=True)
-class MapOptions:
-    """How a map is made."""
-
-    clusters: int | None = None  # None: as the number of texts suggests
-    seed: int = 0
-
-
 def require_scikit_learn() -> None:
     """Raise BertcliError when scikit-learn, which is an extra, is not installed."""
     if find_spec("sklearn") is None:
@@ -63,8 +55,8 @@ class CorpusMap:
     total: int  # texts of the corpus
 
     @classmethod
-    def of(cls, search: Search, options: MapOptions) -> CorpusMap:
-        """Lay out the texts whose vectors are stored.
+    def of(cls, search: Search, clusters: int | None = None, seed: int = 0) -> CorpusMap:
+        """Lay out the texts whose vectors are stored, in so many clusters, or as many as suit them.
 
         Raises InputError for vectors that have no layout, or of other texts.
         """
@@ -84,7 +76,7 @@ class CorpusMap:
             total = aside.count
             if total < 2:
                 raise InputError(f"a map needs at least two texts, not {total}")
-            random = np.random.default_rng(options.seed)
+            random = np.random.default_rng(seed)
             chosen = np.sort(random.choice(total, min(total, MOST), replace=False))
             rows = chosen.tolist()
             texts = CorpusTexts(search.path, search.texts).at({*rows}, total)
@@ -94,8 +86,8 @@ class CorpusMap:
                 raise InputError("all vectors are equal, and have no map")
             points, _ = principal_components(vectors, min(COMPONENTS, vectors.shape[1]))
             usual = min(MOST_CLUSTERS, round((len(rows) / 2) ** 0.5) + 1)
-            k = min(options.clusters or usual, distinct)
-            clusters = KMeans(k, n_init=4, random_state=options.seed).fit_predict(points)
+            k = min(clusters or usual, distinct)
+            members = KMeans(k, n_init=4, random_state=seed).fit_predict(points)
             plane = np.pad(points, ((0, 0), (0, 1)))[:, :2]
             perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
             start = plane / plane.std() * 1e-4
@@ -103,12 +95,12 @@ class CorpusMap:
                 init=start,
                 perplexity=perplexity,
                 max_iter=STEPS,
-                random_state=options.seed,
+                random_state=seed,
                 n_jobs=1,
             )
             x, y = layout.fit_transform(points).round(3).T.tolist()
-        largest = np.argsort(-np.bincount(clusters), kind="stable")
-        numbers = np.argsort(largest)[clusters]
+        largest = np.argsort(-np.bincount(members), kind="stable")
+        numbers = np.argsort(largest)[members]
         records = [texts[row] for row in rows]
         written = [str(record.text) for record in records]
         labels = labels_of(written, numbers)

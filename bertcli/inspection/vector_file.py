@@ -8,21 +8,22 @@ needs the memory of a block: a numpy array [rows, width] of at most a few megaby
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from math import inf, isfinite, prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertcli.errors import InputError
+from bertcli.errors import BertcliError, InputError
 from bertcli.files.arrays import BLOCK, UNREADABLE, open_arrays
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.files.jsonl import objects_of
-from bertcli.files.paths import manifest_beside
+from bertcli.files.paths import manifest_beside, sha256
 from bertcli.files.safetensors import AGAIN
 from bertcli.files.streams import PACKED, LineDecoder, open_bytes, suffix_of, unreadable
 from bertcli.files.typed_json import BadJsonError, is_regular, parse, read_object
+from bertcli.inspection.folder import VerifyCheck
 
 ROWS = 256  # of a Parquet file that are measured together
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
@@ -84,16 +85,6 @@ def arrays(path: Path, report: FileReport) -> Iterator[ArrayPart]:
                 yield ArrayPart(name, array.label, list(array.shape), block, vectors)
 
 
-def jsonl(path: Path, report: FileReport) -> Iterator[ArrayPart]:
-    """Yield the lists of numbers in JSON objects, one a line, whatever their field is called."""
-    yield from _of_records(objects_of(str(path)), report)
-
-
-def csv(path: Path, report: FileReport) -> Iterator[ArrayPart]:
-    """Yield the lists of numbers in the cells of CSV, which are JSON there."""
-    yield from _of_records(_csv_rows(path), report)
-
-
 def _csv_rows(path: Path) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """Yield rows of CSV: the place of each, and its cells by the names in the header."""
     with open_bytes(str(path)) as stream:
@@ -124,16 +115,15 @@ def _cell(text: Any) -> Any:
         return text
 
 
-def _of_records(
-    blocks: Iterable[list[tuple[str, dict[str, Any]]]], report: FileReport
-) -> Iterator[ArrayPart]:
+def records(path: Path, report: FileReport) -> Iterator[ArrayPart]:
+    """Yield the lists of numbers in JSON objects, one a line, or in cells of CSV, JSON there."""
     import numpy
 
     report.records = 0
-    for records in blocks:
-        report.records += len(records)
+    for block in _csv_rows(path) if report.format == "csv" else objects_of(str(path)):
+        report.records += len(block)
         vectors_of: dict[str, list[Any]] = {}
-        for where, record in records:
+        for where, record in block:
             for name, value in record.items():
                 vectors = [] if name in SPANS else _vectors(value)
                 try:
@@ -188,33 +178,28 @@ SOURCES: Mapping[str, Callable[[Path, FileReport], Iterator[ArrayPart]]] = {
     ".npy": arrays,
     ".npz": arrays,
     ".safetensors": arrays,
-    ".jsonl": jsonl,
-    ".ndjson": jsonl,
-    ".csv": csv,
+    ".jsonl": records,
+    ".ndjson": records,
+    ".csv": records,
     ".parquet": parquet,
 }
 FILE_SUFFIXES = (*SOURCES, *PACKED)
 
 
-class Extent:
-    """How far some numbers reach: a sum that is too large has no mean."""
+def extent(numbers: Any) -> list[tuple[float, float, float, float]]:
+    """Return count, sum, least and largest of a numpy array; none where it is empty."""
+    if not numbers.size:
+        return []
+    return [(numbers.size, *map(float, (numbers.sum(), numbers.min(), numbers.max())))]
 
-    def __init__(self) -> None:
-        self.count, self.total, self.least, self.largest = 0, 0.0, inf, -inf
 
-    def add(self, numbers: Any) -> None:
-        """Add a numpy array."""
-        if numbers.size:
-            self.count, self.total = self.count + numbers.size, self.total + float(numbers.sum())
-            self.least = min(self.least, float(numbers.min()))
-            self.largest = max(self.largest, float(numbers.max()))
-
-    def to_json(self) -> dict[str, float | None]:
-        """Return the measures as JSON values."""
-        if not self.count:
-            return dict.fromkeys(("min", "mean", "max"))
-        mean = self.total / self.count if isfinite(self.total) else None
-        return {"min": self.least, "mean": mean, "max": self.largest}
+def measures(extents: Sequence[tuple[float, float, float, float]]) -> dict[str, float | None]:
+    """Return the measures of numbers in parts; a sum that is too large has no mean."""
+    if not extents:
+        return dict.fromkeys(("min", "mean", "max"))
+    counts, totals, least, largest = zip(*extents, strict=True)
+    mean = sum(totals) / sum(counts)
+    return {"min": min(least), "mean": mean if isfinite(mean) else None, "max": max(largest)}
 
 
 class ArrayStatistics:
@@ -224,8 +209,10 @@ class ArrayStatistics:
     """
 
     def __init__(self, part: ArrayPart) -> None:
-        self.part, self.finite, self.norms = part, Extent(), Extent()
-        self.count = self.nan = self.vectors = 0
+        self.part = part
+        self.finite: list[Any] = []  # the extents of what is finite, and of the norms
+        self.norms: list[Any] = []
+        self.count = self.nan = self.inf = self.vectors = self.not_finite = 0
         self.widths: set[int] = set()
 
     def add(self, block: Any) -> None:
@@ -239,13 +226,16 @@ class ArrayStatistics:
             values = block.astype(numpy.float64)
             finite = numpy.isfinite(values)
             self.nan += int(numpy.isnan(values).sum())
-            self.finite.add(values[finite])
+            self.inf += int(numpy.isinf(values).sum())
+            self.finite += extent(values[finite])
             if self.part.rows and block.size:
-                self.norms.add(numpy.linalg.norm(values[finite.all(axis=1)], axis=1))
+                whole = values[finite.all(axis=1)]
+                self.not_finite += len(block) - len(whole)
+                self.norms += extent(numpy.linalg.norm(whole, axis=1))
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as JSON values; rows of different lengths have "min..max"."""
-        part, widths, norm = self.part, sorted(self.widths), self.norms.to_json()
+        part, widths, norm = self.part, sorted(self.widths), measures(self.norms)
         width = widths[0] if len(widths) == 1 else f"{widths[0]}..{widths[-1]}" if widths else 0
         return {
             "name": part.name,
@@ -253,10 +243,10 @@ class ArrayStatistics:
             "shape": [self.vectors, width] if part.shape is None else part.shape,
             "numbers": self.count,
             "nan": self.nan,
-            "inf": self.count - self.nan - self.finite.count,
-            **self.finite.to_json(),
+            "inf": self.inf,
+            **measures(self.finite),
             "vectors": self.vectors if part.rows else None,
-            "not_finite": self.vectors - self.norms.count if part.rows else None,
+            "not_finite": self.not_finite if part.rows else None,
             "norm": None if norm["mean"] is None else norm,
         }
 
@@ -271,7 +261,7 @@ def inspect_file(path: Path) -> FileReport:
         if not is_regular(path, InputError, "check the path"):
             raise InputError(f"{path}: file not found", "check the path")
         report = FileReport(path, suffix[1:], path.stat().st_size)
-        if report.nbytes == 0 and not (SOURCES[suffix] is jsonl and manifest_beside(path).exists()):
+        if report.nbytes == 0 and not ("json" in suffix and manifest_beside(path).exists()):
             raise InputError(f"{path}: the file is empty", AGAIN)
         for part in SOURCES[suffix](path, report):
             array = statistics.setdefault(part.name, ArrayStatistics(part))
@@ -297,3 +287,16 @@ def _concerns(array: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}{array[kind]:,} of {array['numbers']:,} numbers are {label}"
     if array["norm"] and array["norm"]["min"] == 0:
         yield f"{name}some vectors have length 0"
+
+
+def verify_file(report: FileReport) -> VerifyCheck:
+    """Compare the file with the hash in its manifest; `ok` is None where there is no hash."""
+    recorded = (report.manifest or {}).get("sha256")
+    try:
+        digest = sha256(report.path)
+    except OSError as failed:
+        raise BertcliError(f"{report.path}: {failed.strerror}") from None
+    if not isinstance(recorded, str):
+        return VerifyCheck(f"sha256 {digest} (no manifest to compare with)", None)
+    what = f"sha256 {digest}" + ("" if digest == recorded else f", not {recorded}")
+    return VerifyCheck(what, digest == recorded)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
+from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import InputError
 from bertcli.inference.runner import Finish
 from bertcli.records.records import Record
@@ -23,14 +24,6 @@ from bertcli.tokenizing.columns import Encoded, Layout, span
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
 WINDOW, SHARED = 384, 128  # tokens
 NONE = {"answer": "", "score": 0.0, "start": 0, "end": 0}
-
-
-class Span(NamedTuple):
-    """A candidate: its score, and its first and last token."""
-
-    score: float
-    first: int
-    last: int
 
 
 def best_answers(
@@ -51,8 +44,8 @@ def best_answers(
         nothing = min(nothing, float(start[0] * end[0]))
         start[0] = end[0] = 0.0
         # spans that become equal when they grow to words leave room for others
-        for best in candidates(start, end, max_answer_length, 2 * top_k + 10):
-            answer = in_context(item, best)
+        for score, first, last in candidates(start, end, max_answer_length, 2 * top_k + 10):
+            answer = in_context(item, first, last) | {"score": score}
             same = answers.setdefault(answer["answer"].lower(), answer)
             if same is not answer:
                 same["score"] += answer["score"]
@@ -66,29 +59,25 @@ def probabilities(item: Encoded, logits: np.ndarray) -> np.ndarray:
     first, stop = span(item.columns["sequence_ids"], 1)
     allowed = np.zeros(len(logits), dtype=bool)
     allowed[0] = allowed[first:stop] = True
-    masked = np.where(allowed, logits.T, -np.inf)
-    likely = np.exp(masked - masked.max(axis=1, keepdims=True))
-    shares: np.ndarray = likely / likely.sum(axis=1, keepdims=True)
-    return shares
+    return softmax(np.where(allowed, logits.T, -np.inf))
 
 
-def candidates(start: np.ndarray, end: np.ndarray, longest: int, count: int) -> Iterator[Span]:
-    """Yield the best spans of at most so many tokens, best first; none that is impossible."""
-    length = len(start)
-    width = min(longest, length)
-    ends = np.concatenate([end, np.zeros(width, end.dtype)])
-    scores = start[:, None] * np.lib.stride_tricks.sliding_window_view(ends, width)[:length]
-    order = np.argsort(-scores, axis=None, kind="stable")[:count]
-    for first, more in zip(*np.unravel_index(order, scores.shape), strict=True):
-        if scores[first, more] > 0:
-            yield Span(float(scores[first, more]), int(first), int(first + more))
+def candidates(start: np.ndarray, end: np.ndarray, longest: int, count: int) -> Iterator[Any]:
+    """Yield the score, the first and the last token of the best spans, of at most so many tokens.
+
+    The best comes first; none is impossible.
+    """
+    scores = np.tril(np.triu(np.outer(start, end)), longest - 1)
+    spans = np.argwhere(scores)
+    likely = scores[tuple(spans.T)]
+    best = np.argsort(-likely, kind="stable")[:count]
+    yield from zip(likely[best].tolist(), *spans[best].T.tolist(), strict=True)
 
 
-def in_context(item: Encoded, best: Span) -> dict[str, Any]:
-    """Return a span as an answer: whole words, with its characters in the context."""
+def in_context(item: Encoded, begin: int, last: int) -> dict[str, Any]:
+    """Return tokens as an answer: whole words, with their characters in the context."""
     offsets, words = item.columns["offset_mapping"], item.columns["word_ids"]
     first, stop = span(item.columns["sequence_ids"], 1)
-    begin, last = best.first, best.last
     while begin > first and words[begin - 1] == words[begin]:
         begin -= 1
     while last + 1 < stop and words[last + 1] == words[last]:
@@ -96,7 +85,7 @@ def in_context(item: Encoded, best: Span) -> dict[str, Any]:
     start, end = offsets[begin][0], offsets[last][1]
     context = item.record.pair
     text = context[start:end] if isinstance(context, str) else ""
-    return {"answer": text, "score": best.score, "start": start, "end": end}
+    return {"answer": text, "score": 0.0, "start": start, "end": end}
 
 
 @dataclass(frozen=True, repr=False)

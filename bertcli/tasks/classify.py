@@ -27,12 +27,13 @@ from bertcli.inference.runtime import refuse_extra, refuse_pairs
 from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record, carried, windows
 from bertcli.records.source import Source
-from bertcli.tasks.head import FIRST, Head, HeadTask
+from bertcli.tasks.head import AT_ONCE, Head, HeadTask
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.run import TokenizeRun
 
 LIKELY = 0.5  # score from which a label of many that may hold together is given
+SCORES = {**ACTIVATIONS, "Softmax": softmax}  # what makes scores of logits
 BLANK = {"label": "", "score": 0.0}
 BLANK_HIT = {"row": 0, "id": 0, "score": 0.0, "text": ""}
 
@@ -51,8 +52,8 @@ class Classifier(HeadTask):
 
     @cached_property
     def function(self) -> str:
-        """What makes scores of logits: softmax, sigmoid or none."""
-        return "none" if self.logits else activation(self.head)
+        """What makes scores of logits, one of `SCORES`."""
+        return "Identity" if self.logits else activation(self.head)
 
     @property
     def several(self) -> bool:
@@ -69,19 +70,7 @@ class Classifier(HeadTask):
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the label, the labels or the score of a text."""
-        return self._fields(self._scores(outputs[0]))
-
-    def scores(self, batch: Sequence[Encoded]) -> list[np.ndarray]:
-        """Return the scores of all labels of each text, [labels]."""
-        return [*map(self._scores, self.head.outputs(batch, self.finish))]
-
-    def _scores(self, logits: np.ndarray) -> np.ndarray:
-        match self.function:
-            case "softmax":
-                return softmax(logits)
-            case "sigmoid":
-                return ACTIVATIONS["Sigmoid"](logits)
-        return logits
+        return self._fields(SCORES[self.function](outputs[0]))
 
     def _fields(self, scores: np.ndarray) -> dict[str, Any]:
         values = scores.tolist()
@@ -106,7 +95,7 @@ class Classifier(HeadTask):
 
 
 def activation(head: Head) -> str:
-    """Return what makes scores of logits: softmax, sigmoid or none."""
+    """Return what makes scores of logits, one of `SCORES`."""
     folder, config = head.runtime.spec.folder, head.runtime.config
     key = "activation_fn"  # in any of the places where cross-encoders ever kept it
     config_file = JsonObject(config.other, str(folder / "config.json"))
@@ -114,17 +103,15 @@ def activation(head: Head) -> str:
     old = config_file.text("sbert_ce_default_activation_function")
     named = read_object(folder / CONFIG).text(key) or inner.text(key) or old
     if config.num_labels == 1 and named:
-        functions = {"Sigmoid": "sigmoid", "Identity": "none"}
-        if (kind := named.rpartition(".")[2]) in functions:
-            return functions[kind]
+        if (kind := named.rpartition(".")[2]) in ACTIVATIONS:
+            return kind
         head.tell.warn(
             f"the activation {named} named in the model's folder is unknown; sigmoid is used"
         )
-        return "sigmoid"
-    if config.problem_type == "regression":
-        return "none"
+    elif config.problem_type == "regression":
+        return "Identity"
     several = config.problem_type == "multi_label_classification" or config.num_labels == 1
-    return "sigmoid" if several else "softmax"
+    return "Sigmoid" if several else "Softmax"
 
 
 @dataclass(frozen=True, repr=False)
@@ -240,7 +227,7 @@ class Chooser(HeadTask):
         """Yield prompts, each with each of its choices, as tokens."""
         layout, tokenizer, tally = self.layout, self.head.tokenizer, run.tally
         reader, first = run.reader, run.start
-        for records in windows(run.blocks(), min(FIRST, self.head.settings.window)):
+        for records in windows(run.blocks(), min(AT_ONCE, self.head.settings.window)):
             numbered = enumerate(records, first)
             asked = reader.collect(numbered, lambda number, record: (number, self._asked(record)))
             first += len(records)

@@ -8,9 +8,11 @@
 Each token goes through the encoder on its own, as [CLS] token [SEP]; the means of its states are
 turned to their principal components, and weighted by how rare the token is (SIF): by Zipf's law of
 its rank, or half by that and half by a corpus, which few texts and other texts are then as good
-with. A text is the mean of its tokens. Special tokens that no text becomes and unused ones are left
-out. The row of the unknown token is zero: model2vec drops such tokens, and sentence-transformers
-does not, which is the same for vectors of length 1.
+with. The most frequent words of the corpus that are several tokens can be tokens of the student,
+which WordPiece then takes for them, as the longest. A text is the mean of its tokens. Special
+tokens that no text becomes and unused ones are left out. The row of the unknown token is zero:
+model2vec drops such tokens, and sentence-transformers does not, which is the same for vectors of
+length 1.
 
 Letters: `V` tokens of the student, `H` dimensions of a state, `D` dimensions of a vector. Source:
 model2vec 0.10, distill; Arora, Liang and Ma 2017, section 3 (SIF).
@@ -19,15 +21,16 @@ model2vec 0.10, distill; Arora, Liang and Ma 2017, section 3 (SIF).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, compress
+from itertools import chain, compress, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertcli.checkpoints.scan import MODULES, find_weights, model_files, read_config
+from bertcli.checkpoints.scan import MODULES, model_files, read_config
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_modules import put_modules
@@ -36,14 +39,13 @@ from bertcli.files.atomic import whole_folder
 from bertcli.files.paths import sha256
 from bertcli.files.safetensors import write_arrays
 from bertcli.files.typed_json import parse, write_json
-from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Advance, Ran, Step, Tell
 from bertcli.inference.runner import Tokens
 from bertcli.inference.static_engine import unknown_id
 from bertcli.records.reader import Reader
-from bertcli.tasks.head import command_of
-from bertcli.tokenizing.columns import Layout, frame_of
+from bertcli.tasks.head import command_of, origin
+from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.vectors.compare import similarity_agreement
@@ -56,6 +58,8 @@ SIF = 1e-4  # the frequency of a token that counts half
 DIM = 256  # where so many are possible
 AT_ONCE = 4096  # tokens that are run together
 EACH, MOST_HELD_OUT = 10, 1000  # each so many-th text of a corpus is held out, and so many at most
+LONGEST = 16  # tokens of a word
+MOST_WORDS = 1_000_000  # that are counted: beyond, those that were rare so far are forgotten
 
 
 def kept_ids(tokenizer: Tokenizer) -> list[int]:
@@ -67,15 +71,22 @@ def kept_ids(tokenizer: Tokenizer) -> list[int]:
     return sorted(ids[token] for token in ids.keys() - special if not UNUSED.match(token))
 
 
-def tokenizer_json(tokenizer: Tokenizer, ids: Sequence[int]) -> Any:
-    """Return the tokenizer of a student that has these tokens of its teacher."""
+def split_words(ids: np.ndarray, inner: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the words of several tokens; ``inner`` are the ids of tokens that go on with one."""
+    starts = np.flatnonzero(~np.isin(ids, inner))
+    for start, stop in pairwise([*starts.tolist(), len(ids)]):
+        if 1 < stop - start <= LONGEST:
+            yield tuple(ids[start:stop].tolist())
+
+
+def tokenizer_json(tokenizer: Tokenizer, tokens: Sequence[str]) -> Any:
+    """Return the tokenizer of a student that has these tokens."""
     raw = parse(tokenizer.core.to_str())
-    tokens = [*map(tokenizer.core.id_to_token, ids)]
     rows, model = {token: row for row, token in enumerate(tokens)}, raw["model"]
     if isinstance(model["vocab"], list):  # Unigram, whose tokens have scores
-        scores, unknown = dict(model["vocab"]), unknown_id(tokenizer)
+        scores = dict(model["vocab"])
         model["vocab"] = [[token, scores.get(token, 0.0)] for token in tokens]
-        model["unk_id"] = ids.index(unknown) if unknown in ids else None
+        model["unk_id"] = rows.get(tokenizer.roles["unk_token"])
     else:
         model["vocab"] = rows
     raw["added_tokens"] = [
@@ -83,22 +94,7 @@ def tokenizer_json(tokenizer: Tokenizer, ids: Sequence[int]) -> Any:
         for token in raw["added_tokens"]
         if token["content"] in rows
     ]
-    splitter = raw["pre_tokenizer"] or {}
-    for part in (splitter, *splitter.get("pretokenizers", ())):
-        if part.get("type") == "ByteLevel":  # the first word is as all others
-            part["add_prefix_space"] = True
     return raw | {"post_processor": None, "truncation": None, "padding": None}
-
-
-def states_alone(teacher: Embedder, ids: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield the mean states of texts of one token each, some at a time [n, H]."""
-    frame = frame_of(teacher.runtime.tokenizer.core, pair=False, special=True)
-    before, after = frame.special if frame else ([], [])
-    for start in range(0, len(ids), AT_ONCE):
-        texts = [[*before, index, *after] for index in ids[start : start + AT_ONCE]]
-        flat = np.array(texts, np.uint32).ravel()
-        offsets = np.arange(len(texts) + 1) * len(texts[0])
-        yield teacher.vectors_of(Tokens(flat, np.zeros(len(flat), np.uint8), offsets))
 
 
 def principal_components(states: np.ndarray, dim: int) -> tuple[np.ndarray, float]:
@@ -122,6 +118,7 @@ class Distillation:
     source: ModelFolder
     output: Path
     dim: int | None = None  # None: DIM, or as many as are possible
+    words: int | None = None  # of the corpus that become tokens; None: none
     how: EmbedOptions = field(default_factory=EmbedOptions)  # of the teacher: device and so on
     reader: Reader | None = None  # of a corpus
     overwrite: bool = False
@@ -143,16 +140,20 @@ class Distillation:
             how = replace(self.how, pooling="mean", normalize=False)
             teacher = Embedder.open(source, how, self.tell)
             tokenizer = teacher.runtime.tokenizer
+            core: Any = tokenizer.core
             ids = kept_ids(tokenizer)
             most = min(teacher.width, len(ids) - 1)
             dim = self.dim or min(DIM, most)
             if not 0 < dim <= most:
                 raise UsageError(f"--dim {dim} is not possible", f"give a number from 1 to {most}")
-            frequencies = 1 / np.arange(2, len(ids) + 2)  # Zipf's law
-            frequencies /= frequencies.sum()
+            prefix = getattr(core.model, "continuing_subword_prefix", None) or ""
+            if self.words and not prefix:
+                raise ModelError(f"{source.path}: --words requires a vocabulary of WordPiece")
+            inner = [i for token, i in core.get_vocab().items() if token.startswith(prefix)]
+            counted = np.zeros(teacher.runtime.config.vocab_size, np.int64)
+            split: Counter[tuple[int, ...]] = Counter()
             held_out: list[Any] = []
             if reader:
-                counted = np.zeros(teacher.runtime.config.vocab_size, np.int64)
                 layout = Layout(("input_ids",), special_tokens=False)
                 for block in TokenizeRun(reader, tokenizer, layout):
                     numbers = np.asarray(block.samples)
@@ -160,27 +161,45 @@ class Distillation:
                     held_out += compress(block.records.texts, held)
                     tokens = np.asarray(block.ids, np.int64)[np.repeat(~held, block.lengths)]
                     counted += np.bincount(tokens, minlength=len(counted))
+                    if self.words:
+                        split.update(split_words(tokens, inner))
+                    if len(split) > MOST_WORDS:
+                        split = Counter(dict(split.most_common(MOST_WORDS // 2)))
                     yield Ran(len(block))
-                counts = counted[ids]
+            words = dict(split.most_common(self.words or 0))
+            for word, count in words.items():
+                counted[[*word]] -= count  # a token that a word has twice is rare
+            counts = np.array([*counted[ids], *words.values()])
+            frequencies = 1 / np.arange(2, len(counts) + 2)  # Zipf's law
+            frequencies /= frequencies.sum()
+            if reader:
                 if not counts.any():
                     raise InputError("no text in the corpus", "give files of text")
                 frequencies = (frequencies + counts / counts.sum()) / 2
-            states: list[np.ndarray] = []
-            for vectors in states_alone(teacher, ids):
-                states.append(vectors)
-                done = sum(map(len, states))
-                yield Advance(done, "tokens", done / len(ids))
-            if not all(np.isfinite(vectors).all() for vectors in states):
+            pieces, parts = [*((index,) for index in ids), *words], []
+            for start in range(0, len(pieces), AT_ONCE):
+                some = pieces[start : start + AT_ONCE]
+                texts = [*map(tokenizer.build_inputs_with_special_tokens, some)]
+                flat = np.array([*chain(*texts)], np.uint32)
+                offsets = np.cumsum([0, *map(len, texts)])
+                tokens = Tokens(flat, np.zeros(len(flat), np.uint8), offsets)
+                parts.append(teacher.vectors_of(tokens))
+                done = start + len(texts)
+                yield Advance(done, "tokens", done / len(pieces))
+            states = np.concatenate(parts)
+            if not np.isfinite(states).all():
                 raise ModelError(
                     f"{source.path}: states of tokens contain NaN or infinity",
                     "bertcli inspect --verify checks the weights",
                 )
-            table, variance = principal_components(np.concatenate(states), dim)
+            table, variance = principal_components(states, dim)
             table *= (SIF / (SIF + frequencies))[:, None]
-            table[np.array(ids) == unknown_id(tokenizer)] = 0
+            table[: len(ids)][np.array(ids) == unknown_id(tokenizer)] = 0
             with (folder / TABLE).open("wb") as file:
                 write_arrays(file, {"embeddings": table.astype(np.float32)})
-            write_json(folder / "tokenizer.json", tokenizer_json(tokenizer, ids))
+            names = [*map(core.id_to_token, ids)]
+            names += ["".join(map(core.id_to_token, word)).replace(prefix, "") for word in words]
+            write_json(folder / "tokenizer.json", tokenizer_json(tokenizer, names))
             config = {
                 "model_type": "model2vec",
                 "architectures": ["StaticModel"],
@@ -193,14 +212,10 @@ class Distillation:
             }
             write_json(folder / "config.json", config)
             put_modules(folder, {"": "StaticEmbedding", "1_Normalize": "Normalize"})
-            weights = find_weights(teacher.runtime.spec.folder).all
-            self.manifest |= {
-                "bertcli": __version__,
-                "versions": versions("openvino", "tokenizers", "numpy"),
-                "model": source.name,
-                "weights": {path.name: sha256(path) for path in weights},
+            self.manifest = origin(source, teacher.runtime.spec) | {
                 "corpus": paths,
                 "tokens": len(table),
+                "words": len(words),
                 "dim": dim,
                 "variance": variance,
                 "sha256": sha256(folder / TABLE),
@@ -213,7 +228,6 @@ class Distillation:
                 ]
                 yield from chain(*runs)
                 teachers, students = (run.vectors for run in runs)
-                whole = np.ones(len(held_out), bool)
-                agreement = similarity_agreement(teachers, students, whole)
+                agreement = similarity_agreement(teachers, students, np.ones(len(held_out), bool))
                 self.manifest["agreement"] = asdict(agreement)
             write_json(folder / "manifest.json", self.manifest)

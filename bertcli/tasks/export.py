@@ -32,7 +32,6 @@ from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.files.atomic import whole_folder
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_objects, write_json
-from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
 from bertcli.inference.compute import nncf, openvino, settings
 from bertcli.inference.cpu_engine import inputs_of
@@ -55,8 +54,16 @@ from bertcli.inference.graph import (
     states,
 )
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Tokens, result_of
-from bertcli.tasks.head import COMMANDS, Head, Settings, command_of, text_logits, token_logits
+from bertcli.inference.runner import Tokens
+from bertcli.tasks.head import (
+    COMMANDS,
+    Head,
+    Settings,
+    command_of,
+    origin,
+    text_logits,
+    token_logits,
+)
 
 Format: TypeAlias = Literal["openvino", "onnx"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
@@ -187,11 +194,7 @@ def export(
         names = [*net.inputs]
         sample = [[inputs_of(text, longest)[name] for name in names] for text in texts]
         graph = quantized(library, graph, sample)
-    manifest = {
-        "bertcli": __version__,
-        "versions": versions("openvino", "tokenizers", "numpy"),
-        "model": source.name,
-        "weights": {path.name: sha256(path) for path in find_weights(spec.folder).all},
+    manifest = origin(source, spec) | {
         "to": options.to,
         "dtype": options.dtype,
         "outputs": list(outputs),
@@ -277,7 +280,7 @@ def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> di
             (right,), (row,) = model.vectors_of(text), outputs[VECTORS]
         else:
             finish = text_logits if reading.single else token_logits
-            (right,), (row,) = result_of(model.runtime.runner.run(text, finish)), outputs[LOGITS]
+            (right,), (row,) = model.run(text, finish), outputs[LOGITS]
             if not reading.single:
                 row = row[: len(text.ids)]  # without the end of the row
             if reading.token is not None:

@@ -7,7 +7,8 @@ a mask is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,11 +34,15 @@ class MaskFiller(HeadTask):
 
     top_k: int = 5
     targets: tuple[str, ...] = ()
-    ids: tuple[int, ...] = field(init=False)  # of the targets
 
     def __post_init__(self) -> None:
+        _ = self.ids  # refuses words that cannot be scored
+
+    @cached_property
+    def ids(self) -> list[int]:
+        """The ids of the targets."""
         ids = (target_id(target, self.head.tokenizer, self.head.tell) for target in self.targets)
-        object.__setattr__(self, "ids", tuple(dict.fromkeys(ids)))
+        return [*dict.fromkeys(ids)]
 
     @property
     def blank(self) -> dict[str, Any]:
@@ -61,8 +66,9 @@ class MaskFiller(HeadTask):
         with np.errstate(invalid="ignore"):  # infinite ones are refused with the text they are of
             peak = library.amax(logits, -1)[:, None]
             total = library.exp(logits - peak).sum(-1)[:, None]
-            ranked = logits[:, list(self.ids)] if self.ids else logits
-            values, places = top(ranked, min(self.top_k, ranked.shape[-1]))
+            ranked = logits[:, self.ids] if self.ids else logits
+            places = library.argsort(-ranked, stable=True)[:, : self.top_k]
+            values = ranked[library.arange(len(ranked))[:, None], places]
             scores = library.exp(values - peak) / total
         # an id, or a place among the targets: less than 2 ** 24, so exact in float32
         return library.stack([scores, library.asarray(places, dtype=library.float32)], -1)
@@ -121,14 +127,3 @@ def target_id(target: str, tokenizer: Tokenizer, tell: Tell) -> int:
             f"--targets: {target!r} is not one token; its first, {pieces.tokens[0]!r}, is scored"
         )
     return pieces.ids[0]
-
-
-def top(scores: Any, count: int) -> tuple[Any, Any]:
-    """Return the ``count`` largest of each row, the largest first, and their places."""
-    if library_of(scores) is not np:
-        best: tuple[Any, Any] = scores.topk(count)
-        return best
-    largest = np.argpartition(-scores, count - 1)[:, :count]
-    order = np.argsort(-np.take_along_axis(scores, largest, -1), kind="stable")
-    places = np.take_along_axis(largest, order, -1)
-    return np.take_along_axis(scores, places, -1), places

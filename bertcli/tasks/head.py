@@ -13,20 +13,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, read_config, read_modules
+from bertcli.checkpoints.scan import bert_folder, find_weights, read_config, read_modules
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, default_prompt, prepared
 from bertcli.embedding.pooling import split
 from bertcli.errors import InputError, ModelError, called_from_python
+from bertcli.files.paths import sha256
+from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder, files_for, find_model
 from bertcli.inference.compute import Compute, options_from
-from bertcli.inference.progress import SILENCE, InLog, Ran, Tell
+from bertcli.inference.progress import SILENCE, InLog, Tell
 from bertcli.inference.runner import Finish, ModelSpec, Reading, Tokens, result_of
 from bertcli.inference.runtime import (
     Runtime,
@@ -39,7 +41,7 @@ from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tasks.results import Result, row
-from bertcli.tokenizing.columns import Encoded, Layout, TokenBlock
+from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("bertcli")
 CLASSIFIER = "BertForSequenceClassification"
 COLUMNS = ("input_ids", "token_type_ids")
-FIRST = 64  # records of the first window, so that a reader of the output sees something soon
+AT_ONCE = 256  # records of a window at most: a reader of the output sees something soon
 
 
 class HeadKind(NamedTuple):
@@ -161,6 +163,10 @@ class Head:
             truncation="longest_first",
         )
 
+    def run(self, texts: Tokens, finish: Finish) -> Any:
+        """Run the model, and return what ``finish`` makes of each text's states."""
+        return result_of(self.runtime.runner.run(texts, finish), self.tell.warn)
+
     def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:
         """Return what ``finish`` makes of each text's states.
 
@@ -168,13 +174,12 @@ class Head:
         is not finite.
         """
         for item in batch:
-            if self.runtime.spec.reading.single and not item.length:  # without special tokens
+            if finish is text_logits and not item.length:  # without special tokens
                 raise InputError(
                     f"{item.record.where}: has no tokens", "leave it out, or give --skip-empty"
                 )
         refuse_pairs(batch, self.runtime.config)
-        work = self.runtime.runner.run(Tokens.of(self.extra.added(batch, self.tokenizer)), finish)
-        outputs = list(result_of(work, self.tell.warn))
+        outputs = list(self.run(Tokens.of(self.extra.added(batch, self.tokenizer)), finish))
         for item, output in zip(batch, outputs, strict=True):
             if not np.isfinite(output).all():
                 raise ModelError(
@@ -205,23 +210,13 @@ class PooledHead(Head):
         """The number of tokens, special ones included, that a text is truncated to."""
         return self.embedder.max_length
 
-    def layout(self, *columns: str) -> Layout:
-        """Return how texts become tokens."""
-        return self.embedder.layout
-
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they are tokenized."""
         return self.embedder.prepare(records)
 
-    def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:
-        """Return the logits of each text. ModelError for a result that is not finite."""
-        logits: list[np.ndarray] = []
-        for part in self.embedder.embedded(TokenBlock.of(batch)):
-            if not isinstance(part, Ran):
-                logits += list(part.vectors)
-            elif part.warning:
-                self.tell.warn(part.warning)
-        return logits
+    def run(self, texts: Tokens, finish: Finish) -> Any:
+        """Run the model, and return the logits of each text."""
+        return self.embedder.vectors_of(texts, self.tell)
 
 
 def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
@@ -321,15 +316,9 @@ class HeadTask(ABC):
             results.append(Result(items[0].record, items[0].sample, fields, cut))
         return results
 
-    def run(self, reader: Reader) -> TokenizeRun:
-        """Return the run that makes tokens of the records of a reader."""
-        head = self.head
-        window = head.settings.window
-        return TokenizeRun(reader, head.tokenizer, self.layout, window, prepare=self.prepare)
-
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
         """Yield the records of a run as tokens to judge, in windows."""
-        for part in growing(run):
+        for part in run:
             asked = run.reader.collect(enumerate(part), lambda _, item: self.ask(item))
             run.skipped += len(part) - len(asked)
             yield asked
@@ -346,9 +335,11 @@ class Stream:
     """
 
     def __init__(self, task: HeadTask, reader: Reader) -> None:
-        self.task, self.reader, self.run = task, reader, task.run(reader)
+        self.task, self.reader, head = task, reader, task.head
+        window = min(AT_ONCE, head.settings.window)
+        self.run = TokenizeRun(reader, head.tokenizer, task.layout, window, prepare=task.prepare)
         self.tally = self.run.tally
-        self.consumed = task.consumed | task.head.extra.read_by(reader)
+        self.consumed = task.consumed | head.extra.read_by(reader)
 
     def __iter__(self) -> Iterator[list[Result]]:
         """Yield the results of windows of records, in input order."""
@@ -363,22 +354,20 @@ class Stream:
         return result._replace(record=result.record._replace(extra=others or None))
 
 
-def growing(windows: Iterable[TokenBlock]) -> Iterator[Sequence[Encoded]]:
-    """Cut windows into parts that become larger; the rows of one record stay together."""
-    size = FIRST
-    for window in windows:
-        start = 0
-        for stop in accumulate(window.windows[:-1]):
-            if stop - start >= size:
-                yield window[start:stop]
-                start, size = stop, 2 * size
-        yield window[start:]
-
-
 def command_of(folder: ModelFolder) -> str:
     """Return the command for the head that config.json names; "" for none."""
     named = next(iter(read_config(folder.path).architectures), "")
     return TASKS[named].command if named in TASKS else ""
+
+
+def origin(model: ModelFolder, spec: ModelSpec) -> dict[str, Any]:
+    """Return what a manifest says of the model that something was made of, and of what made it."""
+    return {
+        "bertcli": __version__,
+        "versions": versions("openvino", "tokenizers", "numpy"),
+        "model": model.name,
+        "weights": {path.name: sha256(path) for path in find_weights(spec.folder).all},
+    }
 
 
 def refuse_other_class(folder: Path, kind: str) -> None:

@@ -50,7 +50,7 @@ from bertcli.files.typed_json import (
     write_json,
 )
 from bertcli.hub import TOKENIZER_FILES
-from bertcli.inspection.drawing import drawing, encode, require_matplotlib
+from bertcli.inspection.attention import drawing, encode, require_matplotlib
 from bertcli.training.loop import (
     Ranks,
     TrainedTask,

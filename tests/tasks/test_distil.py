@@ -147,6 +147,48 @@ def test_frequencies_of_a_corpus_weigh_half(tmp_path):
         assert (tmp_path / "s" / name).read_bytes() == (tmp_path / "t" / name).read_bytes()
 
 
+@pytest.mark.parity
+def test_frequent_words_of_a_corpus_become_tokens(tmp_path):
+    """Those that were several; case and accents do not count, as the tokenizer has it."""
+    from sentence_transformers import SentenceTransformer
+
+    counted = ["Kängaroo!", "kangaroo, the kangaroo"] * 3 + ["the wombat", "wombat", "the koala"]
+    held_out = ["the brown dog", "emoji", "Paris is wonderful", "a kangaroo"]
+    corpus = tmp_path / "c.txt"
+    corpus.write_text("".join("\n".join([*counted, text, ""]) for text in held_out), "utf-8")
+    options = ("--corpus", corpus, "--dim", 16)
+    _, before, _ = distilled(tmp_path / "plain", *options)
+    table, vocabulary, manifest = distilled(tmp_path / "s", *options, "--words", 2)
+    assert [*vocabulary] == [*before, "kangaroo", "wombat"]  # the other one is third
+    assert (manifest["tokens"], manifest["words"]) == (247, 2)
+    assert manifest["agreement"]["rows_compared"] == 4
+    assert -1 <= manifest["agreement"]["similarity_correlation"] <= 1
+    student = Embedder.load(tmp_path / "s")
+    (ids,) = good("tokenize", "-m", tmp_path / "s", "Kangaroos KÄNGAROO").ids
+    assert ids == [245, vocabulary["##s"], 245]
+    texts = [*TEXTS, "A kangaroo.", "Wombats", "koala"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = SentenceTransformer(str(tmp_path / "s"), device="cpu").encode(texts)
+    assert_allclose(student.encode(texts), theirs, atol=1e-5)
+    row = table[245] / np.linalg.norm(table[245])
+    assert_allclose(student.encode("Kangaroo"), row, atol=1e-6)
+    said = call("distil", "-m", TINY, *options, "--words", 9, "-o", tmp_path / "t").err
+    assert "248 tokens" in said and "agreement with the model on 4 texts" in said
+    good("inspect", tmp_path / "s", "--verify")
+
+
+def test_words_need_a_corpus_and_wordpiece(tmp_path):
+    done = bad("distil", "-m", TINY, "-o", tmp_path / "s", "--words", 2, code=2)
+    assert done.error == "--words requires --corpus"
+    (tmp_path / "c.txt").write_text("the love\n")
+    model = family(tmp_path / "m", "roberta", "roberta")
+    options = ("--words", 2, "--corpus", tmp_path / "c.txt")
+    done = bad("distil", "-m", model, "-o", tmp_path / "s", *options)
+    assert done.error == f"{model}: --words requires a vocabulary of WordPiece"
+    assert left_in(tmp_path) == ["c.txt", "m"]
+
+
 def test_an_existing_folder_is_replaced_only_when_asked(tmp_path):
     out = tmp_path / "s"
     distilled(out, "--dim", 8)

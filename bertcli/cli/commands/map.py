@@ -70,7 +70,7 @@ def map(
     $ bertcli map reviews.csv --vectors reviews.npy -o map.parquet
     """
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, MapOptions, require_scikit_learn
+    from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, require_scikit_learn
     from bertcli.vectors.search import Search, SearchOptions
 
     console, form = messages.console(), output.form()
@@ -84,8 +84,8 @@ def map(
     search = Search.open(folder, how, SearchOptions(vectors=texts.vectors), reader, console)
     reading: list[str | Path] = [*reader.source.paths, *filter(None, [texts.vectors])]
     with output.open("finished" if form == "html" else form, reading, model) as write:
-        with stored_vectors(search, console) as stored:
-            corpus_map = CorpusMap.of(stored, record(MapOptions, view))
+        with stored_vectors(search, console) as stored, console.waiting("laying out the texts"):
+            corpus_map = CorpusMap.of(stored, view.clusters, view.seed)
         title = ", ".join(Path(path).name for path in reader.source.paths)
         write([corpus_map.page(title, view.color)] if form == "html" else corpus_map.rows())
     drawn = len(corpus_map.records)

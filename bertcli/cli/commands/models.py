@@ -42,8 +42,8 @@ from bertcli.errors import ModelError, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
-from bertcli.inspection.folder import StaticReport, inspect_static
-from bertcli.inspection.verify import verify_file, verify_model
+from bertcli.inspection.folder import StaticReport, inspect_static, verify_model
+from bertcli.inspection.vector_file import verify_file
 from bertcli.records.source import Source
 
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
@@ -233,20 +233,19 @@ def _attention(
     report: FolderReport, asked: AttentionOptions, views: ViewOptions, console: Console
 ) -> None:
     from bertcli.inspection.attention import (
-        MEAN,
         AttentionChoice,
         look,
         numbers,
+        require_matplotlib,
         write_maps,
     )
-    from bertcli.inspection.drawing import require_matplotlib
     from bertcli.records.records import Record
 
     layers = asked.layers
     if layers is None and (asked.form in DRAWN or not (asked.form or views.json)):
         layers = "-1"
         console.detail("the last layer: --layers chooses others")
-    mean = asked.heads == MEAN
+    mean = asked.heads == "mean"
     heads = None if mean else numbers(asked.heads, "--heads")
     choice = AttentionChoice(numbers(layers, "--layers"), heads, mean)
     if asked.form in DRAWN:
@@ -348,6 +347,9 @@ class StudentOptions(OptionGroup):
     """What the student is like."""
 
     dim = number("Dimensions of a vector (default: 256, or as many as the model allows).")
+    words = number(
+        "Add to the vocabulary the N most frequent words of --corpus that are several tokens."
+    )
 
 
 class FrequencyOptions(OptionGroup, panel=INPUT, of=Source):
@@ -382,7 +384,7 @@ def distil(
     --corpus, how far its similarities agree with those of the model is written to manifest.json.
 
     $ bertcli distil -m sentence-transformers/all-MiniLM-L6-v2 -o student
-    $ bertcli distil --corpus reviews.txt -o student
+    $ bertcli distil --corpus reviews.txt --words 5000 -o student
     $ bertcli embed -m student -i texts.txt -o vectors.npy
     """
     console = messages.console()
@@ -394,9 +396,15 @@ def distil(
     from bertcli.hub import files_for
     from bertcli.tasks.distil import Distillation
 
-    how = record(EmbedOptions, compute)
-    teacher = model.folder(files_for(compute.dtype))
-    run = Distillation(teacher, folder.output, student.dim, how, reader, folder.overwrite, console)
+    run = record(
+        Distillation,
+        student,
+        folder,
+        source=model.folder(files_for(compute.dtype)),
+        how=record(EmbedOptions, compute),
+        reader=reader,
+        tell=console,
+    )
     console.follow(run)
     manifest = run.manifest
     console.note(

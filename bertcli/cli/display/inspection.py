@@ -13,10 +13,8 @@ from rich.tree import Tree
 from bertcli.cli.display.tables import described, drawing, facts, rows_table, shortened
 from bertcli.embedding.options import option_for
 from bertcli.inspection import FileReport, FolderReport, tokenizer_details
-from bertcli.inspection.attention import AttentionMaps
-from bertcli.inspection.drawing import SENTENCES
-from bertcli.inspection.folder import StaticReport
-from bertcli.inspection.verify import VerifyCheck
+from bertcli.inspection.attention import SENTENCES, AttentionMaps
+from bertcli.inspection.folder import StaticReport, VerifyCheck
 from bertcli.tasks.head import command_of, is_pooled_head
 
 if TYPE_CHECKING:

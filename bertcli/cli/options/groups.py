@@ -58,6 +58,7 @@ RULES = {
     "--pairs cannot be combined with TEXT, --input or --files-from": "",
     "QUERY cannot be combined with --input": "",
     "--margin requires --mine": "",
+    "--words requires --corpus": "",
     "--hybrid cannot be combined with --sparse, --token-vectors, --mine or --threshold": (
         "scores of --hybrid are sums of reciprocal ranks"
     ),
