@@ -144,7 +144,7 @@ def _filesystem(place: str) -> Iterator[tuple[Any, str]]:
         import fsspec
 
         if "://" in place and place.split("://")[0] in ARROW:
-            from bertcli.files.arrow import file_system
+            from bertcli.files.parquet import file_system
 
             yield file_system(place)
         else:

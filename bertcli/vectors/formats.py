@@ -293,30 +293,29 @@ def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
 
 def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write all records as Parquet, a row group a chunk; columns have the types of all values."""
-    from bertcli.files import arrow
-    from bertcli.files.parquet import columns_writer
+    from bertcli.files import parquet
 
-    text, kinds = arrow.type_of("string"), dict[str, Any].fromkeys(FIRST)
-    kinds |= dict.fromkeys(FIRST[1:], arrow.type_of("int64"))
+    text, kinds = parquet.type_of("string"), dict[str, Any].fromkeys(FIRST)
+    kinds |= dict.fromkeys(FIRST[1:], parquet.type_of("int64"))
     for metas, _ in rows.metas():
         for name in columns_of(metas):
             if rows.many and name in PIECES:
-                kinds[name] = arrow.type_of(PIECES[name])
+                kinds[name] = parquet.type_of(PIECES[name])
             else:
                 cells = [cell(meta, name) for meta in metas]
-                kinds[name] = arrow.common_type(kinds.get(name), cells)
+                kinds[name] = parquet.common_type(kinds.get(name), cells)
     if rows.terms:
-        vectors_as = {name: arrow.type_of(kind) for name, kind in TERM_TYPES.items()}
+        vectors_as = {name: parquet.type_of(kind) for name, kind in TERM_TYPES.items()}
     else:
         shape, dtype = rows.kind()
-        vector = arrow.type_of_array(shape[1:], dtype)
-        vectors_as = {VECTORS: arrow.pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
+        vector = parquet.type_of_array(shape[1:], dtype)
+        vectors_as = {VECTORS: parquet.pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
     columns = {
         name: text if kind is None or "struct" in str(kind) else kind
         for name, kind in kinds.items()
         if name not in vectors_as
     }
-    with columns_writer(file, columns | vectors_as, [*columns]) as write:
+    with parquet.columns_writer(file, columns | vectors_as, [*columns]) as write:
         for metas, vectors in rows.portions():
             parts: Sequence[Vectors] = [vectors]
             if rows.terms:

@@ -42,8 +42,7 @@ from bertcli.records.source import Source
 from bertcli.records.windows import windows
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.vectors.embed_run import EmbedRun, RecordVectors
-from bertcli.vectors.file_run import FileRun
+from bertcli.vectors.embed_run import EmbedRun, FileRun, RecordVectors
 from bertcli.vectors.formats import (
     DIGEST,
     IDS,
@@ -57,8 +56,7 @@ from bertcli.vectors.formats import (
     VECTORS,
     WRITTEN,
 )
-from bertcli.vectors.lexical import DEPTH, Bm25, fused
-from bertcli.vectors.nearest import DIGITS, Match, MaxSim, Nearest, TermProducts
+from bertcli.vectors.nearest import DEPTH, DIGITS, Bm25, Match, MaxSim, Nearest, TermProducts, fused
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
