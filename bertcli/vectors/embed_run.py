@@ -42,7 +42,7 @@ from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import TokenBlock
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
-from bertcli.vectors.formats import DIGEST, DIGEST_BYTES, ROW, metas
+from bertcli.vectors.formats import DIGEST, ROW, metas
 from bertcli.vectors.reading import Aside, floats
 from bertcli.vectors.run_folder import InputDigest, Inputs, Sink, Target, made_by
 
@@ -200,8 +200,8 @@ class FileRun:
         return chain([uncommitted], blocks) if uncommitted else blocks
 
     def _write(self, sink: Sink, block: EmbeddedBlock) -> None:
-        digests = self.reusable.digests(block.records) if self.reusable else ()
-        counts, target = list[int](), self.target
+        digests = self.reusable.digests(block.records) if self.reusable else repeat("")
+        target = self.target
         block.records = block.records.without(self.consumed)
         if not target.only_ids:
             rows = metas(block)
@@ -213,9 +213,7 @@ class FileRun:
                 | {name: (extra or {})[name] for name in target.places}
                 for key, extra in zip(ids, extras or repeat(None), strict=False)
             ]
-        if target.many:
-            several = isinstance(block.vectors, list)
-            counts = [len(vectors) if several else 1 for vectors in block.vectors]
+        counts = map(len, block.vectors) if isinstance(block.vectors, list) else repeat(1)
         sink.write(rows, block.stacked, counts, digests)
 
     def _commit(self, sink: Sink, digest: InputDigest) -> None:
@@ -244,10 +242,10 @@ class KnownVectors:
         decides = {name: value for name, value in decides.items() if name != "model"}
         text = json.dumps(decides, sort_keys=True)
         self.key = hashlib.sha256(text.encode(errors="surrogatepass"))
-        index, nothing, rows = sink.index, embedder.nothing, dict[bytes, int]()
+        index, nothing, rows = sink.index, embedder.nothing, dict[str, int]()
         for _, row in chain.from_iterable(objects_of(str(index)) if index.exists() else ()):
             if DIGEST in row:
-                rows.setdefault(bytes.fromhex(row[DIGEST]), row[ROW])
+                rows.setdefault(row[DIGEST], row[ROW])
         for block in floats(str(sink.output), nothing.shape[-1]) if rows else ():
             if block.shape[1:] == nothing.shape[1:]:  # else of another width
                 self.aside.add(block)
@@ -259,7 +257,7 @@ class KnownVectors:
         del self.vectors
         self.aside.close()
 
-    def digests(self, records: Sequence[Record]) -> list[bytes]:
+    def digests(self, records: Sequence[Record]) -> list[str]:
         """Return the digest of each record's text, pair, and the ids that the model needs."""
         digests = []
         for record in TextBlock.of(records):
@@ -267,7 +265,7 @@ class KnownVectors:
             ids = (extra.get(name) for name in self.embedder.extra.limits)
             text = repr((record.text, record.pair, *ids))
             digest.update(text.encode(errors="surrogatepass"))
-            digests.append(digest.digest()[:DIGEST_BYTES])
+            digests.append(digest.hexdigest()[:32])
         return digests
 
     def windows(self, run: TokenizeRun) -> Iterator[Iterator[Ran | EmbeddedBlock]]:

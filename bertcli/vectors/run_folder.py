@@ -7,9 +7,8 @@
     out.npy.run/            for its owner alone, as long as the run is not over:
         journal             how much of the others is committed, by what run, from which input
         vectors             the vectors so far, raw float32
-        fields              the other fields of these records, lines of JSON
-        counts              how many rows each record has, where it may have several
-        digests             those of the texts of an update
+        fields              lines of JSON: the other fields of these records, how many rows each
+                            has, and the digest of its text where an output is updated
         index, whole        the index and the output while they are made from these
         making              a journal or manifest while it is written
 
@@ -46,7 +45,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice, repeat
@@ -75,15 +74,12 @@ from bertcli.records.source import Source
 from bertcli.tokenizing.columns import PLACE
 from bertcli.tokenizing.run import ReaderRun
 from bertcli.vectors.formats import (
-    COUNTS,
-    DIGESTS,
     FIELDS,
     RAW,
     WITH_FIELDS,
     WRITERS,
     Row,
     Rows,
-    at_precision,
     check_values,
     make,
     write_index,
@@ -93,7 +89,7 @@ if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.sparse import TermNames
 
-VERSION = 6  # of the journal and the files beside it
+VERSION = 7  # of the journal and the files beside it
 CHUNK = 8 << 20  # bytes that are checked at a time
 DIGESTED = 8192  # records whose digest is taken at a time
 
@@ -101,7 +97,7 @@ ANOTHER = "give --overwrite, or another name"
 BEGIN_AGAIN = "--overwrite starts over"
 ENDS = (".manifest.json", ".index.jsonl", ".lock", ".run")
 JOURNAL, WHOLE, INDEX, MAKING = "journal", "whole", "index", "making"
-PARTS = (JOURNAL, RAW, FIELDS, COUNTS, DIGESTS, WHOLE, INDEX, MAKING)
+PARTS = (JOURNAL, RAW, FIELDS, WHOLE, INDEX, MAKING)
 
 
 class RunFiles:
@@ -154,7 +150,7 @@ class Target:
     @property
     def parts(self) -> list[str]:
         """The files that rows are appended to."""
-        return [RAW, FIELDS, *[COUNTS] * self.many, *[DIGESTS] * self.update]
+        return [RAW, FIELDS]
 
     def indexed(self, *, named: bool) -> bool:
         """Tell whether there is an index beside the output: of rows and whose they are."""
@@ -334,8 +330,8 @@ class Sink(RunFiles):
         self,
         metas: Sequence[Row],
         vectors: np.ndarray,
-        counts: Sequence[int] = (),
-        digests: Sequence[bytes] = (),
+        counts: Iterable[int] = repeat(1),
+        digests: Iterable[str] = repeat(""),
     ) -> None:
         """Add rows: vectors float32 [n, D...], and as many records (id, n_tokens, ...).
 
@@ -350,13 +346,12 @@ class Sink(RunFiles):
             journal["rows"] += len(vectors)
             journal["records"] += len(metas)
             journal["named"] = journal["named"] or any(metas)
-            parts = {
-                RAW: vectors.astype("<f4", copy=False).tobytes(),
-                FIELDS: to_lines(metas).encode(),
-                COUNTS: np.array(counts, "<i8").tobytes(),
-                DIGESTS: b"".join(digests),
-            }
-            self.append(parts)
+            stored = [
+                {"meta": meta, "rows": count, "digest": digest}
+                for meta, count, digest in zip(metas, counts, digests, strict=False)
+            ]
+            data = vectors.astype("<f4", copy=False).tobytes()
+            self.append({RAW: data, FIELDS: to_lines(stored).encode()})
 
     def append(self, parts: Mapping[str, bytes]) -> None:
         """Add bytes to the files of the run, by their names."""
@@ -386,11 +381,11 @@ class Sink(RunFiles):
                 self.rows,
                 journal["records"],
                 tuple(journal["shape"]),
+                target.precision,
                 target.many,
                 journal["named"] and bool(target.terms or not target.many),
-                terms=target.terms,
+                target.terms,
             )
-            rows, ranges = at_precision(rows, target.precision)
             make(rows, target.form, whole, self.output)
             shape, dtype = rows.kind()
             manifest = {
@@ -400,8 +395,10 @@ class Sink(RunFiles):
                 **({"terms": rows.count} if rows.terms else {}),
                 "shape": shape,
                 "dtype": dtype.name,
-                **({"ranges": ranges} if ranges else {}),
             }
+            if rows.ranges is not None:
+                low, high = rows.ranges.tolist()
+                manifest["ranges"] = {"min": low, "max": high}
             indexed = target.indexed(named=journal["named"])
             if indexed:
                 write_index(rows, index, with_fields=target.with_fields)
