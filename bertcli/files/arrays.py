@@ -126,6 +126,15 @@ class StoredArray:
         for block in self.read(rows, math.prod(inner), most):
             yield block.reshape(len(block), *inner)
 
+    def numbers(self, most: int = BLOCK) -> Iterator[Array]:
+        """Yield the numbers of a list, so many at a time, however many there are: [<= most].
+
+        Raises ValueError for what is no list.
+        """
+        if len(self.shape) != 1:
+            raise ValueError(f"an array of shape {self.shape} is not a list of numbers")
+        return (block.reshape(-1) for block in self.read(self.shape[0], 1, most))
+
 
 Arrays = Mapping[str, Callable[[], StoredArray]]  # name, "" in NPY -> what opens it
 
@@ -331,11 +340,10 @@ def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[
         for array in (ids, offsets)
     ):
         raise InputError(f"{path}: input_ids and offsets are not lists of whole numbers")
-    blocks = ids.read(ids.shape[0], 1, BLOCK)
-    numbers = chain.from_iterable(block.reshape(-1).tolist() for block in blocks)
+    numbers = chain.from_iterable(block.tolist() for block in ids.numbers())
     number, at = 0, 0  # the first offset ends a row that is none
-    for block in offsets.read(offsets.shape[0], 1, ROWS):
-        stops = block.reshape(-1).tolist()
+    for block in offsets.numbers(ROWS):
+        stops = block.tolist()
         sizes = [stop - start for start, stop in pairwise([at, *stops])]
         whole = number > 0 or stops[0] == 0
         at = stops[-1]

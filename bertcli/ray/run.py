@@ -31,8 +31,7 @@ from bertcli.files.versions import __version__, install_command
 from bertcli.files.writers import open_writer
 from bertcli.hub import TOKENIZER_FILES, files_for, find_model
 from bertcli.inference.progress import Advance
-from bertcli.ray import locations
-from bertcli.ray.locations import is_local, local_path, named
+from bertcli.ray.locations import filesystem, is_local, listed, local_path, named
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source, is_data, is_glob, no_data
 from bertcli.tokenizing.columns import Layout
@@ -99,14 +98,15 @@ class ShardWorker:
     def make(self, shard: Shard) -> Done:
         """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
         source: dict[str, Any] = {"place": public(named(shard.source))}
-        source["bytes"] = locations.size(shard.source)
-        if is_local(shard.source):  # elsewhere it would have to be fetched
-            with locations.explained(shard.source):
+        with filesystem(shard.source) as (fs, path):
+            source["bytes"] = int(fs.size(path))
+            if is_local(shard.source):  # elsewhere it would have to be fetched
                 source["sha256"] = sha256(local_path(shard.source))
         now = {"by": self.made_by, "source": source}
         output, replaces = local_path(shard.output), self.job.overwrite
         manifest = {} if replaces else _manifest(shard)
-        exists = not replaces and locations.exists(shard.output)
+        with filesystem(shard.output) as (fs, path):
+            exists = not replaces and fs.exists(path)
         # What begins an output of a shard is its manifest, or the journal of its vectors.
         is_begun = RunFiles(output).is_begun
         if exists and not ("shard" in manifest or is_begun):
@@ -137,7 +137,11 @@ class ShardWorker:
         place = local_path(shard.output)
         output = place if here else scratch / "out" / place.name
         output.parent.mkdir(parents=True, exist_ok=True)
-        path = str(locations.fetch(shard.source, scratch))
+        path = str(local_path(shard.source))
+        if not is_local(shard.source):
+            with filesystem(shard.source) as (fs, remote):
+                path = str(scratch / remote.rsplit("/", 1)[-1])
+                fs.get_file(remote, path)
 
         def put_letter(message: str) -> None:
             """Write why a record was skipped; an earlier file stays until there is one."""
@@ -153,17 +157,21 @@ class ShardWorker:
             message = str(error).replace(path, public(shard.source))
             raise type(error)(message, error.hint) from None
         if not here:
-            mark = json.dumps(about).encode()  # so that a run which is killed here goes on
-            locations.write(shard.output + MANIFEST, mark)
             manifest = manifest_beside(output)
-            others = [file for file in output.parent.iterdir() if file != manifest]
-            for file in (*others, manifest):  # the last: it says that the others are there
-                locations.put(file, shard.output.rsplit("/", 1)[0] + "/" + file.name)
+            with filesystem(shard.output) as (fs, remote):
+                folder = remote.rsplit("/", 1)[0]
+                fs.makedirs(folder, exist_ok=True)
+                # A run that is killed behind this line goes on.
+                fs.pipe_file(remote + MANIFEST, json.dumps(about).encode())
+                # The manifest is the last: it says that the others are there.
+                for file in sorted(output.parent.iterdir(), key=manifest.__eq__):
+                    fs.put_file(str(file), f"{folder}/{file.name}")
 
 
 def _manifest(shard: Shard) -> dict[str, Any]:
     """Return the manifest of a shard; it has counts when the output was whole."""
-    return object_in(locations.read(shard.output + MANIFEST))
+    with filesystem(shard.output + MANIFEST) as (fs, path):
+        return object_in(fs.cat_file(path) if fs.exists(path) else None)
 
 
 About = Mapping[str, Any]
@@ -304,7 +312,7 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     """
     if source.texts or "-" in source.paths:
         raise UsageError("--engine ray reads files only", "give folders, globs or files with -i")
-    listing = [(place, pattern) for pattern in source.paths for place in locations.listed(pattern)]
+    listing = [(place, pattern) for pattern in source.paths for place in listed(pattern)]
     files = dict.fromkeys(
         place
         for place, pattern in listing
@@ -402,7 +410,8 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
     if is_local(base):
         put_json(local_path(base) / NAME, value)
         return
-    locations.write(f"{base}/{NAME}", json_text(value))
+    with filesystem(f"{base}/{NAME}") as (fs, path):
+        fs.pipe_file(path, json_text(value))
 
 
 def told(done: Sequence[Done], seconds: float) -> str:

@@ -36,7 +36,6 @@ from bertcli.embedding.pooling import split
 from bertcli.errors import PrecisionError
 from bertcli.files.arrays import ArrayParts, write_arrays
 from bertcli.files.jsonl import json_of, to_lines
-from bertcli.files.streams import packed
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.tables import NumbersText, TableHeader, fields_of
 from bertcli.files.typed_json import parse
@@ -165,18 +164,6 @@ class Rows:
             return (self.records, self.terms.width), np.dtype(np.float32)
         sample = self._converted(np.zeros((1, *self.shape), np.float32))
         return (self.count, *sample.shape[1:]), sample.dtype
-
-
-def make(rows: Rows, form: str, place: Path, name: Path) -> None:
-    """Make a whole file of this name elsewhere, on the disk."""
-    try:
-        with open(place, "wb", opener=opener(None)) as file:
-            with packed(name, file) as inner:
-                WRITERS[form](inner, form, rows)
-            sync(file)
-    except BaseException:
-        place.unlink(missing_ok=True)  # makes room for a second attempt
-        raise
 
 
 def write_index(rows: Rows, place: Path, *, with_fields: bool) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bertcli.embedding.options import PRECISIONS, RANGED
 from bertcli.errors import InputError
-from bertcli.files.arrays import StoredArray, open_array, open_arrays
+from bertcli.files.arrays import open_array, open_arrays
 from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.paths import manifest_beside
@@ -210,8 +210,6 @@ READERS: Mapping[str, Callable[[str], Iterator[Array]]] = {
 
 Lists = list[np.ndarray]
 
-NUMBERS = 1 << 18  # of an array that are read at a time
-
 
 def stored_lists(path: str, names: TermNames | None = None) -> Iterator[Lists]:
     """Yield the rows of texts, some texts at a time: vectors of tokens, [L, D] each.
@@ -305,17 +303,12 @@ def _of_matrix(path: str) -> Iterator[Lists]:
         for name in (CSR := (INDICES, "data", "indptr")):
             if name not in arrays:
                 raise InputError(f"{path}: array {name!r} not found", "a CSR matrix has it")
-        ids, weights, ends = (_numbers(arrays[name]()) for name in CSR)
+        stored = [arrays[name]() for name in CSR]
+        ids, weights, ends = (
+            np.concatenate([np.zeros(0, array.dtype), *array.numbers()]) for array in stored
+        )
     whole = len(ids) == len(weights) and len(ends) and ends[0] == 0 and ends[-1] == len(ids)
     if not whole or (np.diff(ends) < 0).any():
         raise InputError(f"{path}: its arrays are not those of a CSR matrix", MAKE_AGAIN)
     terms = np.stack([ids, weights], 1).astype(np.float32)
     yield from _texts(terms, ends.astype(int).tolist())
-
-
-def _numbers(array: StoredArray) -> Array:
-    """Return a list of numbers, however long."""
-    if len(array.shape) != 1:
-        raise InputError(f"an array of shape {array.shape} is not a list of numbers", MAKE_AGAIN)
-    parts = array.read(array.shape[0], 1, NUMBERS)
-    return np.concatenate([np.zeros(0, array.dtype), *map(np.ravel, parts)])

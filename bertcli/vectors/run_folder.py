@@ -81,7 +81,6 @@ from bertcli.vectors.formats import (
     Row,
     Rows,
     check_values,
-    make,
     write_index,
 )
 
@@ -91,7 +90,6 @@ if TYPE_CHECKING:
 
 VERSION = 7  # of the journal and the files beside it
 CHUNK = 8 << 20  # bytes that are checked at a time
-DIGESTED = 8192  # records whose digest is taken at a time
 
 ANOTHER = "give --overwrite, or another name"
 BEGIN_AGAIN = "--overwrite starts over"
@@ -173,6 +171,8 @@ class Target:
         or not as it is.
         """
         with explained(self.path):
+            if self.path.exists() and not self.path.is_file():
+                raise OutputError(f"{self.path}: is a folder, device or pipe", "name a file")
             self.check()
         sink = Sink(self)
         how: dict[str, Any] = {"format": self.form, "precision": self.precision}
@@ -208,8 +208,6 @@ class Target:
             )
         if self.form not in WRITERS:
             raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
-        if self.path.exists() and not self.path.is_file():
-            raise OutputError(f"{self.path}: is a folder, device or pipe", "name a file")
         if not self.path.parent.is_dir():
             raise OutputError(
                 f"{self.path}: folder {self.path.parent} not found", "create the folder first"
@@ -374,7 +372,7 @@ class Sink(RunFiles):
         After a kill on the way the run is resumed from its last commit: commit before.
         """
         target, journal = self.target, self.journal
-        whole, index = self.folder / WHOLE, self.folder / INDEX
+        index = self.folder / INDEX
         with explained(target.path):
             rows = Rows(
                 self.folder,
@@ -386,7 +384,8 @@ class Sink(RunFiles):
                 journal["named"] and bool(target.terms or not target.many),
                 target.terms,
             )
-            make(rows, target.form, whole, self.output)
+            with self.whole() as file:
+                WRITERS[target.form](file, target.form, rows)
             shape, dtype = rows.kind()
             manifest = {
                 **about,
@@ -404,6 +403,14 @@ class Sink(RunFiles):
                 write_index(rows, index, with_fields=target.with_fields)
                 manifest |= {"index": self.index.name, "index_sha256": sha256(index)}
             self.publish(manifest)
+
+    @contextmanager
+    def whole(self) -> Iterator[IO[bytes]]:
+        """Yield the file that becomes the output; it is on the disk at the end."""
+        with open(self.folder / WHOLE, "wb", opener=opener(None)) as file:
+            with packed(self.output, file) as inner:
+                yield inner
+            sync(file)
 
     def publish(self, about: Mapping[str, Any]) -> None:
         """Give the output and what stands beside it their names, and remove the folder."""
@@ -561,10 +568,7 @@ class InputDigest:
 
     def add(self, records: Sequence[Record]) -> None:
         """Take in records, as they were read: the repr of (id, text, pair, extra) of each."""
-        for start in range(0, len(records), DIGESTED):
-            self._add(TextBlock.of(records[start : start + DIGESTED]))
-
-    def _add(self, block: TextBlock) -> None:
+        block = TextBlock.of(records)
         pairs, texts = map(repr, block.pairs or repeat(None)), [*map(repr, block.texts)]
         both = [f"{text}, {pair}" for text, pair in zip(texts, pairs, strict=False)]
         ids, extras = (map(repr, column or repeat(None)) for column in (block.ids, block.extras))
@@ -668,9 +672,7 @@ class RowTarget(Target):
         return [FIELDS]
 
     def check(self) -> None:
-        """Raise OutputError for what can never be written."""
-        if self.path.exists() and not self.path.is_file():
-            raise OutputError(f"{self.path}: is a folder, device or pipe", "name a file")
+        """Refuse nothing: rows can be written in any format."""
 
     @contextmanager
     def written(
@@ -714,13 +716,12 @@ class RowTarget(Target):
             if run and run.done and lasting:
                 sink.commit(run.done)
             form = "finished" if self.form in LINES else self.form
-            with open(sink.folder / WHOLE, "wb", opener=opener(None)) as file:
-                with packed(sink.output, file) as inner, writer_of(form)(inner) as put:
-                    for rows in self._waiting(sink.folder / FIELDS):
-                        put(rows)
-                    if headers and not file.tell() and form != "finished":
-                        put(headers)
-                sync(file)
+            with sink.whole() as file, writer_of(form)(file) as put:
+                for rows in self._waiting(sink.folder / FIELDS):
+                    headers.clear()
+                    put(rows)
+                if headers and form != "finished":
+                    put(headers)
             sink.publish({"counts": asdict(run.tally)} if run else {})
 
     def _waiting(self, path: Path) -> Iterator[list[Any]]:

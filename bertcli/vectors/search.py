@@ -35,7 +35,7 @@ from bertcli.files.streams import LARGEST_RECORD, open_bytes
 from bertcli.files.typed_json import is_regular
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
-from bertcli.inference.progress import SILENCE, Step, Tell
+from bertcli.inference.progress import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, Text, is_empty
 from bertcli.records.source import Source
@@ -123,8 +123,11 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     ours: dict[str, Any] = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
     if not is_static(folder.path):
         ours["config"] = numbers_of(read_config(inner))
+    modules = recorded.get("modules") if not options.several else None
+    if modules:
+        ours["modules"] = described(read_chain(folder.path, read_sentence(folder.path).of_texts))
     for name, value in ours.items():
-        if fingerprint.get(name) != value:
+        if {**fingerprint, "modules": modules}.get(name) != value:
             maker = fingerprint.get("model", "unknown")
             raise InputError(
                 f"{path}: was made by another model, {maker}: its {name} is not the same",
@@ -132,24 +135,16 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
             )
     chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
     chosen["layers"] = tuple(chosen.get("layers", options.layers))
+    if modules:
+        chosen["pooling"] = "auto"
     stored_as = replace(options, **chosen, sparse="sparse" in recorded)
     if stored_as.kind != options.kind:
-        needed = {"terms": "--sparse", "tokens": "--token-vectors"}
+        needed = {"terms": "search with --sparse", "tokens": "search with --token-vectors"}
         raise InputError(
             f"{path}: holds vectors of {stored_as.kind}, not of {options.kind}",
-            f"search with {needed[stored_as.kind]}"
-            if stored_as.kind in needed
-            else "leave out --vectors",
+            needed.get(stored_as.kind, "leave out --vectors"),
         )
-    modules = recorded.get("modules")
-    if not modules or options.several:
-        return stored_as
-    if modules != described(read_chain(folder.path, read_sentence(folder.path).of_texts)):
-        raise InputError(
-            f"{path}: was made by a model with other sentence modules",
-            "give --model the one that made it, or leave out --vectors",
-        )
-    return replace(stored_as, pooling="auto")
+    return stored_as
 
 
 @dataclass(frozen=True)
@@ -356,19 +351,14 @@ def add_stored(nearest: Collector, path: str, names: TermNames | None = None) ->
         nearest.add(vectors)
 
 
-class PassingSearch:
+class PassingSearch(EmbedRun):
     """Queries on their way through texts whose vectors are not kept: iterate it once."""
 
     def __init__(self, search: Search, queries: Sequence[Record]) -> None:
-        self.reader, self.skip_empty = search.texts, search.options.skip_empty
+        self.skip_empty = search.options.skip_empty
         self.queries, self.nearest = queries, search.asking(queries)
         self.texts: Texts = {}
-        self.run = EmbedRun(search.embedder, self.reader, self._see)
-        self.tally = self.run.tally
-
-    def __iter__(self) -> Iterator[Step]:
-        """Yield how far the search is."""
-        return iter(self.run)
+        super().__init__(search.embedder, search.texts, self._see)
 
     def answers(self) -> list[Answer]:
         """Return the answers, once all texts were seen."""
