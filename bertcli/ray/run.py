@@ -46,6 +46,7 @@ from bertcli.vectors.run_folder import (
     object_in,
     put_json,
     refuse_changes,
+    tokenizer_of,
 )
 
 if TYPE_CHECKING:
@@ -207,14 +208,12 @@ class EmbedJob(_Job):
     options: EmbedOptions
     form: str
     precision: str = "float32"
-    threads: int | None = None
 
     def open(self) -> Embedder:
         """Load the model."""
         from bertcli.embedding.embedder import Embedder
 
-        options = replace(self.options, threads=self.threads)
-        return Embedder.open(self.model.find(files_for(options.dtype)), options)
+        return Embedder.open(self.model.find(files_for(self.options.dtype)), self.options)
 
     def made_by(self, loaded: Embedder) -> dict[str, Any]:
         """Return what the bytes of vectors depend on, besides the texts."""
@@ -253,9 +252,7 @@ class TokenizeJob(_Job):
         """Load the tokenizer; and the digests of its files."""
         folder = self.model.find(TOKENIZER_FILES)
         tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
-        place = bert_folder(folder.path)
-        files = [place / name for name in TOKENIZER_FILES if (place / name).is_file()]
-        return tokenizer, {file.name: sha256(file) for file in files}
+        return tokenizer, tokenizer_of(bert_folder(folder.path))
 
     def made_by(self, loaded: Signed) -> dict[str, Any]:
         """Return what the bytes of token ids depend on, besides the texts."""

@@ -269,7 +269,8 @@ class Sink(RunFiles):
             )
         described = inputs.described()  # fails before anything is removed
         if earlier:
-            before, after = _depends_on(earlier), {**now, "inputs": _digests(described)}
+            before = depends_on(earlier) or {}
+            after = depends_on({"fingerprint": now, "inputs": described}) or {}
             if not update:
                 refuse_changes(str(path), before, after)
             elif before != after or None in after["inputs"].values():  # stdin and pipes have none
@@ -288,14 +289,14 @@ class Sink(RunFiles):
         if raw is None:
             return {}
         journal = object_in(raw)
-        if journal.get("version") != VERSION or not is_described(journal):
+        if journal.get("version") != VERSION or depends_on(journal) is None:
             raise OutputError(f"{path}: not a journal of this version of bertcli", BEGIN_AGAIN)
         return journal
 
     def _unchanged(self) -> dict[str, Any]:
         """Return the manifest of an output that is as it was made. Raises OutputError else."""
         manifest = object_in(read_bytes(self.manifest, OutputError))
-        if "sha256" not in manifest or not is_described(manifest):
+        if "sha256" not in manifest or depends_on(manifest) is None:
             raise not_resumable(str(self.target.path))
         refuse_changed_file(self.output, manifest["sha256"])
         if "index" in manifest:
@@ -523,23 +524,13 @@ def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _depends_on(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the bytes of a run depend on, by its journal or manifest."""
-    return {**run["fingerprint"], "inputs": _digests(run["inputs"])}
-
-
-def is_described(run: Mapping[str, Any]) -> bool:
-    """Return whether a journal or manifest says what its run depended on."""
-    inputs = run.get("inputs")
-    return (
-        isinstance(run.get("fingerprint"), dict)
-        and isinstance(inputs, list)
-        and all(isinstance(file, dict) and {"name", "sha256"} <= file.keys() for file in inputs)
-    )
-
-
-def _digests(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {file["name"]: file["sha256"] for file in inputs}
+def depends_on(run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what the bytes of a run depend on; None for a journal or manifest that is none."""
+    try:
+        inputs = {file["name"]: file["sha256"] for file in run["inputs"]}
+        return {**run["fingerprint"], "inputs": inputs}
+    except (KeyError, TypeError):
+        return None
 
 
 # --- what vectors depend on ---

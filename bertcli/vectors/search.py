@@ -60,7 +60,6 @@ from bertcli.vectors.nearest import DEPTH, DIGITS, Bm25, Match, MaxSim, Nearest,
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
-    ROWS,
     SAME_MODEL,
     Array,
     floats,
@@ -514,8 +513,8 @@ def _fields_in(path: str, chosen: set[int]) -> Iterator[dict[str, Any]]:
                     yield fields
         case "npz":
             with open_arrays(path, path, form) as arrays:
-                for block in arrays[IDS]().blocks(ROWS) if IDS in arrays else ():
-                    yield from ({"id": key or None} for key in block.reshape(-1).tolist())
+                for block in arrays[IDS]().numbers() if IDS in arrays else ():
+                    yield from ({"id": key or None} for key in block.tolist())
         case "csv":
             reader = Reader(Source(paths=(path,), text_field=FIELD, single=True, keep="*"))
             yield from ({"id": record.id, **(record.extra or {})} for record in reader)

@@ -234,9 +234,8 @@ def _job(
         output,
         model=model,
         source=replace(source, taken=_taken(options)),
-        options=options,
+        options=replace(options, threads=compute.threads or pool.cpus),
         form=form,
-        threads=compute.threads or pool.cpus,
     )
 
 
