@@ -40,7 +40,7 @@ from bertcli.files.tables import (
 from bertcli.files.versions import install_command
 
 try:
-    import pyarrow
+    import pyarrow as pyarrow
     from pyarrow import types
     from pyarrow.parquet import ParquetFile, ParquetWriter
 except ImportError as failed:  # to import this module is the check, which commands make at once

@@ -70,7 +70,7 @@ class Duplicates:
         for done in components:
             yield Advance(done, "texts", None)
         groups = components.groups()
-        corpus = CorpusTexts(self.search.path, self.search.texts)
+        corpus = CorpusTexts(self.search)
         self.texts = corpus.at({*chain.from_iterable(map(np.ndarray.tolist, groups))}, self.records)
         self.groups = [self._group(vectors, rows) for rows in groups]
 

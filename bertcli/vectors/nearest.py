@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import inf, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,10 +52,10 @@ class BestRows:
     ``rows`` counts all that were seen. Those below the ``threshold`` are left out.
     """
 
-    def __init__(self, queries: int, k: int, threshold: float | None = None) -> None:
-        self.k, self.threshold, self.rows = k, threshold, 0
+    def __init__(self, queries: Any, k: int, threshold: float | None = None) -> None:
+        self.queries, self.k, self.threshold, self.rows = queries, k, threshold, 0
         self.excluded: Array = np.zeros(0, int)  # rows that are never among the best
-        self._best: list[list[Match]] = [[] for _ in range(queries)]
+        self._best: list[list[Match]] = [[] for _ in queries]
 
     def keep(self, number: int, rows: Array, scores: Array) -> None:
         """Take the best of some rows [n], later than all before, for one query."""
@@ -93,7 +93,7 @@ class Nearest(BestRows):
     def __init__(
         self, queries: Array, k: int, threshold: float | None = None, *, dot: bool = False
     ) -> None:
-        super().__init__(len(queries), k, threshold)
+        super().__init__(queries, k, threshold)
         self.dot = dot
         self.queries = self.scaled(queries)
         self._narrow = self.queries.astype(np.float32)
@@ -161,7 +161,7 @@ class TermProducts(BestRows):
     def __init__(
         self, queries: Sequence[np.ndarray], k: int, threshold: float | None = None
     ) -> None:
-        super().__init__(len(queries), k, threshold)
+        super().__init__(queries, k, threshold)
         self.ids = np.unique(np.concatenate([np.zeros(0), *(terms[:, 0] for terms in queries)]))
         self.weights = np.zeros((len(queries), len(self.ids) + 1))  # the last: terms of no query
         for row, terms in zip(self.weights, queries, strict=True):
@@ -184,18 +184,13 @@ class TermProducts(BestRows):
 class MaxSim(BestRows):
     """The texts that match each query best, token by token: vectors [L, D] of both."""
 
-    def __init__(
-        self, queries: Sequence[np.ndarray], k: int, threshold: float | None = None
-    ) -> None:
-        super().__init__(len(queries), k, threshold)
-        self.queries = [vectors.astype(np.float64) for vectors in queries]
-
     def add(self, texts: Sequence[np.ndarray]) -> None:
         """Take in the vectors of the tokens of the next texts, [L, D] each.
 
         Raises InputError when they have other dimensions than those of the queries.
         """
         for number, query in enumerate(self.queries):
+            wide = query.astype(np.float64)
             scores = np.zeros(len(texts))
             for at, tokens in enumerate(texts):
                 if len(tokens) and len(query):
@@ -205,7 +200,7 @@ class MaxSim(BestRows):
                             f"query have {query.shape[-1]}",
                             SAME_MODEL,
                         )
-                    scores[at] = (query @ tokens.astype(np.float64).T).max(1).sum()
+                    scores[at] = (wide @ tokens.astype(np.float64).T).max(1).sum()
             self.keep(number, self.rows + np.arange(len(texts)), scores.round(DIGITS))
         self.rows += len(texts)
 

@@ -338,25 +338,25 @@ class Sink(RunFiles):
         those of the texts of an update.
         """
         journal = self.journal
-        with explained(self.target.path):
-            check_values(vectors, self.target.precision)
-            if not self.rows:
-                journal["shape"] = vectors.shape[1:]
-            journal["rows"] += len(vectors)
-            journal["records"] += len(metas)
-            journal["named"] = journal["named"] or any(metas)
-            stored = [
-                {"meta": meta, "rows": count, "digest": digest}
-                for meta, count, digest in zip(metas, counts, digests, strict=False)
-            ]
-            data = vectors.astype("<f4", copy=False).tobytes()
-            self.append({RAW: data, FIELDS: to_lines(stored).encode()})
+        check_values(vectors, self.target.precision)
+        if not self.rows:
+            journal["shape"] = vectors.shape[1:]
+        journal["rows"] += len(vectors)
+        journal["records"] += len(metas)
+        journal["named"] = journal["named"] or any(metas)
+        stored = [
+            {"meta": meta, "rows": count, "digest": digest}
+            for meta, count, digest in zip(metas, counts, digests, strict=False)
+        ]
+        data = vectors.astype("<f4", copy=False).tobytes()
+        self.append({RAW: data, FIELDS: to_lines(stored).encode()})
 
     def append(self, parts: Mapping[str, bytes]) -> None:
         """Add bytes to the files of the run, by their names."""
         for name, file in self.files.items():
             size, crc = self.journal["parts"].get(name, (0, 0))
-            write_all(file, parts[name])
+            with explained(self.target.path):
+                write_all(file, parts[name])
             self.journal["parts"][name] = size + len(parts[name]), crc32(parts[name], crc)
 
     def commit(self, state: Any) -> None:
@@ -408,7 +408,8 @@ class Sink(RunFiles):
     @contextmanager
     def whole(self) -> Iterator[IO[bytes]]:
         """Yield the file that becomes the output; it is on the disk at the end."""
-        with open(self.folder / WHOLE, "wb", opener=opener(None)) as file:
+        place = self.folder / WHOLE
+        with explained(self.target.path), open(place, "wb", opener=opener(None)) as file:
             with packed(self.output, file) as inner:
                 yield inner
             sync(file)

@@ -60,6 +60,7 @@ from bertcli.vectors.nearest import DEPTH, DIGITS, Bm25, Match, MaxSim, Nearest,
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
+    ROWS,
     SAME_MODEL,
     Array,
     floats,
@@ -300,11 +301,11 @@ class Search:
         """
         path, top_k = self.path, self.options.top_k
         index = Bm25(self.embedder.runtime.tokenizer) if self.options.hybrid else None
-        texts = None if self.reader is None else CorpusTexts(path, self.reader, index)
+        texts = CorpusTexts(self, index) if self.reader else None
         depth = max(top_k, DEPTH) if index else top_k
         for batch in windows(queries, AT_ONCE):
             nearest = self.asking(batch, depth)
-            if texts and self.options.skip_empty is not False:
+            if texts:
                 nearest.excluded = np.array(texts.empty, int)
             add_stored(nearest, path, self.embedder.term_names)
             matches = nearest.matches()
@@ -320,6 +321,12 @@ class Search:
             if texts is None and self.options.skip_empty is not False:
                 answers = [answer.without_empty() for answer in answers]
             yield answers
+
+    def empty_rows(self, records: Iterable[Record], first: int) -> list[int]:
+        """Return the rows of empty texts that may be no hits; the first record is row ``first``."""
+        if self.options.skip_empty is False:
+            return []
+        return [row for row, record in enumerate(records, first) if is_empty(record)]
 
     def asking(self, queries: Sequence[Record], top_k: int | None = None) -> Collector:
         """Return what collects the rows nearest to some queries."""
@@ -354,8 +361,7 @@ class PassingSearch(EmbedRun):
     """Queries on their way through texts whose vectors are not kept: iterate it once."""
 
     def __init__(self, search: Search, queries: Sequence[Record]) -> None:
-        self.skip_empty = search.options.skip_empty
-        self.queries, self.nearest = queries, search.asking(queries)
+        self.search, self.queries, self.nearest = search, queries, search.asking(queries)
         self.texts: Texts = {}
         super().__init__(search.embedder, search.texts, self._see)
 
@@ -367,8 +373,7 @@ class PassingSearch(EmbedRun):
         """Keep the texts of the rows that are nearest so far."""
         first = self.nearest.rows
         vectors: Any = block.vectors
-        if self.skip_empty is not False:
-            self.nearest.excluded = np.array(empty_rows(block.records, first), int)
+        self.nearest.excluded = np.array(self.search.empty_rows(block.records, first), int)
         self.nearest.add(vectors)
         near = self.nearest.found
         fresh = {row: block.records[row - first] for row in near if row >= first}
@@ -430,17 +435,17 @@ OWN = ("id", "text")  # of what is written beside vectors
 class CorpusTexts:
     """The texts beside the vectors of a file, which are read again where they are asked for.
 
-    ``empty`` are the rows of texts without a character.
+    ``empty`` are the rows of texts that may be no hits.
     """
 
-    def __init__(self, path: str, reader: Reader, index: Bm25 | None = None) -> None:
-        self.path, self.reader = path, reader
+    def __init__(self, search: Search, index: Bm25 | None = None) -> None:
+        self.path, self.reader = search.path, search.texts
         self.digest = InputDigest()
         self.empty: list[int] = []
-        for block in reader.blocks():
+        for block in self.reader.blocks():
             if index:
                 index.add(block)
-            self.empty += empty_rows(block, self.digest.records)
+            self.empty += search.empty_rows(block, self.digest.records)
             self.digest.add(block)
 
     def at(self, rows: Container[int], count: int) -> Texts:
@@ -461,11 +466,6 @@ class CorpusTexts:
                 "leave out --vectors, or make it again",
             )
         return self.reader.again().blocks()
-
-
-def empty_rows(records: Iterable[Record], first: int) -> list[int]:
-    """Return the rows of texts without a character, where the first record is row ``first``."""
-    return [row for row, record in enumerate(records, first) if is_empty(record)]
 
 
 def records_at(path: str, rows: Iterable[int], keep: str | None = None) -> Texts:
@@ -513,7 +513,7 @@ def _fields_in(path: str, chosen: set[int]) -> Iterator[dict[str, Any]]:
                     yield fields
         case "npz":
             with open_arrays(path, path, form) as arrays:
-                for block in arrays[IDS]().numbers() if IDS in arrays else ():
+                for block in arrays[IDS]().numbers(ROWS) if IDS in arrays else ():
                     yield from ({"id": key or None} for key in block.tolist())
         case "csv":
             reader = Reader(Source(paths=(path,), text_field=FIELD, single=True, keep="*"))
@@ -543,7 +543,7 @@ class Mining:
 
         Raises InputError for a record without a positive.
         """
-        texts = CorpusTexts(self.search.path, self.search.texts)
+        texts = CorpusTexts(self.search)
         excluded = self._excluded(texts)
         pairs: list[tuple[Text, Text]] = []
         not_negative: dict[Text, set[Text]] = defaultdict(set)  # of an anchor
@@ -588,7 +588,7 @@ class Mining:
     def _excluded(self, texts: CorpusTexts) -> Array:
         """Return the rows of texts that an earlier row has, or that are empty."""
         seen: set[int] = set()
-        rows = [] if self.search.options.skip_empty is False else [*texts.empty]
+        rows = [*texts.empty]
         records = chain.from_iterable(texts.blocks(texts.digest.records))
         for row, key in enumerate(hash(str(record.text)) for record in records):
             if key in seen:
