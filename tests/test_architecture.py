@@ -252,10 +252,10 @@ def test_the_package_itself_imports_nothing():
 # Tokens of code, not comments or docstrings, that a package may have, in steps of 250: to need
 # more is a decision.
 ROOM = {
-    "cli": 24_500, "embedding": 12_250, "evaluation": 4_000, "families": 5_750, "files": 15_000,
+    "cli": 24_500, "embedding": 12_250, "evaluation": 4_000, "families": 5_750, "files": 14_750,
     "hub": 2_500, "inference": 13_250, "inspection": 8_750, "checkpoints": 7_500, "models": 11_250,
-    "ray": 3_500, "records": 9_500, "tasks": 11_000, "tokenizing": 18_750, "training": 16_750,
-    "vectors": 20_500,
+    "ray": 3_250, "records": 9_500, "tasks": 11_000, "tokenizing": 18_750, "training": 16_750,
+    "vectors": 19_750,
 }  # fmt: skip
 LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}
 

@@ -174,11 +174,11 @@ def _npy(place: str) -> Iterator[Arrays]:
 def _npz(place: str) -> Iterator[Arrays]:
     with ZipFile(place) as archive:
         names = [name for name in archive.namelist() if name.endswith(".npy")]
-        yield {n.removesuffix(".npy"): partial(_member, archive, n) for n in names}
 
+        def member(name: str) -> StoredArray:
+            return _array(archive.open(name))
 
-def _member(archive: ZipFile, name: str) -> StoredArray:
-    return _array(archive.open(name))
+        yield {name.removesuffix(".npy"): partial(member, name) for name in names}
 
 
 def _array(stream: IO[bytes]) -> StoredArray:

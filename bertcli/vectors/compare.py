@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from bertcli.embedding.options import PRECISIONS
 from bertcli.errors import BertcliError, InputError, counted
 from bertcli.vectors.nearest import unit
-from bertcli.vectors.reading import ROWS, Array, Aside, floats, precision_of, stored
+from bertcli.vectors.reading import ROWS, Array, Aside, floats, manifest_of, stored
 
 WORST = 5
 
@@ -91,7 +92,7 @@ def compare(a: str, b: str, worst: int = WORST) -> Agreement:
     with np.errstate(all="ignore"), ExitStack() as stack:  # NaN and infinity are counted
         both = []
         for path in (a, b):
-            precision, dtype = precision_of(path), ""
+            precision, dtype = manifest_of(path).choice("precision", PRECISIONS), ""
             is_float = precision is None or precision.startswith("float")
             both.append(stack.enter_context(closing(Aside(np.float64))))
             for block in stored(path) if is_float else floats(path):

@@ -157,8 +157,9 @@ class FileRun:
             windows = embedder.windows(run)
             if target.update:
                 decides = {**maker, **about, "precision": target.precision}
-                reusable = KnownVectors(sink, decides, embedder, state.get("reused", 0))
-                self.reusable = stack.enter_context(closing(reusable))
+                aside = stack.enter_context(closing(Aside()))
+                reused = state.get("reused", 0)
+                self.reusable = KnownVectors(sink, decides, embedder, aside, reused)
                 windows = self.reusable.windows(run)
             for window in windows:
                 for part in window:
@@ -229,15 +230,20 @@ class FileRun:
 
 
 class KnownVectors:
-    """The vectors of an output, if there is one, by the digests of their texts: to be closed.
+    """The vectors of an output, if there is one, by the digests of their texts.
 
-    Digests are of what ``decides`` vectors as well. ``reused`` counts texts.
+    They are put aside. Digests are of what ``decides`` vectors as well. ``reused`` counts texts.
     """
 
     def __init__(
-        self, sink: Sink, decides: Mapping[str, Any], embedder: Embedder, reused: int
+        self,
+        sink: Sink,
+        decides: Mapping[str, Any],
+        embedder: Embedder,
+        aside: Aside,
+        reused: int,
     ) -> None:
-        self.embedder, self.reused, self.aside = embedder, reused, Aside()
+        self.embedder, self.reused = embedder, reused
         # A text has the same vector wherever the model lies.
         decides = {name: value for name, value in decides.items() if name != "model"}
         text = json.dumps(decides, sort_keys=True)
@@ -248,14 +254,9 @@ class KnownVectors:
                 rows.setdefault(row[DIGEST], row[ROW])
         for block in floats(str(sink.output), nothing.shape[-1]) if rows else ():
             if block.shape[1:] == nothing.shape[1:]:  # else of another width
-                self.aside.add(block)
-        self.rows = {digest: row for digest, row in rows.items() if row < self.aside.count}
-        self.vectors = self.aside.vectors()
-
-    def close(self) -> None:
-        """Remove them."""
-        del self.vectors
-        self.aside.close()
+                aside.add(block)
+        self.rows = {digest: row for digest, row in rows.items() if row < aside.count}
+        self.vectors = aside.vectors()
 
     def digests(self, records: Sequence[Record]) -> list[str]:
         """Return the digest of each record's text, pair, and the ids that the model needs."""

@@ -80,7 +80,8 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
     ``dim`` is the number of dimensions of vectors packed into bits. Raises InputError when there
     are bytes, and no manifest says what they mean.
     """
-    manifest, precision, ranges = manifest_of(path), precision_of(path), None
+    manifest, ranges = manifest_of(path), None
+    precision = manifest.choice("precision", PRECISIONS)
     if ends := manifest.object("ranges"):
         try:
             ranges = np.array([ends["min"], ends["max"]], np.float32)
@@ -139,14 +140,6 @@ def manifest_of(path: str) -> JsonObject:
     Raises InputError for a broken one.
     """
     return NOTHING if path == "-" else read_object(manifest_beside(Path(path)), InputError)
-
-
-def precision_of(path: str) -> str | None:
-    """Return the precision that the manifest of a file names; None when there is none.
-
-    Raises InputError when it is none.
-    """
-    return manifest_of(path).choice("precision", PRECISIONS)
 
 
 def form_of(path: str) -> str:

@@ -561,13 +561,11 @@ class InputDigest:
     def add(self, records: Sequence[Record]) -> None:
         """Take in records, as they were read: the repr of (id, text, pair, extra) of each."""
         block = TextBlock.of(records)
-        pairs, texts = map(repr, block.pairs or repeat(None)), [*map(repr, block.texts)]
-        both = [f"{text}, {pair}" for text, pair in zip(texts, pairs, strict=False)]
-        ids, extras = (map(repr, column or repeat(None)) for column in (block.ids, block.extras))
-        rows = zip(ids, both, extras, strict=False)
-        self.sha.update(
-            "".join([f"({key}, {text}, {extra})" for key, text, extra in rows]).encode()
-        )
+        pairs, nothing = block.pairs or repeat(None), repeat(None)
+        both = [f"{text!r}, {pair!r}" for text, pair in zip(block.texts, pairs, strict=False)]
+        rows = zip(block.ids or nothing, both, block.extras or nothing, strict=False)
+        read = [f"({key!r}, {text}, {extra!r})" for key, text, extra in rows]
+        self.sha.update("".join(read).encode())
         self.texts.update("".join([f"({text})" for text in both]).encode())
         self.records += len(block)
 
