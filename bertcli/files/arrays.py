@@ -115,7 +115,7 @@ def write_arrays(file: IO[bytes], form: str, arrays: Mapping[str, ArrayParts]) -
 class StoredArray:
     """An array in a file: rows are along its first axis, and a list of numbers is one row."""
 
-    dtype: Any  # NumPy's, or the name of one that NumPy has not: BF16 is read as float32
+    dtype: Any  # NumPy's: that of bytes for one that NumPy has not, but BF16 is read as float32
     shape: tuple[int, ...]
     read: Callable[[int, int, int], Iterator[Array]]  # rows, width, at most so many at a time
     label: str  # what its file calls the type: float32, F32
@@ -214,7 +214,7 @@ def _safetensors(place: str) -> Iterator[Arrays]:
                 for block in read_blocks(file, kind, rows, width, most):
                     yield safetensors.float32_of(block) if bits else block
 
-        dtype = info.dtype if bits or kind is None else numpy.dtype(kind)
+        dtype = numpy.dtype("<f4" if bits else kind or "V1")
         return StoredArray(dtype, info.shape, read, info.dtype)
 
     yield {info.name: partial(tensor, info) for info in safetensors.tensors_in(place)}
@@ -323,9 +323,9 @@ def read_ids(place: str, path: str, form: str) -> Iterator[Numbered]:
             return
     start = 1
     with open_array(place, path, form, NUMERIC[0]) as array:
-        if getattr(array.dtype, "kind", "O") not in "iu" or len(array.shape) not in (1, 2):
+        if array.dtype.kind not in "iu" or len(array.shape) not in (1, 2):
             raise InputError(
-                f"{path}: holds {array.dtype} of shape {array.shape}, not lists of ids",
+                f"{path}: holds {array.label} of shape {array.shape}, not lists of ids",
                 "ids are whole numbers of shape [records, length]",
             )
         for rows in array.blocks(ROWS):
@@ -335,10 +335,7 @@ def read_ids(place: str, path: str, form: str) -> Iterator[Numbered]:
 
 def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[Numbered]:
     """Yield the rows of flat ids. Raises InputError where the arrays do not fit each other."""
-    if not all(
-        getattr(array.dtype, "kind", "O") in "iu" and len(array.shape) == 1
-        for array in (ids, offsets)
-    ):
+    if not all(array.dtype.kind in "iu" and len(array.shape) == 1 for array in (ids, offsets)):
         raise InputError(f"{path}: input_ids and offsets are not lists of whole numbers")
     numbers = chain.from_iterable(block.tolist() for block in ids.numbers())
     number, at = 0, 0  # the first offset ends a row that is none

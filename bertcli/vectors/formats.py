@@ -235,12 +235,9 @@ def text_rows(
             {**{name: cell(meta, name) for name in columns}, VECTOR: NumbersText(text)}
             for meta, text in zip(metas, json_of(vectors), strict=True)
         ]
-    first, name = ["id"], VECTOR
     values: Iterable[Any] = map(terms.of, vectors) if terms else map(NumbersText, json_of(vectors))
-    if terms:
-        name = TERMS
-    elif isinstance(vectors, list):
-        first, name = ["id", *PIECES], VECTORS
+    name = TERMS if terms else VECTORS if isinstance(vectors, list) else VECTOR
+    first = ("id", *PIECES) if name == VECTORS else ("id",)
     return [
         {
             **{key: meta[key] for key in first if key in meta},
@@ -253,7 +250,7 @@ def text_rows(
 
 def columns_of(metas: Sequence[Row]) -> list[str]:
     """Return the columns beside the vector, in the order of their first appearance."""
-    return [name for name in dict.fromkeys([*FIRST, *fields_of(metas)]) if name != VECTOR]
+    return [*dict.fromkeys([*FIRST, *fields_of(metas)])]
 
 
 def cell(meta: Row, name: str) -> Any:
@@ -298,7 +295,6 @@ def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
     columns = {
         name: text if kind is None or "struct" in str(kind) else kind
         for name, kind in kinds.items()
-        if name not in vectors_as
     }
     with parquet.columns_writer(file, columns | vectors_as, [*columns]) as write:
         for metas, vectors in rows.portions():

@@ -155,9 +155,9 @@ def form_of(path: str) -> str:
 def _array(path: str) -> Iterator[Array]:
     """Read the array of NPY, NPZ and safetensors files."""
     with open_array(path, path, form_of(path), ARRAY) as array:
-        if len(array.shape) < 2 or getattr(array.dtype, "hasobject", True):
+        if len(array.shape) < 2 or array.dtype.kind not in "fiu":
             raise InputError(
-                f"{path}: holds {array.dtype} of shape {array.shape}, not vectors",
+                f"{path}: holds {array.label} of shape {array.shape}, not vectors",
                 "vectors are numbers of shape [rows, dimensions], row by row",
             )
         if not array.shape[0]:
