@@ -302,7 +302,7 @@ ONE_HOME = {
     "import csv": "files/delimited",
     "import nncf": "inference/compute",
     "import zipfile": "files/arrays",
-    "import pyarrow": "files/arrow",
+    "import pyarrow": "files/parquet",
     "O_NOFOLLOW": "files/system_calls",
     "SIGHUP": "files/system_calls",
     "SIGALRM": "files/system_calls",

@@ -5,9 +5,8 @@
   messages without their schema.
 - Out: `writers` has a writer for each format; `atomic` makes files and folders that are there whole
   or not at all, and keeps other runs away, `system_calls` has what not every system has.
-- Formats: `jsonl`, `delimited` (CSV, TSV), `parquet` and `arrow` (the only importer of pyarrow),
-  `arrays` (NPY, NPZ), `safetensors`; `tables` says what the rows of all are, `id_arrays` writes and
-  reads arrays of token ids.
+- Formats: `jsonl`, `delimited` (CSV, TSV), `parquet` (the only importer of pyarrow),
+  `arrays` (NPY, NPZ, token ids in both), `safetensors`; `tables` says what the rows of all are.
 - Names: `paths` of files beside an output, and against reading what is written; `printable` is the
   only filter between text from outside and a terminal.
 - `versions`: of bertcli and of the libraries.

@@ -7,6 +7,19 @@
     write_arrays(file, "npz", {"embeddings": ArrayParts("<f4", (2, 384), parts)})
 
 Only headers are read until blocks are asked for.
+
+Token ids have one of two shapes. Rows of one length are int64 of shape [records, length], an array
+a field. Rows of any length (``ragged``, NPZ and safetensors) are flat, and offsets say where each
+begins:
+
+    input_ids        uint32 [T]: all rows, one after the other
+    offsets          int64 [B + 1]: row b is input_ids[offsets[b] : offsets[b + 1]]
+    token_type_ids   uint8 [T], where a token has another type than 0
+    special_tokens_mask   uint8 [T], where it is asked for
+
+The number of rows stands at the head of these files and is known at the end, so the rows are
+spooled, and each array is copied behind its header. An archive's members are stored uncompressed,
+so arrays can be mapped where they lie. Both writing and reading take the memory of a block.
 """
 
 from __future__ import annotations
@@ -14,10 +27,11 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice, pairwise
 from tokenize import TokenError
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -26,10 +40,11 @@ from zipfile import BadZipFile as BadZipFile
 from zipfile import ZipFile as ZipFile
 from zipfile import ZipInfo
 
-from bertcli.errors import InputError
+from bertcli.errors import InputError, OutputError, counted
 from bertcli.files import safetensors
 from bertcli.files.safetensors import AGAIN
 from bertcli.files.streams import open_bytes, unreadable
+from bertcli.files.tables import NUMERIC, ColumnTable, FlatLists, Row, Spool, table_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,7 +115,7 @@ def write_arrays(file: IO[bytes], form: str, arrays: Mapping[str, ArrayParts]) -
 class StoredArray:
     """An array in a file: rows are along its first axis, and a list of numbers is one row."""
 
-    dtype: Any  # NumPy's, or the name of one that NumPy has not: BF16 is read as float32
+    dtype: Any  # NumPy's: that of bytes for one that NumPy has not, but BF16 is read as float32
     shape: tuple[int, ...]
     read: Callable[[int, int, int], Iterator[Array]]  # rows, width, at most so many at a time
     label: str  # what its file calls the type: float32, F32
@@ -110,6 +125,15 @@ class StoredArray:
         rows, *inner = self.shape if len(self.shape) > 1 else (1, *self.shape)
         for block in self.read(rows, math.prod(inner), most):
             yield block.reshape(len(block), *inner)
+
+    def numbers(self, most: int = BLOCK) -> Iterator[Array]:
+        """Yield the numbers of a list, so many at a time, however many there are: [<= most].
+
+        Raises ValueError for what is no list.
+        """
+        if len(self.shape) != 1:
+            raise ValueError(f"an array of shape {self.shape} is not a list of numbers")
+        return (block.reshape(-1) for block in self.read(self.shape[0], 1, most))
 
 
 Arrays = Mapping[str, Callable[[], StoredArray]]  # name, "" in NPY -> what opens it
@@ -150,11 +174,11 @@ def _npy(place: str) -> Iterator[Arrays]:
 def _npz(place: str) -> Iterator[Arrays]:
     with ZipFile(place) as archive:
         names = [name for name in archive.namelist() if name.endswith(".npy")]
-        yield {n.removesuffix(".npy"): partial(_member, archive, n) for n in names}
 
+        def member(name: str) -> StoredArray:
+            return _array(archive.open(name))
 
-def _member(archive: ZipFile, name: str) -> StoredArray:
-    return _array(archive.open(name))
+        yield {name.removesuffix(".npy"): partial(member, name) for name in names}
 
 
 def _array(stream: IO[bytes]) -> StoredArray:
@@ -190,10 +214,144 @@ def _safetensors(place: str) -> Iterator[Arrays]:
                 for block in read_blocks(file, kind, rows, width, most):
                     yield safetensors.float32_of(block) if bits else block
 
-        dtype = info.dtype if bits or kind is None else numpy.dtype(kind)
+        dtype = numpy.dtype("<f4" if bits else kind or "V1")
         return StoredArray(dtype, info.shape, read, info.dtype)
 
     yield {info.name: partial(tensor, info) for info in safetensors.tensors_in(place)}
 
 
 OPENERS = {"npy": _npy, "npz": _npz, "safetensors": _safetensors}
+
+
+# --- token ids ---
+
+IDS, OFFSETS = "input_ids", "offsets"
+DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}  # of flat rows
+ROWS = 1024  # rows read at a time
+
+
+def ids_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
+    """Return the writer of npy (input_ids alone), npz or safetensors, perhaps "ragged npz"."""
+    form, ragged = form.removeprefix("ragged "), form.startswith("ragged ")
+    names = NUMERIC[:1] if form == "npy" else NUMERIC
+
+    @contextmanager
+    def ids_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
+        import numpy as np
+
+        rows_before, ids_before = 0, 0
+        lengths: dict[str, int] = {}  # of each row of an array, where all rows have one length
+        with closing(Spool()) as spool:
+
+            def write(rows: Sequence[Row] | ColumnTable) -> None:
+                nonlocal rows_before, ids_before
+                table = table_of(rows)
+                flat = {n: _flat(table.columns[n]) for n in names if n in table.columns}
+                for name, lists in {} if ragged else flat.items():
+                    for record, length in enumerate(np.diff(lists.offsets), rows_before + 1):
+                        if lengths.setdefault(name, int(length)) != length:
+                            raise uneven(record, int(length), lengths[name])
+                if len(table):
+                    spool.add(flat)
+                    rows_before += len(table)
+                    ids_before += len(flat[IDS].values)
+
+            def parts(name: str, dtype: str) -> Iterator[bytes]:
+                for flat in spool:
+                    numbers = flat[name].values if name in flat else np.zeros_like(flat[IDS].values)
+                    yield numbers.astype(dtype).tobytes()
+
+            def offsets() -> Iterator[bytes]:
+                yield bytes(8)
+                before = 0
+                for flat in spool:
+                    ends = flat[IDS].offsets[1:] + before
+                    before = ends[-1]
+                    yield ends.astype("<i8").tobytes()
+
+            yield write
+            if ragged:
+                present = {name for flat in spool for name in flat if flat[name].values.any()}
+                arrays = {
+                    name: ArrayParts(dtype, (ids_before,), parts(name, dtype))
+                    for name, dtype in DTYPES.items()
+                    if name in {IDS, *present}
+                }
+                arrays[OFFSETS] = ArrayParts("<i8", (rows_before + 1,), offsets())
+            else:
+                arrays = {
+                    name: ArrayParts("<i8", (rows_before, length), parts(name, "<i8"))
+                    for name, length in lengths.items()
+                }
+            if arrays:
+                write_arrays(file, form, arrays)
+
+    return ids_writer
+
+
+def _flat(lists: Any) -> FlatLists:
+    """Return the lists of a column as one array."""
+    import numpy as np
+
+    if isinstance(lists, FlatLists):
+        return lists
+    offsets = np.cumsum([0, *map(len, lists)])
+    return FlatLists(np.fromiter(chain.from_iterable(lists), "<i8", offsets[-1]), offsets)
+
+
+def uneven(record: int, length: int, before: int) -> OutputError:
+    """Return the error for a row that is longer or shorter than those before."""
+    return OutputError(
+        f"record {record} has {counted(length, 'token')} and those before have {before:,}: an "
+        "array needs rows of one length",
+        "give --padding longest (its --window must hold all records) or max_length, with "
+        "--truncation when some are too long",
+    )
+
+
+Numbered = tuple[int, list[list[int]]]  # the number of the first of some rows, and the rows
+
+
+def read_ids(place: str, path: str, form: str) -> Iterator[Numbered]:
+    """Yield rows of ids: flat ones with offsets, or those of input_ids, or of the only array.
+
+    Raises InputError, which calls the file ``path``, when there is no such array.
+    """
+    with open_arrays(place, path, form) as arrays:
+        if {IDS, OFFSETS} <= arrays.keys():
+            yield from _read_ragged(path, arrays[IDS](), arrays[OFFSETS]())
+            return
+    start = 1
+    with open_array(place, path, form, NUMERIC[0]) as array:
+        if array.dtype.kind not in "iu" or len(array.shape) not in (1, 2):
+            raise InputError(
+                f"{path}: holds {array.label} of shape {array.shape}, not lists of ids",
+                "ids are whole numbers of shape [records, length]",
+            )
+        for rows in array.blocks(ROWS):
+            yield start, rows.tolist()
+            start += len(rows)
+
+
+def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[Numbered]:
+    """Yield the rows of flat ids. Raises InputError where the arrays do not fit each other."""
+    if not all(array.dtype.kind in "iu" and len(array.shape) == 1 for array in (ids, offsets)):
+        raise InputError(f"{path}: input_ids and offsets are not lists of whole numbers")
+    numbers = chain.from_iterable(block.tolist() for block in ids.numbers())
+    number, at = 0, 0  # the first offset ends a row that is none
+    for block in offsets.numbers(ROWS):
+        stops = block.tolist()
+        sizes = [stop - start for start, stop in pairwise([at, *stops])]
+        whole = number > 0 or stops[0] == 0
+        at = stops[-1]
+        if not whole or min(sizes) < 0 or at > ids.shape[0]:
+            break
+        if max(sizes) > WIDEST:
+            raise InputError(f"{path}: a row has {max(sizes):,} ids, and {WIDEST:,} is the limit")
+        rows = [[*islice(numbers, size)] for size in sizes]
+        yield max(1, number), rows if number else rows[1:]
+        number += len(stops)
+    else:
+        if at == ids.shape[0]:
+            return
+    raise InputError(f"{path}: offsets do not divide the {ids.shape[0]:,} ids")

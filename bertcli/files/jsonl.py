@@ -76,31 +76,25 @@ def array_of(lines: Sequence[Line], field: str, name: str) -> Array:
     """
     import numpy as np
 
-    vectors = [_vector(f"{name}:{number}", line, field) for number, line in lines]
-    first = vectors[0].shape
-    for (number, _), vector in zip(lines, vectors, strict=True):
-        if vector.shape != first:
-            raise InputError(
-                f"{name}:{number}: a vector of shape {vector.shape}, and before it {first}"
-            )
+    vectors: list[Array] = []
+    for number, line in lines:
+        where = f"{name}:{number}"
+        try:
+            value = parse(line)
+            vector = np.array(value[field] if isinstance(value, dict) else value)
+        except KeyError:
+            hint = f"available: {', '.join(value) or 'none'}"
+            raise InputError(f"{where}: field {field!r} not found", hint) from None
+        except (ValueError, OverflowError) as broken:
+            raise InputError(f"{where}: not a vector: {broken}") from None
+        if vector.dtype.kind not in "fi" or vector.size == 0 or vector.ndim == 0:
+            raise InputError(f"{where}: not a vector of numbers")
+        vectors.append(vector)
+        if vector.shape != vectors[0].shape:
+            before = vectors[0].shape
+            raise InputError(f"{where}: a vector of shape {vector.shape}, and before it {before}")
     block = np.stack(vectors)
     return block.astype(np.float32) if block.dtype.kind == "f" else block
-
-
-def _vector(where: str, line: str | bytes, field: str) -> Array:
-    import numpy as np
-
-    try:
-        value = parse(line)
-        vector = np.array(value[field] if isinstance(value, dict) else value)
-    except KeyError:
-        available = ", ".join(value) or "none"
-        raise InputError(f"{where}: field {field!r} not found", f"available: {available}") from None
-    except (ValueError, OverflowError) as broken:
-        raise InputError(f"{where}: not a vector: {broken}") from None
-    if vector.dtype.kind not in "fi" or vector.size == 0 or vector.ndim == 0:
-        raise InputError(f"{where}: not a vector of numbers")
-    return vector
 
 
 # --- writing ---

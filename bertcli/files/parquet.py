@@ -5,15 +5,25 @@
     with rows_writer(file) as write:
         write([{"id": "a", "input_ids": [101, 102]}])
 
-What is read is in the memory of a few rows. `arrow` says how values of other types are written.
+What is read is in the memory of a few rows. Nothing else imports pyarrow.
+
+What JSON has no type for is text: timestamps are ISO 8601 with every digit of their unit and the
+offset of their time zone (``2024-05-01T12:00:00.000000001+02:00``), durations counts of their unit,
+decimals digits (``"1.20"``), binary values base64. NaN is null, as data frames mean it.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from itertools import islice
+from itertools import accumulate, islice
 from typing import IO, TYPE_CHECKING, Any
+
+import numpy
 
 from bertcli.errors import BertcliError, InputError
 from bertcli.files.streams import unreadable
@@ -30,7 +40,9 @@ from bertcli.files.tables import (
 from bertcli.files.versions import install_command
 
 try:
-    from bertcli.files import arrow
+    import pyarrow as pyarrow
+    from pyarrow import types
+    from pyarrow.parquet import ParquetFile, ParquetWriter
 except ImportError as failed:  # to import this module is the check, which commands make at once
     raise BertcliError(f"Parquet needs pyarrow: {failed}", install_command("parquet")) from None
 
@@ -45,6 +57,168 @@ DECODED = 16 << 20  # bytes decoded together, as far as the sizes of columns tel
 AT_ONCE = 1 << 18  # bytes that become Python's objects together
 
 Large = Callable[[int], None]  # is told the number of a row that is larger than the limit
+VECTOR = re.compile(r"((fixed_size_|large_)?list<\w+: )+(u?int|halffloat|float|double)")  # a type
+STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
+
+
+# --- values as JSON has them ---
+
+
+def values(array: Any, errors: str = "strict") -> list[Any]:
+    """Return the values of an Arrow array as JSON has them."""
+    kind = array.type
+    if any(check(kind) for check in STRINGS):
+        stored = array.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
+        return [None if raw is None else _decoded(raw, errors) for raw in stored]
+    if types.is_timestamp(kind):
+        from pyarrow import compute
+
+        zone = "%Ez" if kind.tz else ""
+        array = compute.strftime(array, format=f"%Y-%m-%dT%H:%M:%S{zone}")
+    elif types.is_temporal(kind):
+        array = array.cast("string")
+    return [_plain(value) for value in array.to_pylist()]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _decoded(raw: bytes, errors: str) -> str | bytes:
+    try:
+        return raw.decode(errors=errors)
+    except UnicodeDecodeError:
+        return raw
+
+
+# --- lists of numbers as NumPy has them, and back ---
+
+
+def is_vector(kind: Any) -> bool:
+    """Tell whether a type is a list of numbers, or lists of them, as of the tokens of a text."""
+    return VECTOR.match(str(kind)) is not None
+
+
+def vectors(column: Any) -> tuple[str, list[Array]]:
+    """Return the type of the numbers in a column of lists, and the innermost of them, no nulls."""
+    while hasattr(column.type.value_type, "value_type"):
+        column = column.flatten()
+    rows = [row.values.to_numpy(zero_copy_only=False) for row in column if row.is_valid]
+    return str(column.type.value_type), rows
+
+
+def array(column: Any, name: str) -> Array:
+    """Return a column of numbers, or of (nested) lists of one length, as one array [n, D...].
+
+    Raises ValueError for lists of several lengths.
+    """
+    shape = [len(column)]
+    while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
+        nulls, before, size = column.null_count, len(column), getattr(column.type, "list_size", 0)
+        column = column.flatten()
+        if nulls or (before and len(column) % before):
+            raise ValueError(f"column {name!r} has rows of several lengths, or empty ones")
+        shape.append(len(column) // before if before else size)
+    numbers: Array = column.to_numpy(zero_copy_only=False)
+    return numbers.reshape(shape)
+
+
+def type_of_array(shape: Sequence[int], dtype: Any) -> Any:
+    """Return the type of a cell that holds an array of this shape."""
+    kind = pyarrow.from_numpy_dtype(dtype)
+    for size in reversed(shape):
+        kind = pyarrow.list_(kind, size)
+    return kind
+
+
+# --- types, and columns of them ---
+
+
+def type_of(name: str) -> Any:
+    """Return the type of this name, as list<int32>."""
+    if name.startswith("list<"):
+        return pyarrow.list_(type_of(name[5:-1]))
+    return getattr(pyarrow, name)()
+
+
+def array_of(values: Any, kind: Any = None) -> Any:
+    """Return values as Arrow's, numbers of NumPy in place.
+
+    To learn that those are no data of pandas, `pyarrow.array` would import it: a third of a second.
+    """
+    if not (isinstance(values, numpy.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf"):
+        return pyarrow.array(values, kind)
+    own, buffer = pyarrow.from_numpy_dtype(values.dtype), pyarrow.py_buffer(values.ravel())
+    numbers = pyarrow.Array.from_buffers(own, len(values), [None, buffer])
+    return numbers.cast(kind) if kind else numbers
+
+
+def common_type(kind: Any, values: Sequence[Any]) -> Any:
+    """Return the type that holds values of this type and these values; text holds all.
+
+    None is the type of no values.
+    """
+    try:
+        own = array_of(values).type
+        if types.is_null(own):
+            return kind
+        if kind in (None, own):
+            return own
+        schemas = [pyarrow.schema([("", member)]) for member in (kind, own)]
+        kind = pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (pyarrow.ArrowException, OverflowError):
+        return pyarrow.string()
+    return pyarrow.string() if "struct" in str(kind) else kind  # objects differ in their keys
+
+
+def column(values: Any, kind: Any) -> Any:
+    """Return values as a column of a type.
+
+    Lists of fixed size are an array [n, D...] and, where there are several a row, arrays [k, D...].
+    Of flat lists, as list<int32>, numbers of its width stay in place; unsigned ones are read as
+    signed ones, which token ids fit.
+    """
+    if types.is_fixed_size_list(kind):
+        cells = array_of(values.reshape(-1))
+        for size in reversed(values.shape[1:]):
+            cells = pyarrow.FixedSizeListArray.from_arrays(cells, size)
+        return cells
+    if isinstance(values, FlatLists):
+        numbers = values.values.view(f"i{values.values.itemsize}")
+        numbers = numbers.astype(kind.value_type.to_pandas_dtype(), copy=False)
+        offsets = array_of(values.offsets.astype("int32"))
+        return pyarrow.ListArray.from_arrays(offsets, array_of(numbers), type=kind)
+    if types.is_list(kind) and isinstance(next(iter(values), None), numpy.ndarray):
+        ends = pyarrow.array([0, *accumulate(map(len, values))], "int32")
+        inner = column(numpy.concatenate([*values]), kind.value_type)
+        return pyarrow.ListArray.from_arrays(ends, inner)
+    if kind == pyarrow.string():  # what is no text is written as JSON
+        values = [
+            value
+            if value is None or isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            for value in values
+        ]
+    elif kind == pyarrow.float64():  # which Arrow makes of no integer above 2**53
+        values = [value if value is None else float(value) for value in values]
+    return array_of(values, kind)
+
+
+def file_system(place: str) -> tuple[Any, str]:
+    """Return the file system of an address, with fsspec's methods, and the path within it."""
+    from fsspec.implementations.arrow import ArrowFSWrapper
+    from pyarrow.fs import FileSystem
+
+    system, path = FileSystem.from_uri(place)
+    return ArrowFSWrapper(system), path
 
 
 # --- reading ---
@@ -54,9 +228,9 @@ Large = Callable[[int], None]  # is told the number of a row that is larger than
 def opened(place: str, path: str, hint: str = "") -> Iterator[Table]:
     """Open a file that messages call ``path``. Raises InputError when it cannot be read."""
     try:
-        with arrow.ParquetFile(place) as file:
+        with ParquetFile(place) as file:
             yield Table(file, path)
-    except (arrow.pyarrow.ArrowException, OSError, ValueError, OverflowError) as broken:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as broken:
         if isinstance(broken, OSError) and broken.errno:
             raise unreadable(path, broken) from None
         raise InputError(f"{path}: not a readable Parquet file: {broken}", hint) from None
@@ -93,7 +267,7 @@ class Table:
                 if part.nbytes > limit:
                     large(number)
                 else:
-                    yield number, {name: arrow.values(part.column(name), errors) for name in names}
+                    yield number, {name: values(part.column(name), errors) for name in names}
                 number += len(part)
 
     def arrays(self, name: str, most: int) -> Iterator[Array]:
@@ -103,17 +277,17 @@ class Table:
         """
         kind = self.schema.field(name).type
         if not self.metadata.num_rows and hasattr(kind, "list_size"):
-            yield arrow.array(arrow.pyarrow.array([], kind), name)
+            yield array(pyarrow.array([], kind), name)
         for batch in self._batches([name], most):
             try:
-                yield arrow.array(batch.column(0), name)
+                yield array(batch.column(0), name)
             except ValueError as uneven:
                 raise InputError(f"{self.path}: {uneven}") from None
 
     @property
     def vector_columns(self) -> list[str]:
         """The columns of lists of numbers, or of lists of them, of any length."""
-        return [field.name for field in self.schema if arrow.is_vector(field.type)]
+        return [field.name for field in self.schema if is_vector(field.type)]
 
     def vectors(self, names: Sequence[str], most: int) -> Iterator[tuple[str, str, list[Array]]]:
         """Yield lists of numbers, of so many rows at a time: column, type and vectors of each.
@@ -122,7 +296,7 @@ class Table:
         """
         for batch in self._batches(names, most) if names else ():
             for name in names:
-                yield (name, *arrow.vectors(batch.column(name)))
+                yield (name, *vectors(batch.column(name)))
 
     def _batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
         """Yield columns in batches of at most so many rows, and fewer of long lists and texts."""
@@ -166,46 +340,42 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
                 own = name in TYPES and (
                     isinstance(values, FlatLists) or any(isinstance(v, Made) for v in values)
                 )
-                kinds[name] = (
-                    arrow.type_of(TYPES[name])
-                    if own
-                    else arrow.common_type(kinds.get(name), values)
-                )
+                kinds[name] = type_of(TYPES[name]) if own else common_type(kinds.get(name), values)
             if len(table):
                 spool.add(table)
 
         yield write
-        types = {name: kind or arrow.pyarrow.string() for name, kind in kinds.items()}
-        if not types:
+        kinds = {name: kind or pyarrow.string() for name, kind in kinds.items()}
+        if not kinds:
             return
-        with columns_writer(file, types, True, GROUP) as put:
+        with columns_writer(file, kinds, True, GROUP) as put:
             for table in spool:
-                put({name: table.columns.get(name, [None] * len(table)) for name in types})
+                put({name: table.columns.get(name, [None] * len(table)) for name in kinds})
 
 
 @contextmanager
 def columns_writer(
-    file: IO[bytes], types: Mapping[str, Any], repeated: Sequence[str] | bool, group: int = 0
+    file: IO[bytes], kinds: Mapping[str, Any], repeated: Sequence[str] | bool, group: int = 0
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield a function that writes columns of these types (see `arrow.column`).
+    """Yield a function that writes columns of these kinds (see `column`).
 
     They make a row group, once they have as many bytes as one is to have. Values of the
     ``repeated`` columns are stored once.
     """
-    schema = arrow.pyarrow.schema([*types.items()])
+    schema = pyarrow.schema([*kinds.items()])
     waiting: list[Any] = []
 
     def write(columns: Mapping[str, Any]) -> None:
-        cells = [arrow.column(columns[name], kind) for name, kind in types.items()]
-        waiting.append(arrow.pyarrow.table(cells, schema=schema))
+        cells = [column(columns[name], kind) for name, kind in kinds.items()]
+        waiting.append(pyarrow.table(cells, schema=schema))
         if sum(table.nbytes for table in waiting) >= group:
             flush()
 
     def flush() -> None:
         if waiting:
-            writer.write_table(arrow.pyarrow.concat_tables(waiting))
+            writer.write_table(pyarrow.concat_tables(waiting))
             waiting.clear()
 
-    with arrow.ParquetWriter(file, schema, use_dictionary=repeated) as writer:
+    with ParquetWriter(file, schema, use_dictionary=repeated) as writer:
         yield write
         flush()

@@ -68,7 +68,7 @@ def writer_of(form: str) -> Format:
 
             return rows_writer
         case "npy" | "npz" | "safetensors" | "ragged npz" | "ragged safetensors":
-            from bertcli.files.id_arrays import ids_writer_of
+            from bertcli.files.arrays import ids_writer_of
 
             return ids_writer_of(form)
         case "csv" | "tsv":

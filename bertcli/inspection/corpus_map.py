@@ -79,7 +79,7 @@ class CorpusMap:
             random = np.random.default_rng(seed)
             chosen = np.sort(random.choice(total, min(total, MOST), replace=False))
             rows = chosen.tolist()
-            texts = CorpusTexts(search.path, search.texts).at({*rows}, total)
+            texts = CorpusTexts(search).at({*rows}, total)
             vectors = aside.vectors()[chosen]
             distinct = len(np.unique(vectors, axis=0))
             if distinct < 2:

@@ -1,4 +1,4 @@
-"""Files of this machine or of a remote file system: listed, fetched, uploaded.
+"""Files of this machine or of a remote file system: listed and opened.
 
 A place is a path, or a URL that fsspec or Arrow knows: file://, s3://, gs://, hdfs://, ...
 """
@@ -44,7 +44,7 @@ def listed(pattern: str) -> list[str]:
     Hidden files, and those whose name begins with "_" as Spark's marks do, are not data. Raises
     InputError when there are none.
     """
-    with _filesystem(pattern) as (fs, path):
+    with filesystem(pattern) as (fs, path):
         if any(letter in path for letter in "*?[") and not fs.exists(path):
             files = [name for name in fs.glob(path) if fs.isfile(name)]
         elif fs.isdir(path):
@@ -83,72 +83,26 @@ def named(place: str) -> str:
     return f"{scheme}{mark}{bucket if ':' in user else host}{slash}{path}"
 
 
-def size(place: str) -> int:
-    """Return the bytes of a file."""
-    with _filesystem(place) as (fs, path):
-        return int(fs.size(path))
-
-
-def exists(place: str) -> bool:
-    """Return whether there is such a file."""
-    with _filesystem(place) as (fs, path):
-        return bool(fs.exists(path))
-
-
-def read(place: str) -> bytes | None:
-    """Return what a small file holds; None when there is none."""
-    with _filesystem(place) as (fs, path):
-        return fs.cat_file(path) if fs.exists(path) else None
-
-
-def write(place: str, data: bytes) -> None:
-    """Write a small file to a remote place."""
-    with _filesystem(place) as (fs, path):
-        fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-        fs.pipe_file(path, data)
-
-
-def fetch(place: str, folder: Path) -> Path:
-    """Return a file as one of this machine: itself, or a copy in the folder."""
-    if is_local(place):
-        return local_path(place)
-    with _filesystem(place) as (fs, path):
-        copy = folder / path.rsplit("/", 1)[-1]
-        fs.get_file(path, str(copy))
-        return copy
-
-
-def put(file: Path, place: str) -> None:
-    """Copy a local file to a remote place."""
-    with _filesystem(place) as (fs, path):
-        fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-        fs.put_file(str(file), path)
-
-
 @contextmanager
-def explained(place: str) -> Iterator[None]:
-    """Raise InputError for errors of file systems: unknown scheme, missing package, no access."""
+def filesystem(place: str) -> Iterator[tuple[Any, str]]:
+    """Yield the file system of a place, with fsspec's methods, and the path within it.
+
+    Raises InputError for errors of file systems: unknown scheme, missing package, no access.
+    """
     try:
-        yield
+        import fsspec
+
+        if "://" in place and place.split("://")[0] in ARROW:
+            from bertcli.files.parquet import file_system
+
+            yield file_system(place)
+        else:
+            yield fsspec.core.url_to_fs(place)
     except (OSError, ImportError, ValueError) as failed:
         reason = str(failed).strip().split("\n")[0] or type(failed).__name__
         raise InputError(
             public(f"{place}: cannot be reached: {reason}"), "check the address"
         ) from None
-
-
-@contextmanager
-def _filesystem(place: str) -> Iterator[tuple[Any, str]]:
-    """Yield the file system of a place, with fsspec's methods, and the path within it."""
-    with explained(place):
-        import fsspec
-
-        if "://" in place and place.split("://")[0] in ARROW:
-            from bertcli.files.arrow import file_system
-
-            yield file_system(place)
-        else:
-            yield fsspec.core.url_to_fs(place)
 
 
 def _hidden(path: str) -> bool:

@@ -1,34 +1,303 @@
 """A run on a cluster: the shards that are planned, the workers that make them, and what they did.
 
-A shard is an input file and its output file. A worker has one at a time, and is replaced when it
-dies.
+A shard is an input file and its output file. A worker has one at a time, may be killed at any
+instant, and is replaced when it dies.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from glob import has_magic
 from importlib.util import find_spec
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import BertcliError, InputError, UsageError
-from bertcli.files.paths import public, refuse_inputs
+from bertcli.files.paths import beside, manifest_beside, public, refuse_inputs, sha256
 from bertcli.files.streams import PACKED
+from bertcli.files.typed_json import as_json
 from bertcli.files.versions import __version__, install_command
+from bertcli.files.writers import open_writer
+from bertcli.hub import TOKENIZER_FILES, files_for, find_model
 from bertcli.inference.progress import Advance
-from bertcli.ray.locations import is_local, listed, local_path, named, write
-from bertcli.ray.worker import Done, Shard, ShardJob, ShardWorker
+from bertcli.ray.locations import filesystem, is_local, listed, local_path, named
+from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source, is_data, no_data
-from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.run_folder import json_text, put_json
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.run import WINDOW, Task, TokenCounts
+from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.vectors.run_folder import (
+    RunFiles,
+    Target,
+    json_text,
+    made_by,
+    not_resumable,
+    object_in,
+    put_json,
+    refuse_changes,
+    tokenizer_of,
+)
+
+if TYPE_CHECKING:
+    from bertcli.embedding.embedder import Embedder
+    from bertcli.embedding.options import EmbedOptions
+
+
+# --- one shard ---
+
+MANIFEST = ".manifest.json"
+DEAD = ".errors.jsonl"  # why records of a shard were skipped
+
+
+class Shard(NamedTuple):
+    """An input file and its output file."""
+
+    source: str
+    output: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """The result of a shard, as it is sent by the worker."""
+
+    shard: Shard
+    by: dict[str, Any]  # what all shards depend on
+    tally: TokenCounts
+    skipped: int
+    max_length: int | None  # to which texts were truncated
+    sha256: str  # of the output
+    passed_over: bool  # an earlier run had made it
+
+
+@dataclass
+class ShardWorker:
+    """Makes shards by a job."""
+
+    job: ShardJob
+
+    @cached_property
+    def loaded(self) -> Any:
+        """What the job needs, loaded by the first shard, so that a failure has somebody to tell."""
+        return self.job.open()
+
+    @cached_property
+    def made_by(self) -> dict[str, Any]:
+        """What the bytes of every shard depend on."""
+        return as_json(self.job.made_by(self.loaded))
+
+    def make(self, shard: Shard) -> Done:
+        """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
+        source: dict[str, Any] = {"place": public(named(shard.source))}
+        with filesystem(shard.source) as (fs, path):
+            source["bytes"] = int(fs.size(path))
+            if is_local(shard.source):  # elsewhere it would have to be fetched
+                source["sha256"] = sha256(local_path(shard.source))
+        now = {"by": self.made_by, "source": source}
+        output, replaces = local_path(shard.output), self.job.overwrite
+        manifest = {} if replaces else _manifest(shard)
+        with filesystem(shard.output) as (fs, path):
+            exists = not replaces and fs.exists(path)
+        # What begins an output of a shard is its manifest, or the journal of its vectors.
+        is_begun = RunFiles(output).is_begun
+        if exists and not ("shard" in manifest or is_begun):
+            raise not_resumable(public(shard.output))
+        made_before = exists and "counts" in manifest and not is_begun
+        if made_before:
+            refuse_changes(public(shard.output), manifest["shard"], now)
+        else:
+            with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
+                self._make(shard, Path(scratch), {"shard": now})
+            manifest = _manifest(shard)
+        counts = manifest["counts"]
+        skipped = counts.pop("skipped")
+        if not skipped:
+            beside(output, DEAD).unlink(missing_ok=True)
+        return Done(
+            shard,
+            self.made_by,
+            TokenCounts(**counts),
+            skipped,
+            self.job.max_length(self.loaded),
+            manifest["sha256"],
+            made_before,
+        )
+
+    def _make(self, shard: Shard, scratch: Path, about: About) -> None:
+        job, here = self.job, is_local(shard.output)
+        place = local_path(shard.output)
+        output = place if here else scratch / "out" / place.name
+        output.parent.mkdir(parents=True, exist_ok=True)
+        path = str(local_path(shard.source))
+        if not is_local(shard.source):
+            with filesystem(shard.source) as (fs, remote):
+                path = str(scratch / remote.rsplit("/", 1)[-1])
+                fs.get_file(remote, path)
+
+        def put_letter(message: str) -> None:
+            """Write why a record was skipped; an earlier file stays until there is one."""
+            mode = "w" if reader.skipped == 1 else "a"
+            with open(beside(output, DEAD), mode, encoding="utf-8") as file:
+                reason = message.replace(path, public(shard.source))
+                file.write(json.dumps({"error": reason}, ensure_ascii=False) + "\n")
+
+        reader = Reader(replace(job.source, paths=(path,)), put_letter)
+        try:
+            job.make(self.loaded, reader, output, about)
+        except BertcliError as error:
+            message = str(error).replace(path, public(shard.source))
+            raise type(error)(message, error.hint) from None
+        if not here:
+            manifest = manifest_beside(output)
+            with filesystem(shard.output) as (fs, remote):
+                folder = remote.rsplit("/", 1)[0]
+                fs.makedirs(folder, exist_ok=True)
+                # A run that is killed behind this line goes on.
+                fs.pipe_file(remote + MANIFEST, json.dumps(about).encode())
+                # The manifest is the last: it says that the others are there.
+                for file in sorted(output.parent.iterdir(), key=manifest.__eq__):
+                    fs.put_file(str(file), f"{folder}/{file.name}")
+
+
+def _manifest(shard: Shard) -> dict[str, Any]:
+    """Return the manifest of a shard; it has counts when the output was whole."""
+    with filesystem(shard.output + MANIFEST) as (fs, path):
+        return object_in(fs.cat_file(path) if fs.exists(path) else None)
+
+
+About = Mapping[str, Any]
+Signed = tuple[Tokenizer, dict[str, str]]  # a tokenizer, and the sha256 of its files
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model by its name: every worker finds it where it runs."""
+
+    name: str
+    revision: str | None = None
+    offline: bool = False
+
+    def find(self, files: Any) -> Any:
+        """Return its folder."""
+        return find_model(self.name, files=files, revision=self.revision, offline=self.offline)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What to do with each shard, and how the files are read."""
+
+    model: Model
+    source: Source
+    overwrite: bool = field(default=False, kw_only=True)  # the outputs of an earlier run
+
+
+@dataclass(frozen=True)
+class EmbedJob(_Job):
+    """Texts to vectors."""
+
+    options: EmbedOptions
+    form: str
+    precision: str = "float32"
+
+    def open(self) -> Embedder:
+        """Load the model."""
+        from bertcli.embedding.embedder import Embedder
+
+        return Embedder.open(self.model.find(files_for(self.options.dtype)), self.options)
+
+    def made_by(self, loaded: Embedder) -> dict[str, Any]:
+        """Return what the bytes of vectors depend on, besides the texts."""
+        return {**made_by(loaded), "precision": self.precision}
+
+    def max_length(self, loaded: Embedder) -> int:
+        """Return the length that truncation keeps."""
+        return loaded.max_length
+
+    def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
+        """Write vectors, and their manifest."""
+        from bertcli.vectors.embed_run import FileRun
+
+        target = Target(
+            output,
+            self.form,
+            self.precision,
+            resume=not self.overwrite,
+            overwrite=self.overwrite,
+        )
+        for _ in FileRun(loaded, reader, target, about):
+            pass
+
+
+@dataclass(frozen=True)
+class TokenizeJob(_Job):
+    """Texts to token ids."""
+
+    layout: Layout
+    form: str
+    extra: tuple[str, ...] = ()
+    parse_special: bool = True
+    window: int = WINDOW  # records that are padded together
+
+    def open(self) -> Signed:
+        """Load the tokenizer; and the digests of its files."""
+        folder = self.model.find(TOKENIZER_FILES)
+        tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
+        return tokenizer, tokenizer_of(bert_folder(folder.path))
+
+    def made_by(self, loaded: Signed) -> dict[str, Any]:
+        """Return what the bytes of token ids depend on, besides the texts."""
+        return {
+            "model": self.model.name,
+            "tokenizer": loaded[1],
+            "layout": asdict(self.layout),
+            "extra": self.extra,
+            "parse_special": self.parse_special,
+        }
+
+    def max_length(self, loaded: Signed) -> int | None:
+        """Return the length that truncation keeps; None without truncation."""
+        return loaded[0].cut_at(self.layout)
+
+    def make(self, loaded: Signed, reader: Reader, output: Path, about: About) -> None:
+        """Write token ids, and their manifest."""
+        task = Task(self.layout, self.extra, self.form)
+        run = task.run(reader, loaded[0], self.window)
+        manifest = manifest_beside(output)
+        put_json(manifest, about)  # what is killed behind this line may be replaced
+        try:
+            with open_writer(output, task.writer, overwrite=True) as put:
+                task.write(run, run, put)
+        except BertcliError:
+            if not output.exists():
+                manifest.unlink()
+            raise
+        put_json(
+            manifest,
+            {
+                **about,
+                "bertcli": __version__,
+                "output": output.name,
+                "format": self.form,
+                "counts": asdict(run.tally) | {"skipped": reader.skipped},
+                "rows": run.tally.records,
+                "sha256": sha256(output),
+            },
+        )
+
+
+ShardJob = EmbedJob | TokenizeJob
+
 
 # --- which files ---
 
@@ -139,7 +408,8 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
     if is_local(base):
         put_json(local_path(base) / NAME, value)
         return
-    write(f"{base}/{NAME}", json_text(value))
+    with filesystem(f"{base}/{NAME}") as (fs, path):
+        fs.pipe_file(path, json_text(value))
 
 
 def told(done: Sequence[Done], seconds: float) -> str:

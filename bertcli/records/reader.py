@@ -338,7 +338,7 @@ def read(path: str, reader: Reader) -> Blocks:
 
 def arrays(place: str, form: str, path: str, reader: Reader) -> Blocks:
     """NPY, NPZ and safetensors: a row is a record of token ids."""
-    from bertcli.files.id_arrays import read_ids
+    from bertcli.files.arrays import read_ids
 
     limit = reader.source.max_record_bytes
 

@@ -1,12 +1,10 @@
 """Vectors in files: written whole by runs that may be killed, read back, searched, compared.
 
-`embed_run` is `bertcli embed` as a library: records to a function, and vectors of texts; `file_run`
-writes a file, resumes it, and takes over what an output has already. `run_folder` keeps its rows
-through a kill, and finds out where a run starts and whether it is the same; `formats` is how each
-format is written, and in which numbers, `reading` how it is read. `row_run` keeps the rows of any
-other command in such a folder.
-`search` finds texts with the rows that are `nearest`, by their terms (`lexical`), or both, and
-negatives for training; `duplicates`
-finds rows that are alike; `compare` compares files. `text_embedder` makes arrays of texts from
-Python. Begin with `embed_run`.
+`embed_run` is `bertcli embed` as a library: records to a function, vectors of texts, or a file,
+which it resumes or takes over from what an output has already. `run_folder` keeps the rows of this
+and of any other command through a kill, and finds out where a run starts and whether it is the
+same; `formats` is how each format is written, and in which numbers, `reading` how it is read.
+`search` finds texts with the rows that are `nearest`, by their vectors, their terms, or both, and
+negatives for training; `duplicates` finds rows that are alike; `compare` compares files.
+`text_embedder` makes arrays of texts from Python. Begin with `embed_run`.
 """

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from bertcli.embedding.options import PRECISIONS
 from bertcli.errors import BertcliError, InputError, counted
 from bertcli.vectors.nearest import unit
-from bertcli.vectors.reading import ROWS, Array, Aside, floats, precision_of, stored
+from bertcli.vectors.reading import ROWS, Array, Aside, floats, manifest_of, stored
 
 WORST = 5
 
@@ -92,15 +92,13 @@ def compare(a: str, b: str, worst: int = WORST) -> Agreement:
     with np.errstate(all="ignore"), ExitStack() as stack:  # NaN and infinity are counted
         both = []
         for path in (a, b):
-            precision = precision_of(path)
+            precision, dtype = manifest_of(path).choice("precision", PRECISIONS), ""
             is_float = precision is None or precision.startswith("float")
-            blocks = stored(path) if is_float else floats(path)
-            first = next(blocks, np.zeros(0))
-            exact = first.dtype if first.dtype.kind == "f" else np.float64
-            both.append(stack.enter_context(closing(Aside(exact))))
-            for block in chain([first], blocks):
+            both.append(stack.enter_context(closing(Aside(np.float64))))
+            for block in stored(path) if is_float else floats(path):
                 both[-1].add(block)
-            agreement.dtype += [precision or first.dtype.name] * (first.ndim > 1)
+                dtype = precision or block.dtype.name
+            agreement.dtype.append(dtype)
         sizes = [side.shape for side in both]  # of a file without lines it is not known
         unlike = all(sizes) and sizes[0] != sizes[1]
         of_widths = unlike and all(len(size) == 1 for size in sizes) and all(s.count for s in both)

@@ -27,7 +27,7 @@ from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import ORIGIN
 from bertcli.vectors.nearest import DIGITS, refuse_infinite, unit
 from bertcli.vectors.reading import Array, Aside, floats
-from bertcli.vectors.search import CorpusTexts, Search
+from bertcli.vectors.search import CorpusTexts, Search, Texts
 
 
 class DuplicateGroup(NamedTuple):
@@ -42,7 +42,7 @@ class DuplicateGroup(NamedTuple):
 class Duplicates:
     """A pass over the vectors of a corpus, which are put aside. Iterate once, then ask for groups.
 
-    Only the texts of groups are held, as columns.
+    Only the texts of groups are held.
     """
 
     search: Search
@@ -50,8 +50,7 @@ class Duplicates:
     threshold: float = 0.95  # how alike near-duplicates are
     keep: str = "first"  # text of a group, or the longest
     groups: list[DuplicateGroup] = field(default_factory=list, init=False)
-    members: Array = field(init=False)  # the rows of all groups, in order; their records:
-    texts: TextBlock = field(init=False)
+    texts: Texts = field(default_factory=dict, init=False)  # of the rows of all groups
 
     @property
     def records(self) -> int:
@@ -71,38 +70,25 @@ class Duplicates:
         for done in components:
             yield Advance(done, "texts", None)
         groups = components.groups()
-        self._read(groups)
+        corpus = CorpusTexts(self.search)
+        self.texts = corpus.at({*chain.from_iterable(map(np.ndarray.tolist, groups))}, self.records)
         self.groups = [self._group(vectors, rows) for rows in groups]
-
-    def _read(self, groups: list[Array]) -> None:
-        """Read the texts of the groups. Raises InputError when the corpus is another one."""
-        corpus = CorpusTexts(self.search.path, self.search.texts)
-        self.members = np.sort(np.concatenate([np.zeros(0, np.int64), *groups]))
-
-        def parts() -> Iterator[TextBlock]:
-            first = 0
-            for block in corpus.blocks(self.records):
-                start, stop = self.members.searchsorted([first, first + len(block)])
-                yield TextBlock.of(block).take((self.members[start:stop] - first).tolist())
-                first += len(block)
-
-        self.texts = TextBlock.of(chain.from_iterable(parts()))
 
     @property
     def dropped(self) -> int:
         """The number of near-duplicates of a text that is kept."""
-        return len(self.members) - len(self.groups)
+        return len(self.texts) - len(self.groups)
 
     def record_of(self, row: int) -> Record:
         """Return a text of a group; its id is its row where it has none."""
-        record = self.texts[int(self.members.searchsorted(row))]
+        record = self.texts[int(row)]
         return record._replace(id=row) if record.id is None else record
 
     def fields(self, group: DuplicateGroup) -> dict[str, Any]:
         """Return what is written of a group, with ids, files and lines where there are any."""
         rows = group.rows.tolist()
         columns = {"keep": group.keep, "rows": rows, "scores": group.scores.tolist()}
-        names = ["id"] if any(key is not None for key in self.texts.ids or ()) else []
+        names = ["id"] if any(text.id is not None for text in self.texts.values()) else []
         for name in [*names, *(ORIGIN if self.search.texts.source.placed else ())]:
             keep, *others = (getattr(self.record_of(row), name) for row in (group.keep, *rows))
             columns |= {f"keep_{name}": keep, f"{name}s": others}
@@ -185,20 +171,18 @@ class Components:
 
     def _join(self, rows: Array, others: Array, near: Array, products: Array) -> None:
         """Join those of two blocks that ``near`` [a, b] says may be alike."""
-        sure = products >= self.threshold + ROUNDING
-        alike, doubtful = near & sure, near & ~sure
-        while True:  # at least half of the components are joined
-            alike &= self._roots(rows)[:, None] != self._roots(others)
-            if not alike.any():
-                break
-            a, b = np.flatnonzero(alike.any(axis=1)), np.flatnonzero(alike.any(axis=0))
-            self._unite(rows[a], others[alike[a].argmax(axis=1)])
-            self._unite(rows[alike[:, b].argmax(axis=0)], others[b])
+        doubtful = near & (products < self.threshold + ROUNDING)
         for at in np.flatnonzero(doubtful.any(axis=1)):
-            which = np.flatnonzero(doubtful[at] & (self._roots(others) != self._roots(rows[[at]])))
-            pair = np.repeat(rows[at], len(which)), others[which]
-            yes = cosines(self.vectors, *pair) >= self.threshold
-            self._unite(pair[0][yes], pair[1][yes])
+            which = np.flatnonzero(doubtful[at])
+            exact = cosines(self.vectors, np.repeat(rows[at], len(which)), others[which])
+            near[at, which] = exact >= self.threshold
+        while True:  # at least half of the components are joined
+            near &= self._roots(rows)[:, None] != self._roots(others)
+            if not near.any():
+                break
+            a, b = np.flatnonzero(near.any(axis=1)), np.flatnonzero(near.any(axis=0))
+            self._unite(rows[a], others[near[a].argmax(axis=1)])
+            self._unite(rows[near[:, b].argmax(axis=0)], others[b])
 
     def _unite(self, a: Array, b: Array) -> None:
         """Join the components of pairs of rows."""

@@ -22,12 +22,11 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from io import BytesIO
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, chain, repeat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +36,6 @@ from bertcli.embedding.pooling import split
 from bertcli.errors import PrecisionError
 from bertcli.files.arrays import ArrayParts, write_arrays
 from bertcli.files.jsonl import json_of, to_lines
-from bertcli.files.streams import packed
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.tables import NumbersText, TableHeader, fields_of
 from bertcli.files.typed_json import parse
@@ -47,14 +45,12 @@ if TYPE_CHECKING:
     from bertcli.embedding.pooling import EmbeddedBlock
     from bertcli.embedding.sparse import TermNames
 
-Convert = Callable[[np.ndarray], np.ndarray]
 Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
 
 # Files that rows are kept in until then: see `run_folder`.
-RAW, FIELDS, COUNTS, DIGESTS = "vectors", "fields", "counts", "digests"
-DIGEST_BYTES = 16  # of a text
+RAW, FIELDS = "vectors", "fields"
 START, STOP = "start", "stop"
 ROW, ID, DIGEST = "row", "id", "digest"  # of the index of an output whose records have one row each
 CHUNK = 8 << 20  # bytes of vectors read at a time
@@ -78,6 +74,14 @@ WRITTEN_OF_TERMS = (*FIRST, TERMS, INDICES, VALUES, START, STOP)
 NAME, IDS = "embeddings", "ids"  # of the arrays
 
 
+class Stored(NamedTuple):
+    """What is kept of a record beside its vectors, as a line of JSON."""
+
+    meta: Row
+    rows: int  # how many vectors it has
+    digest: str  # of the text of an update, else empty
+
+
 @dataclass(frozen=True)
 class Rows:
     """All rows of a run, to be read as often as a format needs.
@@ -90,15 +94,22 @@ class Rows:
     count: int
     records: int
     shape: tuple[int, ...]
+    precision: str
     many: bool = False  # whether a record may have several
     ids: bool = False  # whether an archive has the ids of the records
-    convert: Convert = lambda vectors: vectors
     terms: TermNames | None = None  # whether the rows are terms of texts
 
     @property
     def step(self) -> int:
         """The number of rows in a chunk."""
         return min(MOST, max(1, CHUNK // max(1, 4 * math.prod(self.shape))))
+
+    @cached_property
+    def ranges(self) -> Floats | None:
+        """The least and greatest values that int8 is based on [2, D]; None for what needs none."""
+        if self.precision not in RANGED:
+            return None
+        return ranges_of(self.raw()) if self.count else np.zeros((2, *self.shape), np.float32)
 
     def raw(self) -> Iterator[np.ndarray]:
         """Yield the vectors as they were computed: float32 [<= step, D...]."""
@@ -108,40 +119,40 @@ class Rows:
 
     def vectors(self) -> Iterator[np.ndarray]:
         """Yield the vectors as they are to be written: [<= step, D...]."""
-        return map(self.convert, self.raw())
+        return map(self._converted, self.raw())
 
-    def counts(self) -> Iterator[int]:
-        """Yield how many rows each record has."""
-        if not self.many:
-            yield from repeat(1, self.records)
-            return
-        with open(self.folder / COUNTS, "rb") as file:
-            while len(counts := np.fromfile(file, "<i8", MOST)):
-                yield from counts.tolist()
+    def stored(self) -> Iterator[list[Stored]]:
+        """Yield what is kept of some records beside their vectors.
 
-    def metas(self) -> Iterator[tuple[list[Row], list[int]]]:
-        """Yield the other fields of some records, and how many rows each has.
-
-        Together they are as many rows as a chunk has, or those of one record that has more.
+        Together they have as many rows as a chunk, or are one record that has more.
         """
-        held, sizes, rows = list[Row](), list[int](), 0
-        with open(self.folder / FIELDS, encoding="utf-8") as lines:
-            for line, count in zip(lines, self.counts(), strict=True):
-                if held and rows + count > self.step:
-                    yield held, sizes
-                    held, sizes, rows = [], [], 0
-                held.append(parse(line))
-                sizes.append(count)
-                rows += count
+        held, rows = list[Stored](), 0
+        with open(self.folder / FIELDS, "rb") as lines:
+            for line in lines:
+                record = Stored(**parse(line))
+                if held and rows + record.rows > self.step:
+                    yield held
+                    held, rows = [], 0
+                held.append(record)
+                rows += record.rows
         if held:
-            yield held, sizes
+            yield held
+
+    def metas(self) -> Iterator[list[Row]]:
+        """Yield the other fields of some records."""
+        return ([record.meta for record in records] for records in self.stored())
 
     def portions(self) -> Iterator[tuple[list[Row], Vectors]]:
         """Yield the other fields of records, and the vectors of each: [D...], or [k, D...]."""
         with open(self.folder / RAW, "rb") as file:
-            for metas, sizes in self.metas():
-                vectors = self.convert(self._read(file, sum(sizes)))
+            for records in self.stored():
+                sizes = [record.rows for record in records]
+                vectors = self._converted(self._read(file, sum(sizes)))
+                metas = [record.meta for record in records]
                 yield metas, split(vectors, sizes) if self.many else vectors
+
+    def _converted(self, vectors: np.ndarray) -> np.ndarray:
+        return quantize(vectors, self.precision, self.ranges)
 
     def _read(self, file: IO[bytes], rows: int) -> np.ndarray:
         flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
@@ -151,49 +162,24 @@ class Rows:
         """Return the shape of all the vectors together as they are written, and their dtype."""
         if self.terms:
             return (self.records, self.terms.width), np.dtype(np.float32)
-        sample = self.convert(np.zeros((1, *self.shape), np.float32))
+        sample = self._converted(np.zeros((1, *self.shape), np.float32))
         return (self.count, *sample.shape[1:]), sample.dtype
-
-
-def at_precision(rows: Rows, precision: str) -> tuple[Rows, dict[str, list[Any]] | None]:
-    """Return the rows to be written in this precision, and the ranges that int8 is based on."""
-    if precision not in RANGED:
-        return replace(rows, convert=partial(quantize, precision=precision)), None
-    ranges = ranges_of(rows.raw()) if rows.count else np.zeros((2, *rows.shape), np.float32)
-    low, high = ranges.tolist()
-    convert = partial(quantize, precision=precision, ranges=ranges)
-    return replace(rows, convert=convert), {"min": low, "max": high}
-
-
-def make(rows: Rows, form: str, place: Path, name: Path) -> None:
-    """Make a whole file of this name elsewhere, on the disk."""
-    try:
-        with open(place, "wb", opener=opener(None)) as file:
-            with packed(name, file) as inner:
-                WRITERS[form](inner, form, rows)
-            sync(file)
-    except BaseException:
-        place.unlink(missing_ok=True)  # makes room for a second attempt
-        raise
 
 
 def write_index(rows: Rows, place: Path, *, with_fields: bool) -> None:
     """Write whose rows are whose, with the fields of the records unless the output has those."""
-    row, digests = 0, rows.folder / DIGESTS
-    marks = BytesIO(digests.read_bytes() if digests.exists() else b"")
+    row = 0
     with open(place, "wb", opener=opener(None)) as file:
-        for metas, sizes in rows.metas():
+        for records in rows.stored():
             index = []
-            for meta, count in zip(metas, sizes, strict=True):
-                own = {} if with_fields else meta
+            for meta, count, digest in records:
                 if rows.many:
                     entry = {ID: meta[ID]} if ID in meta else {}  # comes first
                     entry |= {START: row, STOP: row + count}
                 else:
                     entry = {ROW: row} if with_fields else {ROW: row, ID: None}
-                if digest := marks.read(DIGEST_BYTES):
-                    own = own | {DIGEST: digest.hex()}
-                index.append(entry | own)
+                entry |= {} if with_fields else meta
+                index.append(entry | ({DIGEST: digest} if digest else {}))
                 row += count
             file.write(to_lines(index).encode())
         sync(file)
@@ -205,7 +191,8 @@ def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
     vectors = (part.tobytes() for part in rows.vectors())
     arrays = {NAME: ArrayParts(dtype.str, shape, vectors)}
     if rows.terms:
-        ends = accumulate(rows.counts(), initial=0)
+        counts = (record.rows for record in chain.from_iterable(rows.stored()))
+        ends = accumulate(counts, initial=0)
         arrays = {
             "indices": _array("<i4", (rows.count,), (terms[:, 0] for terms in rows.vectors())),
             "data": _array("<f4", (rows.count,), (terms[:, 1] for terms in rows.vectors())),
@@ -214,10 +201,8 @@ def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
             "format": _array("|S3", (), [b"csr"]),
         }
     if rows.ids and form == "npz":
-        longest = max(
-            (len(id_text(meta)) for metas, _ in rows.metas() for meta in metas), default=0
-        )
-        ids = ([id_text(meta) for meta in metas] for metas, _ in rows.metas())
+        longest = max((len(id_text(meta)) for metas in rows.metas() for meta in metas), default=0)
+        ids = ([id_text(meta) for meta in metas] for metas in rows.metas())
         arrays[IDS] = _array(f"<U{max(1, longest)}", shape[:1], ids)
     write_arrays(file, form, arrays)
 
@@ -250,12 +235,9 @@ def text_rows(
             {**{name: cell(meta, name) for name in columns}, VECTOR: NumbersText(text)}
             for meta, text in zip(metas, json_of(vectors), strict=True)
         ]
-    first, name = ["id"], VECTOR
     values: Iterable[Any] = map(terms.of, vectors) if terms else map(NumbersText, json_of(vectors))
-    if terms:
-        name = TERMS
-    elif isinstance(vectors, list):
-        first, name = ["id", *PIECES], VECTORS
+    name = TERMS if terms else VECTORS if isinstance(vectors, list) else VECTOR
+    first = ("id", *PIECES) if name == VECTORS else ("id",)
     return [
         {
             **{key: meta[key] for key in first if key in meta},
@@ -268,7 +250,7 @@ def text_rows(
 
 def columns_of(metas: Sequence[Row]) -> list[str]:
     """Return the columns beside the vector, in the order of their first appearance."""
-    return [name for name in dict.fromkeys([*FIRST, *fields_of(metas)]) if name != VECTOR]
+    return [*dict.fromkeys([*FIRST, *fields_of(metas)])]
 
 
 def cell(meta: Row, name: str) -> Any:
@@ -280,7 +262,7 @@ def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write all records as JSON, one a line, or as a table in text."""
     columns: list[str] = []
     if form == "csv":
-        every = chain.from_iterable(columns_of(metas) for metas, _ in rows.metas())
+        every = chain.from_iterable(columns_of(metas) for metas in rows.metas())
         columns = list(dict.fromkeys(every))
     with writer_of(form)(file) as write:
         if form == "csv" and not rows.count:
@@ -293,30 +275,28 @@ def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
 
 def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write all records as Parquet, a row group a chunk; columns have the types of all values."""
-    from bertcli.files import arrow
-    from bertcli.files.parquet import columns_writer
+    from bertcli.files import parquet
 
-    text, kinds = arrow.type_of("string"), dict[str, Any].fromkeys(FIRST)
-    kinds |= dict.fromkeys(FIRST[1:], arrow.type_of("int64"))
-    for metas, _ in rows.metas():
+    text, kinds = parquet.type_of("string"), dict[str, Any].fromkeys(FIRST)
+    kinds |= dict.fromkeys(FIRST[1:], parquet.type_of("int64"))
+    for metas in rows.metas():
         for name in columns_of(metas):
             if rows.many and name in PIECES:
-                kinds[name] = arrow.type_of(PIECES[name])
+                kinds[name] = parquet.type_of(PIECES[name])
             else:
                 cells = [cell(meta, name) for meta in metas]
-                kinds[name] = arrow.common_type(kinds.get(name), cells)
+                kinds[name] = parquet.common_type(kinds.get(name), cells)
     if rows.terms:
-        vectors_as = {name: arrow.type_of(kind) for name, kind in TERM_TYPES.items()}
+        vectors_as = {name: parquet.type_of(kind) for name, kind in TERM_TYPES.items()}
     else:
         shape, dtype = rows.kind()
-        vector = arrow.type_of_array(shape[1:], dtype)
-        vectors_as = {VECTORS: arrow.pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
+        vector = parquet.type_of_array(shape[1:], dtype)
+        vectors_as = {VECTORS: parquet.pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
     columns = {
         name: text if kind is None or "struct" in str(kind) else kind
         for name, kind in kinds.items()
-        if name not in vectors_as
     }
-    with columns_writer(file, columns | vectors_as, [*columns]) as write:
+    with parquet.columns_writer(file, columns | vectors_as, [*columns]) as write:
         for metas, vectors in rows.portions():
             parts: Sequence[Vectors] = [vectors]
             if rows.terms:

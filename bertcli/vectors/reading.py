@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bertcli.embedding.options import PRECISIONS, RANGED
 from bertcli.errors import InputError
-from bertcli.files.arrays import StoredArray, open_array, open_arrays
+from bertcli.files.arrays import open_array, open_arrays
 from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.paths import manifest_beside
@@ -80,7 +80,8 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
     ``dim`` is the number of dimensions of vectors packed into bits. Raises InputError when there
     are bytes, and no manifest says what they mean.
     """
-    manifest, precision, ranges = manifest_of(path), precision_of(path), None
+    manifest, ranges = manifest_of(path), None
+    precision = manifest.choice("precision", PRECISIONS)
     if ends := manifest.object("ranges"):
         try:
             ranges = np.array([ends["min"], ends["max"]], np.float32)
@@ -141,14 +142,6 @@ def manifest_of(path: str) -> JsonObject:
     return NOTHING if path == "-" else read_object(manifest_beside(Path(path)), InputError)
 
 
-def precision_of(path: str) -> str | None:
-    """Return the precision that the manifest of a file names; None when there is none.
-
-    Raises InputError when it is none.
-    """
-    return manifest_of(path).choice("precision", PRECISIONS)
-
-
 def form_of(path: str) -> str:
     """Return the format that the suffix names. Raises InputError when it names none of vectors."""
     if path == "-":
@@ -162,9 +155,9 @@ def form_of(path: str) -> str:
 def _array(path: str) -> Iterator[Array]:
     """Read the array of NPY, NPZ and safetensors files."""
     with open_array(path, path, form_of(path), ARRAY) as array:
-        if len(array.shape) < 2 or getattr(array.dtype, "hasobject", True):
+        if len(array.shape) < 2 or array.dtype.kind not in "fiu":
             raise InputError(
-                f"{path}: holds {array.dtype} of shape {array.shape}, not vectors",
+                f"{path}: holds {array.label} of shape {array.shape}, not vectors",
                 "vectors are numbers of shape [rows, dimensions], row by row",
             )
         if not array.shape[0]:
@@ -209,8 +202,6 @@ READERS: Mapping[str, Callable[[str], Iterator[Array]]] = {
 
 
 Lists = list[np.ndarray]
-
-NUMBERS = 1 << 18  # of an array that are read at a time
 
 
 def stored_lists(path: str, names: TermNames | None = None) -> Iterator[Lists]:
@@ -305,17 +296,12 @@ def _of_matrix(path: str) -> Iterator[Lists]:
         for name in (CSR := (INDICES, "data", "indptr")):
             if name not in arrays:
                 raise InputError(f"{path}: array {name!r} not found", "a CSR matrix has it")
-        ids, weights, ends = (_numbers(arrays[name]()) for name in CSR)
+        stored = [arrays[name]() for name in CSR]
+        ids, weights, ends = (
+            np.concatenate([np.zeros(0, array.dtype), *array.numbers()]) for array in stored
+        )
     whole = len(ids) == len(weights) and len(ends) and ends[0] == 0 and ends[-1] == len(ids)
     if not whole or (np.diff(ends) < 0).any():
         raise InputError(f"{path}: its arrays are not those of a CSR matrix", MAKE_AGAIN)
     terms = np.stack([ids, weights], 1).astype(np.float32)
     yield from _texts(terms, ends.astype(int).tolist())
-
-
-def _numbers(array: StoredArray) -> Array:
-    """Return a list of numbers, however long."""
-    if len(array.shape) != 1:
-        raise InputError(f"an array of shape {array.shape} is not a list of numbers", MAKE_AGAIN)
-    parts = array.read(array.shape[0], 1, NUMBERS)
-    return np.concatenate([np.zeros(0, array.dtype), *map(np.ravel, parts)])

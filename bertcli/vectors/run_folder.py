@@ -7,9 +7,8 @@
     out.npy.run/            for its owner alone, as long as the run is not over:
         journal             how much of the others is committed, by what run, from which input
         vectors             the vectors so far, raw float32
-        fields              the other fields of these records, lines of JSON
-        counts              how many rows each record has, where it may have several
-        digests             those of the texts of an update
+        fields              lines of JSON: the other fields of these records, how many rows each
+                            has, and the digest of its text where an output is updated
         index, whole        the index and the output while they are made from these
         making              a journal or manifest while it is written
 
@@ -27,6 +26,16 @@ A run is resumed, and a corpus searched, only where all that vectors depend on i
 records, the files of the model, its config, the options. Files are hashed whole before the first
 row: a change behind the rows that are committed is found as well. Pipes and stdin cannot be read
 twice; of these only the records that are committed are compared.
+
+    target = RowTarget(Path("tags.csv"), "csv", resume=True)
+    with target.written(run, fingerprint, inputs) as write:
+        for rows in run:
+            write(rows)
+
+A `RowTarget` keeps the rows of any other command in such a folder: as lines of JSON, whatever the
+format; the file is made from them at the end. They are committed whenever the run has begun another
+window of records. Such a run that reads a pipe commits nothing, since its records cannot be
+compared with those of another: it starts over.
 """
 
 from __future__ import annotations
@@ -36,10 +45,10 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
-from itertools import repeat
+from dataclasses import asdict, dataclass, field
+from itertools import islice, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
@@ -51,28 +60,27 @@ from bertcli.embedding.options import RANGED
 from bertcli.errors import BertcliError, OutputError, PrecisionError, UsageError
 from bertcli.families.structure import BERT
 from bertcli.files.atomic import explained, locked, move, replacing, whole_file
-from bertcli.files.jsonl import to_lines
+from bertcli.files.jsonl import NAMES, to_lines
 from bertcli.files.paths import beside, input_name, refuse_inputs, sha256
-from bertcli.files.streams import can_be_reread, unreadable
+from bertcli.files.streams import can_be_reread, packed, unreadable
 from bertcli.files.system_calls import opener, sync, sync_folder, write_all
+from bertcli.files.tables import TYPES, Made, TableHeader, lines_of
 from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes, shown
 from bertcli.files.versions import __version__
+from bertcli.files.writers import Write, writer_of
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import PLACE
+from bertcli.tokenizing.run import ReaderRun
 from bertcli.vectors.formats import (
-    COUNTS,
-    DIGESTS,
     FIELDS,
     RAW,
     WITH_FIELDS,
     WRITERS,
     Row,
     Rows,
-    at_precision,
     check_values,
-    make,
     write_index,
 )
 
@@ -80,15 +88,14 @@ if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.sparse import TermNames
 
-VERSION = 6  # of the journal and the files beside it
+VERSION = 7  # of the journal and the files beside it
 CHUNK = 8 << 20  # bytes that are checked at a time
-DIGESTED = 8192  # records whose digest is taken at a time
 
 ANOTHER = "give --overwrite, or another name"
 BEGIN_AGAIN = "--overwrite starts over"
 ENDS = (".manifest.json", ".index.jsonl", ".lock", ".run")
 JOURNAL, WHOLE, INDEX, MAKING = "journal", "whole", "index", "making"
-PARTS = (JOURNAL, RAW, FIELDS, COUNTS, DIGESTS, WHOLE, INDEX, MAKING)
+PARTS = (JOURNAL, RAW, FIELDS, WHOLE, INDEX, MAKING)
 
 
 class RunFiles:
@@ -141,7 +148,7 @@ class Target:
     @property
     def parts(self) -> list[str]:
         """The files that rows are appended to."""
-        return [RAW, FIELDS, *[COUNTS] * self.many, *[DIGESTS] * self.update]
+        return [RAW, FIELDS]
 
     def indexed(self, *, named: bool) -> bool:
         """Tell whether there is an index beside the output: of rows and whose they are."""
@@ -164,6 +171,8 @@ class Target:
         or not as it is.
         """
         with explained(self.path):
+            if self.path.exists() and not self.path.is_file():
+                raise OutputError(f"{self.path}: is a folder, device or pipe", "name a file")
             self.check()
         sink = Sink(self)
         how: dict[str, Any] = {"format": self.form, "precision": self.precision}
@@ -199,8 +208,6 @@ class Target:
             )
         if self.form not in WRITERS:
             raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
-        if self.path.exists() and not self.path.is_file():
-            raise OutputError(f"{self.path}: is a folder, device or pipe", "name a file")
         if not self.path.parent.is_dir():
             raise OutputError(
                 f"{self.path}: folder {self.path.parent} not found", "create the folder first"
@@ -262,7 +269,8 @@ class Sink(RunFiles):
             )
         described = inputs.described()  # fails before anything is removed
         if earlier:
-            before, after = _depends_on(earlier), {**now, "inputs": _digests(described)}
+            before = depends_on(earlier) or {}
+            after = depends_on({"fingerprint": now, "inputs": described}) or {}
             if not update:
                 refuse_changes(str(path), before, after)
             elif before != after or None in after["inputs"].values():  # stdin and pipes have none
@@ -281,14 +289,14 @@ class Sink(RunFiles):
         if raw is None:
             return {}
         journal = object_in(raw)
-        if journal.get("version") != VERSION or not is_described(journal):
+        if journal.get("version") != VERSION or depends_on(journal) is None:
             raise OutputError(f"{path}: not a journal of this version of bertcli", BEGIN_AGAIN)
         return journal
 
     def _unchanged(self) -> dict[str, Any]:
         """Return the manifest of an output that is as it was made. Raises OutputError else."""
         manifest = object_in(read_bytes(self.manifest, OutputError))
-        if "sha256" not in manifest or not is_described(manifest):
+        if "sha256" not in manifest or depends_on(manifest) is None:
             raise not_resumable(str(self.target.path))
         refuse_changed_file(self.output, manifest["sha256"])
         if "index" in manifest:
@@ -321,8 +329,8 @@ class Sink(RunFiles):
         self,
         metas: Sequence[Row],
         vectors: np.ndarray,
-        counts: Sequence[int] = (),
-        digests: Sequence[bytes] = (),
+        counts: Iterable[int] = repeat(1),
+        digests: Iterable[str] = repeat(""),
     ) -> None:
         """Add rows: vectors float32 [n, D...], and as many records (id, n_tokens, ...).
 
@@ -330,26 +338,25 @@ class Sink(RunFiles):
         those of the texts of an update.
         """
         journal = self.journal
-        with explained(self.target.path):
-            check_values(vectors, self.target.precision)
-            if not self.rows:
-                journal["shape"] = vectors.shape[1:]
-            journal["rows"] += len(vectors)
-            journal["records"] += len(metas)
-            journal["named"] = journal["named"] or any(metas)
-            parts = {
-                RAW: vectors.astype("<f4", copy=False).tobytes(),
-                FIELDS: to_lines(metas).encode(),
-                COUNTS: np.array(counts, "<i8").tobytes(),
-                DIGESTS: b"".join(digests),
-            }
-            self.append(parts)
+        check_values(vectors, self.target.precision)
+        if not self.rows:
+            journal["shape"] = vectors.shape[1:]
+        journal["rows"] += len(vectors)
+        journal["records"] += len(metas)
+        journal["named"] = journal["named"] or any(metas)
+        stored = [
+            {"meta": meta, "rows": count, "digest": digest}
+            for meta, count, digest in zip(metas, counts, digests, strict=False)
+        ]
+        data = vectors.astype("<f4", copy=False).tobytes()
+        self.append({RAW: data, FIELDS: to_lines(stored).encode()})
 
     def append(self, parts: Mapping[str, bytes]) -> None:
         """Add bytes to the files of the run, by their names."""
         for name, file in self.files.items():
             size, crc = self.journal["parts"].get(name, (0, 0))
-            write_all(file, parts[name])
+            with explained(self.target.path):
+                write_all(file, parts[name])
             self.journal["parts"][name] = size + len(parts[name]), crc32(parts[name], crc)
 
     def commit(self, state: Any) -> None:
@@ -366,19 +373,20 @@ class Sink(RunFiles):
         After a kill on the way the run is resumed from its last commit: commit before.
         """
         target, journal = self.target, self.journal
-        whole, index = self.folder / WHOLE, self.folder / INDEX
+        index = self.folder / INDEX
         with explained(target.path):
             rows = Rows(
                 self.folder,
                 self.rows,
                 journal["records"],
                 tuple(journal["shape"]),
+                target.precision,
                 target.many,
                 journal["named"] and bool(target.terms or not target.many),
-                terms=target.terms,
+                target.terms,
             )
-            rows, ranges = at_precision(rows, target.precision)
-            make(rows, target.form, whole, self.output)
+            with self.whole() as file:
+                WRITERS[target.form](file, target.form, rows)
             shape, dtype = rows.kind()
             manifest = {
                 **about,
@@ -387,13 +395,24 @@ class Sink(RunFiles):
                 **({"terms": rows.count} if rows.terms else {}),
                 "shape": shape,
                 "dtype": dtype.name,
-                **({"ranges": ranges} if ranges else {}),
             }
+            if rows.ranges is not None:
+                low, high = rows.ranges.tolist()
+                manifest["ranges"] = {"min": low, "max": high}
             indexed = target.indexed(named=journal["named"])
             if indexed:
                 write_index(rows, index, with_fields=target.with_fields)
                 manifest |= {"index": self.index.name, "index_sha256": sha256(index)}
             self.publish(manifest)
+
+    @contextmanager
+    def whole(self) -> Iterator[IO[bytes]]:
+        """Yield the file that becomes the output; it is on the disk at the end."""
+        place = self.folder / WHOLE
+        with explained(self.target.path), open(place, "wb", opener=opener(None)) as file:
+            with packed(self.output, file) as inner:
+                yield inner
+            sync(file)
 
     def publish(self, about: Mapping[str, Any]) -> None:
         """Give the output and what stands beside it their names, and remove the folder."""
@@ -506,23 +525,13 @@ def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _depends_on(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the bytes of a run depend on, by its journal or manifest."""
-    return {**run["fingerprint"], "inputs": _digests(run["inputs"])}
-
-
-def is_described(run: Mapping[str, Any]) -> bool:
-    """Return whether a journal or manifest says what its run depended on."""
-    inputs = run.get("inputs")
-    return (
-        isinstance(run.get("fingerprint"), dict)
-        and isinstance(inputs, list)
-        and all(isinstance(file, dict) and {"name", "sha256"} <= file.keys() for file in inputs)
-    )
-
-
-def _digests(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {file["name"]: file["sha256"] for file in inputs}
+def depends_on(run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what the bytes of a run depend on; None for a journal or manifest that is none."""
+    try:
+        inputs = {file["name"]: file["sha256"] for file in run["inputs"]}
+        return {**run["fingerprint"], "inputs": inputs}
+    except (KeyError, TypeError):
+        return None
 
 
 # --- what vectors depend on ---
@@ -551,17 +560,12 @@ class InputDigest:
 
     def add(self, records: Sequence[Record]) -> None:
         """Take in records, as they were read: the repr of (id, text, pair, extra) of each."""
-        for start in range(0, len(records), DIGESTED):
-            self._add(TextBlock.of(records[start : start + DIGESTED]))
-
-    def _add(self, block: TextBlock) -> None:
-        pairs, texts = map(repr, block.pairs or repeat(None)), [*map(repr, block.texts)]
-        both = [f"{text}, {pair}" for text, pair in zip(texts, pairs, strict=False)]
-        ids, extras = (map(repr, column or repeat(None)) for column in (block.ids, block.extras))
-        rows = zip(ids, both, extras, strict=False)
-        self.sha.update(
-            "".join([f"({key}, {text}, {extra})" for key, text, extra in rows]).encode()
-        )
+        block = TextBlock.of(records)
+        pairs, nothing = block.pairs or repeat(None), repeat(None)
+        both = [f"{text!r}, {pair!r}" for text, pair in zip(block.texts, pairs, strict=False)]
+        rows = zip(block.ids or nothing, both, block.extras or nothing, strict=False)
+        read = [f"({key!r}, {text}, {extra!r})" for key, text, extra in rows]
+        self.sha.update("".join(read).encode())
         self.texts.update("".join([f"({text})" for text in both]).encode())
         self.records += len(block)
 
@@ -640,3 +644,87 @@ class Inputs:
             return {"name": path, "bytes": os.path.getsize(path), "sha256": sha256(Path(path))}
         except OSError as failed:
             raise unreadable(path, failed) from None
+
+
+# --- rows of any other command ---
+
+AT_ONCE = 4096  # rows that are read again together
+LINES = ("finished", "jsonl")  # formats whose file has the bytes that wait
+
+
+@dataclass(frozen=True)
+class RowTarget(Target):
+    """An output of rows."""
+
+    @property
+    def parts(self) -> list[str]:
+        """The file that rows are appended to."""
+        return [FIELDS]
+
+    def check(self) -> None:
+        """Refuse nothing: rows can be written in any format."""
+
+    @contextmanager
+    def written(
+        self, run: ReaderRun | None, fingerprint: Mapping[str, Any], inputs: Inputs
+    ) -> Iterator[Write | None]:
+        """Yield what takes the rows of a run, which begins behind what is committed.
+
+        None where the file is there already, complete. Where there is no run, nothing is committed.
+        Raises OutputError as `opened` does, and for a file that was made of a pipe, which cannot be
+        compared.
+        """
+        with self.opened(fingerprint, inputs) as sink:
+            if sink.complete and inputs.streams:
+                raise OutputError(
+                    f"{self.path}: already exists, and {inputs.streams[0]} cannot be compared with "
+                    "what it was made of",
+                    ANOTHER,
+                )
+            if sink.complete:
+                yield None
+                return
+            if run and sink.state:
+                run.begin_after(sink.state)
+            else:  # what is there is of a pipe, whose run was killed at its end
+                sink.files[FIELDS].truncate(0)
+                sink.journal["parts"] = {}
+            headers: list[TableHeader] = []
+            lasting = run is not None and not inputs.streams
+
+            def write(rows: Sequence[Any]) -> None:
+                if run and lasting and run.done != sink.state:
+                    sink.commit(run.done)
+                headers.extend(row for row in rows if isinstance(row, TableHeader))
+                if self.form == "finished":
+                    data = b"".join(rows)
+                else:
+                    data = to_lines(lines_of(rows)).encode(errors=NAMES)
+                sink.append({FIELDS: data})
+
+            yield write
+            if run and run.done and lasting:
+                sink.commit(run.done)
+            form = "finished" if self.form in LINES else self.form
+            with sink.whole() as file, writer_of(form)(file) as put:
+                for rows in self._waiting(sink.folder / FIELDS):
+                    headers.clear()
+                    put(rows)
+                if headers and form != "finished":
+                    put(headers)
+            sink.publish({"counts": asdict(run.tally)} if run else {})
+
+    def _waiting(self, path: Path) -> Iterator[list[Any]]:
+        """Yield the rows that wait, some at a time."""
+        with path.open("rb") as lines:
+            while some := [*islice(lines, AT_ONCE)]:
+                yield [b"".join(some)] if self.form in LINES else [*map(_row, some)]
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    """Return a row; lists that we made have the type of their name again."""
+    row: dict[str, Any] = parse(line)
+    return {
+        name: Made(value) if name in TYPES and isinstance(value, list) else value
+        for name, value in row.items()
+    }

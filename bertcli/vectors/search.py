@@ -35,14 +35,13 @@ from bertcli.files.streams import LARGEST_RECORD, open_bytes
 from bertcli.files.typed_json import is_regular
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
-from bertcli.inference.progress import SILENCE, Step, Tell
+from bertcli.inference.progress import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, Text, is_empty, windows
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.vectors.embed_run import EmbedRun, RecordVectors
-from bertcli.vectors.file_run import FileRun
+from bertcli.vectors.embed_run import EmbedRun, FileRun, RecordVectors
 from bertcli.vectors.formats import (
     DIGEST,
     IDS,
@@ -56,8 +55,7 @@ from bertcli.vectors.formats import (
     VECTORS,
     WRITTEN,
 )
-from bertcli.vectors.lexical import DEPTH, Bm25, fused
-from bertcli.vectors.nearest import DIGITS, Match, MaxSim, Nearest, TermProducts
+from bertcli.vectors.nearest import DEPTH, DIGITS, Bm25, Match, MaxSim, Nearest, TermProducts, fused
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
@@ -124,8 +122,11 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     ours: dict[str, Any] = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
     if not is_static(folder.path):
         ours["config"] = numbers_of(read_config(inner))
+    modules = recorded.get("modules") if not options.several else None
+    if modules:
+        ours["modules"] = described(read_chain(folder.path, read_sentence(folder.path).of_texts))
     for name, value in ours.items():
-        if fingerprint.get(name) != value:
+        if {**fingerprint, "modules": modules}.get(name) != value:
             maker = fingerprint.get("model", "unknown")
             raise InputError(
                 f"{path}: was made by another model, {maker}: its {name} is not the same",
@@ -133,24 +134,16 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
             )
     chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
     chosen["layers"] = tuple(chosen.get("layers", options.layers))
+    if modules:
+        chosen["pooling"] = "auto"
     stored_as = replace(options, **chosen, sparse="sparse" in recorded)
     if stored_as.kind != options.kind:
-        needed = {"terms": "--sparse", "tokens": "--token-vectors"}
+        needed = {"terms": "search with --sparse", "tokens": "search with --token-vectors"}
         raise InputError(
             f"{path}: holds vectors of {stored_as.kind}, not of {options.kind}",
-            f"search with {needed[stored_as.kind]}"
-            if stored_as.kind in needed
-            else "leave out --vectors",
+            needed.get(stored_as.kind, "leave out --vectors"),
         )
-    modules = recorded.get("modules")
-    if not modules or options.several:
-        return stored_as
-    if modules != described(read_chain(folder.path, read_sentence(folder.path).of_texts)):
-        raise InputError(
-            f"{path}: was made by a model with other sentence modules",
-            "give --model the one that made it, or leave out --vectors",
-        )
-    return replace(stored_as, pooling="auto")
+    return stored_as
 
 
 @dataclass(frozen=True)
@@ -307,11 +300,11 @@ class Search:
         """
         path, top_k = self.path, self.options.top_k
         index = Bm25(self.embedder.runtime.tokenizer) if self.options.hybrid else None
-        texts = None if self.reader is None else CorpusTexts(path, self.reader, index)
+        texts = CorpusTexts(self, index) if self.reader else None
         depth = max(top_k, DEPTH) if index else top_k
         for batch in windows(queries, AT_ONCE):
             nearest = self.asking(batch, depth)
-            if texts and self.options.skip_empty is not False:
+            if texts:
                 nearest.excluded = np.array(texts.empty, int)
             add_stored(nearest, path, self.embedder.term_names)
             matches = nearest.matches()
@@ -327,6 +320,12 @@ class Search:
             if texts is None and self.options.skip_empty is not False:
                 answers = [answer.without_empty() for answer in answers]
             yield answers
+
+    def empty_rows(self, records: Iterable[Record], first: int) -> list[int]:
+        """Return the rows of empty texts that may be no hits; the first record is row ``first``."""
+        if self.options.skip_empty is False:
+            return []
+        return [row for row, record in enumerate(records, first) if is_empty(record)]
 
     def asking(self, queries: Sequence[Record], top_k: int | None = None) -> Collector:
         """Return what collects the rows nearest to some queries."""
@@ -357,19 +356,13 @@ def add_stored(nearest: Collector, path: str, names: TermNames | None = None) ->
         nearest.add(vectors)
 
 
-class PassingSearch:
+class PassingSearch(EmbedRun):
     """Queries on their way through texts whose vectors are not kept: iterate it once."""
 
     def __init__(self, search: Search, queries: Sequence[Record]) -> None:
-        self.reader, self.skip_empty = search.texts, search.options.skip_empty
-        self.queries, self.nearest = queries, search.asking(queries)
+        self.search, self.queries, self.nearest = search, queries, search.asking(queries)
         self.texts: Texts = {}
-        self.run = EmbedRun(search.embedder, self.reader, self._see)
-        self.tally = self.run.tally
-
-    def __iter__(self) -> Iterator[Step]:
-        """Yield how far the search is."""
-        return iter(self.run)
+        super().__init__(search.embedder, search.texts, self._see)
 
     def answers(self) -> list[Answer]:
         """Return the answers, once all texts were seen."""
@@ -379,8 +372,7 @@ class PassingSearch:
         """Keep the texts of the rows that are nearest so far."""
         first = self.nearest.rows
         vectors: Any = block.vectors
-        if self.skip_empty is not False:
-            self.nearest.excluded = np.array(empty_rows(block.records, first), int)
+        self.nearest.excluded = np.array(self.search.empty_rows(block.records, first), int)
         self.nearest.add(vectors)
         near = self.nearest.found
         fresh = {row: block.records[row - first] for row in near if row >= first}
@@ -442,17 +434,17 @@ OWN = ("id", "text")  # of what is written beside vectors
 class CorpusTexts:
     """The texts beside the vectors of a file, which are read again where they are asked for.
 
-    ``empty`` are the rows of texts without a character.
+    ``empty`` are the rows of texts that may be no hits.
     """
 
-    def __init__(self, path: str, reader: Reader, index: Bm25 | None = None) -> None:
-        self.path, self.reader = path, reader
+    def __init__(self, search: Search, index: Bm25 | None = None) -> None:
+        self.path, self.reader = search.path, search.texts
         self.digest = InputDigest()
         self.empty: list[int] = []
-        for block in reader.blocks():
+        for block in self.reader.blocks():
             if index:
                 index.add(block)
-            self.empty += empty_rows(block, self.digest.records)
+            self.empty += search.empty_rows(block, self.digest.records)
             self.digest.add(block)
 
     def at(self, rows: Container[int], count: int) -> Texts:
@@ -473,11 +465,6 @@ class CorpusTexts:
                 "leave out --vectors, or make it again",
             )
         return self.reader.again().blocks()
-
-
-def empty_rows(records: Iterable[Record], first: int) -> list[int]:
-    """Return the rows of texts without a character, where the first record is row ``first``."""
-    return [row for row, record in enumerate(records, first) if is_empty(record)]
 
 
 def records_at(path: str, rows: Iterable[int], keep: str | None = None) -> Texts:
@@ -525,8 +512,8 @@ def _fields_in(path: str, chosen: set[int]) -> Iterator[dict[str, Any]]:
                     yield fields
         case "npz":
             with open_arrays(path, path, form) as arrays:
-                for block in arrays[IDS]().blocks(ROWS) if IDS in arrays else ():
-                    yield from ({"id": key or None} for key in block.reshape(-1).tolist())
+                for block in arrays[IDS]().numbers(ROWS) if IDS in arrays else ():
+                    yield from ({"id": key or None} for key in block.tolist())
         case "csv":
             reader = Reader(Source(paths=(path,), text_field=FIELD, single=True, keep="*"))
             yield from ({"id": record.id, **(record.extra or {})} for record in reader)
@@ -555,7 +542,7 @@ class Mining:
 
         Raises InputError for a record without a positive.
         """
-        texts = CorpusTexts(self.search.path, self.search.texts)
+        texts = CorpusTexts(self.search)
         excluded = self._excluded(texts)
         pairs: list[tuple[Text, Text]] = []
         not_negative: dict[Text, set[Text]] = defaultdict(set)  # of an anchor
@@ -600,7 +587,7 @@ class Mining:
     def _excluded(self, texts: CorpusTexts) -> Array:
         """Return the rows of texts that an earlier row has, or that are empty."""
         seen: set[int] = set()
-        rows = [] if self.search.options.skip_empty is False else [*texts.empty]
+        rows = [*texts.empty]
         records = chain.from_iterable(texts.blocks(texts.digest.records))
         for row, key in enumerate(hash(str(record.text)) for record in records):
             if key in seen:

@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 from front import call
 
-from bertcli.files import id_arrays
+from bertcli.files import arrays
 from bertcli.tokenizing import tokenizer as encoding
 
 TEXTS = [text.replace("\n", "").replace("\r", "") for text in hostile.composed(4, 300)]
@@ -65,8 +65,8 @@ def test_members_can_be_mapped(tmp_path):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_decode_and_inspect(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(id_arrays, "ROWS", 7)
-    monkeypatch.setattr(id_arrays, "BLOCK", 50)
+    monkeypatch.setattr(arrays, "ROWS", 7)
+    monkeypatch.setattr(arrays, "BLOCK", 50)
     out = tmp_path / f"x.{form}"
     call("tokenize", "-q", "--ragged", "-o", out, stdin="\n".join(TEXTS))
     found = call("decode", "-q", "-i", out, "-f", "jsonl").rows

@@ -26,8 +26,7 @@ from front import (
 
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.files.versions import install_command
-from bertcli.ray.run import Pool, plan
-from bertcli.ray.worker import EmbedJob, Model, Shard, ShardWorker, TokenizeJob
+from bertcli.ray.run import EmbedJob, Model, Pool, Shard, ShardWorker, TokenizeJob, plan
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
 from bertcli.vectors.run_folder import put_json
@@ -220,7 +219,7 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
     shard, job = Shard(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
-    where = ("bertcli.vectors.run_folder.sync_folder", "bertcli.ray.worker.put_json")[at]
+    where = ("bertcli.vectors.run_folder.sync_folder", "bertcli.ray.run.put_json")[at]
     with (
         mock.patch(where, side_effect=(KeyboardInterrupt, killed(put_json))[at]),
         pytest.raises(KeyboardInterrupt),
@@ -320,7 +319,7 @@ def test_what_opens_a_store_stays_with_its_files_and_is_shown_nowhere(tmp_path, 
         opened.append(place)
         return memory, "/" + place.partition("@")[2].partition("?")[0].rstrip("/")
 
-    with mock.patch("bertcli.files.arrow.file_system", file_system):
+    with mock.patch("bertcli.files.parquet.file_system", file_system):
         source = Source(paths=(pattern,), on_error="skip")
         (shard,) = plan(source, str(tmp_path / "out"), "jsonl")
         for job in jobs(replace(source, paths=("ignored",)))[1:]:

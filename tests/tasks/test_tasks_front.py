@@ -32,7 +32,7 @@ from bertcli.hub import MODEL_FILES, find_model
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES, BertForSequenceClassification
 from bertcli.models.surgery import initialise
-from bertcli.ray.worker import EmbedJob, Model
+from bertcli.ray.run import EmbedJob, Model
 from bertcli.records.source import Source
 
 pytestmark = pytest.mark.parity

@@ -10,10 +10,10 @@ from vector_sink import open_vectors
 
 from bertcli.errors import OutputError
 from bertcli.files import atomic
-from bertcli.vectors import file_run, formats, run_folder
+from bertcli.vectors import embed_run, formats, run_folder
 from bertcli.vectors.run_folder import Target
 
-WATCHED = {module.__file__ for module in (atomic, file_run, formats, run_folder)}
+WATCHED = {module.__file__ for module in (atomic, embed_run, formats, run_folder)}
 ROWS = 3
 VECTORS = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
 COUNTS = [2, 0, 1]  # rows of each record, where one may have several

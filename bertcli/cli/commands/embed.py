@@ -49,12 +49,11 @@ from bertcli.tokenizing.columns import PLACE
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.pooling import Embedded
-    from bertcli.ray.run import Pool
-    from bertcli.ray.worker import Model, ShardJob
+    from bertcli.ray.run import Model, Pool, ShardJob
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
     from bertcli.tokenizing.run import TokenCounts
-    from bertcli.vectors.file_run import FileRun
+    from bertcli.vectors.embed_run import FileRun
 
 
 class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
@@ -185,7 +184,7 @@ def embed(
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, form, console)
         return
-    from bertcli.vectors.file_run import FileRun  # a stream needs nothing of files
+    from bertcli.vectors.embed_run import FileRun
     from bertcli.vectors.run_folder import Target
 
     target = record(Target, vector, output, file, path=output.output, form=form)
@@ -227,7 +226,7 @@ def _job(
     form: str,
     pool: "Pool",
 ) -> "ShardJob":
-    from bertcli.ray.worker import EmbedJob
+    from bertcli.ray.run import EmbedJob
 
     return record(
         EmbedJob,
@@ -235,9 +234,8 @@ def _job(
         output,
         model=model,
         source=replace(source, taken=_taken(options)),
-        options=options,
+        options=replace(options, threads=compute.threads or pool.cpus),
         form=form,
-        threads=compute.threads or pool.cpus,
     )
 
 

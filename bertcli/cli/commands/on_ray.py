@@ -10,8 +10,7 @@ from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import UsageError, counted
 
 if TYPE_CHECKING:
-    from bertcli.ray.run import Pool
-    from bertcli.ray.worker import Model, ShardJob
+    from bertcli.ray.run import Model, Pool, ShardJob
     from bertcli.records.source import Source
 
 
@@ -80,8 +79,7 @@ def on_ray(
     """Run a job on every input file, on the workers of a cluster, and report the result."""
     from bertcli.files.atomic import explained
     from bertcli.ray.locations import is_local, local_path, output_place
-    from bertcli.ray.run import connected, plan, put_manifest, run, told, totals
-    from bertcli.ray.worker import DEAD, Done, Model
+    from bertcli.ray.run import DEAD, Done, Model, connected, plan, put_manifest, run, told, totals
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")

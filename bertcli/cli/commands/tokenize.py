@@ -44,8 +44,7 @@ from bertcli.tokenizing.statistics import CorpusStats, file_rows
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from bertcli.ray.run import Pool
-    from bertcli.ray.worker import Model, ShardJob
+    from bertcli.ray.run import Model, Pool, ShardJob
 
 
 class FieldOptions(OptionGroup, panel="Fields", of=Layout):
@@ -220,7 +219,7 @@ def _job(
     form: str,
     pool: "Pool",
 ) -> "ShardJob":
-    from bertcli.ray.worker import TokenizeJob
+    from bertcli.ray.run import TokenizeJob
 
     task = Task(layout.layout(fields, fields.columns()), fields.extra(), form)
     return record(

@@ -222,8 +222,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         models: Sequence[ModelOptions],
     ) -> Iterator[Callable[..., None]]:
         """Yield what keeps the rows of a run until all are there; exit where they are."""
-        from bertcli.vectors.row_run import RowTarget
-        from bertcli.vectors.run_folder import Inputs, files_of_model
+        from bertcli.vectors.run_folder import Inputs, RowTarget, files_of_model
 
         options = {
             name: str(value) if isinstance(value, Path) else value
