@@ -132,6 +132,14 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
                 f"{path}: was made by another model, {maker}: its {name} is not the same",
                 f"give --model {maker}, or leave out --vectors",
             )
+    recorded.text("pooling")
+    recorded.checked(
+        "layers",
+        lambda layers: isinstance(layers, list) and {*map(type, layers)} == {int},
+        "a list of whole numbers",
+    )
+    for name in ("special_tokens", "parse_special"):
+        recorded.switch(name)
     chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
     chosen["layers"] = tuple(chosen.get("layers", options.layers))
     stored_as = replace(options, **chosen, sparse="sparse" in recorded)

@@ -13,6 +13,7 @@ from front import (
     bad,
     call,
     good,
+    json_in,
     jsonl,
     put_json,
 )
@@ -297,6 +298,15 @@ def test_vectors_without_a_manifest_are_searched_where_they_fit(corpus):
     refused = bad("similar", "a cat", *where, "-q")
     assert "v.npy: has 32 dimensions, and the query has 384" in refused.error
     assert "--model" in refused.hint
+
+
+@pytest.mark.parametrize("changed", [{"pooling": [1]}, {"layers": ["a"]}, {"special_tokens": "x"}])
+def test_a_manifest_whose_options_are_of_another_type(corpus, changed):
+    manifest = json_in(corpus / "v.npy.manifest.json")
+    manifest["fingerprint"]["options"] |= changed
+    put_json(corpus / "v.npy.manifest.json", manifest)
+    refused = bad(*SMALL, "a cat", "--corpus", corpus / "c.jsonl", "--vectors", corpus / "v.npy")
+    assert f"fingerprint.options.{next(iter(changed))}: expected " in refused.error
 
 
 def test_a_threshold_leaves_out_what_is_less_alike(corpus):
