@@ -12,6 +12,7 @@ from front import (
     TINY,
     bad,
     call,
+    contents,
     good,
     jsonl,
     peak,
@@ -99,11 +100,7 @@ def test_killed_at_random_instants(forked, tmp_path, lines, kills, suffix, optio
             shutil.copytree(old, out)
         return [*argv, "-o", out / name]
 
-    def result(out):
-        files = (path for path in out.rglob("*") if path.is_file())
-        return {path.relative_to(out): path.read_bytes() for path in files}
-
-    forked.check(begun, result, tmp_path, kills)
+    forked.check(begun, contents, tmp_path, kills)
 
 
 @pytest.mark.parametrize("suffix", FORMS)

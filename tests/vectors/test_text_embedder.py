@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from front import (
     PACKAGE,
-    bad,
     call,
     good,
     jsonl,
@@ -260,10 +259,6 @@ def test_the_methods_are_those_of_sentence_transformers(tmp_path, similarity):
 def test_a_model_that_is_not_there(tmp_path):
     with pytest.raises(ModelError, match="folder not found"):
         Embedder.load(tmp_path / "nowhere")
-    said = bad("embed", "a", "-m", "no/such", "--offline")
-    with pytest.raises(ModelError) as failed:
-        Embedder.load("no/such", offline=True)
-    assert (str(failed.value), failed.value.hint) == (said.error, in_python(said.hint))
 
 
 @pytest.mark.parity

@@ -7,6 +7,7 @@ import pytest
 from front import (
     bad,
     call,
+    contents,
     good,
     jsonl,
     left_in,
@@ -41,10 +42,6 @@ def ran(monkeypatch):
 
     monkeypatch.setattr(Embedder, "_run", run)
     return texts
-
-
-def contents(folder):
-    return {name: (folder / name).read_bytes() for name in left_in(folder)}
 
 
 @pytest.fixture
