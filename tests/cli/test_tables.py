@@ -81,13 +81,6 @@ def test_the_tokens_of_a_long_text_are_counted(more):
     assert any("... 22 more tokens; -f jsonl for all" in line for line in lines)
 
 
-@pytest.mark.parametrize("width", WIDTHS[1:])
-def test_a_tree_of_modules_is_not_cut(width):
-    done = good("inspect", MODEL, "--tree", COLUMNS=str(width))
-    assert "query  weight 32 x 32  bias 32  1,056" in done.out
-    assert [line for line in done.out.splitlines() if line != line.rstrip()] == []
-
-
 def test_a_table_where_the_number_of_columns_is_given_as_zero():
     out = good("tokenize", "hi", "-f", "table", COLUMNS="0").out
     assert "7632" in out and out == good("tokenize", "hi", "-f", "table", COLUMNS="100").out
