@@ -125,7 +125,7 @@ def test_an_argument_that_a_model_does_not_take_has_another_way(argument, instea
 
 
 @pytest.mark.parametrize("name", ["no/such", "./nowhere"])
-@pytest.mark.parametrize("load", [bertcli.load, bertcli.Tokenizer.load])
+@pytest.mark.parametrize("load", [bertcli.load, bertcli.Tokenizer.load, bertcli.Embedder.load])
 def test_what_is_not_found_has_the_message_of_the_command(load, name):
     from front import bad
 
