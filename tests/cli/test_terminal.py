@@ -82,12 +82,6 @@ def test_plain_numbers_and_texts_stay_plain():
     assert (code, seen[:16]) == (0, b'{"input_ids":[10')
 
 
-def test_markup_in_a_text_is_text():
-    code, seen = at_terminal("tokenize", "[bold]x[/bold] [/] :smile:")
-    assert code == 0
-    assert b"[bold]x[/bold] [/] :smile:" in CONTROL.sub(b"", seen)
-
-
 def test_nobody_types_a_corpus():
     code, seen = at_terminal("tokenize", stdin=None)
     assert (code, seen.splitlines()[0]) == (2, ERROR + b"no input")
