@@ -32,7 +32,7 @@ from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.arrays import open_arrays
 from bertcli.files.jsonl import lines_of, object_in, value_of
 from bertcli.files.streams import LARGEST_RECORD, open_bytes
-from bertcli.files.typed_json import is_regular
+from bertcli.files.typed_json import is_regular, whole_number
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Step, Tell
@@ -133,23 +133,18 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
                 f"give --model {maker}, or leave out --vectors",
             )
     recorded.text("pooling")
-    recorded.checked(
-        "layers",
-        lambda layers: isinstance(layers, list) and {*map(type, layers)} == {int},
-        "a list of whole numbers",
-    )
-    for name in ("special_tokens", "parse_special"):
-        recorded.switch(name)
+    recorded.switch("special_tokens")
     chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
-    chosen["layers"] = tuple(chosen.get("layers", options.layers))
+    layers = recorded.entries("layers")
+    chosen["layers"] = (
+        tuple(layers.needed(at, *whole_number(-99)) for at in layers) or options.layers
+    )
     stored_as = replace(options, **chosen, sparse="sparse" in recorded)
     if stored_as.kind != options.kind:
-        needed = {"terms": "--sparse", "tokens": "--token-vectors"}
+        needed = {"terms": "search with --sparse", "tokens": "search with --token-vectors"}
         raise InputError(
             f"{path}: holds vectors of {stored_as.kind}, not of {options.kind}",
-            f"search with {needed[stored_as.kind]}"
-            if stored_as.kind in needed
-            else "leave out --vectors",
+            needed.get(stored_as.kind, "leave out --vectors"),
         )
     modules = recorded.get("modules")
     if not modules or options.several:
@@ -225,9 +220,8 @@ class Answer(NamedTuple):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what is written to a table: a row for each hit."""
-        query = self.query.text
         return [
-            {"query": query, "rank": rank, "score": hit.score} | hit.fields()
+            {"query": self.query.text, "rank": rank, "score": hit.score} | hit.fields()
             for rank, hit in enumerate(self.hits, 1)
         ]
 

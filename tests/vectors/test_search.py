@@ -289,7 +289,7 @@ def test_vectors_without_a_manifest_are_searched_where_they_fit(corpus):
     assert "--model" in refused.hint
 
 
-@pytest.mark.parametrize("changed", [{"pooling": [1]}, {"layers": ["a"]}, {"special_tokens": "x"}])
+@pytest.mark.parametrize("changed", [{"pooling": [1]}, {"layers": 5}, {"special_tokens": "x"}])
 def test_a_manifest_whose_options_are_of_another_type(corpus, changed):
     manifest = json_in(corpus / "v.npy.manifest.json")
     manifest["fingerprint"]["options"] |= changed
