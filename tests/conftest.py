@@ -83,3 +83,12 @@ def models(tmp_path_factory):
     from task_models import Models
 
     return Models(tmp_path_factory.mktemp("heads"))
+
+
+@pytest.fixture(scope="session")
+def forked():
+    """What starts commands as forks of a process that has imported everything, and kills them."""
+    from forks import forks
+
+    with forks() as running:
+        yield running

@@ -1,6 +1,5 @@
 """The benchmark's own parts, and one small run of it with bertcli alone."""
 
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -28,31 +27,6 @@ def corpus(scripts):
     from corpus import Corpus
 
     return Corpus(find_model(DEFAULT_MODEL).path, 256)
-
-
-def test_texts_are_the_same_each_time_and_differ_from_each_other(corpus):
-    random.seed(1)
-    first = corpus.short(200)
-    random.seed(2)
-    assert corpus.short(200) == first
-    assert len(set(first.texts)) == 200
-
-
-def test_sets_are_as_long_as_they_say(corpus):
-    assert set(corpus.exact(64, 20).lengths) == {64}
-    assert 12 < corpus.short(200).tokens / 200 < 20
-    assert 220 < corpus.long(50).tokens / 50 <= 256
-    mixed = corpus.mixed(100).lengths
-    assert min(mixed) < 8
-    assert max(mixed) == 256
-
-
-def test_flops_of_the_default_model(scripts):
-    from flops import Shape
-
-    shape = Shape.read(find_model(DEFAULT_MODEL).path)
-    assert shape.linear == 2 * 6 * (4 * 384 * 384 + 2 * 384 * 1536)
-    assert shape.of([10, 3]) == 13 * shape.linear + 109 * shape.attention
 
 
 def test_a_run_with_bertcli_alone(tmp_path):

@@ -4,12 +4,11 @@ import subprocess
 import sys
 
 import pytest
-from front import PACKAGE, environment
+from front import TINY, environment
 
 import bertcli
 
 HEAVY = ("torch", "numpy", "tokenizers", "typer", "rich", "huggingface_hub")
-MODEL = PACKAGE / "samples" / "tiny-bert"
 
 
 @pytest.mark.parametrize("name", bertcli.__all__)
@@ -36,9 +35,9 @@ def test_another_name_is_an_attribute_error():
         ("import bertcli; dir(bertcli)", set()),
         ("from bertcli import Record, find_model, BertConfig", set()),
         ("from bertcli import Tokenizer", set()),
-        (f"from bertcli import Tokenizer; Tokenizer.load({str(MODEL)!r})('hi')", {"tokenizers"}),
+        (f"from bertcli import Tokenizer; Tokenizer.load({str(TINY)!r})('hi')", {"tokenizers"}),
         (
-            f"from bertcli import Classifier, Embedder; Embedder.load({str(MODEL)!r}).encode('hi')",
+            f"from bertcli import Classifier, Embedder; Embedder.load({str(TINY)!r}).encode('hi')",
             {"tokenizers", "numpy"},
         ),
     ],
@@ -52,7 +51,7 @@ def test_a_name_imports_what_it_needs(code, needed):
 def test_a_model_is_loaded_by_folder_path_and_name(default_folder):
     import torch
 
-    found = [bertcli.load(name)[0] for name in (str(MODEL), MODEL)]
+    found = [bertcli.load(name)[0] for name in (str(TINY), TINY)]
     assert {type(model) for model in found} == {bertcli.BertModel}
     with torch.inference_mode():
         one, other = (model(torch.tensor([[2, 5, 3]]), torch.ones(1, 3)) for model in found)
@@ -118,14 +117,14 @@ def test_a_model_has_the_calls_and_methods_of_transformers(tmp_path, models, nam
 def test_an_argument_that_a_model_does_not_take_has_another_way(argument, instead):
     import torch
 
-    model, _ = bertcli.load(MODEL)
+    model, _ = bertcli.load(TINY)
     with pytest.raises(bertcli.BertcliError, match=f"{argument} is not an argument") as refused:
         model(torch.tensor([[2, 5, 3]]), **{argument: True})
     assert instead in refused.value.hint
 
 
 @pytest.mark.parametrize("name", ["no/such", "./nowhere"])
-@pytest.mark.parametrize("load", [bertcli.load, bertcli.Tokenizer.load])
+@pytest.mark.parametrize("load", [bertcli.load, bertcli.Tokenizer.load, bertcli.Embedder.load])
 def test_what_is_not_found_has_the_message_of_the_command(load, name):
     from front import bad
 

@@ -32,7 +32,7 @@ from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.arrays import open_arrays
 from bertcli.files.jsonl import lines_of, object_in, value_of
 from bertcli.files.streams import LARGEST_RECORD, open_bytes
-from bertcli.files.typed_json import is_regular
+from bertcli.files.typed_json import is_regular, whole_number
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Tell
@@ -132,8 +132,13 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
                 f"{path}: was made by another model, {maker}: its {name} is not the same",
                 f"give --model {maker}, or leave out --vectors",
             )
+    recorded.text("pooling")
+    recorded.switch("special_tokens")
     chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
-    chosen["layers"] = tuple(chosen.get("layers", options.layers))
+    layers = recorded.entries("layers")
+    chosen["layers"] = (
+        tuple(layers.needed(at, *whole_number(-99)) for at in layers) or options.layers
+    )
     if modules:
         chosen["pooling"] = "auto"
     stored_as = replace(options, **chosen, sparse="sparse" in recorded)
@@ -209,9 +214,8 @@ class Answer(NamedTuple):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what is written to a table: a row for each hit."""
-        query = self.query.text
         return [
-            {"query": query, "rank": rank, "score": hit.score} | hit.fields()
+            {"query": self.query.text, "rank": rank, "score": hit.score} | hit.fields()
             for rank, hit in enumerate(self.hits, 1)
         ]
 

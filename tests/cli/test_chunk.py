@@ -3,17 +3,10 @@
 from unittest import mock
 
 from front import call, shell
-from terminal import at_terminal
 
 from bertcli.tokenizing.chunks import Chunker
 
 TEXT = "I love NLP! It is unaffable. Café au lait, s’il vous plaît."
-
-
-def test_a_table_on_a_terminal():
-    code, screen = at_terminal("chunk", TEXT, "--max-length", 10, "--at", "sentence")
-    assert code == 0
-    assert b"I love NLP!" in screen and b"n_tokens" in screen
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):

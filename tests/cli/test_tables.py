@@ -5,14 +5,13 @@ import re
 
 import pytest
 from front import (
-    PACKAGE,
+    TINY,
     good,
     jsonl,
 )
 from rich.cells import cell_len
 from terminal import at_terminal
 
-MODEL = PACKAGE / "samples" / "tiny-bert"
 LONG = "The quick brown fox jumps over the lazy dog and says something about it"
 FIVE = [f"{LONG} {number}" for number in range(5)]
 TEN = [f"{number} {LONG} \u6771\u4eac" for number in range(10)]
@@ -33,7 +32,7 @@ COMMANDS = [
 
 def drawn(width, *argv):
     """Return the lines of a table in a terminal of this width, after a check that they fit."""
-    done = good(*argv, "-q", "-m", MODEL, "-f", "table", COLUMNS=str(width))
+    done = good(*argv, "-q", "-m", TINY, "-f", "table", COLUMNS=str(width))
     lines = done.out.splitlines()
     assert [line for line in lines if cell_len(line) > width] == []
     return lines
@@ -55,7 +54,7 @@ def test_a_figure_is_whole_or_not_there(argv):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_norms_and_lengths_are_there_at_every_width(width):
     text = "\n".join(drawn(width, "embed", *TEN))
-    rows = good("embed", "-q", "-m", MODEL, *TEN, "-f", "jsonl").rows
+    rows = good("embed", "-q", "-m", TINY, *TEN, "-f", "jsonl").rows
     for row in rows:
         norm = sum(value * value for value in row["embedding"]) ** 0.5
         assert f"{norm:.3f}" in text or f"{norm - 5e-4:.3f}" in text
@@ -79,13 +78,6 @@ def test_the_tokens_of_a_long_text_are_counted(more):
     lines = drawn(80, *(["embed", *more] if more else ["tokenize"]), "love " * 60)
     assert sum(bool(re.match(r" +\d+ .* love ", line)) for line in lines) == 39
     assert any("... 22 more tokens; -f jsonl for all" in line for line in lines)
-
-
-@pytest.mark.parametrize("width", WIDTHS[1:])
-def test_a_tree_of_modules_is_not_cut(width):
-    done = good("inspect", MODEL, "--tree", COLUMNS=str(width))
-    assert "query  weight 32 x 32  bias 32  1,056" in done.out
-    assert [line for line in done.out.splitlines() if line != line.rstrip()] == []
 
 
 def test_a_table_where_the_number_of_columns_is_given_as_zero():
@@ -112,7 +104,7 @@ def test_what_is_typed_at_the_prompt_is_answered_in_lines(tmp_path):
     text = "One line.\nAnother\twith a tab. " + "And more of it. " * 20
     path.write_text(json.dumps({"text": text}) + "\n")
     typed = [(b"query> ", b"tea\n"), (b"query> ", b"\x04")]
-    argv = ("similar", "--corpus", path, "-m", MODEL)
+    argv = ("similar", "--corpus", path, "-m", TINY)
     code, seen = at_terminal(*argv, stdin=None, typed=typed, columns=100)
     assert code == 0 and "\ufffd" not in seen.decode()
     assert "One line. Another with a tab." in seen.decode().split("query> ")[1]

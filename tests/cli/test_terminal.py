@@ -9,7 +9,6 @@ from front import (
     PROGRAM,
     TINY,
     environment,
-    good,
 )
 from terminal import at_terminal
 
@@ -81,19 +80,6 @@ def test_plain_numbers_and_texts_stay_plain():
     assert at_terminal("decode", "101", "1037") == (0, b"[CLS] a\n")
     code, seen = at_terminal("tokenize", "a", "-f", "jsonl")
     assert (code, seen[:16]) == (0, b'{"input_ids":[10')
-
-
-def test_a_table_of_a_long_text_is_cut_and_says_so(tmp_path):
-    (tmp_path / "long.txt").write_text("a " * 3000)
-    done = good("tokenize", "-q", "-i", tmp_path / "long.txt", "-f", "table")
-    assert "... 2,962 more tokens; -f jsonl for all" in done.out
-    assert 40 < done.out.count("\n") < 120  # the text is above it
-
-
-def test_markup_in_a_text_is_text():
-    code, seen = at_terminal("tokenize", "[bold]x[/bold] [/] :smile:")
-    assert code == 0
-    assert b"[bold]x[/bold] [/] :smile:" in CONTROL.sub(b"", seen)
 
 
 def test_nobody_types_a_corpus():

@@ -98,27 +98,6 @@ def test_files_are_packed_by_their_suffix(tmp_path):
         assert read("csv", packed.read()) == [A]
 
 
-@pytest.mark.parametrize("suffix", ["gz", "zst"])
-def test_packed_input(tmp_path, suffix):
-    import zstandard
-
-    pack = gzip.compress if suffix == "gz" else zstandard.ZstdCompressor().compress
-    (tmp_path / f"in.jsonl.{suffix}").write_bytes(pack(b'{"text":"a"}\n{"text":"b"}\n'))
-    assert good("tokenize", "-i", tmp_path / f"in.jsonl.{suffix}").ids == [A, B]
-
-
-def test_several_files_keep_their_order(tmp_path):
-    (tmp_path / "1.txt").write_text("a\n")
-    (tmp_path / "2.jsonl").write_text('{"text":"b"}\n')
-    done = good("tokenize", "-i", tmp_path / "2.jsonl", "-i", tmp_path / "1.txt")
-    assert done.ids == [B, A]
-
-
-def test_a_narrow_table_loses_no_digit():
-    out = good("tokenize", "I love NLP!", "-f", "table", COLUMNS="30").out
-    assert "…" not in out
-
-
 def test_an_existing_file_is_kept(tmp_path):
     target = tmp_path / "x.jsonl"
     target.write_text("mine")

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from front import left_in
 
 from bertcli.files.atomic import own_folder, put_files, put_folder, scratch_folder, whole_file
 
@@ -23,10 +24,6 @@ def happened(monkeypatch):
     monkeypatch.setattr(os, "fsync", note)
     monkeypatch.setattr(os, "replace", move)
     return found
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 def test_a_file_is_on_the_disk_before_its_name_and_its_folder_after(tmp_path, happened):
@@ -53,7 +50,7 @@ def test_a_folder_that_cannot_be_moved_gives_its_place_back(tmp_path, monkeypatc
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="No space"), scratch_folder(tmp_path / ".making") as made:
         put_folder(made, target)
-    assert (names(tmp_path), names(target)) == (["a"], ["old"])
+    assert (left_in(tmp_path), left_in(target)) == (["a"], ["old"])
 
 
 def test_an_interrupt_between_two_names_gives_the_place_back(tmp_path, monkeypatch):
@@ -69,7 +66,7 @@ def test_an_interrupt_between_two_names_gives_the_place_back(tmp_path, monkeypat
     monkeypatch.setattr(os, "replace", strike)
     with pytest.raises(KeyboardInterrupt), own_folder(target) as made:
         put_folder(made, target)
-    assert (names(tmp_path), names(target)) == (["a"], ["old"])
+    assert (left_in(tmp_path), left_in(target)) == (["a"], ["old"])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows syncs no folder")

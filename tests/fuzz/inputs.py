@@ -180,16 +180,20 @@ def gzip_bomb() -> bytes:
 
 def _text(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     """Return one or two commands over a file of texts."""
-    name = dice.choice(["tokenize", "tokenize", "embed", "chunk", "similar", "corpus", *HEADS])
+    others = ["tokenize", "tokenize", "embed", "chunk", "similar", "corpus", "map", "distil"]
+    name = dice.choice([*others, *HEADS])
     file = file_of(dice, case, FIELDS.get(name, dice.choice([["text"], ["text", "pair"]])))
     pairs = name in ("tokenize", "embed", "classify", "next-sentence") and dice.random() < 0.15
     source = ["--pairs" if pairs else "-i", file]
     if name == "corpus":
         name = dice.choice(["vocab", "prepare"])
     run = _over(dice, name, source, sound)
-    if name != "similar" or not run.output:
+    spoil = _spoiling(dice, run.output) if dice.random() < 0.5 else None
+    if name == "distil":
+        return [run._replace(after=spoil), Command(["embed", "a", "-m", run.output])]
+    if not {"--vectors", "--resume"} & {*run.argv}:
         return [run]
-    return [run._replace(after=_spoiling(dice, run.output) if dice.random() < 0.5 else None), run]
+    return [run._replace(after=spoil), run]
 
 
 def _over(dice: random.Random, name: str, source: list[str], sound: Path) -> Command:
@@ -381,8 +385,10 @@ def _vectors(dice: random.Random, sound: Path, case: Path) -> list[Command]:
 
 def _resume(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     """Return a run that stops half-way or is whole, then others over what it left, mutated."""
-    out = "out." + dice.choice(["npy", "npz", "safetensors", "jsonl", "parquet", "csv"])
-    lines = [dump({"text": text(dice), "id": f"r{at}"}) for at in range(7)]
+    rows = dice.random() < 0.5
+    first = command(dice, "resumed-rows" if rows else "resumed", sound=str(sound))
+    out = first.output
+    lines = [dump({"text": text(dice), "id": f"r{at}", "input_ids": [at]}) for at in range(7)]
     halfway = dice.random() < 0.6
     good = "\n".join(lines).encode() + b"\n"
     (case / "in.jsonl").write_bytes(good + (b"{broken\n" if halfway else b""))
@@ -396,11 +402,11 @@ def _resume(dice: random.Random, sound: Path, case: Path) -> list[Command]:
             (place / "in.jsonl").write_text("\n".join(changed) + "\n", "utf-8", "surrogatepass")
         spoil(place)
 
-    first = command(dice, "resumed", out=out, sound=str(sound))
+    again = [word for word in first.argv if word != "--resume"]
     return [
         first._replace(after=change),
-        Command([*first.argv, *command(dice, "again").argv]),
-        command(dice, "looked-at", out=out, sound=str(sound)),
+        Command([*again, *command(dice, "again-rows" if rows else "again").argv]),
+        command(dice, "further" if rows else "looked-at", out=out, sound=str(sound)),
     ]
 
 

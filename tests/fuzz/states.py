@@ -1,21 +1,17 @@
-"""What others left, broken: caches of the hub, tokenizers; and threads."""
+"""What others left, broken: caches of the hub, tokenizers."""
 
 import json
-import os
 import random
 import shutil
 import struct
 from base64 import b64encode
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from front import json_in, put_json
 
 from .folders import JSON_IDS, LINES, TEXTS, add_file, mutate_file, ordinary, replace_file
 from .grammar import Command, command
-from .inputs import text
 from .values import mutated_json
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
@@ -24,7 +20,7 @@ COMMIT = "0123456789abcdef" * 2 + "01234567"
 def build(seed: int, sound: Path, case: Path) -> list[Command]:
     """Make what a case begins with, in ``case``, and return what is run over it."""
     dice = random.Random(f"state {seed}")
-    (make,) = dice.choices([_cache, _tokenizer, _threads], [4, 8, 1])
+    (make,) = dice.choices([_cache, _tokenizer], [1, 2])
     return make(dice, sound, case)
 
 
@@ -108,25 +104,3 @@ def _tokenizer(dice: random.Random, sound: Path, case: Path) -> list[Command]:
     put_json(folder / "tokenizer.json", described)
     (case / "in.txt").write_bytes(LINES + (LONG + "\n").encode())
     return [command(dice, "tokenizer", texts=[LONG, *TEXTS])._replace(stdin=JSON_IDS)]
-
-
-# --- threads ------------------------------------------------------------------------------------
-
-
-def _threads(dice: random.Random, sound: Path, case: Path) -> list[Command]:
-    """Return calls from several threads, whose vectors are those of one."""
-    batches = [[text(dice) or "a" for _ in range(dice.choice([1, 2, 9]))] for _ in range(12)]
-    backend = dice.choice(["torch", "auto"])
-
-    def compare(place: Path) -> None:
-        from bertcli import Embedder
-
-        os.environ["BERTCLI_CACHE"] = str(place / "cache")
-        embedder = Embedder.load(str(sound / "tiny"), backend=backend)
-        alone = [embedder.encode(texts) for texts in batches]
-        with ThreadPoolExecutor(8) as pool:
-            together = list(pool.map(embedder.encode, batches))
-        for expected, vectors in zip(alone, together, strict=True):
-            assert np.array_equal(expected, vectors), "vectors of another thread"
-
-    return [Command(["embed", "a", "-m", str(sound / "tiny")], after=compare)]

@@ -17,7 +17,7 @@ from fake_hub import FakeHub
 from front import TINY, good, process
 
 from bertcli.errors import ModelError
-from bertcli.files.paths import public, sha256
+from bertcli.files.paths import sha256
 from bertcli.hub import (
     DEFAULT_MODEL,
     DEFAULT_WEIGHTS_SHA256,
@@ -323,9 +323,6 @@ def test_offline_connects_to_nothing():
     assert answer["heavy"] == []
 
 
-# --- what to fetch ------------------------------------------------------------------------------
-
-
 # --- the hub ------------------------------------------------------------------------------------
 
 
@@ -519,21 +516,6 @@ def test_no_network(monkeypatch):
 def test_credentials_in_an_address_are_not_shown(endpoint):
     done = process("tokenize", "hi", "-m", "no/such", env={"HF_ENDPOINT": endpoint, **ONLINE})
     assert "SECRET" not in done.err and "***" in done.error and "127.0.0.1" in done.error
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("'http://u:p@h/x', a@b.c", "'http://***@h/x', a@b.c"),
-        ("s3://KEY:a@b@bucket/x?k=v&l=w", "s3://***@bucket/x?k=***&l=***"),
-        ("http://token@h and ftp://u:p/q@h/a@b", "http://***@h and ftp://***@h/a@b"),
-        ("s3://bucket/a@b?.txt", "s3://bucket/a@b?.txt"),
-        ("http://host:80/a@b", "http://host:80/a@b"),
-        ("u:p@h", "u:p@h"),
-    ],
-)
-def test_what_is_secret_in_an_address(text, shown):
-    assert public(text) == shown
 
 
 @pytest.mark.parametrize("endpoint", ["mirror", "ftp://mirror", "http:", "http://a:b", "http://["])

@@ -4,11 +4,9 @@ import base64
 import json
 import re
 import shutil
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,6 @@ from front import (
 )
 from safetensors.torch import load_file, save_file
 
-from bertcli import inspection
 from bertcli.files.versions import install_command
 from bertcli.hub import find_model
 from bertcli.inspection.attention import AttentionMaps
@@ -31,7 +28,6 @@ from bertcli.inspection.attention import picture as contents
 from bertcli.records.records import Record
 
 SVG = "{http://www.w3.org/2000/svg}"
-HREF = "{http://www.w3.org/1999/xlink}href"
 DRAWN = ("svg", "png", "pdf")
 TEXT, PAIR = "What does a transformer attend to?", "Mostly to [SEP], says Zürich </script> <b>&amp;"
 
@@ -445,10 +441,3 @@ def test_page_of_several_texts_in_a_browser(tmp_path, browse):
     assert 'data-strip="[CLS] a the of [SEP]"' in dom
     assert 'data-size="5"' in dom and 'data-names="2"' in dom
     assert "mean of 4 heads" in dom
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
-def test_script_parses(tmp_path):
-    script = files(inspection) / "attention.js"
-    (tmp_path / "x.js").write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
-    assert subprocess.run(["node", "--check", tmp_path / "x.js"]).returncode == 0

@@ -48,7 +48,7 @@ def test_every_field_is_checked():
 @pytest.mark.parametrize("key", [*FIELDS, *OTHERS])
 def test_no_value_is_a_traceback(key, value, changed):
     folder = changed(**{key: value})
-    for views in ((), ("--verify",), ("--tree",)):
+    for views in ((), ("--verify", "--tree")):
         done = call("inspect", folder, *views)
         assert done.code in (0, 1) and "Traceback" not in done.err, done
         assert done.code == 0 or done.out or done.error, done

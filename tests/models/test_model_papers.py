@@ -6,10 +6,10 @@ import pytest
 import torch
 import transformer
 from model_reference import close, randomise, texts, tiny
+from pretrain_folders import STILL
 from torch import nn
 
 SAID = {"hidden_act": "relu", "position_embedding_type": "sinusoidal", "layer_norm_eps": 1e-5}
-STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CONFIG = tiny(**SAID, **STILL)
 LAYER = {"dim_feedforward": 48, "dropout": 0.0, "batch_first": True}  # ReLU, norm last, 1e-5
 

@@ -3,10 +3,9 @@
 import pytest
 import torch
 from model_reference import close, randomise, texts, tiny
+from pretrain_folders import STILL
 
 from bertcli.models.bert import BertModel, recomputing
-
-STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def gradients(model):

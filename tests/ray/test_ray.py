@@ -15,13 +15,13 @@ from unittest import mock
 import numpy as np
 import pytest
 from front import (
-    PROGRAM,
     call,
     environment,
     json_in,
     jsonl,
     on_torch,
     rows_in,
+    start,
 )
 
 from bertcli.errors import InputError, OutputError, UsageError
@@ -78,26 +78,11 @@ def shards(tmp_path):
     return folder
 
 
-def start(*argv, **options):
-    return subprocess.Popen(
-        [*PROGRAM, *map(str, argv)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        **options,
-    )
-
-
 def run(*argv):
-    process = start(*argv)
+    process = start(*argv, text=True)
     out, err = process.communicate(timeout=DEADLINE)
     assert out == ""
     return process.returncode, err
-
-
-def rows(path):
-    return rows_in(path)
 
 
 @pytest.mark.ray
@@ -113,7 +98,7 @@ def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards,
     for source in (*shards.glob("*.jsonl"), *shards.glob("sub/*.gz")):
         made = out / source.relative_to(shards).with_name(f"{source.name.split('.')[0]}.jsonl")
         local = call("embed", "-m", TINY, "-i", source, "-f", "jsonl", "--backend", "auto")
-        found, expected = rows(made), local.rows
+        found, expected = rows_in(made), local.rows
         assert [row["id"] for row in found] == [row["id"] for row in expected]
         vectors = (np.array([row["embedding"] for row in some]) for some in (found, expected))
         assert np.abs(next(vectors) - next(vectors)).max() < 1e-6
@@ -145,9 +130,9 @@ def test_a_shard_is_made_once_and_never_by_other_options(tmp_path):
     done = worker("mean", source).make(shard)
     assert (done.passed_over, done.skipped) == (False, 1)
     assert len(np.load(shard.output)) == 2
-    index = rows(Path(f"{shard.output}.index.jsonl"))
+    index = rows_in(Path(f"{shard.output}.index.jsonl"))
     assert [row["id"] for row in index] == ["x", "y"]
-    assert "a.jsonl:2" in rows(Path(f"{shard.output}.errors.jsonl"))[0]["error"]
+    assert "a.jsonl:2" in rows_in(Path(f"{shard.output}.errors.jsonl"))[0]["error"]
     assert worker("mean", source).make(shard).passed_over
     with pytest.raises(OutputError, match='pooling was "mean", now "max"'):
         worker("max", source).make(shard)
@@ -359,6 +344,7 @@ def test_a_worker_that_is_killed_is_replaced(cluster, tmp_path):
     process = start(
         *("embed", "-m", TINY, "-i", source, "-o", out, "-f", "npy", "--window", 64),
         *("--engine", "ray", "--ray-address", cluster),
+        text=True,
     )
     while not list(out.glob("*.run/journal")):
         assert process.poll() is None, process.communicate()[1]
@@ -389,10 +375,10 @@ def test_tokens_and_records_that_cannot_be_read(cluster, tmp_path):
     code, err = run("tokenize", "-i", source / "*.jsonl", *common, "--on-error", "skip")
     assert code == 1
     assert "1 record was skipped" in err and "1 of 3 texts truncated to 3 tokens (1 dropped)" in err
-    assert [row["input_ids"] for row in rows(out / "a.jsonl")] == call(
+    assert [row["input_ids"] for row in rows_in(out / "a.jsonl")] == call(
         "tokenize", "one", "three"
     ).ids
-    (dead,) = rows(out / "a.jsonl.errors.jsonl")
+    (dead,) = rows_in(out / "a.jsonl.errors.jsonl")
     assert "a.jsonl:2" in dead["error"]
     assert not (out / "b.jsonl.errors.jsonl").exists()
 

@@ -430,13 +430,6 @@ def test_a_number_that_json_cannot_hold_stops_embed_before_it_computes(tmp_path)
     assert (done.code, (tmp_path / "o.jsonl").read_text().count("\n")) == (1, 1)
 
 
-def test_an_empty_corpus_makes_an_empty_table(tmp_path):
-    (tmp_path / "c.txt").touch()
-    argv = ("similar", "a", "-m", TINY, "--corpus", tmp_path / "c.txt", "-q")
-    assert good(*argv, "-f", "csv").out == "query,rank,score,row,id,text\n"
-    assert good(*argv).rows == [{"query": "a", "hits": []}]
-
-
 def test_views_of_arrow_are_text(tmp_path):
     """Columns of string_view and list_view, as Polars and DuckDB may write them."""
     file = tmp_path / "v.parquet"

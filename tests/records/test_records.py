@@ -295,13 +295,6 @@ def test_a_packed_file_that_is_garbled(tmp_path, name):
             assert found == LONG.decode().splitlines()  # a time stamp or a name, not the data
 
 
-def test_empty_files(tmp_path):
-    assert records(write(tmp_path, "a.txt", b"\xef\xbb\xbf")) == []
-    for name in ("a.txt", "a.jsonl", "a.csv", "a.tsv", "a.gz"):
-        assert records(write(tmp_path, name, b"")) == []
-    assert records(write(tmp_path, "a.csv", "text\n")) == []
-
-
 def test_surrogates_in_kept_fields(tmp_path):
     file = tmp_path / "in.jsonl"
     file.write_text('{"text": "a", "id": "\\ud83d\\ude00", "note": ["\\ud800"]}\n')

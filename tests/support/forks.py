@@ -22,6 +22,19 @@ SERVER = """if True:
     import torch._dynamo
     from bertcli.cli.app import main
     os.fsync = lambda file: None  # what a killed process has written is there
+    CHANGES = ("os.rename", "os.remove", "os.truncate", "os.chmod", "os.mkdir")
+
+    def arm(calls):
+        def hook(event, given):
+            nonlocal calls
+            writes = event == "open" and isinstance(given[2], int) and given[2] & 3
+            if writes or event in CHANGES:
+                calls -= 1
+                if not calls:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+
     print("ready", flush=True)
     for line in sys.stdin:
         argv, *environments = json.loads(line)
@@ -31,6 +44,8 @@ SERVER = """if True:
             if not children[-1]:
                 signal.alarm(120)  # seconds, against hanging only
                 os.environ.update(environment)
+                if calls := environment.get("CALLS"):  # killed before so many that change a file
+                    arm(int(calls))
                 if path := environment.get("STDERR"):  # what they say is appended to this file
                     os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
                 os._exit(main(argv))
@@ -47,9 +62,9 @@ class Forks:
     def __init__(self, server: "subprocess.Popen[str]") -> None:
         self.server = server
 
-    def run(self, argv: list[Any], kill_after: float | None = None) -> int:
-        """Run to the end, or until it is killed after some seconds; return the exit code."""
-        (code,) = self.together(argv, [{}], kill_after)
+    def run(self, argv: list[Any]) -> int:
+        """Run to the end; return the exit code."""
+        (code,) = self.together(argv, [{}])
         return code
 
     def together(
@@ -78,7 +93,9 @@ class Forks:
     ) -> None:
         """Kill the run at so many random instants, in as many runs as it takes.
 
-        Each, resumed until it ends, must leave the result of a run that nothing happened to.
+        These are after a time, or before a call of the system that changes a file, so that the
+        short moments at the end of a run are struck as well. Each run, resumed until it ends, must
+        leave the result of one that nothing happened to.
         """
         began = time.monotonic()
         assert self.run(argv(place / "whole")) == 0
@@ -86,7 +103,9 @@ class Forks:
         choose, killed, runs = random.Random(4), 0, 0
         while killed < kills:
             out = place / f"out{runs}"
-            code = self.run(argv(out), choose.random() * seconds)
+            calls = {"CALLS": str(choose.randint(1, 99))} if choose.random() < 0.5 else {}
+            after = None if calls else choose.random() * seconds
+            (code,) = self.together(argv(out), [calls], after)
             assert code in (0, -signal.SIGKILL)
             killed += code != 0
             if code == 0:

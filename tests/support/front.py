@@ -209,6 +209,12 @@ def left_in(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def contents(folder):
+    """Return the bytes of all files in a folder and below it, by their paths."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
 def until(condition):
     """Wait for something that will happen, and fail rather than hang when it does not."""
     end = time.monotonic() + DEADLINE

@@ -2,6 +2,7 @@
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
 
@@ -64,6 +65,13 @@ def encode(model: nn.Module, ids, lengths, types=None):
     """The last hidden states [T, hidden] of texts that are concatenated."""
     at = torch.cat([torch.arange(length) for length in lengths])
     return model(ids, types=types, at=at, kernels=model.direction(packed(lengths)))
+
+
+def rewrite(folder, change) -> None:
+    """Change the file of weights of a folder: names and tensors in, names and tensors out."""
+    path = folder / "model.safetensors"
+    weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    save_file(change(weights), path, {"format": "pt"})
 
 
 def close(ours, theirs, tolerance: float = 1e-5) -> None:

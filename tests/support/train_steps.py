@@ -4,15 +4,19 @@ from dataclasses import replace
 
 import torch
 from example_files import written
-from front import call
 from model_reference import close
-from pretrain_folders import lines
 
 from bertcli.records.examples import examples_source
 from bertcli.records.reader import Reader
 from bertcli.training.fine_tuning import LabelledTexts
 from bertcli.training.loop import Ranks, Training, batch_of
 from bertcli.training.options import FineTuningJob
+
+
+def argv(file, out, base, *more):
+    """A command that trains."""
+    fixed = ["--threads", 1, "--device", "cpu", "--batch-size", 8, "--learning-rate", 3e-3]
+    return ["train", file, "-o", out, "-m", base, *fixed, *more]
 
 
 def opened(opener, rows, place, base, batch_size=10, **changes):
@@ -52,18 +56,3 @@ def stop_at(monkeypatch, number):
         return step(self, at)
 
     monkeypatch.setattr(Training, "step", stopping)
-
-
-def check_resumed(argv, place, monkeypatch, number):
-    """A run that is interrupted at a step and resumed leaves what one leaves that is not."""
-    assert call(*argv(place / "whole")).code == 0
-    stop_at(monkeypatch, number)
-    assert call(*argv(place / "out")).code == 130
-    monkeypatch.undo()
-    assert call(*argv(place / "out")).code == 0
-    assert lines(place / "out") == lines(place / "whole")
-    names = ["model.safetensors", "manifest.json"]
-    names += [f"{one.name}/optimizer.safetensors" for one in place.glob("whole/checkpoint-*")]
-    assert len(names) > 2
-    for name in names:
-        assert (place / "out" / name).read_bytes() == (place / "whole" / name).read_bytes()

@@ -9,6 +9,11 @@ from front import rows_in
 from safetensors.numpy import load_file
 
 
+def normal(rows, *shape, seed=0):
+    """Random vectors, the same each time."""
+    return np.random.default_rng(seed).normal(size=(rows, *shape)).astype(np.float32)
+
+
 def vectors_in(path):
     match path.suffix:
         case ".npy":

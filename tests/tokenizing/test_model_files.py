@@ -18,11 +18,12 @@ from front import (
     json_in,
     put_json,
 )
+from test_tokenizer_parity import Two
 from tokenizers_made import folder_of
 
 from bertcli.errors import ModelError
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import COLUMNS, Layout
+from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 TEXTS = [
@@ -32,8 +33,6 @@ TEXTS = [
     *hostile.composed(11, 80),
 ]
 SMALL = [*("<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b", "c", "##b", "é", "E", "lan", "爱")]
-
-ALL = tuple(name for name in COLUMNS if name != "places")  # which transformers has not
 
 
 def write(folder, vocabulary="uncased", **files):
@@ -54,28 +53,17 @@ def check(folder, texts=TEXTS, skipped=True, vocabulary=True):
 
     Without ``skipped``, not what convert_ids_to_tokens skips; without ``vocabulary``, not its size.
     """
-    from transformers import BertTokenizerFast
-
-    ours, theirs = Tokenizer.load(folder), BertTokenizerFast.from_pretrained(folder)
-    records = [Record(*both) for both in zip(texts, texts[::-1], strict=True)]
-    records = [*records, *(Record(text) for text in texts)]
-    core = theirs.backend_tokenizer
-    core.no_truncation()
-    core.no_padding()
-    found = ours.encode_records(records, Layout(ALL))
-    for record, item in zip(records, found, strict=True):
-        encoding = core.encode(record.text, record.pair)
-        assert {n: list(c) for n, c in item.columns.items()} == {
-            name: COLUMNS[name](encoding) for name in ALL
-        }, record
-        ids = encoding.ids
+    two = Two(folder)
+    two.check(texts, texts[::-1])
+    two.check(texts)
+    ours, theirs = two.ours, two.theirs
+    for row in two.columns([Record(*both) for both in zip(texts, texts[::-1], strict=True)]):
+        ids = row["input_ids"]
         for skip in (False, True):
             assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip)
             if skipped or not skip:
                 right = theirs.convert_ids_to_tokens(ids, skip)
                 assert ours.tokens_of(ids, skip_special=skip) == right
-    quick = ours.encode_records(records, Layout())
-    assert [list(i.columns["input_ids"]) for i in quick] == [i.columns["input_ids"] for i in found]
     if vocabulary:
         assert ours.core.get_vocab() == theirs.get_vocab()
         assert len(ours) == len(theirs)

@@ -5,7 +5,6 @@ from itertools import product
 import hostile
 import pytest
 from front import (
-    call,
     put_json,
 )
 from tokenizers import AddedToken, pre_tokenizers, processors
@@ -201,16 +200,3 @@ def test_added_tokens(fresh, flags):
     texts = [f"{a}{gap}{b}" for a in tokens for b in tokens for gap in ("", " ", "a", " \u0301")]
     same_both_ways(fast(fresh), [*map(Record, texts)], Layout())
     assert fresh.engine.fast
-
-
-def test_little_text_is_not_worth_a_proof(default_folder, tmp_path, monkeypatch):
-    """What a file holds is known beforehand; of a pipe, what came."""
-    asked = []
-    monkeypatch.setattr(ragged.WordPieceEngine, "fast", property(asked.append))
-    enough = ragged.MANY // len("a few words") + 1
-    for count, used in ((enough // 2, False), (enough, True)):
-        (tmp_path / "in.txt").write_text(text := "a few words\n" * count)
-        for named, stdin in ((["-i", tmp_path / "in.txt"], ""), ([], text)):
-            assert call("tokenize", "--count", "-m", default_folder, *named, stdin=stdin).code == 0
-            assert bool(asked) == used
-            asked.clear()

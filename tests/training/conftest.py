@@ -1,7 +1,6 @@
 """What the tests of training share as fixtures."""
 
 import pytest
-from forks import forks
 from pretrain_folders import STILL
 
 
@@ -9,9 +8,3 @@ from pretrain_folders import STILL
 def base(models):
     """A small random BERT without dropout, so that steps can be compared."""
     return models("BertForMaskedLM", **STILL)
-
-
-@pytest.fixture(scope="session")
-def forked():
-    with forks() as running:
-        yield running

@@ -15,9 +15,7 @@ from front import (
     put_json,
 )
 from model_reference import close
-from pretrain_folders import lines
 from sentence_folders import saved, sentence_model
-from train_steps import stop_at
 
 import bertcli
 from bertcli.inference.cpu_engine import CompiledModel
@@ -198,20 +196,6 @@ def test_sentence_transformers_gives_the_same_logits(whole):
     close(torch.tensor([[*row["scores"].values()] for row in rows]), torch.from_numpy(theirs), 1e-4)
     vectors = good("embed", "-q", "-m", whole[0], *TEXTS).rows
     close(torch.tensor([row["embedding"] for row in vectors]), torch.from_numpy(theirs), 1e-4)
-
-
-def test_interrupted_and_resumed_to_the_same_bits(whole, sentences, tmp_path, monkeypatch):
-    folder, file, more = whole
-    given = argv(file, tmp_path / "out", sentences, *more, "--resume")
-    for number in (7, 31, 59):
-        stop_at(monkeypatch, number)
-        assert call(*given).code == 130
-        monkeypatch.undo()
-    assert call(*given).code == 0
-    assert lines(tmp_path / "out") == lines(folder)
-    for path in folder.rglob("*"):
-        if path.is_file() and path.name not in ("log.jsonl", "training_state.json"):  # clocks
-            assert (tmp_path / "out" / path.relative_to(folder)).read_bytes() == path.read_bytes()
 
 
 def test_other_commands_take_the_folder(whole):

@@ -24,7 +24,8 @@ from nested_models import inside_a_sentence_model
 from pretrain_folders import STILL, lines
 from safetensors.torch import load_file
 from task_models import SIZES, tokenizer
-from train_steps import check_step, opened, standing, stop_at
+from train_steps import argv as train
+from train_steps import check_step, opened, standing
 
 from bertcli.training.fine_tuning import head_task
 
@@ -48,8 +49,7 @@ def file(tmp_path):
 
 
 def argv(file, out, base, *more):
-    fixed = ["--threads", 1, "--device", "cpu", "--batch-size", 8, "--learning-rate", 1e-2]
-    return ["train", file, "-o", out, "-m", base, "--full", *fixed, *more]
+    return train(file, out, base, "--full", "--learning-rate", 1e-2, *more)
 
 
 # --- one step ---
@@ -182,32 +182,6 @@ def test_scores_may_be_as_large_as_numbers_are(base, tmp_path):
     (out / "loss.svg").unlink()
     good("train", file, "-m", base, "-o", out, *more, "--resume")
     assert "<svg" in (out / "loss.svg").read_text()
-
-
-def test_labels_several_and_scores_load_in_classify(base, tmp_path):
-    for kind, field in (("multilabel", "labels"), ("regress", "score")):
-        file = written(tmp_path / f"{kind}.jsonl", ROWS[kind](20))
-        assert call(*argv(file, tmp_path / kind, base, "--steps", 1)).code == 0
-        assert field in good("classify", "-m", tmp_path / kind, "a good film").rows[0]
-
-
-# --- going on ---
-
-
-@pytest.mark.parametrize("number", [1, 5, 9])
-def test_interrupted_and_resumed_to_the_same_bits(number, whole, base, tmp_path, monkeypatch):
-    folder, file, _ = whole
-    given = argv(file, tmp_path / "out", base, "--steps", 12, "--save-every", 2, "--resume")
-    stop_at(monkeypatch, number)
-    assert call(*given).code == 130
-    assert not (tmp_path / "out" / "model.safetensors").exists()
-    monkeypatch.undo()
-    assert call(*given).code == 0
-    assert lines(tmp_path / "out") == lines(folder)
-    for path in folder.rglob("*"):
-        if path.is_file() and path.name not in ("log.jsonl", "training_state.json"):  # clocks
-            other = tmp_path / "out" / path.relative_to(folder)
-            assert other.read_bytes() == path.read_bytes(), path
 
 
 # --- what goes wrong, and what is said ---

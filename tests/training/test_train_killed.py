@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from example_files import belonging, reviews, written
+from example_files import asked, belonging, reviews, written
 from forks import as_torchrun
 from front import (
     TINY,
@@ -37,11 +37,20 @@ def result(folder):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
-@pytest.mark.parametrize("method", ["--full", "--frozen"])
-def test_killed_at_random_instants(method, forked, tmp_path):
-    """Dropout is on in one: its random numbers go on as well."""
-    file = written(tmp_path / "reviews.jsonl", reviews(40))
-    forked.check(lambda out: argv(file, TINY, method, out), result, tmp_path, kills=20)
+@pytest.mark.parametrize(
+    ("method", "rows", "kills"),
+    [
+        ("--full", reviews(40), 20),
+        ("--frozen", reviews(40), 20),
+        ("--full", belonging(40, negatives=True), 4),
+        ("--full", [*asked(30), {**asked(1)[0], "answer": "", "start": None}], 4),
+    ],
+    ids=["full", "frozen", "pairs", "spans"],
+)
+def test_killed_at_random_instants(method, rows, kills, forked, tmp_path):
+    """Dropout is on in most: its random numbers go on as well."""
+    file = written(tmp_path / "e.jsonl", rows)
+    forked.check(lambda out: argv(file, TINY, method, out), result, tmp_path, kills)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows syncs no folder")

@@ -11,7 +11,7 @@ from front import (
     json_in,
 )
 from model_reference import close
-from train_steps import check_resumed, opened, standing
+from train_steps import argv, opened, standing
 
 from bertcli.training.fine_tuning import pair_task
 from bertcli.training.loop import batch_of
@@ -21,11 +21,6 @@ KINDS = {
     "negatives": (lambda count: belonging(count, negatives=True), "MultipleNegativesRankingLoss"),
     "scores": (lambda count: scored(count), "CoSENTLoss"),
 }
-
-
-def argv(file, out, base, *more):
-    fixed = ["--threads", 1, "--device", "cpu", "--batch-size", 16, "--learning-rate", 3e-3]
-    return ["train", file, "-o", out, "-m", base, *fixed, *more]
 
 
 def their_step(base, rows, loss_name):
@@ -98,7 +93,7 @@ def similarities(model, texts):
 def test_scores_become_cosines(base, tmp_path):
     rows = scored(200)
     file = written(tmp_path / "pairs.jsonl", rows)
-    more = ["--task", "embed", "--steps", 120, "--eval-every", 40]
+    more = ["--task", "embed", "--steps", 120, "--eval-every", 40, "--batch-size", 16]
     assert call(*argv(file, tmp_path / "out", base, *more)).code == 0
     other = written(tmp_path / "other.jsonl", scored(100, seed=4))
     (found,) = good("evaluate", other, "-m", tmp_path / "out", "--compare", base).rows
@@ -118,9 +113,3 @@ def test_the_result_is_a_sentence_model(base, tmp_path):
     (row,) = good("embed", "-q", "-m", tmp_path / "out", "room one").rows
     close(torch.tensor(row["embedding"]), torch.from_numpy(model.encode("room one")))
     assert model.max_seq_length == 20
-
-
-def test_interrupted_and_resumed_to_the_same_bits(base, tmp_path, monkeypatch):
-    file = written(tmp_path / "pairs.jsonl", belonging(40, negatives=True))
-    more = ["--steps", 8, "--save-every", 2, "--log-every", 2, "--eval-every", 3, "--resume"]
-    check_resumed(lambda out: argv(file, out, base, *more), tmp_path, monkeypatch, 5)

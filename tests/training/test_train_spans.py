@@ -10,16 +10,11 @@ from front import (
     json_in,
 )
 from pretrain_folders import STILL
-from train_steps import check_resumed, check_step, opened, standing
+from train_steps import argv, check_step, opened, standing
 
 from bertcli.records.examples import AnswerSpan
 from bertcli.training.fine_tuning import head_task
 from bertcli.training.objectives import token_places
-
-
-def argv(file, out, base, *more):
-    fixed = ["--threads", 1, "--device", "cpu", "--batch-size", 8, "--learning-rate", 3e-3]
-    return ["train", file, "-o", out, "-m", base, *fixed, *more]
 
 
 def their_step(task, base, rows):
@@ -71,10 +66,3 @@ def test_a_rule_is_learnt_and_used(base, tmp_path):
     (row,) = good("answer", "-m", tmp_path / "out", *given).rows
     assert row["answer"] == "lovely"
     transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out")
-
-
-def test_interrupted_and_resumed_to_the_same_bits(base, tmp_path, monkeypatch):
-    rows = [*asked(30), {"question": "how", "context": "the film", "answer": "", "start": None}]
-    file = written(tmp_path / "asked.jsonl", rows)
-    more = ["--steps", 6, "--save-every", 2, "--log-every", 2, "--eval-every", 2, "--resume"]
-    check_resumed(lambda out: argv(file, out, base, *more), tmp_path, monkeypatch, 3)

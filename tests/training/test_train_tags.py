@@ -13,16 +13,11 @@ from front import (
     json_in,
 )
 from pretrain_folders import STILL
-from train_steps import check_step, opened, standing
+from train_steps import argv, check_step, opened, standing
 
 from bertcli.records.examples import examples_source, read_examples
 from bertcli.records.reader import Reader
 from bertcli.training.fine_tuning import head_task
-
-
-def argv(file, out, base, *more):
-    fixed = ["--threads", 1, "--device", "cpu", "--batch-size", 8, "--learning-rate", 3e-3]
-    return ["train", file, "-o", out, "-m", base, *fixed, *more]
 
 
 def their_step(task, base, rows):

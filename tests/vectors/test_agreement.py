@@ -8,6 +8,7 @@ from front import put_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from vector_files import normal
 from vector_sink import open_vectors
 
 from bertcli.cli import app
@@ -45,10 +46,6 @@ def run(capsys):
         return code, *capsys.readouterr()
 
     return run
-
-
-def normal(rows, *shape, seed=0):
-    return np.random.default_rng(seed).normal(size=(rows, *shape)).astype(np.float32)
 
 
 @settings(deadline=None, max_examples=40)

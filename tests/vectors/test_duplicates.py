@@ -1,10 +1,9 @@
 """Near-duplicates: the components that comparing all pairs finds, in blocks."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from front import (
+    TINY,
     bad,
     call,
     good,
@@ -14,7 +13,6 @@ from front import (
 from bertcli.vectors import duplicates as grouping
 from bertcli.vectors.duplicates import Components
 
-TINY = str(Path(__file__).parents[2] / "samples" / "tiny-bert")
 TEXTS = [
     "The cat sat.",
     "Stocks fell",

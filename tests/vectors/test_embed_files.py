@@ -15,6 +15,7 @@ from front import (
     TINY,
     bad,
     call,
+    contents,
     good,
     json_in,
     jsonl,
@@ -37,10 +38,6 @@ def texts(tmp_path):
     file = tmp_path / "texts.jsonl"
     file.write_text(jsonl(LINES))
     return file
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def interrupted(*argv):

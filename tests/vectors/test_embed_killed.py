@@ -3,27 +3,24 @@
 import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from front import (
-    DEADLINE,
     NO_BYTECODE,
     TINY,
     bad,
     call,
-    environment,
+    contents,
     good,
+    jsonl,
     peak,
     shell,
 )
 
 from bertcli.vectors.run_folder import Sink
 
-ROOT = Path(__file__).parents[2]
 FORMS = ["npy", "jsonl", "parquet"]
 SET = ("embed", "-q", "--device", "cpu", "--threads", 1, "--window", 10)
 
@@ -72,26 +69,38 @@ def test_killed_before_it_replaced_anything(tmp_path, texts, whole):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize(
-    ("count", "kinds"),
+    ("kills", "suffix", "options"),
     [
-        (36, ("npy", "jsonl", "parquet")),
-        (7, ("npz", "safetensors", "csv", "tokens npy", "chunks npy", "update npy", "empty")),
+        (12, "npy", ""),
+        (12, "jsonl", "--keep-fields tag"),
+        (12, "parquet", "--keep-fields tag"),
+        (1, "npz", ""),
+        (1, "safetensors", ""),
+        (1, "csv", ""),
+        (1, "npy", "--precision int8"),
+        (1, "npy", "--token-vectors"),
+        (1, "npy", "--on-truncate chunk --max-length 8 --overlap 2"),
+        (2, "npy", "--update"),
+        (1, "npy", "--skip-empty"),
     ],
 )
-def test_killed_at_random_instants_and_before_calls_that_change_a_file(usual_engine, count, kinds):
-    """A few of what `python -m tests.kills` does for hours."""
-    argv = ["--count", str(count), "--seed", "5"]
-    argv += [part for kind in kinds for part in ("--kind", kind)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kills", *argv],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=4 * DEADLINE,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done
-    assert "ended in the same bytes" in done.stdout
+def test_killed_at_random_instants(forked, tmp_path, lines, kills, suffix, options):
+    file, old, name = tmp_path / "texts.jsonl", tmp_path / "old", f"out.{suffix}"
+    rows = [{"text": line, "tag": number % 3} for number, line in enumerate(lines)]
+    again = ("--update",) if options == "--update" else (*options.split(), "--resume")
+    argv = (*SET, "--window", 40, "--backend", "auto", "-m", TINY, "-i", file, *again)
+    old.mkdir()
+    if options == "--update":  # of the vectors of half of the texts, and another
+        file.write_text(jsonl([*rows[::2], {"text": "another"}]))
+        good(*argv, "-o", old / name)
+    file.write_text(jsonl([] if options == "--skip-empty" else rows))
+
+    def begun(out):
+        if not out.exists():
+            shutil.copytree(old, out)
+        return [*argv, "-o", out / name]
+
+    forked.check(begun, contents, tmp_path, kills)
 
 
 @pytest.mark.parametrize("suffix", FORMS)

@@ -8,7 +8,8 @@ from front import (
     good,
     put_json,
 )
-from test_search import TINY, nearest, normal
+from test_search import TINY, nearest
+from vector_files import normal
 
 from bertcli.errors import InputError
 from bertcli.vectors.formats import quantize, restore

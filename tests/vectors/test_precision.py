@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from vector_files import normal
 
 from bertcli.embedding.options import PRECISIONS
 from bertcli.vectors.formats import quantize, ranges_of
@@ -16,10 +17,6 @@ VECTORS = arrays(
     st.tuples(st.integers(2, 6), st.integers(1, 19)),
     elements=st.floats(-8, 8, width=32) | st.sampled_from([0.0, -0.0, 1.0]),
 )
-
-
-def normal(rows, width=20, seed=0):
-    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
 
 
 def calibrated(vectors):
@@ -52,4 +49,4 @@ def test_every_precision_is_theirs(precision, vectors):
 @pytest.mark.parametrize("precision", BYTES)
 def test_values_outside_the_ranges_are_theirs(precision):
     limits = np.repeat(np.float32([[-0.5], [0.5]]), 20, axis=1)
-    same(quantize(normal(50), precision, limits), theirs(normal(50), precision, limits))
+    same(quantize(normal(50, 20), precision, limits), theirs(normal(50, 20), precision, limits))

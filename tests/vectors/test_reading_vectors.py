@@ -10,13 +10,10 @@ from front import (
     bad as failing,
 )
 from pyarrow import parquet
+from vector_files import normal
 
 from bertcli.errors import InputError
 from bertcli.vectors.reading import floats, manifest_of, stored
-
-
-def vectors_of(rows, *shape, seed=0):
-    return np.random.default_rng(seed).normal(size=(rows, *shape)).astype(np.float32)
 
 
 def test_shortest_decimals_are_the_float32_they_stand_for(tmp_path):
@@ -93,7 +90,7 @@ def test_arrays_that_are_no_vectors(tmp_path, array, message):
 
 def test_an_array_that_is_cut_off(tmp_path):
     path = tmp_path / "v.npy"
-    np.save(path, vectors_of(10, 4))
+    np.save(path, normal(10, 4))
     path.write_bytes(path.read_bytes()[:-20])
     path.with_suffix(".npy.gz").write_bytes(gzip.compress(path.read_bytes()))
     with pytest.raises(InputError, match="ends after row 8 of 10"):
@@ -103,11 +100,11 @@ def test_an_array_that_is_cut_off(tmp_path):
 
 
 def test_several_arrays_and_none_of_the_name(tmp_path):
-    np.savez(tmp_path / "v.npz", a=vectors_of(2, 2), b=vectors_of(2, 2))
+    np.savez(tmp_path / "v.npz", a=normal(2, 2), b=normal(2, 2))
     with pytest.raises(InputError, match="array 'embeddings' not found") as caught:
         list(stored(str(tmp_path / "v.npz")))
     assert caught.value.hint == "available: a, b"
-    np.savez(tmp_path / "v.npz", a=vectors_of(2, 2))
+    np.savez(tmp_path / "v.npz", a=normal(2, 2))
     assert next(stored(str(tmp_path / "v.npz"))).shape == (2, 2)
     with zipfile.ZipFile(tmp_path / "v.npz", "w") as archive:
         archive.writestr("archive/data.pkl", b"N.")

@@ -1,12 +1,12 @@
 """`embed --update`: only changes are embedded, and the bytes are those of a run from nothing."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from front import (
+    TINY,
     bad,
     call,
+    contents,
     good,
     jsonl,
     left_in,
@@ -16,7 +16,6 @@ from bertcli.embedding.embedder import Embedder
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
 
-TINY = str(Path(__file__).parents[2] / "samples" / "tiny-bert")
 OLD = ["one", "two", "The cat sat.", "", "one", "three " * 9]
 NEW = ["", "four", "one", "The cat sat.", "five " * 200, "four", "one"]
 SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1)
@@ -41,10 +40,6 @@ def ran(monkeypatch):
 
     monkeypatch.setattr(Embedder, "_run", run)
     return texts
-
-
-def contents(folder):
-    return {name: (folder / name).read_bytes() for name in left_in(folder)}
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from vector_sink import open_vectors
 
 from bertcli.embedding.options import PRECISIONS, RANGED
 from bertcli.errors import OutputError
+from bertcli.files.paths import sha256
 from bertcli.vectors import formats
 from bertcli.vectors.formats import WRITERS, quantize, ranges_of
 from bertcli.vectors.run_folder import Target
@@ -121,7 +122,7 @@ def test_manifest(tmp_path):
     assert manifest["fingerprint"] == {**MODEL, "format": "npy", "precision": "float32"}
     assert manifest["counts"] == {"records": ROWS}
     assert manifest["rows"] == ROWS
-    assert manifest["sha256"] == vector_sha(tmp_path / "out.npy")
+    assert manifest["sha256"] == sha256(tmp_path / "out.npy")
     made(tmp_path / "bare.npy", "npy", manifest=False)
     assert sorted(path.name for path in tmp_path.glob("bare*")) == [
         "bare.npy",
@@ -129,12 +130,6 @@ def test_manifest(tmp_path):
     ]
     made(tmp_path / "out.npy", "npy", overwrite=True, manifest=False)
     assert not (tmp_path / "out.npy.manifest.json").exists()  # that of the output before
-
-
-def vector_sha(path):
-    import hashlib
-
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def resumed(path, form="npy", fingerprint=MODEL, **options):

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from front import contents
 from vector_sink import open_vectors
 
 from bertcli.errors import OutputError
@@ -43,9 +44,14 @@ def run(folder, form, precision, *, ids=False, **options):
         sink.finish({"records": ROWS})
 
 
-def contents(folder):
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+def stats_of(folder):
+    """What changes when a file of a folder does, fast: every line of the code is a time to look."""
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            yield from stats_of(entry)
+        else:
+            stat = entry.stat()
+            yield entry.path, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def states_seen(folder, work):
@@ -56,8 +62,7 @@ def states_seen(folder, work):
         nonlocal before
         if frame.f_code.co_filename not in WATCHED:
             return None
-        stats = [(str(one), os.stat(one)) for one in folder.rglob("*") if one.is_file()]
-        now = sorted((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+        now = sorted(stats_of(folder))
         if now != before:
             before, found = now, contents(folder)
             seen[tuple(sorted(found.items()))] = found
@@ -95,13 +100,8 @@ def again(folder, form, precision, **options):
     ("form", "precision", "old", "kind"),
     [
         ("npy", "float32", True, "one"),
-        ("npy", "int8", False, "one"),
         ("jsonl", "float32", True, "one"),
-        ("parquet", "float32", False, "one"),
-        ("npz", "float16", True, "one"),
-        ("safetensors", "ubinary", False, "one"),
         ("csv", "uint8", True, "one"),
-        ("npy", "float32", True, "many"),
         ("safetensors", "int8", False, "many"),
         ("parquet", "float16", False, "many"),
         ("npz", "float32", False, "ids"),
