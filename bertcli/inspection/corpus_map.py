@@ -27,7 +27,7 @@ from bertcli.inspection.attention import filled_page
 from bertcli.records.records import Record, row_of
 from bertcli.tasks.distil import principal_components
 from bertcli.vectors.nearest import refuse_infinite, unit
-from bertcli.vectors.reading import SAME_MODEL, Aside, floats
+from bertcli.vectors.reading import Aside, vectors_in
 from bertcli.vectors.search import CorpusTexts, Search
 
 COLUMNS = ("row", "text", "x", "y", "cluster", "label")
@@ -65,12 +65,7 @@ class CorpusMap:
         from threadpoolctl import threadpool_limits
 
         with closing(Aside()) as aside, threadpool_limits(1):
-            width = search.embedder.nothing.shape[-1]
-            for block in floats(search.path, width):
-                if block.shape[1:] != (width,):
-                    sizes = " x ".join(map(str, block.shape[1:]))
-                    problem = f"has {sizes} dimensions, and the model {width}"
-                    raise InputError(f"{search.path}: {problem}", SAME_MODEL)
+            for block in vectors_in(search.path, search.embedder.nothing.shape[-1]):
                 refuse_infinite(block, aside.count)
                 aside.add(unit(block))
             total = aside.count

@@ -30,7 +30,6 @@ from bertcli.files.typed_json import (
     JsonObject,
     is_regular,
     is_text,
-    parse,
     read_bytes,
     read_object,
     whole_number,
@@ -159,15 +158,16 @@ def _read_json(path: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
     is_regular(path)  # which the library does not ask
+    if b'"Replace"' in (read_bytes(path) or b""):
+        described = read_object(path)
+        for name in ("normalizer", "decoder"):  # before the library normalizes the added tokens
+            growth(described.object(name))
     try:
         core = Tokenizer.from_file(str(path))
     except Exception as broken:  # tokenizers raises no narrower class
         raise ModelError(
             f"{path}: not a tokenizer: {broken}", "download it again, or remove it to use vocab.txt"
         ) from None
-    for name in ("normalizer", "decoder"):
-        if (part := getattr(core, name)) is not None:
-            growth(JsonObject(parse(part.__getstate__()), str(path), path=f"{name}."))
     if getattr(core.model, "dropout", None) is not None:  # of BPE: for training, and by chance
         core.model.dropout = None
     return core
@@ -179,9 +179,9 @@ def growth(part: JsonObject) -> float:
     for name in ("normalizers", "decoders"):
         for inner in part.entries(name).objects().values():
             times *= growth(inner)
-    if part["type"] == "Replace":
-        pattern = part["pattern"].get("String")  # one of a regex may match nothing, everywhere
-        content = len(part["content"])
+    if part.get("type") == "Replace":
+        # A pattern that is a regex may match nothing, everywhere.
+        pattern, content = part.object("pattern").text("String"), len(part.text("content") or "")
         times = max(1.0, content / len(pattern) if pattern else 1 + content)
     if times > LONGEST_GROWTH:
         raise part.bad(

@@ -26,7 +26,7 @@ from bertcli.inference.progress import Advance
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import ORIGIN
 from bertcli.vectors.nearest import DIGITS, refuse_infinite, unit
-from bertcli.vectors.reading import Array, Aside, floats
+from bertcli.vectors.reading import Array, Aside, vectors_in
 from bertcli.vectors.search import CorpusTexts, Search, Texts
 
 
@@ -62,7 +62,8 @@ class Duplicates:
 
         Raises InputError when the vectors were made from other texts than those of the corpus.
         """
-        for block in floats(self.search.path, self.search.embedder.nothing.shape[-1]):
+        width = self.search.embedder.nothing.shape[-1]
+        for block in vectors_in(self.search.path, width, of_others=True):
             refuse_infinite(block, self.records)
             self.aside.add(unit(block))
         vectors = self.aside.vectors().reshape(self.records, -1 if self.records else 1)

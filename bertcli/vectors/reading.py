@@ -102,6 +102,18 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
             )
 
 
+def vectors_in(path: str, dim: int, *, of_others: bool = False) -> Iterator[Array]:
+    """Yield vectors as `floats` does, one a text: [<= ROWS, dim], as the model gives them.
+
+    Raises InputError for others; with ``of_others``, another model may have made them.
+    """
+    for block in floats(path, dim):
+        if block.ndim != 2 or not (of_others or block.shape[1] == dim):
+            sizes = " x ".join(map(str, block.shape[1:]))
+            raise InputError(f"{path}: has {sizes} dimensions, and the model {dim}", SAME_MODEL)
+        yield block
+
+
 class Aside:
     """Vectors in a temporary file, where they can be read in any order: to be closed.
 

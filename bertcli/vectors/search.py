@@ -60,12 +60,11 @@ from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
     ROWS,
-    SAME_MODEL,
     Array,
-    floats,
     form_of,
     manifest_of,
     stored_lists,
+    vectors_in,
 )
 from bertcli.vectors.run_folder import (
     InputDigest,
@@ -351,12 +350,7 @@ def add_stored(nearest: Collector, path: str, names: TermNames | None = None) ->
         for texts in stored_lists(path, names):
             nearest.add(texts)
         return
-    width = nearest.queries.shape[1]
-    for vectors in floats(path, width):
-        if vectors.shape[1:] != (width,):
-            sizes = " x ".join(map(str, vectors.shape[1:]))
-            problem = f"has {sizes} dimensions, and the query has {width}"
-            raise InputError(f"{path}: {problem}", SAME_MODEL)
+    for vectors in vectors_in(path, nearest.queries.shape[1]):
         nearest.add(vectors)
 
 

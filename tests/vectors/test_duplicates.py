@@ -157,6 +157,14 @@ def test_vectors_are_kept_reused_and_checked(corpus):
     assert "the corpus has 1 text" in bad(*argv).error
 
 
+def test_vectors_of_another_shape(tmp_path):
+    (texts := tmp_path / "t.txt").write_text("a\nb\n")
+    for shape, code in (((2, 3, 32), 1), ((2, 16), 0)):  # another model may have made the second
+        np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=shape))
+        done = call(*ARGV, texts, "--vectors", tmp_path / "v.npy")
+        assert (done.code, "has 3 x 32 dimensions" in done.err) == (code, code == 1)
+
+
 def test_no_texts_and_wrong_usage(tmp_path):
     (tmp_path / "none.txt").touch()
     done = call("duplicates", "-m", TINY, tmp_path / "none.txt")

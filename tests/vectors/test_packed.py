@@ -37,7 +37,7 @@ def test_the_answers_are_those_of_restored_vectors(tmp_path, precision, width):
 
 def test_rows_of_another_width(tmp_path):
     stored(tmp_path / "v.npy", normal(3, 24), "binary")
-    with pytest.raises(InputError, match=r"v\.npy: has 24 dimensions, and the query has 32"):
+    with pytest.raises(InputError, match=r"v\.npy: has 24 dimensions, and the model 32"):
         add_stored(Nearest(normal(1, 32), 2), str(tmp_path / "v.npy"))
 
 

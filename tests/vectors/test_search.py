@@ -285,7 +285,7 @@ def test_vectors_without_a_manifest_are_searched_where_they_fit(corpus):
     (corpus / "v.npy.manifest.json").write_text("{}")
     assert good(*SMALL, "a cat", *where).out == expected
     refused = bad("similar", "a cat", *where, "-q")
-    assert "v.npy: has 32 dimensions, and the query has 384" in refused.error
+    assert "v.npy: has 32 dimensions, and the model 384" in refused.error
     assert "--model" in refused.hint
 
 
