@@ -188,7 +188,8 @@ class TokenizeRun(ReaderRun):
 class Task:
     """What is to be written of records, and in which form.
 
-    The ``extra`` fields are ``length``, ``text`` and ``overflow_to_sample_mapping``.
+    The ``extra`` fields are ``length``, ``text`` and ``overflow_to_sample_mapping``. Where nothing
+    is written of each record, `TokenizeRun` alone will do.
     """
 
     layout: Layout

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Literal
 
-from bertcli.cli.commands.search import FileOptions, refuse_pipes, stored_vectors
 from bertcli.cli.options.common import (
     FORMAT,
     KEEP_FIELDS,
@@ -14,6 +13,7 @@ from bertcli.cli.options.common import (
     reader_of,
     source_of,
 )
+from bertcli.cli.options.corpus import FileOptions, refuse_pipes, stored_vectors
 from bertcli.cli.options.groups import OptionGroup, number, option, record
 from bertcli.files.streams import suffix_of
 from bertcli.hub import files_for

@@ -1,23 +1,20 @@
 """What compares vectors: `bertcli similar`, `duplicates` and `compare`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.options.common import (
     DELIMITER,
     FILES,
-    FORMAT_OF_FILES,
     ID_FIELD,
     KEEP_FIELDS,
     MAX_RECORD_BYTES,
-    SKIP_EMPTY,
     TEXT_FIELD,
     WHOLE,
     ComputeOptions,
@@ -30,6 +27,12 @@ from bertcli.cli.options.common import (
     reader_of,
     source_of,
 )
+from bertcli.cli.options.corpus import (
+    FileOptions,
+    follow_embedding,
+    refuse_pipes,
+    stored_vectors,
+)
 from bertcli.cli.options.groups import (
     INPUT,
     OptionGroup,
@@ -40,64 +43,16 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import OutputError, UsageError, counted
-from bertcli.files.streams import can_be_reread
+from bertcli.errors import UsageError, counted
 from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write
 from bertcli.hub import files_for
-from bertcli.inference.progress import ModelRun
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
 if TYPE_CHECKING:
     from bertcli.vectors.duplicates import Duplicates
     from bertcli.vectors.search import Answer, Search
-
-WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
-MANY = 1000  # texts whose vectors are worth keeping
-
-
-def refuse_pipes(texts: Reader) -> None:
-    """Raise UsageError for texts that cannot be read twice."""
-    for path in texts.source.paths:
-        if not can_be_reread(path):
-            name = "stdin" if path == "-" else path
-            raise UsageError(f"{name}: cannot be read twice, as is needed here", "give a file")
-
-
-@contextmanager
-def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
-    """Yield the search once the vectors of its corpus are stored, in a place of a while if need be.
-
-    They are computed with a progress bar, unless they are there.
-    """
-    with TemporaryDirectory() as folder:
-        if search.options.vectors is None:
-            place = Path(folder, "vectors.npz" if search.embedder.terms else "vectors.npy")
-            run = replace(search, options=replace(search.options, vectors=place))
-        else:
-            run = search
-        if search.reader:
-            refuse_pipes(search.reader)
-        if not run.stored:
-            follow_embedding(run.writing(), search, console)
-        yield run
-
-
-def follow_embedding(run: ModelRun, search: "Search", console: Console) -> None:
-    """Compute the vectors of a corpus with a progress bar, and say whether they are kept."""
-    try:
-        console.follow(run)
-    except OutputError as failed:  # these commands have no --resume
-        hint = "free disk space, then run the same command again"
-        hint = hint if "--resume" in failed.hint else failed.hint
-        raise OutputError(str(failed), hint) from None
-    texts = run.tally.records
-    console.truncated(run.tally, search.embedder.max_length, WINDOWS)
-    if file := search.options.vectors:
-        console.note(f"vectors of {counted(texts, 'text')} kept in {file} for the next search")
-    elif texts > MANY:
-        console.note("vectors of the corpus not kept; --vectors FILE keeps them")
 
 
 class QueryOptions(OptionGroup):
@@ -348,22 +303,6 @@ class AlikeOptions(OptionGroup):
             raise UsageError(
                 f"--threshold {self.threshold:g} is not above 0 and up to 1", "for example 0.95"
             )
-
-
-class FileOptions(OptionGroup, panel=INPUT, of=Source):
-    """The texts to compare."""
-
-    files: list[str] = argument("Files with texts.", "FILE...")
-    vectors: Path | None = option(
-        "Vectors of the texts: read if the file exists, else written.", "FILE"
-    )
-    input_format = FORMAT_OF_FILES
-    whole = WHOLE
-    delimiter = DELIMITER
-    skip_empty = SKIP_EMPTY
-    text_field = TEXT_FIELD
-    id_field = ID_FIELD
-    max_record_bytes = MAX_RECORD_BYTES
 
 
 def duplicates(

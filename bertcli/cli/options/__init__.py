@@ -1,1 +1,4 @@
-"""Groups of options: records, each with its panel; `groups` passes them to Typer."""
+"""Groups of options: records, each with its panel; `groups` passes them to Typer.
+
+`common` has those that most commands share, `corpus` those of commands over the vectors of files.
+"""

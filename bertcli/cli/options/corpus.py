@@ -1,0 +1,91 @@
+"""Texts whose vectors are compared: their files as options, and what makes their vectors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from bertcli.cli.display.console import Console
+from bertcli.cli.options.common import (
+    DELIMITER,
+    FORMAT_OF_FILES,
+    ID_FIELD,
+    MAX_RECORD_BYTES,
+    SKIP_EMPTY,
+    TEXT_FIELD,
+    WHOLE,
+)
+from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option
+from bertcli.errors import OutputError, UsageError, counted
+from bertcli.files.streams import can_be_reread
+from bertcli.inference.progress import ModelRun
+from bertcli.records.reader import Reader
+from bertcli.records.source import Source
+
+if TYPE_CHECKING:
+    from bertcli.vectors.search import Search
+
+
+class FileOptions(OptionGroup, panel=INPUT, of=Source):
+    """The texts to compare."""
+
+    files: list[str] = argument("Files with texts.", "FILE...")
+    vectors: Path | None = option(
+        "Vectors of the texts: read if the file exists, else written.", "FILE"
+    )
+    input_format = FORMAT_OF_FILES
+    whole = WHOLE
+    delimiter = DELIMITER
+    skip_empty = SKIP_EMPTY
+    text_field = TEXT_FIELD
+    id_field = ID_FIELD
+    max_record_bytes = MAX_RECORD_BYTES
+
+
+WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
+MANY = 1000  # texts whose vectors are worth keeping
+
+
+def refuse_pipes(texts: Reader) -> None:
+    """Raise UsageError for texts that cannot be read twice."""
+    for path in texts.source.paths:
+        if not can_be_reread(path):
+            name = "stdin" if path == "-" else path
+            raise UsageError(f"{name}: cannot be read twice, as is needed here", "give a file")
+
+
+@contextmanager
+def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
+    """Yield the search once the vectors of its corpus are stored, in a place of a while if need be.
+
+    They are computed with a progress bar, unless they are there.
+    """
+    with TemporaryDirectory() as folder:
+        if search.options.vectors is None:
+            place = Path(folder, "vectors.npz" if search.embedder.terms else "vectors.npy")
+            run = replace(search, options=replace(search.options, vectors=place))
+        else:
+            run = search
+        if search.reader:
+            refuse_pipes(search.reader)
+        if not run.stored:
+            follow_embedding(run.writing(), search, console)
+        yield run
+
+
+def follow_embedding(run: ModelRun, search: "Search", console: Console) -> None:
+    """Compute the vectors of a corpus with a progress bar, and say whether they are kept."""
+    try:
+        console.follow(run)
+    except OutputError as failed:  # these commands have no --resume
+        hint = "free disk space, then run the same command again"
+        hint = hint if "--resume" in failed.hint else failed.hint
+        raise OutputError(str(failed), hint) from None
+    texts = run.tally.records
+    console.truncated(run.tally, search.embedder.max_length, WINDOWS)
+    if file := search.options.vectors:
+        console.note(f"vectors of {counted(texts, 'text')} kept in {file} for the next search")
+    elif texts > MANY:
+        console.note("vectors of the corpus not kept; --vectors FILE keeps them")
