@@ -43,8 +43,8 @@ def bertcli_folder(model: Path, work: Path, precision: str) -> Path:
 
 
 def _eight_bits(model: Path, folder: Path) -> None:
+    from bertcli.export.folder import ExportOptions, export
     from bertcli.hub import find_model
-    from bertcli.tasks.export import ExportOptions, export
 
     export(find_model(str(model)), folder, ExportOptions(dtype="int8"))
 

@@ -43,6 +43,7 @@ embedding
 vectors
 tasks
 evaluation
+export
 inspection
 training
 ray
@@ -65,7 +66,7 @@ embedding/sentence_modules
 embedding/embedder
 embedding/options embedding/pooling
 embedding/late_interaction embedding/sparse
-inference/__init__ inference/compute inference/cpu_engine inference/graph inference/exported_graph
+inference/__init__ inference/compute inference/cpu_engine inference/graph
 inference/progress inference/runner inference/runtime
 models/distance_tables
 """.split()  # noqa: SIM905
@@ -250,10 +251,10 @@ def test_the_package_itself_imports_nothing():
 # Tokens of code, not comments or docstrings, that a package may have, in steps of 250: to need
 # more is a decision.
 ROOM = {
-    "cli": 24_500, "embedding": 12_250, "evaluation": 4_000, "families": 5_600, "files": 15_000,
-    "hub": 2_500, "inference": 13_250, "inspection": 8_750, "checkpoints": 7_000, "models": 10_500,
-    "ray": 3_500, "records": 9_000, "tasks": 11_000, "tokenizing": 17_750, "training": 16_100,
-    "vectors": 20_500,
+    "checkpoints": 7_000, "cli": 24_500, "embedding": 12_000, "evaluation": 4_000, "export": 5_000,
+    "families": 5_500, "files": 15_000, "hub": 2_500, "inference": 10_750, "inspection": 8_500,
+    "models": 10_500, "ray": 3_250, "records": 9_000, "tasks": 7_500, "tokenizing": 17_750,
+    "training": 16_250, "vectors": 19_750,
 }  # fmt: skip
 LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}
 

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from bertcli.errors import BertcliError, InputError
+from bertcli.export.distil import principal_components
 from bertcli.files.versions import install_command
 from bertcli.inspection.attention import filled_page
 from bertcli.records.records import Record, row_of
-from bertcli.tasks.distil import principal_components
 from bertcli.vectors.nearest import refuse_infinite, unit
 from bertcli.vectors.reading import Aside, vectors_in
 from bertcli.vectors.search import CorpusTexts, Search

@@ -329,8 +329,8 @@ def export(
     $ bertcli export -m sentence-transformers/all-MiniLM-L6-v2 -o minilm-int8 --dtype int8
     $ bertcli embed -m minilm-int8 -i texts.txt -o vectors.npy
     """
+    from bertcli.export.folder import ExportOptions, export
     from bertcli.hub import MODEL_FILES
-    from bertcli.tasks.export import ExportOptions, export
 
     console, options = messages.console(), record(ExportOptions, graph)
     source = model.folder(MODEL_FILES)
@@ -393,8 +393,8 @@ def distil(
         source = source_of(texts, named=texts.corpus, single=True)
         reader = reader_of(source, console)
     from bertcli.embedding.options import EmbedOptions
+    from bertcli.export.distil import Distillation
     from bertcli.hub import files_for
-    from bertcli.tasks.distil import Distillation
 
     run = record(
         Distillation,

@@ -29,13 +29,7 @@ from bertcli.embedding.sentence_modules import (
     VectorNorm,
 )
 from bertcli.errors import BertcliError, ModelError, UsageError
-from bertcli.files.atomic import whole_folder
-from bertcli.files.paths import sha256
-from bertcli.files.typed_json import read_objects, write_json
-from bertcli.hub import ModelFolder
-from bertcli.inference.compute import nncf, openvino, settings
-from bertcli.inference.cpu_engine import inputs_of
-from bertcli.inference.exported_graph import (
+from bertcli.export.graphs import (
     VECTORS,
     calibration_texts,
     loud_apart,
@@ -43,6 +37,12 @@ from bertcli.inference.exported_graph import (
     quantized,
     write_onnx,
 )
+from bertcli.files.atomic import whole_folder
+from bertcli.files.paths import sha256
+from bertcli.files.typed_json import read_objects, write_json
+from bertcli.hub import ModelFolder
+from bertcli.inference.compute import nncf, openvino, settings
+from bertcli.inference.cpu_engine import inputs_of
 from bertcli.inference.graph import (
     LOGITS,
     STATES,
