@@ -27,7 +27,7 @@ from bertcli.inference.runtime import refuse_extra, refuse_pairs
 from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record, carried, windows
 from bertcli.records.source import Source
-from bertcli.tasks.head import AT_ONCE, Head, HeadTask
+from bertcli.tasks.head import FIRST, Head, HeadTask
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.run import TokenizeRun
@@ -227,7 +227,7 @@ class Chooser(HeadTask):
         """Yield prompts, each with each of its choices, as tokens."""
         layout, tokenizer, tally = self.layout, self.head.tokenizer, run.tally
         reader, first = run.reader, run.start
-        for records in windows(run.blocks(), min(AT_ONCE, self.head.settings.window)):
+        for records in windows(run.blocks(), min(FIRST, self.head.settings.window)):
             numbered = enumerate(records, first)
             asked = reader.collect(numbered, lambda number, record: (number, self._asked(record)))
             first += len(records)

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -41,7 +41,7 @@ from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tasks.results import Result, row
-from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.columns import Encoded, Layout, TokenBlock
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("bertcli")
 CLASSIFIER = "BertForSequenceClassification"
 COLUMNS = ("input_ids", "token_type_ids")
-AT_ONCE = 256  # records of a window at most: a reader of the output sees something soon
+FIRST = 64  # records of the first window, so that a reader of the output sees something soon
 
 
 class HeadKind(NamedTuple):
@@ -318,7 +318,7 @@ class HeadTask(ABC):
 
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
         """Yield the records of a run as tokens to judge, in windows."""
-        for part in run:
+        for part in growing(run):
             asked = run.reader.collect(enumerate(part), lambda _, item: self.ask(item))
             run.skipped += len(part) - len(asked)
             yield asked
@@ -336,8 +336,8 @@ class Stream:
 
     def __init__(self, task: HeadTask, reader: Reader) -> None:
         self.task, self.reader, head = task, reader, task.head
-        window = min(AT_ONCE, head.settings.window)
-        self.run = TokenizeRun(reader, head.tokenizer, task.layout, window, prepare=task.prepare)
+        layout, window = task.layout, head.settings.window
+        self.run = TokenizeRun(reader, head.tokenizer, layout, window, prepare=task.prepare)
         self.tally = self.run.tally
         self.consumed = task.consumed | head.extra.read_by(reader)
 
@@ -352,6 +352,18 @@ class Stream:
         extra = result.record.extra or {}
         others = {name: extra[name] for name in extra if name not in self.consumed}
         return result._replace(record=result.record._replace(extra=others or None))
+
+
+def growing(windows: Iterable[TokenBlock]) -> Iterator[Sequence[Encoded]]:
+    """Cut windows into parts that become larger; the rows of one record stay together."""
+    size = FIRST
+    for window in windows:
+        start = 0
+        for stop in accumulate(window.windows[:-1]):
+            if stop - start >= size:
+                yield window[start:stop]
+                start, size = stop, 2 * size
+        yield window[start:]
 
 
 def command_of(folder: ModelFolder) -> str:
