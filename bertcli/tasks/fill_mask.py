@@ -67,8 +67,7 @@ class MaskFiller(HeadTask):
             peak = library.amax(logits, -1)[:, None]
             total = library.exp(logits - peak).sum(-1)[:, None]
             ranked = logits[:, self.ids] if self.ids else logits
-            places = library.argsort(-ranked, stable=True)[:, : self.top_k]
-            values = ranked[library.arange(len(ranked))[:, None], places]
+            values, places = top(ranked, min(self.top_k, ranked.shape[-1]))
             scores = library.exp(values - peak) / total
         # an id, or a place among the targets: less than 2 ** 24, so exact in float32
         return library.stack([scores, library.asarray(places, dtype=library.float32)], -1)
@@ -111,6 +110,17 @@ class MaskFiller(HeadTask):
                     }
                 )
         return {"predictions": predictions}
+
+
+def top(scores: Any, count: int) -> tuple[Any, Any]:
+    """Return the ``count`` largest of each row, the largest first, and their places."""
+    if library_of(scores) is not np:
+        best: tuple[Any, Any] = scores.topk(count)
+        return best
+    largest = np.argpartition(-scores, count - 1)[:, :count]
+    order = np.argsort(-np.take_along_axis(scores, largest, -1), kind="stable")
+    places = np.take_along_axis(largest, order, -1)
+    return np.take_along_axis(scores, places, -1), places
 
 
 def target_id(target: str, tokenizer: Tokenizer, tell: Tell) -> int:
