@@ -103,10 +103,12 @@ def pool_windows(
     Each text has ``counts`` windows, one after the other. Its vector is their mean, weighted by
     ``weights``, one a window: the tokens in it.
     """
-    firsts = np.cumsum([0, *counts[:-1]])
-    shares = np.asarray(weights, vectors.dtype).reshape(-1, *[1] * (vectors.ndim - 1))
-    means: np.ndarray = np.add.reduceat(vectors * shares, firsts)
-    return means / np.add.reduceat(shares, firsts)
+    averaged = []
+    shares = split(np.asarray(weights, vectors.dtype), counts)
+    for windows, share in zip(split(vectors, counts), shares, strict=True):
+        share = (share / share.sum()).reshape(-1, *[1] * (vectors.ndim - 1))
+        averaged.append((windows * share).sum(0))  # the only window of a text is its vector
+    return np.stack(averaged)
 
 
 def finish(
