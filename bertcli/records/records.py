@@ -156,8 +156,9 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     asked += [("--pair-field", pair)] if pair and source.pair_field else []
     asked += [("--id-field", key)] if source.id_field else []
     asked += [("--extra", name) for name in source.extra_ids]
+    present = {*names}
     for option, name in asked:
-        if name in names:
+        if name in present:
             continue
         hint = f"available: {', '.join(names) or 'none'}"
         if not source.ids:
