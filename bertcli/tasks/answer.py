@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -23,11 +23,12 @@ from bertcli.tokenizing.columns import Encoded, Layout, span
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
 WINDOW, SHARED = 384, 128  # tokens
+Window: TypeAlias = tuple[Encoded, np.ndarray]  # the tokens of a text and their logits, [L, k]
 NONE = {"answer": "", "score": 0.0, "start": 0, "end": 0}
 
 
 def best_answers(
-    windows: Iterable[tuple[Encoded, np.ndarray]],
+    windows: Iterable[Window],
     top_k: int = 1,
     max_answer_length: int = 15,
     *,

@@ -222,12 +222,18 @@ class WordTagger(Tagger):
         return word_windows(self.head.layout("word_ids"))
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the label of each word, "O" where it has no token."""
-        tags = ["O"] * len(items[0].record.text)
-        for logits, words in zip(outputs, own_words(items), strict=True):
-            for word, place in words.items():
-                tags[word] = self.head.labels[int(logits[place].argmax())]
-        return {"tags": tags}
+        """Return the label of each word."""
+        return {"tags": tags_of([*zip(items, outputs, strict=True)], self.head.labels)}
+
+
+def tags_of(windows: Sequence[tuple[Encoded, np.ndarray]], labels: Sequence[str]) -> list[str]:
+    """Return the label of each word of a sentence, "O" where it has no token, from its windows."""
+    items = [item for item, _ in windows]
+    tags = ["O"] * len(items[0].record.text)
+    for (_, logits), words in zip(windows, own_words(items), strict=True):
+        for word, place in words.items():
+            tags[word] = labels[int(logits[place].argmax())]
+    return tags
 
 
 def word_windows(layout: Layout) -> Layout:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,7 +25,7 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, prepared, read_sentence, settled
 from bertcli.embedding.sentence_modules import IDENTITY, Dense, write_sentence_parts
 from bertcli.errors import InputError, ModelError, UsageError, counted
-from bertcli.evaluation.metrics import label_numbers
+from bertcli.evaluation.metrics import TagPredictions, answer_predictions, label_numbers
 from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
@@ -43,7 +43,7 @@ from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, re
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tasks.answer import COLUMNS, WINDOW, in_windows
-from bertcli.tasks.tag import word_windows
+from bertcli.tasks.tag import tags_of, word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
@@ -55,6 +55,9 @@ from bertcli.training.objectives import (
     SpanObjective,
     TagObjective,
     VectorObjective,
+    answer_of,
+    token_places,
+    token_tags,
 )
 from bertcli.training.options import FineTuningJob, settled_options
 from bertcli.vectors.embed_run import RecordVectors
@@ -354,16 +357,31 @@ def head_task(
     lengths = np.array([item.length for item in items])
     rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
     held = held[np.argsort(lengths[held], kind="stable")]
-    weighing = texts.weighing(job)
+    how = {"data": Tokens.of(items), "held": held, "task": task, **texts.weighing(job)}
     objective: Objective
     if task == "answer":
-        objective = SpanObjective.of(items, texts.examples.examples, held)
-    elif task == "tag":
-        objective = TagObjective.of(items, texts.targets, texts.names, held=held, **weighing)
-    else:
-        objective = LabelObjective(
-            data=Tokens.of(items), held=held, task=task, labels=texts.targets, **weighing
+        answers = [example.target for example in texts.examples.examples]
+        truth = [answer.text for answer in answers]
+        objective = SpanObjective(
+            labels=np.array([token_places(item, answers[item.sample]) for item in items]),
+            items=items,
+            truth=truth,
+            say=partial(answer_of, none="" in [truth[row] for row in texts.held]),
+            judge=answer_predictions,
+            **how,
         )
+    elif task == "tag":
+        names, tags = np.array(texts.names, object), texts.targets
+        objective = TagObjective(
+            labels=token_tags(items, tags),
+            items=items,
+            truth=[names[numbers].tolist() for numbers in tags],
+            say=partial(tags_of, labels=texts.names),
+            judge=TagPredictions,
+            **how,
+        )
+    else:
+        objective = LabelObjective(labels=texts.targets, **how)
     fields: dict[str, Any] = {"objective": objective, "notes": notes}
     fields |= {"max_length": limit, "tally": tally}
     return full_task(job, options, texts, base, rows, start, config, **fields)

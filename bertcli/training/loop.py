@@ -169,13 +169,13 @@ class Objective(ABC):
 
         return [partial(sums, places) for places in own]
 
-    def outputs(self, model: Any, rows: Any) -> Any:
-        """Return what a model makes of a batch held out, on the CPU; `metrics` gets all of them."""
-        return self.predict(model, rows).float().cpu()
+    def outputs(self, predicted: Any) -> Any:
+        """Return what `metrics` gets of each batch held out, on the CPU."""
+        return predicted.float().cpu()
 
     @abstractmethod
-    def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
-        """Return the numbers of a model from its outputs for all batches held out."""
+    def metrics(self, outputs: Sequence[Any]) -> dict[str, Any]:
+        """Return the numbers of a model, beside its losses, from its outputs for all batches."""
 
     def evaluate(
         self, model: Any, batch_size: int, dtype: torch.dtype = torch.float32
@@ -185,11 +185,16 @@ class Objective(ABC):
         It computes without dropout and gradients, in this precision, and is then in training.
         """
         model.eval()
+        sums, outputs = np.zeros(len(self.losses)), []
         with torch.no_grad(), autocast(next(model.parameters()).device, dtype):
-            outputs = [self.outputs(model, rows) for rows in in_batches(self.held, batch_size)]
-            metrics = self.metrics(outputs, batch_size)
+            for rows in in_batches(self.held, batch_size):
+                predicted = self.predict(model, rows)
+                sums += [loss.item() for loss in self.sums(predicted, rows)]
+                outputs.append(self.outputs(predicted))
         model.train()
-        return metrics
+        means = (sums / self.counts(self.held)).tolist()
+        named = {f"eval_{name}": mean for name, mean in zip(self.losses, means, strict=True)}
+        return {"eval_loss": sum(means), **named, **self.metrics(outputs)}
 
 
 @dataclass(frozen=True, kw_only=True)
