@@ -75,7 +75,7 @@ class LabelledTexts:
 
     examples: Examples  # those of the evaluation file last
     names: Sequence[str]  # of the labels
-    targets: Any  # [n, ...]
+    numbers: Mapping[str, int]  # of the labels, as the examples name them
     train: Any  # rows
     held: Any  # rows
     sources: Sequence[Mapping[str, Any]]  # name and sha256 of the files, before they were read
@@ -103,18 +103,15 @@ class LabelledTexts:
             other = read_examples(opened(job.eval), task, fields, job.fields)
             rows += other.examples
             train, held = np.arange(len(examples)), np.arange(len(examples), len(rows))
-        targets = target_array(task, rows, {name: number for number, name in enumerate(names)})
+        numbers = {name: number for number, name in enumerate(names)}
+        texts = cls(replace(examples, examples=rows), names, numbers, train, held, sources)
+        targets: Any = None if task in UNNAMED else texts.targets
         if len(train) < 2 or (task == "classify" and len(np.unique(targets[train])) < 2):
             raise InputError(
                 f"{examples.source}: {len(train)} examples to train on, of one label",
                 "give more examples, or --eval-fraction 0",
             )
-        return cls(replace(examples, examples=rows), names, targets, train, held, sources)
-
-    def numbered(self, names: Sequence[str], numbers: Mapping[str, int]) -> LabelledTexts:
-        """Return the examples with other names and numbers of the labels: those of a model."""
-        targets = target_array(self.task, self.examples.examples, numbers)
-        return replace(self, names=names, targets=targets)
+        return texts
 
     @property
     def task(self) -> str:
@@ -126,6 +123,32 @@ class LabelledTexts:
         """The texts and pairs."""
         return [example.record for example in self.examples.examples]
 
+    @cached_property
+    def targets(self) -> Any:
+        """The class numbers [n], labels [n, k] of 0 and 1, scores [n], or tags of n texts.
+
+        Tags are arrays of numbers, one for each word. InputError for a label without a number.
+        """
+        examples, numbers = self.examples.examples, self.numbers
+        if self.task in UNNAMED:
+            return np.array([example.target for example in examples], np.float32)
+        targets = []
+        for record, labels in examples:
+            if unknown := [label for label in labels if label not in numbers]:
+                raise InputError(
+                    f"{record.where}: the label {unknown[0]!r} does not occur in the training data",
+                    f"labels: {', '.join(numbers)}",
+                )
+            targets.append(np.array([numbers[label] for label in labels], np.int64))
+        if self.task == "tag":
+            return targets
+        if self.task == "classify":
+            return np.concatenate(targets)
+        several = np.zeros((len(targets), len(numbers)), np.float32)
+        for row, labels in zip(several, targets, strict=True):
+            row[labels] = 1
+        return several
+
     def weighing(self, job: FineTuningJob) -> dict[str, Any]:
         """Return the smoothing of labels, and their weights, [k], or None.
 
@@ -134,12 +157,12 @@ class LabelledTexts:
         """
         weights, count = None, len(self.names)
         if job.class_weights:
-            targets = self.targets[self.train]
+            targets: Any = [self.targets[row] for row in self.train]
             if self.task == "multilabel":
-                support = targets.sum(0)
+                support = sum(targets)
                 weights = (len(targets) - support) / np.maximum(support, 1)
             else:
-                targets = np.concatenate([*targets]) if self.task == "tag" else targets
+                targets = np.hstack(targets)
                 support = np.bincount(targets, minlength=count)
                 weights = len(targets) / (count * np.maximum(support, 1))
             weights = weights.astype(np.float32)
@@ -164,7 +187,7 @@ def label_names(examples: Examples) -> list[str]:
     task = examples.form.task
     if task in UNNAMED:
         return UNNAMED[task]
-    names = sorted({label for example in examples.examples for label in _labels(task, example)})
+    names = sorted({label for example in examples.examples for label in example.target})
     if len(names) < (1 if task == "multilabel" else 2):
         raise InputError(
             f"{examples.source}: labels found: {', '.join(names) or 'none'}",
@@ -172,41 +195,6 @@ def label_names(examples: Examples) -> list[str]:
         )
     numbers = all(name.isdecimal() for name in names)
     return sorted(names, key=int) if numbers else names  # equal numbers, 01 and 1, by their names
-
-
-def _labels(task: str, example: Example) -> Sequence[str]:
-    return [example.target] if task == "classify" else example.target
-
-
-def target_array(task: str, examples: Sequence[Example], numbers: Mapping[str, int]) -> Any:
-    """Return the targets: class numbers [n], labels [n, k] of 0 and 1, scores [n], or tags.
-
-    Tags are n arrays of numbers, one for each word.
-
-    Raises InputError for a label that has no number.
-    """
-    if task in UNNAMED:
-        targets = [example.target for example in examples]
-        scores = all(isinstance(target, float) for target in targets)
-        return np.array(targets if scores else [0] * len(targets), np.float32)
-    listed = np.empty(len(examples), object)
-    for row, example in enumerate(examples):
-        labels = _labels(task, example)
-        if unknown := [label for label in labels if label not in numbers]:
-            raise InputError(
-                f"{example.record.where}: the label {unknown[0]!r} does not occur in the training "
-                "data",
-                f"labels: {', '.join(numbers)}",
-            )
-        listed[row] = np.array([numbers[label] for label in labels], np.int64)
-    if task == "tag":
-        return listed
-    if task == "classify":
-        return np.concatenate(listed)
-    several = np.zeros((len(examples), len(numbers)), np.float32)
-    for row, labels in enumerate(listed):
-        several[row, labels] = 1
-    return several
 
 
 def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any, Any]:
@@ -400,7 +388,7 @@ def _with_head(
     headed, task = kind.__name__ in config.architectures, texts.task
     same = headed and (numbers.keys() == labels or (task == "regress" and len(own) == 1))
     if same and task not in UNNAMED:
-        texts = texts.numbered(own, numbers)
+        texts = replace(texts, names=own, numbers=numbers)
     model: HeadedBert
     model, report = load(base, kind, dtype=torch.float32, fresh=True, labels=texts.names)
     fresh = list(report.fresh)

@@ -24,7 +24,7 @@ from torch import Tensor, distributed, nn
 from bertcli.checkpoints.load import Model, save
 from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import TOKENIZER_FILES
-from bertcli.inference.runner import Tokens
+from bertcli.inference.runner import Reading, Tokens
 from bertcli.inference.torch_engine import devices, dtype_of
 from bertcli.models.attention import packed
 from bertcli.models.bert import BertEncoder, BertModel, recomputing
@@ -249,20 +249,17 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
     they are padded to one length.
     """
     weight = next(bert.parameters())
+    if pads(weight.device):
+        rows, real, _ = Reading().padded(tokens, int(tokens.lengths.max()))
+        ids, types, *others = tensor(rows, weight)
+        extra = dict(zip(tokens.extra, others, strict=True))
+        hidden: Tensor = bert(ids, tensor(real, weight), types, extra=extra)
+        return hidden.flatten(0, 1).index_select(0, tensor(np.flatnonzero(real), hidden))
     columns = np.stack([tokens.ids, tokens.types, tokens.places, *tokens.extra.values()])
-    columns, padded = columns.astype(np.int64), pads(weight.device)
-    real = np.arange(tokens.lengths.max()) < tokens.lengths[:, None]
-    if padded:
-        flat, columns = columns, np.zeros((len(columns), *real.shape), np.int64)
-        columns[:, real] = flat
-    ids, types, at, *others = tensor(columns, weight)
+    ids, types, at, *others = tensor(columns.astype(np.int64), weight)
     extra = dict(zip(tokens.extra, others, strict=True))
-    if not padded:
-        kernel = bert.direction(packed(tokens.lengths.tolist()))
-        hidden: Tensor = bert(ids, None, types, at, extra, kernel)
-        return hidden
-    hidden = bert(ids, tensor(real, weight), types, at, extra)
-    return hidden.flatten(0, 1).index_select(0, tensor(np.flatnonzero(real), hidden))
+    hidden = bert(ids, None, types, at, extra, bert.direction(packed(tokens.lengths.tolist())))
+    return hidden
 
 
 # --- weights and their optimizer ---
