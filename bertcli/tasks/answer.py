@@ -119,8 +119,7 @@ class Answerer(HeadTask):
     def layout(self) -> Layout:
         """How a question and its context become tokens: in windows over the context."""
         settings = self.head.settings
-        length = settings.max_length or min(self.head.max_length, WINDOW)
-        return in_windows(self.head.layout(*COLUMNS), length, settings.stride)
+        return in_windows(self.head.layout(), settings.max_length, settings.stride)
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records with their question and context."""
@@ -154,10 +153,12 @@ class Answerer(HeadTask):
         return answers[0] if answers else NONE
 
 
-def in_windows(layout: Layout, length: int, stride: int | None = None) -> Layout:
-    """Return a layout of windows over the context, of so many tokens with the question."""
+def in_windows(layout: Layout, asked: int | None, stride: int | None = None) -> Layout:
+    """Return a layout of windows over the context, by default of `WINDOW` tokens at most."""
+    length = asked or min(layout.max_length or WINDOW, WINDOW)
     return replace(
         layout,
+        columns=(*layout.columns, *COLUMNS),
         max_length=length,
         truncation="only_second",
         overflowing=True,

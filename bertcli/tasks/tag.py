@@ -219,7 +219,7 @@ class WordTagger(Tagger):
     @property
     def layout(self) -> Layout:
         """How sentences become tokens: in windows."""
-        return word_windows(self.head.layout("word_ids"))
+        return word_windows(self.head.layout())
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the label of each word."""
@@ -238,7 +238,8 @@ def tags_of(windows: Sequence[tuple[Encoded, np.ndarray]], labels: Sequence[str]
 
 def word_windows(layout: Layout) -> Layout:
     """Return the layout of windows as long as the layout's texts, for sentences of words."""
-    return replace(layout, overflowing=True, stride=(layout.max_length or 0) // SHARED)
+    columns, stride = (*layout.columns, "word_ids"), (layout.max_length or 0) // SHARED
+    return replace(layout, columns=columns, overflowing=True, stride=stride)
 
 
 def own_words(items: Sequence[Encoded]) -> Iterator[dict[int, int]]:

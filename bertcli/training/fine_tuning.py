@@ -42,7 +42,7 @@ from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
-from bertcli.tasks.answer import COLUMNS, WINDOW, in_windows
+from bertcli.tasks.answer import in_windows
 from bertcli.tasks.tag import tags_of, word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
@@ -310,8 +310,18 @@ def full_task(
         finish(folder)
 
     method = {"method": "full", "config": config.to_dict(), "layers": job.layers, **pooling}
-    fields |= {"build": build, "put": put, "publish": publish}
-    return task_of(job, options, texts, base, rows, method, **fields)
+    return task_of(
+        job,
+        options,
+        texts,
+        base,
+        rows,
+        method,
+        build=build,
+        put=put,
+        publish=publish,
+        **fields,
+    )
 
 
 # --- a head for labels, tags or answers ---
@@ -370,9 +380,19 @@ def head_task(
         )
     else:
         objective = LabelObjective(labels=texts.targets, **how)
-    fields: dict[str, Any] = {"objective": objective, "notes": notes}
-    fields |= {"max_length": limit, "tally": tally}
-    return full_task(job, options, texts, base, rows, start, config, **fields)
+    return full_task(
+        job,
+        options,
+        texts,
+        base,
+        rows,
+        start,
+        config,
+        objective=objective,
+        notes=notes,
+        max_length=limit,
+        tally=tally,
+    )
 
 
 def _with_head(
@@ -418,19 +438,17 @@ def tokenized(
         )
     tokenizer = open_tokenizer(ModelSpec(folder, extra=True))
     limit = token_limit(config, tokenizer, job.max_length, most)
-    further = {"tag": ("word_ids",), "answer": COLUMNS}.get(task, ())
     extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
-    columns = tuple(dict.fromkeys(("input_ids", "token_type_ids", *further, *extra.needed)))
+    columns = ("input_ids", "token_type_ids", *extra.needed)
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
     if task == "answer":
-        limit = job.max_length or min(limit, WINDOW)
-        layout = in_windows(layout, limit)
+        layout = in_windows(layout, job.max_length)
     elif task == "tag":
         layout = word_windows(layout)
     batch = tokenizer.encode_records(records, layout)
     batch = extra.added(batch, tokenizer)
     refuse_pairs(batch, config)
-    tally = TokenCounts()
+    tally, limit = TokenCounts(), layout.max_length or limit
     tally.add(batch, limit)
     return [*batch], limit, tally
 
@@ -567,6 +585,17 @@ def pair_task(
         width = config.hidden_size
         write_sentence_parts(output, chosen, folder, sentence, max_length=limit, width=width)
 
-    fields: dict[str, Any] = {"objective": objective, "max_length": limit, "tally": tally}
-    fields |= {"pooling": {"pooling": "+".join(chosen.modes)}, "finish": finish}
-    return full_task(job, options, texts, folder, texts.train, start, config, **fields)
+    return full_task(
+        job,
+        options,
+        texts,
+        folder,
+        texts.train,
+        start,
+        config,
+        pooling={"pooling": "+".join(chosen.modes)},
+        finish=finish,
+        objective=objective,
+        max_length=limit,
+        tally=tally,
+    )
