@@ -173,8 +173,8 @@ class LabelledTexts:
         """The sha256 of all examples and of how they are parted."""
         digest = hashlib.sha256()
         for record, target in self.examples.examples:
-            values = (record.text, record.pair, target)
-            digest.update(repr((*values, record.extra) if record.extra else values).encode())
+            values = record.text, record.pair, record.extra, target
+            digest.update(repr(values).encode())
         digest.update(self.held.tobytes())
         return digest.hexdigest()
 

@@ -222,7 +222,7 @@ class TrainedTask:
 def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
     """Write a model with its tokenizer, for bertcli and transformers."""
     for name in TOKENIZER_FILES:
-        if name != "config.json" and (tokenizer / name).is_file():
+        if (tokenizer / name).is_file():
             shutil.copyfile(tokenizer / name, folder / name)
     save(model, config, folder)
 
