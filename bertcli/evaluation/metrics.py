@@ -282,5 +282,6 @@ def answer_predictions(truth: Sequence[str], predicted: Sequence[str]) -> MeanPr
     return MeanPredictions(("exact_match", "f1"), values)
 
 
-TruePredictions: TypeAlias = ClassPredictions | LabelPredictions | ScorePredictions | TagPredictions
-Predictions: TypeAlias = TruePredictions | MeanPredictions
+Predictions: TypeAlias = (
+    ClassPredictions | LabelPredictions | ScorePredictions | TagPredictions | MeanPredictions
+)

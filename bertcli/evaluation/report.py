@@ -140,9 +140,7 @@ class Judge:
 
     def _labels(self, task: str, examples: Sequence[Example]) -> Judged:
         scores, names = self._class_scores(examples)
-        targets = [
-            [example.target] if task == "classify" else example.target for example in examples
-        ]
+        targets = [example.target for example in examples]
         labels = {label for target in targets for label in target}
         numbers = label_numbers(names, labels)
         _refuse_other_labels(labels, numbers)

@@ -112,14 +112,12 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
             x = net("MVN", x, [-1], eps=EPSILON)
             return net("Add", net("Multiply", x, module.weight), module.bias)
         case Dense():
-
-            def product(weight: np.ndarray) -> Node:
-                return net("MatMul", x, weight)
-
-            y = product(module.weight)
+            y = net("MatMul", x, module.weight)
             y = y if module.bias is None else net("Add", y, module.bias)
             y = activated(net, y, module.activation.lower())
-            return y if module.residual is None else net("Add", y, product(module.residual))
+            if module.residual is None:
+                return y
+            return net("Add", y, net("MatMul", x, module.residual))
     raise ModelError(f"the module {module.kind} cannot be exported")
 
 

@@ -1,7 +1,7 @@
 """Examples: records with what a model is to say of them, for training and evaluation.
 
     read = read_examples(Reader(examples_source("reviews.jsonl")))
-    read.form.task, read.examples[0].target          # "classify", "good"
+    read.form.task, read.examples[0].target          # "classify", ["good"]
 
 `FORMS` has a row for each kind. The names of the fields decide which one a record is of, or the
 fields that are named instead. What a model may say is not checked here: a label is any word.
@@ -114,7 +114,7 @@ class Example(NamedTuple):
     """A record, and what is to be said of it; its type is that of the form's target."""
 
     record: Record
-    target: Any  # label, list of labels, number, list of tags, AnswerSpan, or negative text
+    target: Any  # list of labels or tags, number, AnswerSpan, or negative text
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _example(
             if form.needs_pair and not pair:
                 raise fields.bad(named.pair, "a text")
         if form == CLASSIFY:
-            target = _word(fields.needed(named.target, *WORD))
+            target = [_word(fields.needed(named.target, *WORD))]
         elif form == MULTILABEL:
             if isinstance(target, str):  # of CSV
                 listed = value_of(target, record.where) if target[:1] == "[" else target.split(",")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -23,11 +23,12 @@ from bertcli.tokenizing.columns import Encoded, Layout, span
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
 WINDOW, SHARED = 384, 128  # tokens
+Window: TypeAlias = tuple[Encoded, np.ndarray]  # the tokens of a text and their logits, [L, k]
 NONE = {"answer": "", "score": 0.0, "start": 0, "end": 0}
 
 
 def best_answers(
-    windows: Iterable[tuple[Encoded, np.ndarray]],
+    windows: Iterable[Window],
     top_k: int = 1,
     max_answer_length: int = 15,
     *,
@@ -118,8 +119,7 @@ class Answerer(HeadTask):
     def layout(self) -> Layout:
         """How a question and its context become tokens: in windows over the context."""
         settings = self.head.settings
-        length = settings.max_length or min(self.head.max_length, WINDOW)
-        return in_windows(self.head.layout(*COLUMNS), length, settings.stride)
+        return in_windows(self.head.layout(), settings.max_length, settings.stride)
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records with their question and context."""
@@ -153,10 +153,12 @@ class Answerer(HeadTask):
         return answers[0] if answers else NONE
 
 
-def in_windows(layout: Layout, length: int, stride: int | None = None) -> Layout:
-    """Return a layout of windows over the context, of so many tokens with the question."""
+def in_windows(layout: Layout, asked: int | None, stride: int | None = None) -> Layout:
+    """Return a layout of windows over the context, by default of `WINDOW` tokens at most."""
+    length = asked or min(layout.max_length or WINDOW, WINDOW)
     return replace(
         layout,
+        columns=(*layout.columns, *COLUMNS),
         max_length=length,
         truncation="only_second",
         overflowing=True,

@@ -235,10 +235,9 @@ class Chooser(HeadTask):
             pairs = [pair for _, several in asked for pair in several]
             numbers = [number for number, several in asked for _ in several]
             tally.literals += tokenizer.count_literals(pairs)
-            batch = tokenizer.encode_records(pairs, layout)
+            batch = replace(tokenizer.encode_records(pairs, layout), samples=numbers)
             tally.add(batch, tokenizer.limit)
-            tally.records += len(asked) - len(pairs)  # a prompt is one record
-            yield replace(batch, samples=numbers)
+            yield batch
             run.finish(first)
 
     def _asked(self, record: Record) -> list[Record]:

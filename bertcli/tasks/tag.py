@@ -219,20 +219,27 @@ class WordTagger(Tagger):
     @property
     def layout(self) -> Layout:
         """How sentences become tokens: in windows."""
-        return word_windows(self.head.layout("word_ids"))
+        return word_windows(self.head.layout())
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the label of each word, "O" where it has no token."""
-        tags = ["O"] * len(items[0].record.text)
-        for logits, words in zip(outputs, own_words(items), strict=True):
-            for word, place in words.items():
-                tags[word] = self.head.labels[int(logits[place].argmax())]
-        return {"tags": tags}
+        """Return the label of each word."""
+        return {"tags": tags_of([*zip(items, outputs, strict=True)], self.head.labels)}
+
+
+def tags_of(windows: Sequence[tuple[Encoded, np.ndarray]], labels: Sequence[str]) -> list[str]:
+    """Return the label of each word of a sentence, "O" where it has no token, from its windows."""
+    items = [item for item, _ in windows]
+    tags = ["O"] * len(items[0].record.text)
+    for (_, logits), words in zip(windows, own_words(items), strict=True):
+        for word, place in words.items():
+            tags[word] = labels[int(logits[place].argmax())]
+    return tags
 
 
 def word_windows(layout: Layout) -> Layout:
     """Return the layout of windows as long as the layout's texts, for sentences of words."""
-    return replace(layout, overflowing=True, stride=(layout.max_length or 0) // SHARED)
+    columns, stride = (*layout.columns, "word_ids"), (layout.max_length or 0) // SHARED
+    return replace(layout, columns=columns, overflowing=True, stride=stride)
 
 
 def own_words(items: Sequence[Encoded]) -> Iterator[dict[int, int]]:

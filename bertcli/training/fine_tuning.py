@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,7 +25,7 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, prepared, read_sentence, settled
 from bertcli.embedding.sentence_modules import IDENTITY, Dense, write_sentence_parts
 from bertcli.errors import InputError, ModelError, UsageError, counted
-from bertcli.evaluation.metrics import label_numbers
+from bertcli.evaluation.metrics import TagPredictions, answer_predictions, label_numbers
 from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
@@ -42,8 +42,8 @@ from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
-from bertcli.tasks.answer import COLUMNS, WINDOW, in_windows
-from bertcli.tasks.tag import word_windows
+from bertcli.tasks.answer import in_windows
+from bertcli.tasks.tag import tags_of, word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
@@ -55,6 +55,9 @@ from bertcli.training.objectives import (
     SpanObjective,
     TagObjective,
     VectorObjective,
+    answer_of,
+    token_places,
+    token_tags,
 )
 from bertcli.training.options import FineTuningJob, settled_options
 from bertcli.vectors.embed_run import RecordVectors
@@ -72,7 +75,7 @@ class LabelledTexts:
 
     examples: Examples  # those of the evaluation file last
     names: Sequence[str]  # of the labels
-    targets: Any  # [n, ...]
+    numbers: Mapping[str, int]  # of the labels, as the examples name them
     train: Any  # rows
     held: Any  # rows
     sources: Sequence[Mapping[str, Any]]  # name and sha256 of the files, before they were read
@@ -100,18 +103,15 @@ class LabelledTexts:
             other = read_examples(opened(job.eval), task, fields, job.fields)
             rows += other.examples
             train, held = np.arange(len(examples)), np.arange(len(examples), len(rows))
-        targets = target_array(task, rows, {name: number for number, name in enumerate(names)})
+        numbers = {name: number for number, name in enumerate(names)}
+        texts = cls(replace(examples, examples=rows), names, numbers, train, held, sources)
+        targets: Any = None if task in UNNAMED else texts.targets
         if len(train) < 2 or (task == "classify" and len(np.unique(targets[train])) < 2):
             raise InputError(
                 f"{examples.source}: {len(train)} examples to train on, of one label",
                 "give more examples, or --eval-fraction 0",
             )
-        return cls(replace(examples, examples=rows), names, targets, train, held, sources)
-
-    def numbered(self, names: Sequence[str], numbers: Mapping[str, int]) -> LabelledTexts:
-        """Return the examples with other names and numbers of the labels: those of a model."""
-        targets = target_array(self.task, self.examples.examples, numbers)
-        return replace(self, names=names, targets=targets)
+        return texts
 
     @property
     def task(self) -> str:
@@ -123,6 +123,32 @@ class LabelledTexts:
         """The texts and pairs."""
         return [example.record for example in self.examples.examples]
 
+    @cached_property
+    def targets(self) -> Any:
+        """The class numbers [n], labels [n, k] of 0 and 1, scores [n], or tags of n texts.
+
+        Tags are arrays of numbers, one for each word. InputError for a label without a number.
+        """
+        examples, numbers = self.examples.examples, self.numbers
+        if self.task in UNNAMED:
+            return np.array([example.target for example in examples], np.float32)
+        targets = []
+        for record, labels in examples:
+            if unknown := [label for label in labels if label not in numbers]:
+                raise InputError(
+                    f"{record.where}: the label {unknown[0]!r} does not occur in the training data",
+                    f"labels: {', '.join(numbers)}",
+                )
+            targets.append(np.array([numbers[label] for label in labels], np.int64))
+        if self.task == "tag":
+            return targets
+        if self.task == "classify":
+            return np.concatenate(targets)
+        several = np.zeros((len(targets), len(numbers)), np.float32)
+        for row, labels in zip(several, targets, strict=True):
+            row[labels] = 1
+        return several
+
     def weighing(self, job: FineTuningJob) -> dict[str, Any]:
         """Return the smoothing of labels, and their weights, [k], or None.
 
@@ -131,12 +157,12 @@ class LabelledTexts:
         """
         weights, count = None, len(self.names)
         if job.class_weights:
-            targets = self.targets[self.train]
+            targets: Any = [self.targets[row] for row in self.train]
             if self.task == "multilabel":
-                support = targets.sum(0)
+                support = sum(targets)
                 weights = (len(targets) - support) / np.maximum(support, 1)
             else:
-                targets = np.concatenate([*targets]) if self.task == "tag" else targets
+                targets = np.hstack(targets)
                 support = np.bincount(targets, minlength=count)
                 weights = len(targets) / (count * np.maximum(support, 1))
             weights = weights.astype(np.float32)
@@ -147,8 +173,8 @@ class LabelledTexts:
         """The sha256 of all examples and of how they are parted."""
         digest = hashlib.sha256()
         for record, target in self.examples.examples:
-            values = (record.text, record.pair, target)
-            digest.update(repr((*values, record.extra) if record.extra else values).encode())
+            values = record.text, record.pair, record.extra, target
+            digest.update(repr(values).encode())
         digest.update(self.held.tobytes())
         return digest.hexdigest()
 
@@ -161,7 +187,7 @@ def label_names(examples: Examples) -> list[str]:
     task = examples.form.task
     if task in UNNAMED:
         return UNNAMED[task]
-    names = sorted({label for example in examples.examples for label in _labels(task, example)})
+    names = sorted({label for example in examples.examples for label in example.target})
     if len(names) < (1 if task == "multilabel" else 2):
         raise InputError(
             f"{examples.source}: labels found: {', '.join(names) or 'none'}",
@@ -169,41 +195,6 @@ def label_names(examples: Examples) -> list[str]:
         )
     numbers = all(name.isdecimal() for name in names)
     return sorted(names, key=int) if numbers else names  # equal numbers, 01 and 1, by their names
-
-
-def _labels(task: str, example: Example) -> Sequence[str]:
-    return [example.target] if task == "classify" else example.target
-
-
-def target_array(task: str, examples: Sequence[Example], numbers: Mapping[str, int]) -> Any:
-    """Return the targets: class numbers [n], labels [n, k] of 0 and 1, scores [n], or tags.
-
-    Tags are n arrays of numbers, one for each word.
-
-    Raises InputError for a label that has no number.
-    """
-    if task in UNNAMED:
-        targets = [example.target for example in examples]
-        scores = all(isinstance(target, float) for target in targets)
-        return np.array(targets if scores else [0] * len(targets), np.float32)
-    listed = np.empty(len(examples), object)
-    for row, example in enumerate(examples):
-        labels = _labels(task, example)
-        if unknown := [label for label in labels if label not in numbers]:
-            raise InputError(
-                f"{example.record.where}: the label {unknown[0]!r} does not occur in the training "
-                "data",
-                f"labels: {', '.join(numbers)}",
-            )
-        listed[row] = np.array([numbers[label] for label in labels], np.int64)
-    if task == "tag":
-        return listed
-    if task == "classify":
-        return np.concatenate(listed)
-    several = np.zeros((len(examples), len(numbers)), np.float32)
-    for row, labels in enumerate(listed):
-        several[row, labels] = 1
-    return several
 
 
 def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any, Any]:
@@ -319,8 +310,18 @@ def full_task(
         finish(folder)
 
     method = {"method": "full", "config": config.to_dict(), "layers": job.layers, **pooling}
-    fields |= {"build": build, "put": put, "publish": publish}
-    return task_of(job, options, texts, base, rows, method, **fields)
+    return task_of(
+        job,
+        options,
+        texts,
+        base,
+        rows,
+        method,
+        build=build,
+        put=put,
+        publish=publish,
+        **fields,
+    )
 
 
 # --- a head for labels, tags or answers ---
@@ -354,19 +355,44 @@ def head_task(
     lengths = np.array([item.length for item in items])
     rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
     held = held[np.argsort(lengths[held], kind="stable")]
-    weighing = texts.weighing(job)
+    how = {"data": Tokens.of(items), "held": held, "task": task, **texts.weighing(job)}
     objective: Objective
     if task == "answer":
-        objective = SpanObjective.of(items, texts.examples.examples, held)
-    elif task == "tag":
-        objective = TagObjective.of(items, texts.targets, texts.names, held=held, **weighing)
-    else:
-        objective = LabelObjective(
-            data=Tokens.of(items), held=held, task=task, labels=texts.targets, **weighing
+        answers = [example.target for example in texts.examples.examples]
+        truth = [answer.text for answer in answers]
+        objective = SpanObjective(
+            labels=np.array([token_places(item, answers[item.sample]) for item in items]),
+            items=items,
+            truth=truth,
+            say=partial(answer_of, none="" in [truth[row] for row in texts.held]),
+            judge=answer_predictions,
+            **how,
         )
-    fields: dict[str, Any] = {"objective": objective, "notes": notes}
-    fields |= {"max_length": limit, "tally": tally}
-    return full_task(job, options, texts, base, rows, start, config, **fields)
+    elif task == "tag":
+        names, tags = np.array(texts.names, object), texts.targets
+        objective = TagObjective(
+            labels=token_tags(items, tags),
+            items=items,
+            truth=[names[numbers].tolist() for numbers in tags],
+            say=partial(tags_of, labels=texts.names),
+            judge=TagPredictions,
+            **how,
+        )
+    else:
+        objective = LabelObjective(labels=texts.targets, **how)
+    return full_task(
+        job,
+        options,
+        texts,
+        base,
+        rows,
+        start,
+        config,
+        objective=objective,
+        notes=notes,
+        max_length=limit,
+        tally=tally,
+    )
 
 
 def _with_head(
@@ -382,7 +408,7 @@ def _with_head(
     headed, task = kind.__name__ in config.architectures, texts.task
     same = headed and (numbers.keys() == labels or (task == "regress" and len(own) == 1))
     if same and task not in UNNAMED:
-        texts = texts.numbered(own, numbers)
+        texts = replace(texts, names=own, numbers=numbers)
     model: HeadedBert
     model, report = load(base, kind, dtype=torch.float32, fresh=True, labels=texts.names)
     fresh = list(report.fresh)
@@ -412,19 +438,17 @@ def tokenized(
         )
     tokenizer = open_tokenizer(ModelSpec(folder, extra=True))
     limit = token_limit(config, tokenizer, job.max_length, most)
-    further = {"tag": ("word_ids",), "answer": COLUMNS}.get(task, ())
     extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
-    columns = tuple(dict.fromkeys(("input_ids", "token_type_ids", *further, *extra.needed)))
+    columns = ("input_ids", "token_type_ids", *extra.needed)
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
     if task == "answer":
-        limit = job.max_length or min(limit, WINDOW)
-        layout = in_windows(layout, limit)
+        layout = in_windows(layout, job.max_length)
     elif task == "tag":
         layout = word_windows(layout)
     batch = tokenizer.encode_records(records, layout)
     batch = extra.added(batch, tokenizer)
     refuse_pairs(batch, config)
-    tally = TokenCounts()
+    tally, limit = TokenCounts(), layout.max_length or limit
     tally.add(batch, limit)
     return [*batch], limit, tally
 
@@ -561,6 +585,17 @@ def pair_task(
         width = config.hidden_size
         write_sentence_parts(output, chosen, folder, sentence, max_length=limit, width=width)
 
-    fields: dict[str, Any] = {"objective": objective, "max_length": limit, "tally": tally}
-    fields |= {"pooling": {"pooling": "+".join(chosen.modes)}, "finish": finish}
-    return full_task(job, options, texts, folder, texts.train, start, config, **fields)
+    return full_task(
+        job,
+        options,
+        texts,
+        folder,
+        texts.train,
+        start,
+        config,
+        pooling={"pooling": "+".join(chosen.modes)},
+        finish=finish,
+        objective=objective,
+        max_length=limit,
+        tally=tally,
+    )

@@ -24,7 +24,7 @@ from torch import Tensor, distributed, nn
 from bertcli.checkpoints.load import Model, save
 from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import TOKENIZER_FILES
-from bertcli.inference.runner import Tokens
+from bertcli.inference.runner import Reading, Tokens
 from bertcli.inference.torch_engine import devices, dtype_of
 from bertcli.models.attention import packed
 from bertcli.models.bert import BertEncoder, BertModel, recomputing
@@ -169,13 +169,13 @@ class Objective(ABC):
 
         return [partial(sums, places) for places in own]
 
-    def outputs(self, model: Any, rows: Any) -> Any:
-        """Return what a model makes of a batch held out, on the CPU; `metrics` gets all of them."""
-        return self.predict(model, rows).float().cpu()
+    def outputs(self, predicted: Any) -> Any:
+        """Return what `metrics` gets of each batch held out, on the CPU."""
+        return predicted.float().cpu()
 
     @abstractmethod
-    def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
-        """Return the numbers of a model from its outputs for all batches held out."""
+    def metrics(self, outputs: Sequence[Any]) -> dict[str, Any]:
+        """Return the numbers of a model, beside its losses, from its outputs for all batches."""
 
     def evaluate(
         self, model: Any, batch_size: int, dtype: torch.dtype = torch.float32
@@ -185,11 +185,16 @@ class Objective(ABC):
         It computes without dropout and gradients, in this precision, and is then in training.
         """
         model.eval()
+        sums, outputs = np.zeros(len(self.losses)), []
         with torch.no_grad(), autocast(next(model.parameters()).device, dtype):
-            outputs = [self.outputs(model, rows) for rows in in_batches(self.held, batch_size)]
-            metrics = self.metrics(outputs, batch_size)
+            for rows in in_batches(self.held, batch_size):
+                predicted = self.predict(model, rows)
+                sums += [loss.item() for loss in self.sums(predicted, rows)]
+                outputs.append(self.outputs(predicted))
         model.train()
-        return metrics
+        means = (sums / self.counts(self.held)).tolist()
+        named = {f"eval_{name}": mean for name, mean in zip(self.losses, means, strict=True)}
+        return {"eval_loss": sum(means), **named, **self.metrics(outputs)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +222,7 @@ class TrainedTask:
 def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
     """Write a model with its tokenizer, for bertcli and transformers."""
     for name in TOKENIZER_FILES:
-        if name != "config.json" and (tokenizer / name).is_file():
+        if (tokenizer / name).is_file():
             shutil.copyfile(tokenizer / name, folder / name)
     save(model, config, folder)
 
@@ -244,20 +249,17 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
     they are padded to one length.
     """
     weight = next(bert.parameters())
+    if pads(weight.device):
+        rows, real, _ = Reading().padded(tokens, int(tokens.lengths.max()))
+        ids, types, *others = tensor(rows, weight)
+        extra = dict(zip(tokens.extra, others, strict=True))
+        hidden: Tensor = bert(ids, tensor(real, weight), types, extra=extra)
+        return hidden.flatten(0, 1).index_select(0, tensor(np.flatnonzero(real), hidden))
     columns = np.stack([tokens.ids, tokens.types, tokens.places, *tokens.extra.values()])
-    columns, padded = columns.astype(np.int64), pads(weight.device)
-    real = np.arange(tokens.lengths.max()) < tokens.lengths[:, None]
-    if padded:
-        flat, columns = columns, np.zeros((len(columns), *real.shape), np.int64)
-        columns[:, real] = flat
-    ids, types, at, *others = tensor(columns, weight)
+    ids, types, at, *others = tensor(columns.astype(np.int64), weight)
     extra = dict(zip(tokens.extra, others, strict=True))
-    if not padded:
-        kernel = bert.direction(packed(tokens.lengths.tolist()))
-        hidden: Tensor = bert(ids, None, types, at, extra, kernel)
-        return hidden
-    hidden = bert(ids, tensor(real, weight), types, at, extra)
-    return hidden.flatten(0, 1).index_select(0, tensor(np.flatnonzero(real), hidden))
+    hidden = bert(ids, None, types, at, extra, bert.direction(packed(tokens.lengths.tolist())))
+    return hidden
 
 
 # --- weights and their optimizer ---

@@ -10,10 +10,9 @@ MultipleNegativesRankingLoss (Henderson et al., 2017) and CoSENTLoss (Su, 2022),
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,25 +21,24 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from bertcli.embedding.pooling import pool
+from bertcli.embedding.pooling import pool, split
 from bertcli.evaluation.metrics import (
     ClassPredictions,
     LabelPredictions,
+    Predictions,
     ScorePredictions,
-    TagPredictions,
-    TruePredictions,
-    answer_predictions,
 )
-from bertcli.inference.runner import Tokens
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
-from bertcli.records.examples import AnswerSpan, Example
-from bertcli.tasks.answer import best_answers
+from bertcli.records.examples import AnswerSpan
+from bertcli.tasks.answer import Window, best_answers
 from bertcli.tasks.classify import LIKELY
 from bertcli.tasks.tag import own_words
 from bertcli.tokenizing.columns import Encoded, span
 from bertcli.training.loop import Objective, Part, Ranks, states, tensor
 from bertcli.training.options import in_batches
+
+NO_LABEL = -100  # of a token that is not judged: what torch's cross_entropy leaves out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,22 +57,19 @@ class LabelObjective(Objective):
     def counts(self, rows: Any) -> Sequence[float]:
         """Return what the loss of a step is divided by."""
         targets = self.targets(rows)
-        if self.task == "classify" and self.weights is not None:
+        targets = targets[targets != NO_LABEL]
+        if self.weights is not None and self.task != "multilabel":
             return (float(self.weights[targets].sum()) or 1,)
         return (targets.size or 1,)
 
-    def judged(self, tokens: Tokens, rows: Any) -> Any:
-        """Return the numbers of the tokens of a batch that are judged: the first of each text."""
-        return tokens.offsets[:-1]
-
     def predict(self, model: Any, rows: Any) -> Tensor:
-        """Return the logits of the tokens that are judged, or of the means of all."""
+        """Return the logits of the first tokens of texts, or of the means of all."""
         tokens = self.data.take(rows)
         hidden = states(model.bert, tokens)
         if model.means:
             judged = means(hidden, tokens.lengths.tolist())
         else:
-            judged = hidden.index_select(0, tensor(self.judged(tokens, rows), hidden))
+            judged = hidden.index_select(0, tensor(tokens.offsets[:-1], hidden))
         logits: Tensor = model.packed_logits(judged)
         return logits
 
@@ -84,7 +79,7 @@ class LabelObjective(Objective):
         truth = tensor(self.targets(rows), logits)
         weights = None if self.weights is None else tensor(self.weights, logits)
         match self.task:
-            case "classify":
+            case "classify" | "tag":
                 loss = F.cross_entropy(
                     logits, truth, weights, reduction="sum", label_smoothing=self.smoothing
                 )
@@ -97,22 +92,19 @@ class LabelObjective(Objective):
                 loss = F.mse_loss(logits.squeeze(-1), truth, reduction="sum")
         return (loss,)
 
-    def metrics(self, outputs: Sequence[Tensor], batch_size: int) -> dict[str, Any]:
-        """Return the loss and the metrics of the task."""
-        logits = torch.cat([*outputs])
-        loss = self.sums(logits, self.held)[0].item() / self.counts(self.held)[0]
-        predictions = self.predictions(logits)
-        return {"eval_loss": loss, **predictions.metrics(), "rows": len(predictions.truth)}
-
-    def predictions(self, logits: Tensor) -> TruePredictions:
-        """Return what the logits of all rows held out predict, beside the truth."""
-        truth = self.targets(self.held)
+    def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
+        """Return the metrics of the task."""
+        logits, truth = torch.cat([*outputs]), self.targets(self.held)
+        predictions: Predictions
         match self.task:
             case "classify":
-                return ClassPredictions(truth, logits.argmax(-1).numpy(), logits.shape[-1])
+                classes = logits.argmax(-1).numpy()
+                predictions = ClassPredictions(truth, classes, logits.shape[-1])
             case "multilabel":
-                return LabelPredictions(truth > LIKELY, logits.sigmoid().numpy() >= LIKELY)
-        return ScorePredictions(truth, logits.numpy()[:, 0])
+                predictions = LabelPredictions(truth > LIKELY, logits.sigmoid().numpy() >= LIKELY)
+            case _:
+                predictions = ScorePredictions(truth, logits.numpy()[:, 0])
+        return {**predictions.metrics(), "rows": len(self.held)}
 
 
 class VectorObjective(LabelObjective):
@@ -128,106 +120,66 @@ class VectorObjective(LabelObjective):
         return logits
 
 
-# --- tags of words ---
+# --- tags of words, and answers ---
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagObjective(LabelObjective):
-    """Logits of the first tokens of words, and the loss of their tags. Rows are windows."""
-
-    places: Any  # [n] of the words of each window, and their ``labels``: arrays
-    samples: Sequence[int]  # [n] the sentence of each window
-    names: Sequence[str]
-
-    @classmethod
-    def of(
-        cls, items: Sequence[Encoded], tags: Sequence[Any], names: Sequence[str], **more: Any
-    ) -> TagObjective:
-        """Return that of windows of sentences, which have ``tags`` for their words."""
-        places, labels = np.empty((2, len(items)), object)
-        samples = [item.sample for item in items]
-        for row, words in enumerate(own_words(items)):
-            places[row] = np.fromiter(words.values(), np.int64)
-            labels[row] = tags[samples[row]][[*words]]
-        return cls(
-            data=Tokens.of(items),
-            task="classify",
-            labels=labels,
-            places=places,
-            samples=samples,
-            names=names,
-            **more,
-        )
-
-    def targets(self, rows: Any) -> Any:
-        """Return the tag numbers of the words, [M]."""
-        return np.concatenate(self.labels[rows])
-
-    def judged(self, tokens: Tokens, rows: Any) -> Any:
-        """Return the numbers of the first tokens of words, [M]."""
-        return np.concatenate(self.places[rows] + tokens.offsets[:-1])
-
-    def predictions(self, logits: Tensor) -> TagPredictions:
-        """Return the tags of sentences, of the words in all their windows."""
-        names, labels = np.array(self.names, object), self.labels[self.held]
-        ends = np.cumsum([len(words) for words in labels])[:-1]
-        best = np.split(logits.argmax(-1).numpy(), ends)
-        truth: dict[int, list[str]] = {}
-        predicted: dict[int, list[str]] = {}
-        for at in np.argsort(self.held):
-            for tags, numbers in ((truth, labels[at]), (predicted, best[at])):
-                tags.setdefault(self.samples[self.held[at]], []).extend(names[numbers])
-        return TagPredictions([*truth.values()], [*predicted.values()])
-
-
-# --- answers ---
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpanObjective(Objective):
-    """Logits of the first and the last token of answers, and their loss. Rows are windows."""
+class TokenObjective(LabelObjective):
+    """Logits of all tokens, [T, k], and the loss of some. Rows are windows of texts."""
 
     items: Sequence[Encoded]  # all windows
-    examples: Sequence[Example]
-    spans: Any  # [n, 2] the first and the last token
+    truth: Sequence[Any]  # of texts
+    say: Callable[[Sequence[Window]], Any]  # what the logits of the windows of a text predict
+    judge: Callable[[Sequence[Any], Sequence[Any]], Predictions]  # of truth and what is said
 
-    @classmethod
-    def of(cls, items: Sequence[Encoded], examples: Sequence[Example], held: Any) -> SpanObjective:
-        """Return that of windows; ``sample`` is the number of an example."""
-        places = [token_places(item, examples[item.sample].target) for item in items]
-        spans = np.array(places, np.int64).reshape(-1, 2)
-        return cls(data=Tokens.of(items), held=held, items=items, examples=examples, spans=spans)
+    def predict(self, model: Any, rows: Any) -> Tensor:
+        """Return the logits of all tokens."""
+        logits: Tensor = model.packed_logits(states(model.bert, self.data.take(rows)))
+        return logits
 
-    def predict(self, model: Any, rows: Any) -> list[Tensor]:
-        """Return the logits of each window, [L, 2]."""
-        tokens = self.data.take(rows)
-        both = model.packed_logits(states(model.bert, tokens)).float()
-        return list(both.split(tokens.lengths.tolist()))
-
-    def sums(self, predicted: Sequence[Tensor], rows: Any) -> Sequence[Tensor]:
-        """Return the sum over windows of the mean loss of start and end."""
-        padded = pad_sequence([*predicted], batch_first=True, padding_value=-torch.inf)
-        targets = tensor(self.spans[rows], padded)
-        return (F.cross_entropy(padded, targets, reduction="sum") / 2,)
-
-    def outputs(self, model: Any, rows: Any) -> list[Tensor]:
-        """Return the logits of each window, [L, 2]."""
-        return [logits.cpu() for logits in self.predict(model, rows)]
-
-    def metrics(self, outputs: Sequence[list[Tensor]], batch_size: int) -> dict[str, Any]:
-        """Return the loss of windows, exact match and F1 of questions."""
-        logits = [*chain.from_iterable(outputs)]
-        loss = self.sums(logits, self.held)[0].item() / len(self.held)
-        questions: dict[int, list[tuple[Encoded, np.ndarray]]] = {}
+    def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
+        """Return the metrics of texts, from all their windows."""
+        logits = split(torch.cat([*outputs]).numpy(), self.data.lengths[self.held])
+        windows: dict[int, list[Window]] = {}
         for at in np.argsort(self.held):
             item = self.items[self.held[at]]
-            questions.setdefault(item.sample, []).append((item, logits[at].numpy()))
-        truth = [self.examples[question].target.text for question in questions]
-        none = "" in truth  # as `evaluate` asks too
-        answers = [best_answers(windows, no_answer=none) for windows in questions.values()]
-        predicted = [best[0]["answer"] if best else "" for best in answers]
-        metrics = answer_predictions(truth, predicted).metrics()
-        return {"eval_loss": loss, **metrics, "rows": len(truth)}
+            windows.setdefault(item.sample, []).append((item, logits[at]))
+        truth = [self.truth[text] for text in windows]
+        predictions = self.judge(truth, [*map(self.say, windows.values())])
+        return {**predictions.metrics(), "rows": len(truth)}
+
+
+class TagObjective(TokenObjective):
+    """The tags of words, which their first tokens carry; ``labels`` are those of all tokens."""
+
+    def targets(self, rows: Any) -> Any:
+        """Return the tag numbers of tokens, [T]."""
+        return np.concatenate(self.labels[rows])
+
+
+def token_tags(items: Sequence[Encoded], tags: Sequence[Any]) -> Any:
+    """Return the tag number of each token of windows, or none, [n] arrays."""
+    labels = np.empty(len(items), object)
+    for row, (item, words) in enumerate(zip(items, own_words(items), strict=True)):
+        labels[row] = np.full(item.length, NO_LABEL)
+        labels[row][[*words.values()]] = tags[item.sample][[*words]]
+    return labels
+
+
+class SpanObjective(TokenObjective):
+    """The first and the last token of answers: ``labels`` are their places, [n, 2]."""
+
+    def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
+        """Return the sum over windows of the losses of start and end."""
+        parts = predicted.float().split(self.data.lengths[rows].tolist())
+        padded = pad_sequence([*parts], batch_first=True, padding_value=-torch.inf)
+        return (F.cross_entropy(padded, tensor(self.labels[rows], padded), reduction="sum"),)
+
+
+def answer_of(windows: Sequence[Window], *, none: bool) -> str:
+    """Return the best answer in the windows of a context; with ``none`` it may be empty."""
+    best = best_answers(windows, no_answer=none)
+    return best[0]["answer"] if best else ""
 
 
 def token_places(item: Encoded, answer: AnswerSpan) -> tuple[int, int]:
@@ -323,10 +275,8 @@ class PairObjective(Objective):
 
         return [partial(share, places) for places in own]
 
-    def metrics(self, outputs: Sequence[Tensor], batch_size: int) -> dict[str, Any]:
-        """Return the loss by batches, and correlations, or how many find their own pair."""
-        batches = zip(outputs, in_batches(self.held, batch_size), strict=True)
-        total = sum(self.sums(*batch)[0].item() for batch in batches)
+    def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
+        """Return correlations, or how many find their own pair."""
         left, right, _ = torch.cat([*outputs], 1).double().numpy()
         count = len(self.held)
         if self.scores is None:
@@ -336,4 +286,4 @@ class PairObjective(Objective):
             truth = self.scores[self.held].astype(np.float64)
             all_metrics = ScorePredictions(truth, (left * right).sum(1)).metrics()
             metrics = {name: all_metrics[name] for name in ("spearman", "pearson")}
-        return {"eval_loss": total / count, **metrics, "rows": count}
+        return {**metrics, "rows": count}

@@ -45,9 +45,10 @@ from bertcli.files.typed_json import write_json
 from bertcli.inference.progress import Advance
 from bertcli.inference.runner import Tokens
 from bertcli.records.reader import Reader
-from bertcli.records.records import MOST, Record, ahead, sentence_ids
+from bertcli.records.records import MOST, Record, TextBlock, sentence_ids
 from bertcli.tokenizing.columns import EXTRA, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
+from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import PREFIX
 from bertcli.training.options import PrepareOptions
@@ -56,44 +57,6 @@ Array = NDArray[Any]
 Ids = Any  # [n, width]: the ids of tokens, and their ids of each extra embedding
 
 # --- documents ---
-
-
-def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Record]]:
-    """Yield the sentences of a corpus as they are read; a blank one ends a document.
-
-    Each has its part of the ids in these fields of its document. Raises UsageError for a text
-    file, which has no fields.
-    """
-    end = Record("", extra=dict.fromkeys(fields, 0))
-
-    def split(_: int, record: Record) -> list[Record]:
-        lines = record.text if isinstance(record.text, list) else record.text.split("\n")
-        ids = [sentence_ids(record, lines, field) for field in fields]
-        return [
-            *(
-                record._replace(text=line, extra=dict(zip(fields, values, strict=True)))
-                for line, *values in zip(lines, *ids, strict=True)
-                if line.strip()
-            ),
-            end,
-        ]
-
-    paths = {input_name(path): path for path in reader.source.paths}
-    file = ""
-    for block in filter(None, reader.blocks()):
-        before = [] if block[0].file == file else [end]
-        file = block[0].file
-        if reader.format_of(paths[file]) != "txt":
-            documents = reader.collect(enumerate(block), split)
-            yield [*before, *chain.from_iterable(documents)]
-        elif not fields:
-            yield [*before, *block]
-        else:
-            raise UsageError(
-                f"--extra: {file} is read as txt, which has no fields",
-                "--input-format csv, tsv or jsonl reads fields",
-            )
-    yield [end]
 
 
 class Documents:
@@ -105,44 +68,78 @@ class Documents:
 
     def __init__(self, folder: Path, extra: Mapping[str, str]) -> None:
         self.folder, self.extra = folder, extra
+        self.fields = dict.fromkeys(extra.values(), 0)  # of documents, with a number for each
         self.largest = np.zeros(1 + len(extra), np.int32)  # id of each kind
         self.starts = array("q", [0])  # the first sentence of each document, and the end
         self.sentences = 0
+        self.file = ""  # that is read
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    def split(self, reader: Reader, block: TextBlock, first: int) -> Iterator[TextBlock]:
+        """Yield the sentences of records as they are read; a blank one ends a document.
+
+        Each has its part of the ids in the fields of its document. Raises UsageError for a text
+        file, which has no fields.
+        """
+        end = Record("", extra=self.fields)
+
+        def lines_of(_: int, record: Record) -> list[Record]:
+            lines = record.text if isinstance(record.text, list) else record.text.split("\n")
+            ids = [sentence_ids(record, lines, field) for field in self.fields]
+            return [
+                *(
+                    record._replace(text=line, extra=dict(zip(self.fields, values, strict=True)))
+                    for line, *values in zip(lines, *ids, strict=True)
+                    if line.strip()
+                ),
+                end,
+            ]
+
+        if not len(block):
+            return
+        before, self.file = self.file, block[0].file
+        if before != self.file:
+            yield TextBlock.of([end])
+        paths = {input_name(path): path for path in reader.source.paths}
+        if reader.format_of(paths[self.file]) != "txt":
+            documents = reader.collect(enumerate(block), lines_of)
+            yield TextBlock.of([*chain.from_iterable(documents)])
+        elif not self.fields:
+            yield block
+        else:
+            raise UsageError(
+                f"--extra: {self.file} is read as txt, which has no fields",
+                "--input-format csv, tsv or jsonl reads fields",
+            )
+
     def fill(self, reader: Reader, tokenizer: Tokenizer) -> Iterator[int]:
         """Add the sentences of a corpus; yield their number after each block."""
-        fields, width = tuple(dict.fromkeys(self.extra.values())), len(self.largest)
+        width, reader.divide = len(self.largest), self.split
         columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MOST))
         names = ("input_ids", "token_type_ids", *columns.needed)
         layout = Layout(columns=names, special_tokens=False)
-
-        def tokenized(records: Sequence[Record]) -> tuple[list[bool], Tokens]:
-            """Return which of the records are blank, and the tokens of all."""
-            blank = [not str(record.text).strip() for record in records]
-            items = columns.added(tokenizer.encode_records(records, layout), tokenizer)
-            return blank, Tokens.of(items)
-
         files = self.folder / "tokens", self.folder / "ends"
         with files[0].open("xb") as tokens_file, files[1].open("xb") as ends_file:
             end = np.zeros(1, np.int64)
             end.tofile(ends_file)
-            for blank, tokens in ahead(sentences(reader, fields), tokenized):
+            for block in TokenizeRun(reader, tokenizer, layout):
+                tokens = Tokens.of(columns.added(block, tokenizer))
                 table = np.stack([tokens.ids, *tokens.extra.values()], 1).astype(np.int32)
                 self.largest = np.maximum(self.largest, table.reshape(-1, width).max(0, initial=0))
                 filled = tokens.lengths > 0  # a sentence without a token is none
                 reached = self.sentences + filled.cumsum()
-                for first in reached[blank].tolist():
-                    if first > self.starts[-1]:
-                        self.starts.append(first)
+                blank = [not str(text).strip() for text in block.records.texts]
+                self.starts.extend(reached[blank].tolist())
                 ends = end + tokens.offsets[1:][filled]
                 end += len(table)
                 table.tofile(tokens_file)
                 ends.tofile(ends_file)
                 self.sentences = int(reached[-1])
                 yield self.sentences
+        self.starts.append(self.sentences)
+        self.starts = array("q", np.unique(self.starts))
         if end:
             self.tokens = np.memmap(files[0], np.int32, "r").reshape(-1, width)
             self.ends = np.memmap(files[1], np.int64, "r")

@@ -129,29 +129,29 @@ class PretrainingObjective(Objective):
         """Return both losses, summed over the masked tokens and over the rows."""
         return [F.cross_entropy(x.float(), truth, reduction="sum") for x, truth in predicted]
 
-    def outputs(self, model: BertForPreTraining, rows: Any) -> Any:
-        """Return counts and sums over some rows."""
-        predicted = replace(self, data=self.others or self.data).predict(model, rows)
-        sums = [
-            [len(truth), loss.item(), (logits.argmax(-1) == truth).sum().item()]
-            for (logits, truth), loss in zip(predicted, self.sums(predicted, rows), strict=True)
-        ]
-        return np.array(sums, np.float64).ravel()
+    def outputs(self, predicted: Predicted) -> Any:
+        """Return how many targets some rows have of each loss, and how many are predicted."""
+        return np.array(
+            [[len(truth), (logits.argmax(-1) == truth).sum().item()] for logits, truth in predicted]
+        )
 
-    def metrics(self, outputs: Sequence[Any], batch_size: int) -> dict[str, Any]:
-        """Return losses and accuracies."""
-        masked, words_loss, right, rows, follows_loss, follows = sum(outputs).tolist()
-        words = max(masked, 1)
+    def metrics(self, outputs: Sequence[Any]) -> dict[str, Any]:
+        """Return accuracies."""
+        (masked, words), (rows, follows) = sum(outputs).tolist()
         return {
-            "eval_loss": words_loss / words + follows_loss / rows,
-            "eval_mlm_loss": words_loss / words,
-            "eval_nsp_loss": follows_loss / rows,
-            "perplexity": exp(min(words_loss / words, 700)),
-            "masked_accuracy": right / words,
+            "masked_accuracy": words / max(masked, 1),
             "next_sentence_accuracy": follows / rows,
-            "masked": int(masked),
-            "rows": int(rows),
+            "masked": masked,
+            "rows": rows,
         }
+
+    def evaluate(
+        self, model: Any, batch_size: int, dtype: torch.dtype = torch.float32
+    ) -> dict[str, Any]:
+        """Return the numbers of a model on the rows held out, and its perplexity."""
+        judging = replace(self, data=self.others or self.data)
+        metrics = super(PretrainingObjective, judging).evaluate(model, batch_size, dtype)
+        return {**metrics, "perplexity": exp(min(metrics["eval_mlm_loss"], 700))}
 
 
 # --- the task ---

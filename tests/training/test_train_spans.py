@@ -47,7 +47,7 @@ def test_long_contexts_are_windows(base, tmp_path):
     row = {"question": "how", "context": "the film was very long and " * 8 + "good"}
     row |= {"answer": "good", "start": len(row["context"]) - 4}
     task = opened(head_task, [row, row], tmp_path, base, max_length=24)
-    spans = task.objective.spans
+    spans = task.objective.labels
     assert len(spans) > 4 and len(task.rows) == len(spans)
     assert spans[0].tolist() == [0, 0] and spans[len(spans) // 2 - 1][0] > 0
     assert token_places(None, AnswerSpan("", None)) == (0, 0)
