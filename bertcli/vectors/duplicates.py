@@ -27,7 +27,7 @@ from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import ORIGIN
 from bertcli.vectors.nearest import DIGITS, refuse_infinite, unit
 from bertcli.vectors.reading import Array, Aside, vectors_in
-from bertcli.vectors.search import CorpusTexts, Search, Texts
+from bertcli.vectors.search import CorpusTexts, Search
 
 
 class DuplicateGroup(NamedTuple):
@@ -42,7 +42,7 @@ class DuplicateGroup(NamedTuple):
 class Duplicates:
     """A pass over the vectors of a corpus, which are put aside. Iterate once, then ask for groups.
 
-    Only the texts of groups are held.
+    Only the texts of groups are held, as columns.
     """
 
     search: Search
@@ -50,7 +50,8 @@ class Duplicates:
     threshold: float = 0.95  # how alike near-duplicates are
     keep: str = "first"  # text of a group, or the longest
     groups: list[DuplicateGroup] = field(default_factory=list, init=False)
-    texts: Texts = field(default_factory=dict, init=False)  # of the rows of all groups
+    members: Array = field(init=False)  # the rows of all groups, in order; their records:
+    texts: TextBlock = field(init=False)
 
     @property
     def records(self) -> int:
@@ -71,25 +72,33 @@ class Duplicates:
         for done in components:
             yield Advance(done, "texts", None)
         groups = components.groups()
-        corpus = CorpusTexts(self.search)
-        self.texts = corpus.at({*chain.from_iterable(map(np.ndarray.tolist, groups))}, self.records)
+        self.members = np.sort(np.concatenate([np.zeros(0, np.int64), *groups]))
+        self.texts = TextBlock.of(chain.from_iterable(self._texts_of_members()))
         self.groups = [self._group(vectors, rows) for rows in groups]
+
+    def _texts_of_members(self) -> Iterator[TextBlock]:
+        """Yield the texts of the groups. Raises InputError when the corpus is another one."""
+        first = 0
+        for block in CorpusTexts(self.search).blocks(self.records):
+            start, stop = self.members.searchsorted([first, first + len(block)])
+            yield TextBlock.of(block).take((self.members[start:stop] - first).tolist())
+            first += len(block)
 
     @property
     def dropped(self) -> int:
         """The number of near-duplicates of a text that is kept."""
-        return len(self.texts) - len(self.groups)
+        return len(self.members) - len(self.groups)
 
     def record_of(self, row: int) -> Record:
         """Return a text of a group; its id is its row where it has none."""
-        record = self.texts[int(row)]
+        record = self.texts[int(self.members.searchsorted(row))]
         return record._replace(id=row) if record.id is None else record
 
     def fields(self, group: DuplicateGroup) -> dict[str, Any]:
         """Return what is written of a group, with ids, files and lines where there are any."""
         rows = group.rows.tolist()
         columns = {"keep": group.keep, "rows": rows, "scores": group.scores.tolist()}
-        names = ["id"] if any(text.id is not None for text in self.texts.values()) else []
+        names = ["id"] if any(key is not None for key in self.texts.ids or ()) else []
         for name in [*names, *(ORIGIN if self.search.texts.source.placed else ())]:
             keep, *others = (getattr(self.record_of(row), name) for row in (group.keep, *rows))
             columns |= {f"keep_{name}": keep, f"{name}s": others}

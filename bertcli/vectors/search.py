@@ -13,6 +13,7 @@ the texts were. Without a place for vectors, one pass over the texts answers som
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -438,11 +439,11 @@ class CorpusTexts:
     def __init__(self, search: Search, index: Bm25 | None = None) -> None:
         self.path, self.reader = search.path, search.texts
         self.digest = InputDigest()
-        self.empty: list[int] = []
+        self.empty = array("q")
         for block in self.reader.blocks():
             if index:
                 index.add(block)
-            self.empty += search.empty_rows(block, self.digest.records)
+            self.empty.extend(search.empty_rows(block, self.digest.records))
             self.digest.add(block)
 
     def at(self, rows: Container[int], count: int) -> Texts:

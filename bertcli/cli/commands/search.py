@@ -327,7 +327,7 @@ def duplicates(
     from bertcli.vectors.reading import Aside
     from bertcli.vectors.search import Search, SearchOptions
 
-    options = SearchOptions(vectors=texts.vectors)
+    options = SearchOptions(vectors=texts.vectors, skip_empty=False)
     how = record(EmbedOptions, compute)
     search = Search.open(folder, how, options, reader, console)
     reading: list[str | Path] = [*reader.source.paths, *filter(None, [texts.vectors])]
