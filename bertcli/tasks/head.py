@@ -319,7 +319,7 @@ class HeadTask(ABC):
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
         """Yield the records of a run as tokens to judge, in windows."""
         for part in run:
-            asked = run.reader.collect(enumerate(part), lambda _, item: self.ask(item))
+            asked = run.reader.collect(self.ask, part)
             run.skipped += len(part) - len(asked)
             yield asked
 

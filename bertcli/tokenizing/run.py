@@ -330,14 +330,14 @@ class DecodeRun(ReaderRun):
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         end = self.start
         for records in windows(self.blocks(), WINDOW):
-            rows = self.reader.collect(enumerate(records), self._row)
+            rows = self.reader.collect(self._row, records)
             self.skipped += len(records) - len(rows)
             self.tally.records += len(rows)
             yield rows
             end += len(records)
             self.finish(end)
 
-    def _row(self, _: int, record: Record) -> dict[str, Any]:
+    def _row(self, record: Record) -> dict[str, Any]:
         ids, skip = record.ids or [], self.skip_special
         value: Any
         try:

@@ -66,7 +66,7 @@ def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Recor
     """
     end = Record("", extra=dict.fromkeys(fields, 0))
 
-    def split(_: int, record: Record) -> list[Record]:
+    def split(record: Record) -> list[Record]:
         lines = record.text if isinstance(record.text, list) else record.text.split("\n")
         ids = [sentence_ids(record, lines, field) for field in fields]
         return [
@@ -84,7 +84,7 @@ def sentences(reader: Reader, fields: Sequence[str] = ()) -> Iterator[list[Recor
         before = [] if block[0].file == file else [end]
         file = block[0].file
         if reader.format_of(paths[file]) != "txt":
-            documents = reader.collect(enumerate(block), split)
+            documents = reader.collect(split, block)
             yield [*before, *chain.from_iterable(documents)]
         elif not fields:
             yield [*before, *block]
