@@ -342,9 +342,9 @@ class DecodeRun(ReaderRun):
         value: Any
         try:
             if self.kind == "tokens":
-                value = Made(self.tokenizer.tokens_of(ids, skip_special=skip))
+                value = Made(self.tokenizer.convert_ids_to_tokens(ids, skip))
             else:
-                value = self.tokenizer.text_of(ids, skip_special=skip, clean_up=self.clean_up)
+                value = self.tokenizer.decode(ids, skip, self.clean_up)
         except InputError as unknown:
             raise InputError(f"{record.where}: {unknown}", unknown.hint) from None
         return row_of(record, {self.kind: value})

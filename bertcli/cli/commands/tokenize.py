@@ -331,7 +331,9 @@ def _ids_of_tokens(
                 pairs = zip(record.text, ids, strict=True)
                 write([{"token": token, "id": index} for token, index in pairs])
             else:
-                tokens = {"tokens": Made(tokenizer.tokens_of(ids))} if fields.tokens else {}
+                tokens = (
+                    {"tokens": Made(tokenizer.convert_ids_to_tokens(ids))} if fields.tokens else {}
+                )
                 write([row_of(record, {"input_ids": Made(ids)} | tokens)])
         if not reader.records:
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
