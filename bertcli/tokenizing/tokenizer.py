@@ -381,15 +381,13 @@ class Tokenizer:
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
         """Return [CLS] A [SEP], or [CLS] A [SEP] B [SEP], of ids without special tokens."""
-        return [index for part in self._parts(token_ids_0, token_ids_1) for index in part]
+        return [index for _, part in self._parts(token_ids_0, token_ids_1) for index in part]
 
     def create_token_type_ids_from_sequences(
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
         """Return the token types of what `build_inputs_with_special_tokens` makes."""
-        types = self._frame(token_ids_1).types
-        parts = self._parts(token_ids_0, token_ids_1)
-        return [kind for kind, part in zip(types, parts, strict=True) for _ in part]
+        return [kind for kind, part in self._parts(token_ids_0, token_ids_1) for _ in part]
 
     def get_special_tokens_mask(
         self,
@@ -408,7 +406,7 @@ class Tokenizer:
             special = {*self.all_special_ids}
             return [int(index in special) for index in token_ids_0]
         parts = self._parts(token_ids_0, token_ids_1)
-        return [1 - at % 2 for at, part in enumerate(parts) for _ in part]
+        return [1 - at % 2 for at, (_, part) in enumerate(parts) for _ in part]
 
     def add_tokens(
         self,
@@ -434,19 +432,18 @@ class Tokenizer:
                     "if the ids are of another model, give it with --model",
                 )
 
-    def _frame(self, second: Sequence[int] | None) -> Frame:
+    def _parts(
+        self, first: Sequence[int], second: Sequence[int] | None
+    ) -> list[tuple[int, Sequence[int]]]:
+        """Return the ids before, of, between and after the texts, with the token type of each."""
         frame = frame_of(self.core, pair=second is not None, special=True)
         if frame is None:
             raise ModelError("this tokenizer does not put special tokens around two texts in order")
-        return frame
-
-    def _parts(self, first: Sequence[int], second: Sequence[int] | None) -> list[Sequence[int]]:
-        """Return the ids before, of, between and after the texts."""
-        before, *behind = self._frame(second).special
+        before, *behind = frame.special
         parts: list[Sequence[int]] = [before]
         for text, special in zip((first, second or ()), behind, strict=False):
             parts += [text, special]
-        return parts
+        return [*zip(frame.types, parts, strict=True)]
 
     @called_from_python()
     def __call__(
