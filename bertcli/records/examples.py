@@ -164,7 +164,7 @@ def read_examples(
     for block in reader.blocks():
         if len(block):
             form = form or form_of(block[0], task, names)
-            examples += reader.collect(enumerate(block), partial(_example, form, names, extra))
+            examples += reader.collect(partial(_example, form, names, extra), block)
     source = ", ".join(map(input_name, reader.source.paths))
     if form is None or not examples:
         raise InputError(f"{source}: no examples found", "give a file with at least two examples")
@@ -174,9 +174,7 @@ def read_examples(
 # --- from a record to an example ---
 
 
-def _example(
-    form: Form, names: FieldNames, extra: Collection[str], number: int, record: Record
-) -> Example:
+def _example(form: Form, names: FieldNames, extra: Collection[str], record: Record) -> Example:
     named = names.of(form)
     fields = JsonObject(record.extra or {}, record.where, InputError, SKIP)
     pair, target = None, fields.get(named.target)

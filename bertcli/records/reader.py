@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import IO, Any, TypeVar
 
 from bertcli.errors import SKIP, InputError
@@ -89,6 +89,7 @@ class Reader:
         if source.placed is None:
             source = replace(source, placed=len(paths) > 1 or paths != source.paths)
         self.source = replace(source, paths=paths)
+        self.given: Iterable[Any] = source.texts
         self.warn, self.note = warn, note
         self.stdin_format: str | None = None  # once it is open
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
@@ -138,15 +139,21 @@ class Reader:
         return replace(block, extras=extras)
 
     def _blocks(self) -> Iterator[Sequence[Record]]:
-        if self.source.texts:
-            yield self.collect(
-                enumerate(self.source.texts, 1),
-                lambda number, text: checked(
-                    Record(text, self.source.pair, line=number), self.source
-                ),
-            )
+        numbers, texts = count(1), iter(self.given)
+        while block := list(islice(texts, BLOCK)):
+            yield self.collect(self._given, block, numbers)
         for path in self.source.paths:
             yield from read(path, self)
+
+    def _given(self, text: Any, line: int) -> Record:
+        """Return the record of a text that is no part of a file."""
+        if isinstance(text, Record):
+            record = text if text.file or text.line else text._replace(line=line)
+            return checked(record, self.source)
+        words = self.source.pre_split and text and isinstance(text[0], str)
+        is_pair = isinstance(text, tuple | list) and len(text) == 2 and not words
+        first, second = text if is_pair else (text, self.source.pair)
+        return checked(Record(first, second, line=line), self.source)
 
     def format_of(self, path: str) -> str:
         """Return the format of a file; of stdin, the one that was found."""
@@ -156,12 +163,12 @@ class Reader:
         """Refuse to keep fields of these names: the output has such fields itself."""
         self.source = replace(self.source, taken=names)
 
-    def collect(self, units: Iterable[tuple[int, Any]], parse: Callable[[int, Any], T]) -> list[T]:
-        """Parse numbered units; one that cannot be parsed stops the run or is skipped."""
+    def collect(self, parse: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
+        """Parse units as `map` does; one that cannot be parsed stops the run or is skipped."""
         parsed = []
-        for number, unit in units:
+        for unit in zip(*columns, strict=False):
             try:
-                parsed.append(parse(number, unit))
+                parsed.append(parse(*unit))
             except InputError as error:
                 self.skip(error)
         return parsed
@@ -192,7 +199,7 @@ class Reader:
             "name another field with --id-field",
         )
 
-    def record(self, fields: RecordFields, row: Mapping[str, Any], file: str, line: int) -> Record:
+    def record(self, fields: RecordFields, file: str, line: int, row: Mapping[str, Any]) -> Record:
         """Return the record of a row.
 
         Raises InputError for values that cannot be written as JSON: NaN and infinity.
@@ -241,13 +248,10 @@ class Reader:
             and not any(bytes in map(type, column) for column in carried)
             and strict(carried) == carried
         ):
-            rows = zip(*columns.values(), strict=True)
-            return self.collect(
-                zip(lines, rows, strict=True),
-                lambda line, row: self.record(
-                    fields, dict(zip(columns, row, strict=True)), file, line
-                ),
+            rows = (
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
             )
+            return self.collect(partial(self.record, fields, file), lines, rows)
         extras: Any = [
             dict(zip(fields.carried, row, strict=True)) for row in zip(*carried, strict=True)
         ]
@@ -290,19 +294,6 @@ class GivenTexts(Reader):
         several = isinstance(texts, Iterable) and not isinstance(texts, Mapping)
         self.alone = isinstance(texts, str | bytes | Record) or not several
         self.given = [texts] if self.alone else texts
-
-    def _blocks(self) -> Iterator[Sequence[Record]]:
-        numbered = enumerate(self.given, 1)
-        while texts := list(islice(numbered, BLOCK)):
-            yield [checked(self._record(text, line), self.source) for line, text in texts]
-
-    def _record(self, text: Any, line: int) -> Record:
-        if isinstance(text, Record):
-            return text if text.file or text.line else text._replace(line=line)
-        words = self.source.pre_split and text and isinstance(text[0], str)
-        if isinstance(text, tuple | list) and len(text) == 2 and not words:
-            return Record(text[0], text[1], line=line)
-        return Record(text, line=line)
 
 
 def read(path: str, reader: Reader) -> Blocks:
@@ -348,7 +339,7 @@ def arrays(place: str, form: str, path: str, reader: Reader) -> Blocks:
         return Record("", file=path, line=line, ids=ids)
 
     for number, rows in read_ids(place, path, form):
-        yield reader.collect(enumerate(rows, number), parse)
+        yield reader.collect(parse, count(number), rows)
 
 
 def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
@@ -357,8 +348,8 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     plain = not (source.pre_split or source.ids)
     objects = _Objects(reader, name)
 
-    def parse(block: Block, number: int, index: int) -> Record:
-        text = decode(block, index)
+    def parse(block: Block, index: int) -> Record:
+        text, number = decode(block, index), block.number + index
         if source.ids and text.startswith("{"):  # what `bertcli tokenize` pipes on
             return objects(text, number)
         record = Record(text, file=name, line=number)
@@ -367,7 +358,7 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     for block in _blocks(stream, decode, reader):
         texts = decode.lines(block) if plain else None
         if texts is None:
-            yield reader.collect(_numbered(block), partial(parse, block))
+            yield reader.collect(partial(parse, block), range(len(block.lines)))
         else:
             numbers = range(block.number, block.number + len(texts))
             yield TextBlock(texts, None, None, None, [name] * len(texts), numbers)
@@ -377,10 +368,10 @@ def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """One text, the whole file; its id is the name of the file."""
     source, name = reader.source, decode.name
 
-    def parse(number: int, block: Block) -> Record:
-        return checked(Record(decode(block, 0), id=name, file=name, line=number), source)
+    def parse(block: Block) -> Record:
+        return checked(Record(decode(block, 0), id=name, file=name, line=1), source)
 
-    yield reader.collect(enumerate(_all_of(stream, reader, name), 1), parse)
+    yield reader.collect(parse, _all_of(stream, reader, name))
 
 
 def _all_of(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
@@ -407,21 +398,22 @@ def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Block
         return
     objects = _Objects(reader, name, strings=True)
     for block in _all_of(stream, reader, name):
-        yield reader.collect(enumerate(objects.value(decode(block, 0), name), 1), objects.record)
+        yield reader.collect(objects.record, objects.value(decode(block, 0), name), count(1))
 
 
 def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """One JSON object per line; blank lines are skipped."""
     objects = _Objects(reader, decode.name)
 
-    def parse(block: Block, number: int, index: int) -> Record:
-        return objects(decode(block, index), number)
+    def parse(block: Block, index: int) -> Record:
+        return objects(decode(block, index), block.number + index)
 
     for block in _blocks(stream, decode, reader):
-        filled = [(number, i) for number, i in _numbered(block) if block.lines[i].strip()]
+        filled = [index for index, line in enumerate(block.lines) if line.strip()]
         texts = decode.lines(block) if len(filled) >= FEW else None
-        together = texts and objects.together(texts, filled)
-        yield together or reader.collect(iter(filled), partial(parse, block))
+        numbers = [block.number + index for index in filled]
+        together = texts and objects.together([texts[index] for index in filled], numbers)
+        yield together or reader.collect(partial(parse, block), filled)
 
 
 def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: bool) -> Blocks:
@@ -448,7 +440,7 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
 
     for batch in handfuls(chain(ahead, rows)):
         if any(len(row) != len(names) for _, row in batch):
-            batch = reader.collect(iter(batch), fitting)
+            batch = reader.collect(fitting, *zip(*batch, strict=True))
         columns: dict[str, list[Any]] = {
             name: [row[at] for _, row in batch] for at, name in enumerate(names)
         }
@@ -488,8 +480,8 @@ def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
         return [Record(words, extra=extra, file=decode.name, line=start)] if words else []
 
     for block in _blocks(stream, decode, reader):
-        for number, index in _numbered(block):
-            cells = decode(block, index).split()
+        for index in range(len(block.lines)):
+            cells, number = decode(block, index).split(), block.number + index
             if not cells or cells[0] == "-DOCSTART-":
                 yield sentence()
             elif len(cells) < 2:
@@ -506,10 +498,6 @@ def _blocks(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[
     return blocks(stream, decode.name, decode.separator, limit, reader.skip)
 
 
-def _numbered(block: Block) -> Iterator[tuple[int, int]]:
-    return ((block.number + index, index) for index in range(len(block.lines)))
-
-
 class _Objects:
     """Records from lines of JSON; the fields may change from line to line."""
 
@@ -521,7 +509,7 @@ class _Objects:
         self.known: dict[tuple[str, ...], RecordFields] = {}  # by the keys of an object
 
     def __call__(self, text: str, number: int) -> Record:
-        return self.record(number, self.value(text, f"{self.name}:{number}"))
+        return self.record(self.value(text, f"{self.name}:{number}"), number)
 
     def value(self, text: str, where: str) -> Any:
         """Return the value of a text; none of its strings is half of a surrogate pair."""
@@ -537,19 +525,17 @@ class _Objects:
                 "use --encoding-errors replace",
             ) from None
 
-    def record(self, number: int, value: Any) -> Record:
+    def record(self, value: Any, number: int) -> Record:
         """Return the record of a value."""
         source, name = self.source, self.name
         if isinstance(value, self.values):
             return checked(Record("", file=name, line=number)._replace(text=value), source)
         value = object_in(value, f"{name}:{number}", OBJECTS)
-        return self.reader.record(self._fields(tuple(value), number), value, name, number)
+        return self.reader.record(self._fields(tuple(value), number), name, number, value)
 
-    def together(
-        self, texts: list[str], filled: Sequence[tuple[int, int]]
-    ) -> Sequence[Record] | None:
+    def together(self, texts: list[str], numbers: Sequence[int]) -> Sequence[Record] | None:
         """Return the records of a block of lines; None where one of them needs a closer look."""
-        values = parse_lines([texts[index] for _, index in filled])
+        values = parse_lines(texts)
         if values is None or {*map(type, values)} != {dict}:
             return None
         try:
@@ -560,7 +546,7 @@ class _Objects:
         if any(other != fields for other in shapes):
             return None
         columns = {name: [value[name] for value in values] for name in fields.needed}
-        return self.reader.rows(fields, columns, self.name, [number for number, _ in filled])
+        return self.reader.rows(fields, columns, self.name, numbers)
 
     def _fields(self, keys: tuple[str, ...], number: int) -> RecordFields:
         fields = self.known.get(keys)

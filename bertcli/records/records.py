@@ -271,6 +271,13 @@ class TextBlock(Sequence[Record]):
         filled = filter(None, chain.from_iterable(both))
         return chain.from_iterable([text] if isinstance(text, str) else text for text in filled)
 
+    @property
+    def weights(self) -> Iterable[int]:
+        """The number of characters of each record."""
+        measure = (lambda text: sum(map(len, text))) if self.is_split else len
+        both = zip(self.texts, self.pairs or repeat(""), strict=False)
+        return (measure(text) + measure(pair or "") for text, pair in both)
+
     def __len__(self) -> int:
         return len(self.texts)
 
@@ -389,32 +396,20 @@ def windows(
     short because its source is slow is passed on at once, unless ``full`` asks for windows that do
     not depend on the blocks.
     """
-    parts: list[Sequence[Record]] = []
+    parts: list[TextBlock] = []
     missing, room = size, characters
-    for block in blocks:
+    for block in map(TextBlock.of, blocks):
         start = 0
-        while start < len(block):
-            part = block[start : start + missing]
-            weight = _characters(part)
-            if weight > room:
-                weights = (_characters([record]) for record in part)
-                totals = accumulate(weights, initial=1 - room)
-                part = part[: next(count for count, total in enumerate(totals) if total > 0)]
-            parts.append(part)
-            start, missing, room = start + len(part), missing - len(part), room - weight
-            if not missing or room <= 0 or (start == len(block) and not full):
-                yield _joined(parts)
-                parts, missing, room = [], size, characters
+        for stop, weight in enumerate(block.weights, 1):
+            missing, room = missing - 1, room - weight
+            if not missing or room <= 0 or (stop == len(block) and not full):
+                parts.append(block[start:stop])
+                yield parts[0] if len(parts) == 1 else TextBlock.of(chain.from_iterable(parts))
+                parts, missing, room, start = [], size, characters, stop
+        if start < len(block):
+            parts.append(block[start:])
     if parts:
-        yield _joined(parts)
-
-
-def _characters(records: Sequence[Record]) -> int:
-    return sum(map(len, TextBlock.of(records).strings))
-
-
-def _joined(parts: Sequence[Sequence[Record]]) -> Sequence[Record]:
-    return parts[0] if len(parts) == 1 else TextBlock.of(chain.from_iterable(parts))
+        yield TextBlock.of(chain.from_iterable(parts))
 
 
 def ahead(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
-from itertools import chain
+from itertools import chain, count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -228,8 +228,7 @@ class Chooser(HeadTask):
         layout, tokenizer, tally = self.layout, self.head.tokenizer, run.tally
         reader, first = run.reader, run.start
         for records in windows(run.blocks(), min(FIRST, self.head.settings.window)):
-            numbered = enumerate(records, first)
-            asked = reader.collect(numbered, lambda number, record: (number, self._asked(record)))
+            asked = reader.collect(self._asked, count(first), records)
             first += len(records)
             run.skipped += len(records) - len(asked)
             pairs = [pair for _, several in asked for pair in several]
@@ -240,8 +239,11 @@ class Chooser(HeadTask):
             yield batch
             run.finish(first)
 
-    def _asked(self, record: Record) -> list[Record]:
-        """Return a prompt with each of its choices. InputError for one without a list of them."""
+    def _asked(self, number: int, record: Record) -> tuple[int, list[Record]]:
+        """Return a prompt's number, and it with each of its choices.
+
+        Raises InputError for one without a list of them.
+        """
         choices = list(self.choices) or (record.extra or {}).get(self.field)
         if not isinstance(choices, list) or not all(isinstance(text, str) for text in choices):
             raise InputError(
@@ -253,7 +255,7 @@ class Chooser(HeadTask):
                 f"{record.where}: at least two choices needed, found {len(choices)}",
                 "give more choices",
             )
-        return [record._replace(pair=choice) for choice in choices]
+        return number, [record._replace(pair=choice) for choice in choices]
 
     def judge(self, batch: Sequence[Encoded]) -> list[Result]:
         """Return which choice fits each prompt; what is written is the prompt alone."""

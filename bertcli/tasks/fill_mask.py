@@ -90,7 +90,7 @@ class MaskFiller(HeadTask):
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the best words of each mask of a text, [masks, k, 2]."""
         (item,), (best,) = items, outputs
-        decode, core = self.head.tokenizer.text_of, self.head.tokenizer.core
+        decode, core = self.head.tokenizer.decode, self.head.tokenizer.core
         ids = list(item.columns["input_ids"])
         predictions = []
         for number, (place, words) in enumerate(zip(self._places(item), best, strict=True)):
@@ -106,7 +106,7 @@ class MaskFiller(HeadTask):
                         "token": index,
                         "token_str": decode(token),
                         # several: the other masks would vanish with the special tokens
-                        "sequence": decode(filled, skip_special=len(best) == 1),
+                        "sequence": decode(filled, len(best) == 1),
                     }
                 )
         return {"predictions": predictions}

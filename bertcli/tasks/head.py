@@ -319,7 +319,7 @@ class HeadTask(ABC):
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
         """Yield the records of a run as tokens to judge, in windows."""
         for part in growing(run):
-            asked = run.reader.collect(enumerate(part), lambda _, item: self.ask(item))
+            asked = run.reader.collect(self.ask, part)
             run.skipped += len(part) - len(asked)
             yield asked
 
@@ -361,9 +361,9 @@ def growing(windows: Iterable[TokenBlock]) -> Iterator[Sequence[Encoded]]:
         start = 0
         for stop in accumulate(window.windows[:-1]):
             if stop - start >= size:
-                yield window[start:stop]
+                yield window.take(range(start, stop))
                 start, size = stop, 2 * size
-        yield window[start:]
+        yield window.take(range(start, len(window)))
 
 
 def command_of(folder: ModelFolder) -> str:

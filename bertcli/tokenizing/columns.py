@@ -6,12 +6,12 @@ Truncation, windows and padding treat all columns alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate, chain, groupby, pairwise
 from operator import attrgetter, sub
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.tables import NUMERIC
@@ -190,31 +190,11 @@ class TokenBlock(Sequence[Encoded]):
     def __len__(self) -> int:
         return len(self.records)
 
-    @overload
-    def __getitem__(self, at: int) -> Encoded: ...
-    @overload
-    def __getitem__(self, at: slice) -> TokenBlock: ...
-    def __getitem__(self, at: int | slice) -> Encoded | TokenBlock:
-        if isinstance(at, int):
-            at = range(len(self))[at]
-            return next(iter(self[at : at + 1]))
-        start, stop, _ = at.indices(len(self))
-        offsets = self.offsets[start : stop + 1]
-        begin, end = offsets[0], offsets[-1]
-        listed = isinstance(offsets, list)
-        return TokenBlock(
-            self.records[start:stop],
-            self.samples[start:stop],
-            {name: flat[begin:end] for name, flat in self.columns.items()},
-            [place - begin for place in offsets] if listed else offsets - begin,
-            self.cut[start:stop],
-        )
-
-    def __iter__(self) -> Iterator[Encoded]:
-        columns = zip(*map(self.lists, self.columns), strict=True)
-        rows = zip(self.records, columns, self.cut, self.samples, strict=True)
-        for record, values, cut, sample in rows:
-            yield Encoded(record, dict(zip(self.columns, values, strict=True)), cut, sample)
+    def __getitem__(self, at: int) -> Encoded:  # type: ignore[override]
+        at = range(len(self))[at]
+        start, stop = self.offsets[at : at + 2]
+        columns = {name: as_lists(flat[start:stop]) for name, flat in self.columns.items()}
+        return Encoded(self.records[at], columns, self.cut[at], self.samples[at])
 
     @property
     def ids(self) -> Any:

@@ -43,7 +43,7 @@ THREADS = 8  # that make arrays: Python, which has one lock, feeds no more
 
 _Group = tuple[Sequence[Record], int]
 COUNTED = ("length", "truncated")
-SOME = ("pair", "truncated")  # fields that only some records have
+SOME = {"pair", "truncated"}  # fields that only some records have
 LINES, TABULAR = ("jsonl", "txt"), ("csv", "tsv", "parquet")
 
 
@@ -188,24 +188,20 @@ class TokenizeRun(ReaderRun):
 class Task:
     """What is to be written of records, and in which form.
 
-    The ``extra`` fields are ``length``, ``text`` and ``overflow_to_sample_mapping``. Where nothing
-    is written of each record, `TokenizeRun` alone will do.
+    Fields that are no columns are ``extra``: ``length``, ``text``, ``pair``,
+    ``overflow_to_sample_mapping`` and ``truncated``. Where nothing is written of each record,
+    `TokenizeRun` alone will do.
     """
 
     layout: Layout
     extra: tuple[str, ...] = ()
     form: str = "jsonl"
-    only_count: bool = False
     ragged: bool = False  # arrays of the forms npz and safetensors are flat
 
     @property
     def fields(self) -> frozenset[str]:
         """The names that are written, which no carried field may have."""
-        if self.only_count:
-            return frozenset({"id", "length"})
-        pair = ("pair",) if "text" in self.extra else ()
-        cut = () if self.layout.truncation == "do_not_truncate" else ("truncated",)
-        return frozenset({"id", *self.layout.columns, *self.extra, *pair, *cut})
+        return frozenset({"id", *self.layout.columns, *self.extra})
 
     def run(self, reader: Reader, tokenizer: Tokenizer, window: int = WINDOW) -> TokenizeRun:
         """Return the run over these records; so many are padded together (padding longest)."""
@@ -223,21 +219,19 @@ class Task:
         if lists is None:
             lists = {
                 name: map(Numbers if name in NUMERIC else Made, tokens.lists(name))
-                for name in (() if self.only_count else self.layout.columns)
+                for name in self.layout.columns
             }
         columns = {**lists, **self._beside(tokens)}
-        records, rows, table = tokens.records, [], self.form in TABULAR
-        if not columns and records.ids is None and records.extras is None:
-            return [{}] * len(tokens)
-        values = zip(*columns.values(), strict=True) if columns else repeat(())
-        for record, cells in zip(records, values, strict=False):
-            row = dict(zip(columns, cells, strict=True))
-            if not table:
-                absent = [name for name in SOME if row.get(name, 1) in (None, 0)]
-                for name in absent:
-                    del row[name]
-            rows.append(row_of(record, row))
-        return rows
+        values = zip(*columns.values(), strict=True) if columns else repeat((), len(tokens))
+        rows = [dict(zip(columns, cells, strict=True)) for cells in values]
+        if self.form not in TABULAR:
+            for name in SOME.intersection(columns):
+                for row in rows:
+                    if row[name] in (None, 0):
+                        del row[name]
+        if tokens.records.is_plain:
+            return rows
+        return [row_of(record, row) for record, row in zip(tokens.records, rows, strict=True)]
 
     def table(self, tokens: TokenBlock) -> ColumnTable:
         """Return what is written of records that are arrays, as columns."""
@@ -253,25 +247,17 @@ class Task:
         return ColumnTable(ids | lists | values, len(tokens))
 
     def _beside(self, tokens: TokenBlock) -> dict[str, Any]:
-        """Return the columns that are written behind those of tokens.
-
-        Of those that only some records have, others have None or 0.
-        """
-        columns: dict[str, Any] = {}
-        if self.only_count or "length" in self.extra:
-            columns["length"] = tokens.lengths
-        if self.only_count:
-            return columns
-        records, table = tokens.records, self.form in TABULAR
-        if "text" in self.extra:
-            columns["text"] = records.texts
-            if records.pairs or table:
-                columns["pair"] = records.pairs or [None] * len(tokens)
-        if "overflow_to_sample_mapping" in self.extra:
-            columns["overflow_to_sample_mapping"] = tokens.samples
-        if "truncated" in self.fields and (table or any(tokens.cut)):
-            columns["truncated"] = tokens.cut
-        return columns
+        """Return the extra columns. Where only some records have a field, others have None or 0."""
+        records = tokens.records
+        columns = {
+            "length": tokens.lengths,
+            "text": records.texts,
+            "pair": records.pairs or [None] * len(tokens),
+            "overflow_to_sample_mapping": tokens.samples,
+            "truncated": tokens.cut,
+        }
+        is_cut = self.form in TABULAR or any(tokens.cut)
+        return {name: columns[name] for name in self.extra if is_cut or name != "truncated"}
 
     def header(self, run: TokenizeRun) -> TableHeader:
         """Return the row that begins a table of a run without any: every column, of its type.
@@ -307,21 +293,21 @@ class Task:
     def _written(self, tokens: TokenBlock) -> Any:
         """Return what the writer of the format takes: bytes, rows or a table of columns."""
         form = self.form
-        if form == "table" and not self.only_count:
+        if form == "table" and self.layout.columns:
             return tokens
-        if self.only_count and form in LINES and tokens.records.is_plain:
+        if form in LINES and tokens.records.is_plain and self.fields == {"id", "length"}:
             line = b"%d\n" if form == "txt" else b'{"length":%d}\n'
             return [b"".join([line % length for length in tokens.lengths])]
-        if not (self.only_count or isinstance(tokens.ids, list)):
+        if not isinstance(tokens.ids, list):
             if form in (*TENSORS, "parquet"):
                 return self.table(tokens)
-            if form == "jsonl":
+            if form == "jsonl" and self.layout.columns:
                 from bertcli.tokenizing.ragged import HOLE, ragged_lines
 
                 if tokens.records.is_plain and not self._beside(tokens):
                     lines = to_lines([{"input_ids": HOLE}]) * len(tokens)
                 else:
-                    lines = to_lines(self.rows(tokens, {"input_ids": repeat(HOLE)}))
+                    lines = to_lines(self.rows(tokens, {"input_ids": repeat(HOLE, len(tokens))}))
                 return [ragged_lines(tokens, self.layout.columns, lines)]
         rows = self.rows(tokens)
         if form in LINES:
@@ -344,21 +330,21 @@ class DecodeRun(ReaderRun):
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         end = self.start
         for records in windows(self.blocks(), WINDOW):
-            rows = self.reader.collect(enumerate(records), self._row)
+            rows = self.reader.collect(self._row, records)
             self.skipped += len(records) - len(rows)
             self.tally.records += len(rows)
             yield rows
             end += len(records)
             self.finish(end)
 
-    def _row(self, _: int, record: Record) -> dict[str, Any]:
+    def _row(self, record: Record) -> dict[str, Any]:
         ids, skip = record.ids or [], self.skip_special
         value: Any
         try:
             if self.kind == "tokens":
-                value = Made(self.tokenizer.tokens_of(ids, skip_special=skip))
+                value = Made(self.tokenizer.convert_ids_to_tokens(ids, skip))
             else:
-                value = self.tokenizer.text_of(ids, skip_special=skip, clean_up=self.clean_up)
+                value = self.tokenizer.decode(ids, skip, self.clean_up)
         except InputError as unknown:
             raise InputError(f"{record.where}: {unknown}", unknown.hint) from None
         return row_of(record, {self.kind: value})

@@ -31,11 +31,12 @@ def file_rows(
     files: dict[str | None, Any] = {input_name(path): counter() for path in paths}
     files[None] = counter()
     for batch in batches:
+        files[None].add(batch)
         start = 0
         for file, rows_of_file in groupby(batch.records.files):
             stop = start + len(list(rows_of_file))
-            for name in (file, None):
-                files[name].add(batch[start:stop])
+            part = batch if stop - start == len(batch) else batch.take(range(start, stop))
+            files[file].add(part)
             start = stop
     return [{"file": name} | counts.summary() for name, counts in files.items()]
 

@@ -299,7 +299,8 @@ class Tokenizer:
     @property
     def all_special_tokens(self) -> list[str]:
         """The special tokens, added ones included."""
-        return self.tokens_of(self.all_special_ids)
+        tokens: list[str] = self.convert_ids_to_tokens(self.all_special_ids)
+        return tokens
 
     @property
     def vocab_size(self) -> int:
@@ -315,66 +316,51 @@ class Tokenizer:
         token_ids: Any,
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
-    ) -> str | list[str]:
+    ) -> Any:
         """Return the text of an id, a list or an array of ids; a list of texts for many of them.
+
+        ``clean_up_tokenization_spaces`` drops blanks before punctuation and in contractions. None
+        is what the folder says, as in transformers; without a word there, blanks go only where no
+        token comes between. BPE keeps the blanks of a text, so none is dropped.
 
         Raises InputError for an id that is not in the vocabulary.
         """
-        ids = as_lists(token_ids)
-        if isinstance(ids, int):
-            ids = [ids]
-        text_of = partial(
-            self.text_of, skip_special=skip_special_tokens, clean_up=clean_up_tokenization_spaces
-        )
+        ids, clean_up = as_lists(token_ids), clean_up_tokenization_spaces
+        ids = [ids] if isinstance(ids, int) else ids
         if len(ids) and not isinstance(as_lists(ids[0]), int):
-            return [text_of(as_lists(row)) for row in ids]
-        return text_of(ids)
-
-    batch_decode = decode
-
-    def text_of(
-        self, ids: Sequence[int], *, skip_special: bool = False, clean_up: bool | None = None
-    ) -> str:
-        """Return the text of these ids. Raises InputError for one that is not in the vocabulary.
-
-        ``clean_up`` drops blanks before punctuation and in contractions. None is what the folder
-        says, as in transformers; without a word there, blanks go only where no token comes between.
-        BPE keeps the blanks of a text, so none is dropped.
-        """
+            return [self.decode(row, skip_special_tokens, clean_up) for row in ids]
         self._check_ids(ids)
         if clean_up is False and hasattr(self.core.decoder, "cleanup"):
             from tokenizers import decoders
 
             plain = decoders.WordPiece(self.core.decoder.prefix, cleanup=False)
-            return plain.decode(self.tokens_of(ids, skip_special=skip_special))
-        text = self.core.decode(ids, skip_special)
+            return plain.decode(self.convert_ids_to_tokens(ids, skip_special_tokens))
+        text = self.core.decode(ids, skip_special_tokens)
         if type(self.core.model).__name__ == "BPE":
             return text
         for blanks in CLEAN if clean_up or (clean_up is None and self.clean_up) else ():
             text = text.replace(blanks, blanks.strip())
         return text
 
-    def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
+    batch_decode = decode
+
+    def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
         """Return the token of an id, or those of a list or an array of ids.
 
         Raises InputError for an id that is not in the vocabulary.
         """
         plain = as_lists(ids)
         if isinstance(plain, int):
-            return self.tokens_of([plain])[0]
-        return self.tokens_of([int(index) for index in plain], skip_special=skip_special_tokens)
+            return self.convert_ids_to_tokens([plain])[0]
+        self._check_ids(plain)
+        skipped = self.added_special if skip_special_tokens else ()
+        return [self.core.id_to_token(index) or "" for index in plain if index not in skipped]
 
     def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> int | list[int]:
         """Return the id of a token, or those of several; an unknown one has the id of [UNK]."""
         if isinstance(tokens, str):
             return self.ids_of([tokens])[0][0]
         return self.ids_of(tokens)[0]
-
-    def tokens_of(self, ids: Sequence[int], *, skip_special: bool = False) -> list[str]:
-        """Return the token of each id. Raises InputError for one that is not in the vocabulary."""
-        self._check_ids(ids)
-        shown = [index for index in ids if not (skip_special and index in self.added_special)]
-        return [self.core.id_to_token(index) or "" for index in shown]
 
     def ids_of(self, tokens: Iterable[str]) -> tuple[list[int], list[str]]:
         """Return the id of each token, and the tokens that are unknown and became [UNK].
@@ -395,15 +381,13 @@ class Tokenizer:
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
         """Return [CLS] A [SEP], or [CLS] A [SEP] B [SEP], of ids without special tokens."""
-        return [index for part in self._parts(token_ids_0, token_ids_1) for index in part]
+        return [index for _, part in self._parts(token_ids_0, token_ids_1) for index in part]
 
     def create_token_type_ids_from_sequences(
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
         """Return the token types of what `build_inputs_with_special_tokens` makes."""
-        types = self._frame(token_ids_1).types
-        parts = self._parts(token_ids_0, token_ids_1)
-        return [kind for kind, part in zip(types, parts, strict=True) for _ in part]
+        return [kind for kind, part in self._parts(token_ids_0, token_ids_1) for _ in part]
 
     def get_special_tokens_mask(
         self,
@@ -422,7 +406,7 @@ class Tokenizer:
             special = {*self.all_special_ids}
             return [int(index in special) for index in token_ids_0]
         parts = self._parts(token_ids_0, token_ids_1)
-        return [1 - at % 2 for at, part in enumerate(parts) for _ in part]
+        return [1 - at % 2 for at, (_, part) in enumerate(parts) for _ in part]
 
     def add_tokens(
         self,
@@ -448,19 +432,18 @@ class Tokenizer:
                     "if the ids are of another model, give it with --model",
                 )
 
-    def _frame(self, second: Sequence[int] | None) -> Frame:
+    def _parts(
+        self, first: Sequence[int], second: Sequence[int] | None
+    ) -> list[tuple[int, Sequence[int]]]:
+        """Return the ids before, of, between and after the texts, with the token type of each."""
         frame = frame_of(self.core, pair=second is not None, special=True)
         if frame is None:
             raise ModelError("this tokenizer does not put special tokens around two texts in order")
-        return frame
-
-    def _parts(self, first: Sequence[int], second: Sequence[int] | None) -> list[Sequence[int]]:
-        """Return the ids before, of, between and after the texts."""
-        before, *behind = self._frame(second).special
+        before, *behind = frame.special
         parts: list[Sequence[int]] = [before]
         for text, special in zip((first, second or ()), behind, strict=False):
             parts += [text, special]
-        return parts
+        return [*zip(frame.types, parts, strict=True)]
 
     @called_from_python()
     def __call__(

@@ -85,7 +85,7 @@ class Documents:
         """
         end = Record("", extra=self.fields)
 
-        def lines_of(_: int, record: Record) -> list[Record]:
+        def lines_of(record: Record) -> list[Record]:
             lines = record.text if isinstance(record.text, list) else record.text.split("\n")
             ids = [sentence_ids(record, lines, field) for field in self.fields]
             return [
@@ -104,7 +104,7 @@ class Documents:
             yield TextBlock.of([end])
         paths = {input_name(path): path for path in reader.source.paths}
         if reader.format_of(paths[self.file]) != "txt":
-            documents = reader.collect(enumerate(block), lines_of)
+            documents = reader.collect(lines_of, block)
             yield TextBlock.of([*chain.from_iterable(documents)])
         elif not self.fields:
             yield block

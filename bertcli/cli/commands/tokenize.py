@@ -76,12 +76,14 @@ class FieldOptions(OptionGroup, panel="Fields", of=Layout):
         )
         return ("input_ids", *(name for name in names if getattr(self, name)))
 
-    def extra(self) -> tuple[str, ...]:
+    def extra(self, layout: Layout) -> tuple[str, ...]:
         """Return the fields that are written and are not columns."""
         chosen = {
             "length": self.length,
             "text": self.text,
+            "pair": self.text,
             "overflow_to_sample_mapping": self.overflowing,
+            "truncated": layout.truncation != "do_not_truncate",
         }
         return tuple(name for name, is_chosen in chosen.items() if is_chosen)
 
@@ -182,7 +184,8 @@ def tokenize(
         )
     if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
         console.warn("--offset-unit has no effect without --offsets")
-    task = Task(shape, fields.extra(), form, mode.count, fields.ragged)
+    extra = ("length",) if mode.count else fields.extra(shape)
+    task = Task(shape, extra, form, fields.ragged)
     taken = frozenset() if mode.stats or form == "table" else task.fields
     reader = source.reader(console, taken=taken, placed=False if form == "txt" else None)
     run = task.run(reader, tokenizer, layout.window)
@@ -221,7 +224,8 @@ def _job(
 ) -> "ShardJob":
     from bertcli.ray.run import TokenizeJob
 
-    task = Task(layout.layout(fields, fields.columns()), fields.extra(), form)
+    shape = layout.layout(fields, fields.columns())
+    task = Task(shape, fields.extra(shape), form)
     return record(
         TokenizeJob,
         layout,
@@ -264,7 +268,7 @@ def _form(
 
 def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, ...]:
     if mode.count or mode.stats:
-        return ("input_ids",)
+        return ()
     if form == "table":
         from bertcli.cli.display.tables import TABLE_COLUMNS
 
@@ -327,7 +331,9 @@ def _ids_of_tokens(
                 pairs = zip(record.text, ids, strict=True)
                 write([{"token": token, "id": index} for token, index in pairs])
             else:
-                tokens = {"tokens": Made(tokenizer.tokens_of(ids))} if fields.tokens else {}
+                tokens = (
+                    {"tokens": Made(tokenizer.convert_ids_to_tokens(ids))} if fields.tokens else {}
+                )
                 write([row_of(record, {"input_ids": Made(ids)} | tokens)])
         if not reader.records:
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
