@@ -53,14 +53,8 @@ from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Ran, Tell
-from bertcli.inference.runner import Finish, ModelSpec, Reading, Tokens, Work, result_of
-from bertcli.inference.runtime import (
-    Runtime,
-    open_runtime,
-    open_tokenizer,
-    refuse_pairs,
-    token_limit,
-)
+from bertcli.inference.runner import Finish, ModelSpec, Reading, Runtime, Tokens, Work, result_of
+from bertcli.inference.runtime import open_runtime, open_tokenizer, refuse_pairs, token_limit
 from bertcli.records.reader import Reader
 from bertcli.records.records import CHARACTERS, Record, TextBlock
 from bertcli.records.source import ORIGIN
@@ -122,8 +116,8 @@ class Embedder:
         own = options.pooling == "auto" and not options.per_token  # else the encoder alone
         modules = read_chain(folder.path, sentence.of_texts if own else ())
         place = folder.path if sentence.static else folder.path / sentence.transformer
-        spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
-        tokenizer = open_tokenizer(spec, tell)
+        special = options.parse_special
+        tokenizer = open_tokenizer(place, tell, kind=kind, parse_special=special, extra=extra)
         late = None
         if options.per_token and options.word_vectors is None and not sentence.static:
             from bertcli.embedding.late_interaction import read_late
@@ -157,8 +151,7 @@ class Embedder:
             idle=late.idle if late else None,
         )
         pooler = None if kind == "BertForMaskedLM" else options.pooling == "pooler"
-        spec = replace(spec, compute=options, reading=reading, pooler=pooler)
-        runtime = open_runtime(spec, tokenizer, tell)
+        runtime = open_runtime(ModelSpec(place, options, kind, reading, pooler), tokenizer, tell)
         embedder = cls(folder, runtime, options, sentence, modules, terms, late)
         return embedder.with_dim(asked)
 
@@ -290,7 +283,7 @@ class Embedder:
         Where GPUs compute, later windows are begun while they could run out of work, unless the
         windows come as slowly as their records.
         """
-        ahead = run.full and not self.options.per_token and self.runtime.runner.threads
+        ahead = run.full and not self.options.per_token and self.runtime.threads
         most = BEGUN * len(self.runtime.engine.places) if ahead else 0
         begun: deque[Iterator[Ran | EmbeddedBlock]] = deque()
         for counts, items in run.counted():
@@ -416,7 +409,7 @@ class Embedder:
 
     def _run(self, texts: Tokens) -> Work:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
-        return self.runtime.runner.run(texts, self._pooling)
+        return self.runtime.run(texts, self._pooling)
 
     def vectors_of(self, texts: Tokens, tell: Tell = SILENCE) -> np.ndarray:
         """Return the vectors of texts that are tokens already, [n, D]."""

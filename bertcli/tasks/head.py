@@ -11,7 +11,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -29,14 +29,8 @@ from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder, files_for, find_model
 from bertcli.inference.compute import Compute, options_from
 from bertcli.inference.progress import SILENCE, InLog, Tell
-from bertcli.inference.runner import Finish, ModelSpec, Reading, Tokens, result_of
-from bertcli.inference.runtime import (
-    Runtime,
-    open_runtime,
-    open_tokenizer,
-    refuse_pairs,
-    token_limit,
-)
+from bertcli.inference.runner import Finish, ModelSpec, Reading, Runtime, Tokens, result_of
+from bertcli.inference.runtime import open_runtime, open_tokenizer, refuse_pairs, token_limit
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
@@ -138,15 +132,9 @@ class Head:
             return PooledHead(embedder.runtime, settings, tell, embedder=embedder)
         folder = bert_folder(place.path)
         refuse_other_class(folder, kind)
-        spec = ModelSpec(
-            folder,
-            settings,
-            kind,
-            parse_special=settings.parse_special,
-            extra=TASKS[kind].extra,
-        )
-        tokenizer = open_tokenizer(spec, tell)
-        spec = replace(spec, reading=reading(spec, tokenizer))
+        special, extra = settings.parse_special, TASKS[kind].extra
+        tokenizer = open_tokenizer(folder, tell, parse_special=special, extra=extra)
+        spec = ModelSpec(folder, settings, kind, reading(folder, kind, tokenizer))
         prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
         return cls(open_runtime(spec, tokenizer, tell), settings, tell, prompt)
 
@@ -165,7 +153,7 @@ class Head:
 
     def run(self, texts: Tokens, finish: Finish) -> Any:
         """Run the model, and return what ``finish`` makes of each text's states."""
-        return result_of(self.runtime.runner.run(texts, finish), self.tell.warn)
+        return result_of(self.runtime.run(texts, finish), self.tell.warn)
 
     def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:
         """Return what ``finish`` makes of each text's states.
@@ -219,16 +207,16 @@ class PooledHead(Head):
         return self.embedder.vectors_of(texts, self.tell)
 
 
-def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
+def reading(folder: Path, kind: str, tokenizer: Tokenizer) -> Reading:
     """Return which tokens a head judges. ModelError for a vocabulary without the one it needs."""
-    if spec.kind != "BertForMaskedLM":
-        own = read_config(spec.folder).structure.own_layer(spec.kind)
+    if kind != "BertForMaskedLM":
+        own = read_config(folder).structure.own_layer(kind)
         mean = own is not None and own.mean
-        return Reading(first=TASKS[spec.kind].whole and not mean, mean=mean)
+        return Reading(first=TASKS[kind].whole and not mean, mean=mean)
     token = tokenizer.roles["mask_token"]
     mask = tokenizer.special_ids().get(token)
     if mask is None:
-        raise ModelError(f"{spec.folder}: the vocabulary has no mask token {token}")
+        raise ModelError(f"{folder}: the vocabulary has no mask token {token}")
     return Reading(token=mask)
 
 
