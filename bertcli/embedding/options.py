@@ -79,6 +79,7 @@ class EmbedOptions(Compute):
     """What a user may choose. None, or auto, means what the model's folder says."""
 
     pooling: str = "auto"  # several are joined by "+", as in mean+max
+    token_vectors: bool = False  # by another name: pooling none
     word_vectors: Literal["first", "last", "mean", "max"] | None = None
     sparse: bool = False  # weights of terms, by a masked language model
     top_terms: int | None = None  # of a text, those with the largest weights
@@ -104,6 +105,15 @@ class EmbedOptions(Compute):
             if value is not None and not whole_number(least, 1 << 62).holds(value):
                 option = name.replace("_", "-")
                 raise UsageError(f"--{option} {value!r} is not a whole number from {least}")
+        object.__setattr__(self, "layers", layers_in(self.layers))
+        if self.token_vectors:
+            if self.pooling not in ("auto", "none"):
+                raise UsageError(
+                    f"--token-vectors cannot be combined with --pooling {self.pooling}"
+                )
+            if self.word_vectors:
+                raise UsageError("--token-vectors cannot be combined with --word-vectors")
+            object.__setattr__(self, "pooling", "none")
         if self.on_truncate == "chunk" and self.several:
             kind = self.kind.removesuffix("s")
             raise UsageError(

@@ -15,7 +15,7 @@ from bertcli.checkpoints.load import save
 from bertcli.embedding.pooling import Pooling
 from bertcli.families.family import HIDDEN_ACTS
 from bertcli.families.registry import FAMILIES
-from bertcli.inference.compute import Compute, has_bfloat16
+from bertcli.inference.compute import Compute, OpenvinoError, has_bfloat16
 from bertcli.inference.cpu_engine import open_compiled
 from bertcli.inference.runner import ModelSpec, Reading, Runtime, Tokens, result_of
 from bertcli.models.bert import BertModel
@@ -78,6 +78,7 @@ def test_vectors_are_those_of_torch_and_have_the_same_bits_in_any_batch(
 
 
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+RARE = ("relu2", "relu6", "leaky_relu", "hardswish", "laplace", "sqrtsoftplus")
 CHANGES = [
     *({"position_embedding_type": kind} for kind in ("relative_key", "relative_key_query")),
     {"position_embedding_type": "sinusoidal", "hidden_size": 36},
@@ -86,7 +87,7 @@ CHANGES = [
     {"is_decoder": True, "add_cross_attention": True},
     {"pruned_heads": {"0": [1, 2], "2": [0]}},
     {"extra_embeddings": {"tone": 4, "mood": 3}},
-    *({"hidden_act": act} for act in HIDDEN_ACTS),
+    *({"hidden_act": act} for act in HIDDEN_ACTS if act not in RARE),
     {"model_type": "roberta", "pad_token_id": 5, "max_position_embeddings": 40},
     {"model_type": "albert", "num_hidden_groups": 2, "embedding_size": 8},
     {"model_type": "deberta-v2"},
@@ -104,6 +105,14 @@ CHANGES = [
     },
     {"model_type": "gte", "rope_scaling": {"type": "linear", "factor": 2.5}},
 ]
+
+
+@pytest.mark.parametrize("act", RARE)
+def test_rare_functions_are_left_to_torch(tmp_path, act):
+    config = BertConfig.from_dict({**TINY, "hidden_act": act})
+    save(BertModel(config, pooler=False), config, tmp_path)
+    with pytest.raises(OpenvinoError, match=f"no function '{act}'"):
+        open_compiled(ModelSpec(tmp_path))
 
 
 @torch.inference_mode()

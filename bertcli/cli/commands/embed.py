@@ -37,7 +37,6 @@ from bertcli.embedding.options import (
     POOLINGS,
     RANGED,
     EmbedOptions,
-    layers_in,
     refuse_format,
     refuse_stream,
     too_few,
@@ -98,13 +97,6 @@ class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
     prompt = PROMPT
     prompt_name = PROMPT_NAME
 
-    @property
-    def mode(self) -> str:
-        """The pooling mode. Raises UsageError when it contradicts --token-vectors."""
-        if self.token_vectors and self.pooling not in ("auto", "none"):
-            raise UsageError(f"--token-vectors cannot be combined with --pooling {self.pooling}")
-        return "none" if self.token_vectors else self.pooling
-
 
 class LengthOptions(OptionGroup, panel=LAYOUT, of=EmbedOptions):
     """How long texts are handled."""
@@ -158,14 +150,7 @@ def embed(
     $ bertcli embed -i reviews.csv --text-field body -o vectors.parquet
     """
     console = messages.console(output)
-    options = record(
-        EmbedOptions,
-        vector,
-        length,
-        compute,
-        pooling=vector.mode,
-        layers=layers_in(vector.layers),
-    )
+    options = record(EmbedOptions, vector, length, compute)
     form = output.format if engine.engine == "ray" else output.form()
     if not options.per_token:  # of tokens and words, the index has the fields
         source.refuse_kept_fields(form)

@@ -192,8 +192,7 @@ def similar(
     from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
     from bertcli.vectors.search import LexicalSearch, Search, SearchOptions
 
-    pooling = "none" if score.token_vectors else "auto"
-    how = record(EmbedOptions, compute, score, pooling=pooling)
+    how = record(EmbedOptions, compute, score)
     whole = texts and "whole" in map(texts.format_of, texts.source.paths)
     reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
     reading += [str(corpus.vectors)] if corpus.vectors else []
