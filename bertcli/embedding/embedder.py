@@ -59,7 +59,6 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import CHARACTERS, Record, TextBlock
 from bertcli.records.source import ORIGIN
 from bertcli.tokenizing.columns import PLACE, Encoded, Layout, TokenBlock
-from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 
 if TYPE_CHECKING:
@@ -168,12 +167,6 @@ class Embedder:
             )
         return replace(self, options=replace(self.options, dim=dim and min(dim, width)))
 
-    @cached_property
-    def extra(self) -> ExtraColumns:
-        """The ids of words that the model needs."""
-        config = self.runtime.config
-        return ExtraColumns(config.fields_of_extra, config.extra_embeddings)
-
     @property
     def width(self) -> int:
         """The number of dimensions of a vector before truncation to ``dim``."""
@@ -248,7 +241,7 @@ class Embedder:
     def layout(self) -> Layout:
         """How texts become tokens."""
         window = self.options.on_truncate == "window"
-        columns = (*COLUMNS, *self.extra.needed)
+        columns = (*COLUMNS, *self.runtime.extra.needed)
         if self.options.per_token:
             words = ("word_ids",) if self.options.word_vectors else ()
             columns = (*columns, *TOKEN_COLUMNS, *words, PLACES)
@@ -331,9 +324,9 @@ class Embedder:
 
     def _tokens(self, batch: TokenBlock) -> Tokens:
         """Return texts as the model takes them; InputError for one without the ids it needs."""
-        if self.extra.fields:
+        if self.runtime.extra.fields:
             read = TextBlock.of(self.prepare(batch.records))  # the words that were tokenized
-            batch = self.extra.added(replace(batch, records=read), self.runtime.tokenizer)
+            batch = self.runtime.extra.added(replace(batch, records=read), self.runtime.tokenizer)
         return Tokens.of(batch)
 
     def refuse(self, batch: TokenBlock) -> None:
@@ -499,7 +492,11 @@ class Embedder:
         return Pooling(self.options.modes, skip)
 
 
-def refuse_infinite(records: Sequence[Record], vectors: np.ndarray | list[np.ndarray]) -> None:
+def refuse_infinite(
+    records: Sequence[Record],
+    vectors: np.ndarray | list[np.ndarray],
+    what: str = "its vector contains",
+) -> None:
     """Raise ModelError for a record whose vector, or any of whose vectors, has NaN or infinity."""
     if isinstance(vectors, np.ndarray):
         finite = np.isfinite(vectors).reshape(len(records), -1).all(axis=1)
@@ -508,6 +505,6 @@ def refuse_infinite(records: Sequence[Record], vectors: np.ndarray | list[np.nda
     if not finite.all():
         record = records[int(finite.argmin())]
         raise ModelError(
-            f"{record.where}: its vector contains NaN or infinity",
+            f"{record.where}: {what} NaN or infinity",
             "bertcli inspect --verify checks the weights; float16 overflows, float32 does not",
         )

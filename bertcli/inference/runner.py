@@ -24,6 +24,7 @@ from bertcli.inference.compute import Backend, Compute
 from bertcli.inference.progress import Ran
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import EXTRA, Encoded, TokenBlock
+from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.ragged import offsets_of, spans
 
 if TYPE_CHECKING:
@@ -228,6 +229,7 @@ class Runtime:
         self.spec, self.tokenizer, self.devices = spec, tokenizer, devices
         self.engine = devices[0]
         self.config, self.budget = self.engine.config, self.engine.budget
+        self.extra = ExtraColumns(self.config.fields_of_extra, self.config.extra_embeddings)
         self.free: SimpleQueue[Engine] = SimpleQueue()
         for device in devices:
             self.free.put(device)

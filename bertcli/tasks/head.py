@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, find_weights, read_config, read_modules
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.embedder import Embedder, refuse_infinite
 from bertcli.embedding.options import EmbedOptions, default_prompt, prepared
 from bertcli.embedding.pooling import split
 from bertcli.errors import InputError, ModelError, called_from_python
@@ -36,7 +36,6 @@ from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tasks.results import Result, row
 from bertcli.tokenizing.columns import Encoded, Layout
-from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -93,12 +92,6 @@ class Head:
         """The tokenizer of the model."""
         return self.runtime.tokenizer
 
-    @property
-    def extra(self) -> ExtraColumns:
-        """The ids of words that the model needs."""
-        config = self.runtime.config
-        return ExtraColumns(config.fields_of_extra, config.extra_embeddings)
-
     @cached_property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
@@ -146,7 +139,7 @@ class Head:
     def layout(self, *columns: str) -> Layout:
         """Return how texts become tokens: truncated to the limit, with further columns."""
         return Layout(
-            columns=tuple(dict.fromkeys((*COLUMNS, *columns, *self.extra.needed))),
+            columns=tuple(dict.fromkeys((*COLUMNS, *columns, *self.runtime.extra.needed))),
             max_length=self.max_length,
             truncation="longest_first",
         )
@@ -167,14 +160,8 @@ class Head:
                     f"{item.record.where}: has no tokens", "leave it out, or give --skip-empty"
                 )
         refuse_pairs(batch, self.runtime.config)
-        outputs = list(self.run(Tokens.of(self.extra.added(batch, self.tokenizer)), finish))
-        for item, output in zip(batch, outputs, strict=True):
-            if not np.isfinite(output).all():
-                raise ModelError(
-                    f"{item.record.where}: its logits contain NaN or infinity",
-                    "bertcli inspect --verify checks the weights; float16 overflows, float32 "
-                    "does not",
-                )
+        outputs = list(self.run(Tokens.of(self.runtime.extra.added(batch, self.tokenizer)), finish))
+        refuse_infinite([item.record for item in batch], outputs, "its logits contain")
         return outputs
 
 
@@ -327,7 +314,7 @@ class Stream:
         window = min(AT_ONCE, head.settings.window)
         self.run = TokenizeRun(reader, head.tokenizer, task.layout, window, prepare=task.prepare)
         self.tally = self.run.tally
-        self.consumed = task.consumed | head.extra.read_by(reader)
+        self.consumed = task.consumed | head.runtime.extra.read_by(reader)
 
     def __iter__(self) -> Iterator[list[Result]]:
         """Yield the results of windows of records, in input order."""
