@@ -69,7 +69,8 @@ STREAMED = ("jsonl", "csv")
 WITH_TERMS = ("jsonl", "npz", "parquet")  # formats of sparse vectors
 
 LEAST = {  # of what is a whole number
-    **dict.fromkeys(("top_terms", "dim", "max_length", "window", "threads", "batch_tokens"), 1),
+    **dict.fromkeys(("top_terms", "dim", "window", "threads", "batch_tokens"), 1),
+    "max_length": 2,
     **dict.fromkeys(("stride", "overlap"), 0),
 }
 

@@ -192,10 +192,7 @@ def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
         named["normalize"] = named["normalize"] or None
     if "device" in named:
         named["device"] = str(named["device"])  # also one of torch
-    options = options_from(EmbedOptions, named)
     precision = asked.get("precision", "float32")
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}", f"one of {', '.join(PRECISIONS)}")
-    if options.max_length is not None and options.max_length < 2:
-        raise UsageError(f"--max-length {options.max_length} leaves no room for text")
-    return options
+    return options_from(EmbedOptions, named)
