@@ -31,7 +31,7 @@ from bertcli.checkpoints.scan import (
     read_routes,
     transformer_path,
 )
-from bertcli.errors import ModelError, OutputError, PrecisionError, UsageError
+from bertcli.errors import ModelError, OutputError, UsageError
 from bertcli.files.typed_json import (
     NOTHING,
     JsonObject,
@@ -483,11 +483,3 @@ def refuse_stream(form: str, precision: str) -> None:
     if form not in STREAMED or precision in RANGED:
         what = form if form not in STREAMED else f"--precision {precision}"
         raise OutputError(f"{what} cannot be streamed", "use -o FILE")
-
-
-def too_few(rows: int) -> PrecisionError:
-    """Return the error for so few vectors that their dimensions have no ranges."""
-    return PrecisionError(
-        f"int8 and uint8 need the range of at least two vectors, not {rows}",
-        "give more texts, or --precision float16",
-    )

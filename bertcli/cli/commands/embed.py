@@ -35,11 +35,9 @@ from bertcli.cli.options.groups import (
 from bertcli.embedding.options import (
     ALONE,
     POOLINGS,
-    RANGED,
     EmbedOptions,
     refuse_format,
     refuse_stream,
-    too_few,
 )
 from bertcli.errors import UsageError, counted
 from bertcli.hub import files_for
@@ -158,7 +156,7 @@ def embed(
         make = partial(_job, options, vector, compute, output)
         on_ray(make, source, model, output, engine, console)
         return
-    _check(source, output, form, file, vector.precision, options)
+    _check(output, form, file, vector.precision, options)
     reader = source.reader(console)
     if form != "table":
         reader.reserve(_taken(options))
@@ -177,7 +175,6 @@ def embed(
 
 
 def _check(
-    source: InputOptions,
     output: OutputOptions,
     form: str,
     file: VectorFileOptions,
@@ -188,8 +185,6 @@ def _check(
     if form != "table":
         refuse_format(form, options)
     if output.output is not None:
-        if precision in RANGED and len(source.texts or ()) == 1 and not options.several:
-            raise too_few(1)
         return
     if file.update:
         raise UsageError("--update requires -o FILE")
