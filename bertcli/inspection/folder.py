@@ -199,11 +199,6 @@ class FolderReport(ModelReport):
         """The class that is compared with."""
         return self.comparison.model
 
-    @property
-    def option(self) -> str:
-        """The option of embed that a model requires that makes no vectors of texts; else ""."""
-        return option_for(self.folder.path)
-
     def to_json(self, *, with_tree: bool = False, with_tensors: bool = False) -> dict[str, Any]:
         """Return the report, with the views that are asked for, as JSON values."""
         comparison = self.comparison
@@ -278,7 +273,7 @@ class FolderReport(ModelReport):
         width, pooled = config.hidden_size, self.sentence.dimension
         if pooled not in (None, width):
             yield f"pooling expects {pooled} dimensions per token, the model has {width}"
-        option = self.option
+        option = option_for(self.folder.path)
         if option:
             yield f"the model makes no vector of a text: embed requires {option}"
         for name in () if option else self.sentence.unknown:
