@@ -22,7 +22,7 @@ import numpy as np
 from bertcli.checkpoints.scan import bert_folder, find_weights, read_config, read_modules
 from bertcli.embedding.embedder import Embedder, refuse_infinite
 from bertcli.embedding.options import EmbedOptions, default_prompt, prepared
-from bertcli.embedding.pooling import split
+from bertcli.embedding.pooling import COLUMNS, split
 from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__, versions
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("bertcli")
 CLASSIFIER = "BertForSequenceClassification"
-COLUMNS = ("input_ids", "token_type_ids")
 AT_ONCE = 256  # records of a window at most: a reader of the output sees something soon
 
 
