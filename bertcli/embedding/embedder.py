@@ -53,19 +53,12 @@ from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Ran, Tell
-from bertcli.inference.runner import Finish, ModelSpec, Reading, Tokens, Work, result_of
-from bertcli.inference.runtime import (
-    Runtime,
-    open_runtime,
-    open_tokenizer,
-    refuse_pairs,
-    token_limit,
-)
+from bertcli.inference.runner import Finish, ModelSpec, Reading, Runtime, Tokens, Work, result_of
+from bertcli.inference.runtime import open_runtime, open_tokenizer, refuse_pairs, token_limit
 from bertcli.records.reader import Reader
 from bertcli.records.records import CHARACTERS, Record, TextBlock
 from bertcli.records.source import ORIGIN
 from bertcli.tokenizing.columns import PLACE, Encoded, Layout, TokenBlock
-from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 
 if TYPE_CHECKING:
@@ -122,8 +115,8 @@ class Embedder:
         own = options.pooling == "auto" and not options.per_token  # else the encoder alone
         modules = read_chain(folder.path, sentence.of_texts if own else ())
         place = folder.path if sentence.static else folder.path / sentence.transformer
-        spec = ModelSpec(place, options, kind, parse_special=options.parse_special, extra=extra)
-        tokenizer = open_tokenizer(spec, tell)
+        special = options.parse_special
+        tokenizer = open_tokenizer(place, tell, kind=kind, parse_special=special, extra=extra)
         late = None
         if options.per_token and options.word_vectors is None and not sentence.static:
             from bertcli.embedding.late_interaction import read_late
@@ -157,8 +150,7 @@ class Embedder:
             idle=late.idle if late else None,
         )
         pooler = None if kind == "BertForMaskedLM" else options.pooling == "pooler"
-        spec = replace(spec, compute=options, reading=reading, pooler=pooler)
-        runtime = open_runtime(spec, tokenizer, tell)
+        runtime = open_runtime(ModelSpec(place, options, kind, reading, pooler), tokenizer, tell)
         embedder = cls(folder, runtime, options, sentence, modules, terms, late)
         return embedder.with_dim(asked)
 
@@ -174,12 +166,6 @@ class Embedder:
                 f"give a number from 1 to {width}",
             )
         return replace(self, options=replace(self.options, dim=dim and min(dim, width)))
-
-    @cached_property
-    def extra(self) -> ExtraColumns:
-        """The ids of words that the model needs."""
-        config = self.runtime.config
-        return ExtraColumns(config.fields_of_extra, config.extra_embeddings)
 
     @property
     def width(self) -> int:
@@ -255,7 +241,7 @@ class Embedder:
     def layout(self) -> Layout:
         """How texts become tokens."""
         window = self.options.on_truncate == "window"
-        columns = (*COLUMNS, *self.extra.needed)
+        columns = (*COLUMNS, *self.runtime.extra.needed)
         if self.options.per_token:
             words = ("word_ids",) if self.options.word_vectors else ()
             columns = (*columns, *TOKEN_COLUMNS, *words, PLACES)
@@ -290,7 +276,7 @@ class Embedder:
         Where GPUs compute, later windows are begun while they could run out of work, unless the
         windows come as slowly as their records.
         """
-        ahead = run.full and not self.options.per_token and self.runtime.runner.threads
+        ahead = run.full and not self.options.per_token and self.runtime.threads
         most = BEGUN * len(self.runtime.engine.places) if ahead else 0
         begun: deque[Iterator[Ran | EmbeddedBlock]] = deque()
         for counts, items in run.counted():
@@ -338,9 +324,9 @@ class Embedder:
 
     def _tokens(self, batch: TokenBlock) -> Tokens:
         """Return texts as the model takes them; InputError for one without the ids it needs."""
-        if self.extra.fields:
+        if self.runtime.extra.fields:
             read = TextBlock.of(self.prepare(batch.records))  # the words that were tokenized
-            batch = self.extra.added(replace(batch, records=read), self.runtime.tokenizer)
+            batch = self.runtime.extra.added(replace(batch, records=read), self.runtime.tokenizer)
         return Tokens.of(batch)
 
     def refuse(self, batch: TokenBlock) -> None:
@@ -416,7 +402,7 @@ class Embedder:
 
     def _run(self, texts: Tokens) -> Work:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
-        return self.runtime.runner.run(texts, self._pooling)
+        return self.runtime.run(texts, self._pooling)
 
     def vectors_of(self, texts: Tokens, tell: Tell = SILENCE) -> np.ndarray:
         """Return the vectors of texts that are tokens already, [n, D]."""
@@ -506,7 +492,11 @@ class Embedder:
         return Pooling(self.options.modes, skip)
 
 
-def refuse_infinite(records: Sequence[Record], vectors: np.ndarray | list[np.ndarray]) -> None:
+def refuse_infinite(
+    records: Sequence[Record],
+    vectors: np.ndarray | list[np.ndarray],
+    what: str = "its vector contains",
+) -> None:
     """Raise ModelError for a record whose vector, or any of whose vectors, has NaN or infinity."""
     if isinstance(vectors, np.ndarray):
         finite = np.isfinite(vectors).reshape(len(records), -1).all(axis=1)
@@ -515,6 +505,6 @@ def refuse_infinite(records: Sequence[Record], vectors: np.ndarray | list[np.nda
     if not finite.all():
         record = records[int(finite.argmin())]
         raise ModelError(
-            f"{record.where}: its vector contains NaN or infinity",
+            f"{record.where}: {what} NaN or infinity",
             "bertcli inspect --verify checks the weights; float16 overflows, float32 does not",
         )

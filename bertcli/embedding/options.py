@@ -31,7 +31,7 @@ from bertcli.checkpoints.scan import (
     read_routes,
     transformer_path,
 )
-from bertcli.errors import ModelError, OutputError, PrecisionError, UsageError
+from bertcli.errors import ModelError, OutputError, UsageError
 from bertcli.files.typed_json import (
     NOTHING,
     JsonObject,
@@ -69,7 +69,8 @@ STREAMED = ("jsonl", "csv")
 WITH_TERMS = ("jsonl", "npz", "parquet")  # formats of sparse vectors
 
 LEAST = {  # of what is a whole number
-    **dict.fromkeys(("top_terms", "dim", "max_length", "window", "threads", "batch_tokens"), 1),
+    **dict.fromkeys(("top_terms", "dim", "window", "threads", "batch_tokens"), 1),
+    "max_length": 2,
     **dict.fromkeys(("stride", "overlap"), 0),
 }
 
@@ -79,6 +80,7 @@ class EmbedOptions(Compute):
     """What a user may choose. None, or auto, means what the model's folder says."""
 
     pooling: str = "auto"  # several are joined by "+", as in mean+max
+    token_vectors: bool = False  # by another name: pooling none
     word_vectors: Literal["first", "last", "mean", "max"] | None = None
     sparse: bool = False  # weights of terms, by a masked language model
     top_terms: int | None = None  # of a text, those with the largest weights
@@ -104,6 +106,15 @@ class EmbedOptions(Compute):
             if value is not None and not whole_number(least, 1 << 62).holds(value):
                 option = name.replace("_", "-")
                 raise UsageError(f"--{option} {value!r} is not a whole number from {least}")
+        object.__setattr__(self, "layers", layers_in(self.layers))
+        if self.token_vectors:
+            if self.pooling not in ("auto", "none"):
+                raise UsageError(
+                    f"--token-vectors cannot be combined with --pooling {self.pooling}"
+                )
+            if self.word_vectors:
+                raise UsageError("--token-vectors cannot be combined with --word-vectors")
+            object.__setattr__(self, "pooling", "none")
         if self.on_truncate == "chunk" and self.several:
             kind = self.kind.removesuffix("s")
             raise UsageError(
@@ -472,11 +483,3 @@ def refuse_stream(form: str, precision: str) -> None:
     if form not in STREAMED or precision in RANGED:
         what = form if form not in STREAMED else f"--precision {precision}"
         raise OutputError(f"{what} cannot be streamed", "use -o FILE")
-
-
-def too_few(rows: int) -> PrecisionError:
-    """Return the error for so few vectors that their dimensions have no ranges."""
-    return PrecisionError(
-        f"int8 and uint8 need the range of at least two vectors, not {rows}",
-        "give more texts, or --precision float16",
-    )

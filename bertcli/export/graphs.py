@@ -188,7 +188,7 @@ SMOOTHED = 0.7  # of the differing sizes of inputs, how much the weights take ov
 
 def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
     """Return the texts of the sample as a model takes them."""
-    tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
+    tokenizer = Tokenizer.load(spec.folder)
     layout = Layout(truncation="longest_first", max_length=config.most_tokens)
     token = spec.reading.token
     lines = files(__package__).joinpath("calibration.txt").read_text("utf-8").splitlines()

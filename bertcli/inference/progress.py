@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from logging import Logger
-
-    from bertcli.records.reader import Reader
-    from bertcli.tokenizing.run import TokenCounts
 
 
 class Ran(NamedTuple):
@@ -38,16 +34,6 @@ class Advance(NamedTuple):
 
 
 Step = Ran | Advance
-
-
-class ModelRun(Protocol):
-    """A run that yields its steps: what it reads, and what was tokenized so far."""
-
-    reader: Reader
-    tally: TokenCounts
-
-    def __iter__(self) -> Iterator[Step]:
-        """Run to the end."""
 
 
 @dataclass

@@ -24,12 +24,15 @@ from bertcli.inference.compute import Backend, Compute
 from bertcli.inference.progress import Ran
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import EXTRA, Encoded, TokenBlock
+from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.ragged import offsets_of, spans
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from numpy.typing import NDArray
+
+    from bertcli.tokenizing.tokenizer import Tokenizer
 
     Places = NDArray[np.int64]
 
@@ -155,8 +158,6 @@ class ModelSpec:
     kind: str = "BertModel"  # the class, one of models.heads.ARCHITECTURES, or StaticEmbedding
     reading: Reading = field(default_factory=Reading)
     pooler: bool | None = None  # of a BertModel: None is yes if there are weights for it
-    parse_special: bool = True
-    extra: bool = False  # whether ids of extra embeddings come with the tokens
 
 
 # the model, packed states [T, D] of texts of these lengths (tokens that are read, so 1 each when
@@ -213,8 +214,8 @@ class Engine(ABC):
         """Return what decides the numbers, for manifests."""
 
 
-class Runner:
-    """Runs texts in batches on devices that hold the same model.
+class Runtime:
+    """A model that is open on one or several devices, and runs texts in batches.
 
         texts -> batches -> whichever device is free -> vectors, in the order of the texts
 
@@ -224,8 +225,11 @@ class Runner:
     shrinks when memory runs out.
     """
 
-    def __init__(self, devices: Sequence[Engine], budget: int) -> None:
-        self.devices, self.budget = devices, budget
+    def __init__(self, spec: ModelSpec, tokenizer: Tokenizer, devices: Sequence[Engine]) -> None:
+        self.spec, self.tokenizer, self.devices = spec, tokenizer, devices
+        self.engine = devices[0]
+        self.config, self.budget = self.engine.config, self.engine.budget
+        self.extra = ExtraColumns(self.config.fields_of_extra, self.config.extra_embeddings)
         self.free: SimpleQueue[Engine] = SimpleQueue()
         for device in devices:
             self.free.put(device)
@@ -242,7 +246,7 @@ class Runner:
     def _begin(self, texts: Tokens, finish: Finish, rows: Places) -> deque[tuple[Places, Arriving]]:
         """Divide texts into batches, and return what waits for each."""
         begun: deque[tuple[Places, Arriving]] = deque()
-        for part in self.devices[0].batches(texts.take(rows), self.budget):
+        for part in self.engine.batches(texts.take(rows), self.budget):
             job = partial(self._batch, texts, finish, rows[part])
             begun.append((rows[part], self.threads.submit(job).result if self.threads else job))
         return begun
@@ -283,7 +287,7 @@ class Runner:
 
         Raises BertcliError when one text alone is too much.
         """
-        where = self.devices[0].places[0]
+        where = self.engine.places[0]
         if len(lengths) == 1:
             raise BertcliError(
                 f"out of memory on {where} with a batch of {self.budget} tokens",

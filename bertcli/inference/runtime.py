@@ -1,8 +1,8 @@
 """A model that is open, whatever runs it: for vectors and for every task. Nothing here needs torch.
 
     spec = ModelSpec(folder, Compute(dtype="bfloat16"))
-    runtime = open_runtime(spec, open_tokenizer(spec))
-    vectors = result_of(runtime.runner.run(Tokens.of(rows), finish))   # encoded texts
+    runtime = open_runtime(spec, open_tokenizer(folder))
+    vectors = result_of(runtime.run(Tokens.of(rows), finish))   # encoded texts
 
 Nobody else puts a tokenizer, a config, weights and a device together, or chooses the engine: by
 what the user asks for and the machine has. What can be told before the weights are read is told
@@ -12,7 +12,7 @@ before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
@@ -20,26 +20,10 @@ from bertcli.errors import ModelError, UsageError
 from bertcli.files.versions import install_command, require_torch
 from bertcli.inference.compute import OpenvinoError, gpu_possible, openvino_installed
 from bertcli.inference.progress import SILENCE, Tell
-from bertcli.inference.runner import Engine, ModelSpec, Runner
+from bertcli.inference.runner import Engine, ModelSpec, Runtime
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """A model that is open."""
-
-    spec: ModelSpec
-    tokenizer: Tokenizer
-    engine: Engine  # the first of the runner's
-    runner: Runner
-
-    @property
-    def config(self) -> BertConfig:
-        """The config of the model."""
-        return self.engine.config
-
 
 # --- opening ---
 
@@ -60,7 +44,7 @@ def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) ->
     for place in engine.places[1:]:
         compute = replace(spec.compute, backend=engine.backend, device=place)
         engines.append(open_engine(replace(spec, compute=compute)))
-    return Runtime(spec, tokenizer, engine, Runner(engines, engine.budget))
+    return Runtime(spec, tokenizer, engines)
 
 
 def open_engine(spec: ModelSpec, tell: Tell = SILENCE) -> Engine:
@@ -133,17 +117,27 @@ def token_limit(
     return asked or min(meant or tokenizer.limit or fits, fits)
 
 
-def open_tokenizer(spec: ModelSpec, tell: Tell = SILENCE) -> Tokenizer:
-    """Load the tokenizer of a model; ModelError for one that the model cannot take texts from."""
-    tokenizer = Tokenizer.load(spec.folder, parse_special=spec.parse_special)
+def open_tokenizer(
+    folder: Path,
+    tell: Tell = SILENCE,
+    *,
+    kind: str = "",
+    parse_special: bool = True,
+    extra: bool = False,
+) -> Tokenizer:
+    """Load the tokenizer of a model; ModelError for one that the model cannot take texts from.
+
+    With ``extra``, ids of extra embeddings come with the tokens.
+    """
+    tokenizer = Tokenizer.load(folder, parse_special=parse_special)
     for message in tokenizer.warnings:
         tell.warn(message)
-    if spec.kind in (STATIC, TERM_TABLE):
+    if kind in (STATIC, TERM_TABLE):
         return tokenizer
-    config = read_config(spec.folder)
-    if not spec.extra:
-        refuse_extra(spec.folder, config)
-    fit_tokenizer(spec.folder, config, tokenizer)
+    config = read_config(folder)
+    if not extra:
+        refuse_extra(folder, config)
+    fit_tokenizer(folder, config, tokenizer)
     return tokenizer
 
 

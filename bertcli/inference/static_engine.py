@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +26,6 @@ from bertcli.files.typed_json import LARGEST_NUMBER, parse
 from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Tokens
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Places = NDArray[np.int64]
 
 ROWS = ("embedding.weight", "embeddings")  # of sentence-transformers, of model2vec
 STEP = 64  # tokens whose sum is a part of the whole: rounding errors of long sums add up

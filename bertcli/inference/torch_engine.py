@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,9 +30,6 @@ from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
 from bertcli.models.positions import NoDistance
-
-if TYPE_CHECKING:
-    pass
 
 
 @called_from_python()

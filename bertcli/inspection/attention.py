@@ -329,12 +329,11 @@ def look(
     require_torch("--attention")
 
     from bertcli.checkpoints.load import load
-    from bertcli.inference.runner import ModelSpec
     from bertcli.inference.runtime import open_tokenizer, refuse_pairs
     from bertcli.models.bert import BertModel
     from bertcli.models.forward_passes import attention_maps
 
-    tokenizer = open_tokenizer(ModelSpec(report.bert, extra=True))
+    tokenizer = open_tokenizer(report.bert, extra=True)
     model, _ = load(report.bert, BertModel, pooler=False)
     config, length = report.config, report.config.most_tokens
     if config.position_embedding_type == "sinusoidal":

@@ -39,7 +39,6 @@ from bertcli.checkpoints.tensors import read_tensors
 from bertcli.checkpoints.weights import LoadReport, compared, grouped
 from bertcli.embedding.options import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
-from bertcli.families.family import HIDDEN_ACTS
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.files.safetensors import StoredTensor
@@ -200,11 +199,6 @@ class FolderReport(ModelReport):
         """The class that is compared with."""
         return self.comparison.model
 
-    @property
-    def option(self) -> str:
-        """The option of embed that a model requires that makes no vectors of texts; else ""."""
-        return option_for(self.folder.path)
-
     def to_json(self, *, with_tree: bool = False, with_tensors: bool = False) -> dict[str, Any]:
         """Return the report, with the views that are asked for, as JSON values."""
         comparison = self.comparison
@@ -236,11 +230,10 @@ class FolderReport(ModelReport):
         if config.architectures and config.architectures[0] not in (*HEAD_PARTS, COLBERT):
             name = config.architectures[0]
             yield f"the architecture {name} is unknown: only its {title} can be used"
-        if config.hidden_act not in HIDDEN_ACTS:
-            yield f"hidden_act {config.hidden_act!r} is unknown: this model cannot be loaded"
-        pad, rows = config.pad_token_id, config.vocab_size
-        if pad is not None and pad >= rows:
-            yield f"pad_token_id {pad} is outside the vocabulary of {rows}: it cannot be loaded"
+        try:
+            config.refuse_unbuildable(self.architecture)
+        except ModelError as bad:
+            yield f"{bad}: this model cannot be loaded"
         if extra := ", ".join(config.extra_embeddings):
             fields = ", ".join(config.fields_of_extra.values())
             yield f"extra embeddings ({extra}): texts come with ids of their words in {fields}"
@@ -270,6 +263,7 @@ class FolderReport(ModelReport):
                 yield f"stored under two names: {', '.join([*comparison.twice][:4])}"
         if self.tokenizer:
             tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]
+            rows = config.vocab_size
             both = f"{tokens:,} tokens{{}} {rows:,} word embeddings: {{}}"
             if largest >= rows:
                 only = f"this model can only tokenize (ids go up to {largest:,})"
@@ -279,7 +273,7 @@ class FolderReport(ModelReport):
         width, pooled = config.hidden_size, self.sentence.dimension
         if pooled not in (None, width):
             yield f"pooling expects {pooled} dimensions per token, the model has {width}"
-        option = self.option
+        option = option_for(self.folder.path)
         if option:
             yield f"the model makes no vector of a text: embed requires {option}"
         for name in () if option else self.sentence.unknown:

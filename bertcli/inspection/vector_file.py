@@ -33,9 +33,9 @@ SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a t
 class FileReport:
     """All that `bertcli inspect` reports about a file."""
 
-    path: Path
+    file: Path
     format: str
-    nbytes: int
+    bytes: int
     records: int | None = None
     fields: dict[str, str] = field(default_factory=dict)  # of records -> their types
     arrays: list[dict[str, Any]] = field(default_factory=list)
@@ -49,10 +49,7 @@ class FileReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        values = vars(self).copy()
-        return {"file": str(values.pop("path")), "format": self.format, "bytes": self.nbytes} | {
-            name: value for name, value in values.items() if name != "nbytes"
-        }
+        return {**vars(self), "file": str(self.file)}
 
 
 # --- reading ---
@@ -261,7 +258,7 @@ def inspect_file(path: Path) -> FileReport:
         if not is_regular(path, InputError, "check the path"):
             raise InputError(f"{path}: file not found", "check the path")
         report = FileReport(path, suffix[1:], path.stat().st_size)
-        if report.nbytes == 0 and not ("json" in suffix and manifest_beside(path).exists()):
+        if report.bytes == 0 and not ("json" in suffix and manifest_beside(path).exists()):
             raise InputError(f"{path}: the file is empty", AGAIN)
         for part in SOURCES[suffix](path, report):
             array = statistics.setdefault(part.name, ArrayStatistics(part))
@@ -293,9 +290,9 @@ def verify_file(report: FileReport) -> VerifyCheck:
     """Compare the file with the hash in its manifest; `ok` is None where there is no hash."""
     recorded = (report.manifest or {}).get("sha256")
     try:
-        digest = sha256(report.path)
+        digest = sha256(report.file)
     except OSError as failed:
-        raise BertcliError(f"{report.path}: {failed.strerror}") from None
+        raise BertcliError(f"{report.file}: {failed.strerror}") from None
     if not isinstance(recorded, str):
         return VerifyCheck(f"sha256 {digest} (no manifest to compare with)", None)
     what = f"sha256 {digest}" + ("" if digest == recorded else f", not {recorded}")

@@ -11,7 +11,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -20,29 +20,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, find_weights, read_config, read_modules
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.embedder import Embedder, refuse_infinite
 from bertcli.embedding.options import EmbedOptions, default_prompt, prepared
-from bertcli.embedding.pooling import split
+from bertcli.embedding.pooling import COLUMNS, split
 from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder, files_for, find_model
 from bertcli.inference.compute import Compute, options_from
 from bertcli.inference.progress import SILENCE, InLog, Tell
-from bertcli.inference.runner import Finish, ModelSpec, Reading, Tokens, result_of
-from bertcli.inference.runtime import (
-    Runtime,
-    open_runtime,
-    open_tokenizer,
-    refuse_pairs,
-    token_limit,
-)
+from bertcli.inference.runner import Finish, ModelSpec, Reading, Runtime, Tokens, result_of
+from bertcli.inference.runtime import open_runtime, open_tokenizer, refuse_pairs, token_limit
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tasks.results import Result, row
 from bertcli.tokenizing.columns import Encoded, Layout, TokenBlock
-from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -51,7 +44,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("bertcli")
 CLASSIFIER = "BertForSequenceClassification"
-COLUMNS = ("input_ids", "token_type_ids")
 FIRST = 64  # records of the first window, so that a reader of the output sees something soon
 
 
@@ -99,12 +91,6 @@ class Head:
         """The tokenizer of the model."""
         return self.runtime.tokenizer
 
-    @property
-    def extra(self) -> ExtraColumns:
-        """The ids of words that the model needs."""
-        config = self.runtime.config
-        return ExtraColumns(config.fields_of_extra, config.extra_embeddings)
-
     @cached_property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
@@ -138,15 +124,9 @@ class Head:
             return PooledHead(embedder.runtime, settings, tell, embedder=embedder)
         folder = bert_folder(place.path)
         refuse_other_class(folder, kind)
-        spec = ModelSpec(
-            folder,
-            settings,
-            kind,
-            parse_special=settings.parse_special,
-            extra=TASKS[kind].extra,
-        )
-        tokenizer = open_tokenizer(spec, tell)
-        spec = replace(spec, reading=reading(spec, tokenizer))
+        special, extra = settings.parse_special, TASKS[kind].extra
+        tokenizer = open_tokenizer(folder, tell, parse_special=special, extra=extra)
+        spec = ModelSpec(folder, settings, kind, reading(folder, kind, tokenizer))
         prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
         return cls(open_runtime(spec, tokenizer, tell), settings, tell, prompt)
 
@@ -158,14 +138,14 @@ class Head:
     def layout(self, *columns: str) -> Layout:
         """Return how texts become tokens: truncated to the limit, with further columns."""
         return Layout(
-            columns=tuple(dict.fromkeys((*COLUMNS, *columns, *self.extra.needed))),
+            columns=tuple(dict.fromkeys((*COLUMNS, *columns, *self.runtime.extra.needed))),
             max_length=self.max_length,
             truncation="longest_first",
         )
 
     def run(self, texts: Tokens, finish: Finish) -> Any:
         """Run the model, and return what ``finish`` makes of each text's states."""
-        return result_of(self.runtime.runner.run(texts, finish), self.tell.warn)
+        return result_of(self.runtime.run(texts, finish), self.tell.warn)
 
     def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:
         """Return what ``finish`` makes of each text's states.
@@ -179,14 +159,8 @@ class Head:
                     f"{item.record.where}: has no tokens", "leave it out, or give --skip-empty"
                 )
         refuse_pairs(batch, self.runtime.config)
-        outputs = list(self.run(Tokens.of(self.extra.added(batch, self.tokenizer)), finish))
-        for item, output in zip(batch, outputs, strict=True):
-            if not np.isfinite(output).all():
-                raise ModelError(
-                    f"{item.record.where}: its logits contain NaN or infinity",
-                    "bertcli inspect --verify checks the weights; float16 overflows, float32 "
-                    "does not",
-                )
+        outputs = list(self.run(Tokens.of(self.runtime.extra.added(batch, self.tokenizer)), finish))
+        refuse_infinite([item.record for item in batch], outputs, "its logits contain")
         return outputs
 
 
@@ -219,16 +193,16 @@ class PooledHead(Head):
         return self.embedder.vectors_of(texts, self.tell)
 
 
-def reading(spec: ModelSpec, tokenizer: Tokenizer) -> Reading:
+def reading(folder: Path, kind: str, tokenizer: Tokenizer) -> Reading:
     """Return which tokens a head judges. ModelError for a vocabulary without the one it needs."""
-    if spec.kind != "BertForMaskedLM":
-        own = read_config(spec.folder).structure.own_layer(spec.kind)
+    if kind != "BertForMaskedLM":
+        own = read_config(folder).structure.own_layer(kind)
         mean = own is not None and own.mean
-        return Reading(first=TASKS[spec.kind].whole and not mean, mean=mean)
+        return Reading(first=TASKS[kind].whole and not mean, mean=mean)
     token = tokenizer.roles["mask_token"]
     mask = tokenizer.special_ids().get(token)
     if mask is None:
-        raise ModelError(f"{spec.folder}: the vocabulary has no mask token {token}")
+        raise ModelError(f"{folder}: the vocabulary has no mask token {token}")
     return Reading(token=mask)
 
 
@@ -339,7 +313,7 @@ class Stream:
         layout, window = task.layout, head.settings.window
         self.run = TokenizeRun(reader, head.tokenizer, layout, window, prepare=task.prepare)
         self.tally = self.run.tally
-        self.consumed = task.consumed | head.extra.read_by(reader)
+        self.consumed = task.consumed | head.runtime.extra.read_by(reader)
 
     def __iter__(self) -> Iterator[list[Result]]:
         """Yield the results of windows of records, in input order."""

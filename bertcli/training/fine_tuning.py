@@ -29,7 +29,7 @@ from bertcli.evaluation.metrics import TagPredictions, answer_predictions, label
 from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder
-from bertcli.inference.runner import ModelSpec, Tokens
+from bertcli.inference.runner import Tokens
 from bertcli.inference.runtime import open_tokenizer, refuse_extra, refuse_pairs, token_limit
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
@@ -436,7 +436,7 @@ def tokenized(
             f"--layers {job.layers}: the model has {counted(layers, 'layer')}",
             f"give 0 to {layers}; {layers} trains the head alone",
         )
-    tokenizer = open_tokenizer(ModelSpec(folder, extra=True))
+    tokenizer = open_tokenizer(folder, extra=True)
     limit = token_limit(config, tokenizer, job.max_length, most)
     extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
     columns = ("input_ids", "token_type_ids", *extra.needed)

@@ -61,7 +61,7 @@ class EmbedRun:
     tally: TokenCounts = field(default_factory=TokenCounts, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.consumed = self.embedder.extra.read_by(self.reader)
+        self.consumed = self.embedder.runtime.extra.read_by(self.reader)
 
     def __iter__(self) -> Iterator[Step]:
         """Yield how far the run is."""
@@ -120,7 +120,7 @@ class FileRun:
     def __post_init__(self) -> None:
         embedder = self.embedder
         refuse_format(self.target.form, embedder.options)
-        self.consumed = embedder.extra.read_by(self.reader)
+        self.consumed = embedder.runtime.extra.read_by(self.reader)
         self.target = replace(
             self.target,
             many=embedder.options.several,
@@ -263,7 +263,7 @@ class KnownVectors:
         digests = []
         for record in TextBlock.of(records):
             digest, extra = self.key.copy(), record.extra or {}
-            ids = (extra.get(name) for name in self.embedder.extra.limits)
+            ids = (extra.get(name) for name in self.embedder.runtime.extra.limits)
             text = repr((record.text, record.pair, *ids))
             digest.update(text.encode(errors="surrogatepass"))
             digests.append(digest.hexdigest()[:32])

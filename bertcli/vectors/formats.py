@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.embedding.options import RANGED, refuse_stream, too_few
+from bertcli.embedding.options import RANGED, refuse_stream
 from bertcli.embedding.pooling import split
 from bertcli.errors import PrecisionError
 from bertcli.files.arrays import ArrayParts, write_arrays
@@ -413,7 +413,10 @@ def ranges_of(blocks: Iterable[Floats]) -> Floats:
         rows += len(vectors)
         low, high = np.minimum(low, vectors.min(axis=0)), np.maximum(high, vectors.max(axis=0))
     if rows < 2:
-        raise too_few(rows)
+        raise PrecisionError(
+            f"int8 and uint8 need the range of at least two vectors, not {rows}",
+            "give more texts, or --precision float16",
+        )
     return np.stack((low, high))
 
 

@@ -141,7 +141,7 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     )
     if modules:
         chosen["pooling"] = "auto"
-    stored_as = replace(options, **chosen, sparse="sparse" in recorded)
+    stored_as = replace(options, token_vectors=False, **chosen, sparse="sparse" in recorded)
     if stored_as.kind != options.kind:
         needed = {"terms": "search with --sparse", "tokens": "search with --token-vectors"}
         raise InputError(

@@ -21,13 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import (
-    PRECISIONS,
-    RANGED,
-    EmbedOptions,
-    layers_in,
-    settled,
-)
+from bertcli.embedding.options import PRECISIONS, RANGED, EmbedOptions, settled
 from bertcli.errors import ModelError, UsageError, called_from_python
 from bertcli.files.atomic import whole_folder
 from bertcli.hub import DEFAULT_MODEL, files_for, find_model
@@ -198,16 +192,7 @@ def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
         named["normalize"] = named["normalize"] or None
     if "device" in named:
         named["device"] = str(named["device"])  # also one of torch
-    if "layers" in named:
-        named["layers"] = layers_in(named["layers"])
-    if named.pop("token_vectors", False):
-        if named.get("word_vectors") or named.get("pooling", "auto") not in ("auto", "none"):
-            raise UsageError("--token-vectors cannot be combined with --word-vectors or --pooling")
-        named["pooling"] = "none"
-    options = options_from(EmbedOptions, named)
     precision = asked.get("precision", "float32")
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}", f"one of {', '.join(PRECISIONS)}")
-    if options.max_length is not None and options.max_length < 2:
-        raise UsageError(f"--max-length {options.max_length} leaves no room for text")
-    return options
+    return options_from(EmbedOptions, named)

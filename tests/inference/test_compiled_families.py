@@ -17,7 +17,7 @@ from bertcli.families.family import HIDDEN_ACTS
 from bertcli.families.registry import FAMILIES
 from bertcli.inference.compute import Compute, has_bfloat16
 from bertcli.inference.cpu_engine import open_compiled
-from bertcli.inference.runner import ModelSpec, Reading, Runner, Tokens, result_of
+from bertcli.inference.runner import ModelSpec, Reading, Runtime, Tokens, result_of
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 
@@ -125,8 +125,8 @@ def test_states_are_those_of_torch(tmp_path, changes):
     )
     for reading in (Reading((0, 1, -1), "stack"), Reading((1, -1), "concat", first=True)):
         spec = ModelSpec(tmp_path, Compute(dtype="float32"), reading=reading)
-        runner = Runner([open_compiled(spec)], 4096)
-        ours = result_of(runner.run(texts, Pooling(("cls" if reading.first else "none",))))
+        runtime = Runtime(spec, None, [open_compiled(spec)])
+        ours = result_of(runtime.run(texts, Pooling(("cls" if reading.first else "none",))))
         for at, (row, kinds) in enumerate(zip(ids, types, strict=True)):
             extra = {
                 name: torch.from_numpy(flat[texts.offsets[at] : texts.offsets[at + 1]])[None]
@@ -139,5 +139,5 @@ def test_states_are_those_of_torch(tmp_path, changes):
                 right = np.concatenate([every[1][0], every[-1][0]])
             np.testing.assert_allclose(ours[at], right, atol=1e-5, rtol=1e-5)
             if not at:
-                alone = result_of(runner.run(texts.take(np.array([at])), Pooling(("none",))))
+                alone = result_of(runtime.run(texts.take(np.array([at])), Pooling(("none",))))
                 assert np.array_equal(np.ravel(alone[0]), np.ravel(ours[at]))

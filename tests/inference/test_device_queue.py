@@ -7,7 +7,7 @@ from model_reference import randomise, tiny
 from torch.nn import functional as F
 
 from bertcli.errors import BertcliError
-from bertcli.inference.runner import Reading, Runner, Tokens, first_tokens, result_of
+from bertcli.inference.runner import Reading, Runtime, Tokens, first_tokens, result_of
 from bertcli.inference.torch_engine import Encoder, varlen_kernel
 from bertcli.models.bert import BertModel
 
@@ -44,12 +44,17 @@ LAST = Reading()
 
 
 def alone(model, reading=LAST, varlen=None):
-    return Runner([Encoder(model, reading, varlen=varlen)], 64)
+    return runtime_of(Encoder(model, reading, varlen=varlen))
+
+
+def runtime_of(encoder, budget=64):
+    encoder.budget = budget
+    return Runtime(None, None, [encoder])
 
 
 def queue_of(encoder, budget=64):
     encoder.depth = 2  # as on a GPU
-    return Runner([encoder], budget)
+    return runtime_of(encoder, budget)
 
 
 def states(model, packed, lengths):

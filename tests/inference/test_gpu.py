@@ -87,7 +87,7 @@ def test_half_precision_is_packed_by_a_kernel_that_proved_itself(folder, texts, 
     assert embedder.runtime.engine.facts()["kernel"] == "varlen"
     packed = RecordVectors(embedder, texts)
     list(packed)
-    embedder.runtime.runner.devices[0].varlen = None
+    embedder.runtime.devices[0].varlen = None
     padded = RecordVectors(embedder, texts)
     list(padded)
     assert cosines(packed.vectors, padded.vectors).min() > (0.9999 if dtype == "float16" else 0.998)
@@ -127,7 +127,7 @@ def test_memory_that_really_runs_out_halves_the_batches(folder, little_memory):
     said = [step.warning for step in run if isinstance(step, Ran)]
     found = run.vectors
     assert any("out of memory on cuda:0: batches of" in message for message in said)
-    assert embedder.runtime.runner.budget < 1 << 19
+    assert embedder.runtime.budget < 1 << 19
     some = vectors(folder, texts[:5], device="cpu")
     assert np.abs(found[:5] - some).max() < 1e-4
 

@@ -314,15 +314,22 @@ def test_bert_without_a_pooler(folder):
     assert "pooler" not in inspected(folder, "--tree")[1]
 
 
-def test_what_keeps_a_model_from_loading_is_known_without_loading(folder):
-    change(folder, hidden_act="snake", pad_token_id=347)
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"hidden_act": "snake"}, "hidden_act 'snake' is unknown"),
+        ({"pad_token_id": 347}, "pad_token_id 347 is outside the vocabulary of 347"),
+        ({"add_cross_attention": True}, "add_cross_attention needs is_decoder as well"),
+    ],
+)
+def test_what_keeps_a_model_from_loading_is_known_without_loading(folder, changes, problem):
+    change(folder, **changes)
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if name.endswith("word_embeddings.weight"))
     weights[name] = weights[name].to(torch.int32)
     save_file(weights, folder / "model.safetensors")
-    act, pad, kinds = report(folder)["warnings"]
-    assert act.startswith("hidden_act 'snake' is unknown")
-    assert pad.startswith("pad_token_id 347 is outside the vocabulary of 347")
+    unbuildable, *_, kinds = report(folder)["warnings"]
+    assert unbuildable == f"{problem}: this model cannot be loaded"
     assert kinds.startswith("weights are stored as I32")
 
 

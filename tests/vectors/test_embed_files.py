@@ -401,13 +401,6 @@ TOO_FEW = "int8 and uint8 need the range of at least two vectors, not 1"
 LARGE = "a value of 100000 is too large for float16"
 
 
-def test_a_single_text_of_a_ranged_precision_is_refused_before_a_model_is_looked_for(tmp_path):
-    for precision in ("int8", "uint8"):
-        argv = ("-m", "nowhere", "hi", "-o", tmp_path / "s.npy", "--precision", precision)
-        assert bad("embed", *argv).error == TOO_FEW
-    assert not left_in(tmp_path)
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("precision", ["int8", "float16"])
 def test_a_precision_that_cannot_be_blocks_no_later_run(tmp_path, form, precision):

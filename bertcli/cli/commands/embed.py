@@ -35,12 +35,9 @@ from bertcli.cli.options.groups import (
 from bertcli.embedding.options import (
     ALONE,
     POOLINGS,
-    RANGED,
     EmbedOptions,
-    layers_in,
     refuse_format,
     refuse_stream,
-    too_few,
 )
 from bertcli.errors import UsageError, counted
 from bertcli.hub import files_for
@@ -98,13 +95,6 @@ class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
     prompt = PROMPT
     prompt_name = PROMPT_NAME
 
-    @property
-    def mode(self) -> str:
-        """The pooling mode. Raises UsageError when it contradicts --token-vectors."""
-        if self.token_vectors and self.pooling not in ("auto", "none"):
-            raise UsageError(f"--token-vectors cannot be combined with --pooling {self.pooling}")
-        return "none" if self.token_vectors else self.pooling
-
 
 class LengthOptions(OptionGroup, panel=LAYOUT, of=EmbedOptions):
     """How long texts are handled."""
@@ -158,14 +148,7 @@ def embed(
     $ bertcli embed -i reviews.csv --text-field body -o vectors.parquet
     """
     console = messages.console(output)
-    options = record(
-        EmbedOptions,
-        vector,
-        length,
-        compute,
-        pooling=vector.mode,
-        layers=layers_in(vector.layers),
-    )
+    options = record(EmbedOptions, vector, length, compute)
     form = output.format if engine.engine == "ray" else output.form()
     if not options.per_token:  # of tokens and words, the index has the fields
         source.refuse_kept_fields(form)
@@ -173,7 +156,7 @@ def embed(
         make = partial(_job, options, vector, compute, output)
         on_ray(make, source, model, output, engine, console)
         return
-    _check(source, output, form, file, vector.precision, options)
+    _check(output, form, file, vector.precision, options)
     reader = source.reader(console)
     if form != "table":
         reader.reserve(_taken(options))
@@ -192,7 +175,6 @@ def embed(
 
 
 def _check(
-    source: InputOptions,
     output: OutputOptions,
     form: str,
     file: VectorFileOptions,
@@ -203,8 +185,6 @@ def _check(
     if form != "table":
         refuse_format(form, options)
     if output.output is not None:
-        if precision in RANGED and len(source.texts or ()) == 1 and not options.several:
-            raise too_few(1)
         return
     if file.update:
         raise UsageError("--update requires -o FILE")

@@ -14,9 +14,8 @@ from bertcli.cli.options.common import (
     source_of,
 )
 from bertcli.cli.options.corpus import FileOptions, refuse_pipes, stored_vectors
-from bertcli.cli.options.groups import OptionGroup, number, option, record
+from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.files.streams import suffix_of
-from bertcli.hub import files_for
 from bertcli.records.source import Source
 
 
@@ -69,9 +68,7 @@ def map(
     $ bertcli map reviews.csv --color stars -o map.html
     $ bertcli map reviews.csv --vectors reviews.npy -o map.parquet
     """
-    from bertcli.embedding.options import EmbedOptions
     from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, require_scikit_learn
-    from bertcli.vectors.search import Search, SearchOptions
 
     console, form = messages.console(), output.form()
     require_scikit_learn()
@@ -80,10 +77,9 @@ def map(
         keep, taken = view.color, frozenset()
     reader = reader_of(source_of(texts, named=texts.files, keep=keep, taken=taken), console)
     refuse_pipes(reader)
-    folder, how = model.folder(files_for(compute.dtype)), record(EmbedOptions, compute)
-    search = Search.open(folder, how, SearchOptions(vectors=texts.vectors), reader, console)
-    reading: list[str | Path] = [*reader.source.paths, *filter(None, [texts.vectors])]
-    with output.open("finished" if form == "html" else form, reading, model) as write:
+    search = texts.search(reader, model, compute, console)
+    kind = "finished" if form == "html" else form
+    with output.open(kind, texts.inputs(reader), model) as write:
         with stored_vectors(search, console) as stored, console.waiting("laying out the texts"):
             corpus_map = CorpusMap.of(stored, view.clusters, view.seed)
         title = ", ".join(Path(path).name for path in reader.source.paths)

@@ -192,8 +192,7 @@ def similar(
     from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
     from bertcli.vectors.search import LexicalSearch, Search, SearchOptions
 
-    pooling = "none" if score.token_vectors else "auto"
-    how = record(EmbedOptions, compute, score, pooling=pooling)
+    how = record(EmbedOptions, compute, score)
     whole = texts and "whole" in map(texts.format_of, texts.source.paths)
     reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
     reading += [str(corpus.vectors)] if corpus.vectors else []
@@ -321,21 +320,15 @@ def duplicates(
     console = messages.console()
     form = output.form()
     reader = reader_of(source_of(texts, named=texts.files), console)
-    folder = model.folder(files_for(compute.dtype))
-    from bertcli.embedding.options import EmbedOptions
+    search = texts.search(reader, model, compute, console)
     from bertcli.vectors.duplicates import Duplicates
     from bertcli.vectors.reading import Aside
-    from bertcli.vectors.search import Search, SearchOptions
 
-    options = SearchOptions(vectors=texts.vectors, skip_empty=False)
-    how = record(EmbedOptions, compute)
-    search = Search.open(folder, how, options, reader, console)
-    reading: list[str | Path] = [*reader.source.paths, *filter(None, [texts.vectors])]
     with closing(Aside()) as aside:
         run = Duplicates(search, aside, alike.threshold, alike.keep)
         view = "tables.duplicates_view"
         with (
-            output.open(form, reading, model, view=view, about=(run,)) as write,
+            output.open(form, texts.inputs(reader), model, view=view, about=(run,)) as write,
             stored_vectors(search, console) as run.search,
         ):
             console.follow(run)

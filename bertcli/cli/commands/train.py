@@ -241,9 +241,6 @@ class MethodOptions(OptionGroup, panel="Training", of=FineTuningJob):
         panel=LAYOUT,
     )
 
-    def __post_init__(self) -> None:
-        extra_fields(self.extra)
-
 
 class StepOptions(OptionGroup, panel="Training", of=TrainingOptions):
     """The optimizer and its schedule."""

@@ -16,16 +16,19 @@ from bertcli.cli.options.common import (
     SKIP_EMPTY,
     TEXT_FIELD,
     WHOLE,
+    ComputeOptions,
+    ModelOptions,
 )
-from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option
+from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
 from bertcli.errors import OutputError, UsageError, counted
 from bertcli.files.streams import can_be_reread
-from bertcli.inference.progress import ModelRun
+from bertcli.hub import files_for
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
 if TYPE_CHECKING:
-    from bertcli.vectors.search import Search
+    from bertcli.vectors.embed_run import FileRun
+    from bertcli.vectors.search import PassingSearch, Search
 
 
 class FileOptions(OptionGroup, panel=INPUT, of=Source):
@@ -42,6 +45,24 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
     text_field = TEXT_FIELD
     id_field = ID_FIELD
     max_record_bytes = MAX_RECORD_BYTES
+
+    def inputs(self, reader: Reader) -> list[str | Path]:
+        """Return the files that are read."""
+        return [*reader.source.paths, *filter(None, [self.vectors])]
+
+    def search(
+        self, reader: Reader, model: ModelOptions, compute: ComputeOptions, console: Console
+    ) -> "Search":
+        """Open the model of the vectors of these texts."""
+        from bertcli.embedding.options import EmbedOptions
+        from bertcli.vectors.search import Search, SearchOptions
+
+        folder = model.folder(files_for(compute.dtype))
+        how, options = (
+            record(EmbedOptions, compute),
+            SearchOptions(vectors=self.vectors, skip_empty=False),
+        )
+        return Search.open(folder, how, options, reader, console)
 
 
 WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
@@ -75,7 +96,7 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
         yield run
 
 
-def follow_embedding(run: ModelRun, search: "Search", console: Console) -> None:
+def follow_embedding(run: "FileRun | PassingSearch", search: "Search", console: Console) -> None:
     """Compute the vectors of a corpus with a progress bar, and say whether they are kept."""
     try:
         console.follow(run)

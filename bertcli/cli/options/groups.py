@@ -74,7 +74,6 @@ RULES = {
     "--stats cannot be combined with --count or --from-tokens": "",
     "--count cannot be combined with --from-tokens": "",
     "--sparse cannot be combined with --precision": "",
-    "--token-vectors cannot be combined with --word-vectors": "",
     "--scores all cannot be combined with --top-k or --threshold": "",
     "--sparse cannot be combined with --token-vectors": "",
     "--per-file requires --count or --stats": "",
