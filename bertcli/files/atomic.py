@@ -141,39 +141,32 @@ def explained(path: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def scratch_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder, which is removed when it has not been moved."""
-    shutil.rmtree(path, ignore_errors=True)
-    try:
-        path.mkdir()
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+def filling(folder: Path, last: str) -> Iterator[Path]:
+    """Yield an empty folder, and move what is whole there to ``folder``, ``last`` as the last.
 
-
-def put_files(source: Path, folder: Path, last: str) -> None:
-    """Move files that are whole into a folder, ``last`` as the last: without it they are none."""
-    sync_files(source)
-    (folder / last).unlink(missing_ok=True)
-    for path in source.iterdir():
-        if path.name != last:
-            move(path, folder / path.name)
-    sync_folder(folder)
-    move(source / last, folder / last)
-    sync_folder(folder)
+    Without that file the others are none.
+    """
+    with own_folder(folder / "saving") as scratch:
+        yield scratch
+        sync_files(scratch)
+        (folder / last).unlink(missing_ok=True)
+        for path in [*scratch.iterdir()]:
+            if path.is_dir():
+                put_folder(path, folder / path.name)
+            elif path.name != last:
+                move(path, folder / path.name)
+        sync_folder(folder)
+        move(scratch / last, folder / last)
+        sync_folder(folder)
 
 
 @contextmanager
 def saving(folder: Path, last: str) -> Iterator[Path]:
-    """Yield an empty folder, whose files are moved to ``folder`` as `put_files` does.
-
-    Raises OutputError when they cannot be written.
-    """
+    """Do the same as `filling`. Raises OutputError when the files cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with own_folder(folder / "saving") as scratch:
+        with filling(folder, last) as scratch:
             yield scratch
-            put_files(scratch, folder, last)
     except OSError as failed:
         raise unwritable(folder, failed) from failed
 

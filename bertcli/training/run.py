@@ -37,8 +37,8 @@ from bertcli.checkpoints.load import load_tensors, save_tensors
 from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.embedding.options import CONFIG as PROMPTS
 from bertcli.errors import BertcliError, ModelError, OutputError, out_of_memory
-from bertcli.files.atomic import explained, locked, move, put_files, put_folder, scratch_folder
-from bertcli.files.paths import refuse_inputs, sha256
+from bertcli.files.atomic import explained, filling, locked, move, own_folder, put_folder
+from bertcli.files.paths import making, refuse_inputs, sha256
 from bertcli.files.system_calls import sync, sync_folder
 from bertcli.files.typed_json import (
     BadJsonError,
@@ -72,7 +72,6 @@ RESULT = (  # files of a result, of whatever method
     *(*TOKENIZER_FILES, PROMPTS),
 )
 MODULE = re.compile(r"\d+_(Pooling|Normalize|LayerNorm|Dense)")  # folders of a result
-MAKING = ".making-"  # of what is not whole: not yet, or not any more
 
 
 @dataclass
@@ -147,7 +146,7 @@ class Checkpoints:
 
     def sweep(self) -> None:
         """Remove what a killed run left half written or half removed."""
-        for path in self.output.glob(f"{MAKING}*"):
+        for path in self.output.glob(making(Path("*"), "*").name):
             shutil.rmtree(path)
         self._drop()
 
@@ -158,12 +157,12 @@ class Checkpoints:
         Old ones are removed.
         """
         target = self.path(state.step)
-        with scratch_folder(self.output / f"{MAKING}{target.name}") as making:
-            yield making
-            digests = {path.name: sha256(path) for path in sorted(making.iterdir())}
+        with own_folder(target) as folder:
+            yield folder
+            digests = {path.name: sha256(path) for path in sorted(folder.iterdir())}
             record = {"version": VERSION, **asdict(state), "sha256": digests}
-            write_json(making / STATE, {**record, "digest": _digest(record)})
-            put_folder(making, target)
+            write_json(folder / STATE, {**record, "digest": _digest(record)})
+            put_folder(folder, target)
         self._drop()
 
     def clear(self) -> None:
@@ -175,23 +174,13 @@ class Checkpoints:
         for name in RESULT:
             (self.output / name).unlink(missing_ok=True)
 
-    @contextmanager
-    def published(self) -> Iterator[Path]:
-        """Yield a folder for the result, which moves into the run's own, config.json last."""
-        with scratch_folder(self.output / f"{MAKING}result") as making:
-            yield making
-            for part in [path for path in making.iterdir() if path.is_dir()]:
-                put_folder(part, self.output / part.name)
-            put_files(making, self.output, last="config.json")
-
     def _drop(self) -> None:
         for step in self.steps()[: -self.keep]:
             self._remove(self.path(step))
 
     def _remove(self, path: Path) -> None:
-        going = self.output / f"{MAKING}{path.name}"
-        move(path, going)
-        shutil.rmtree(going)
+        with own_folder(path) as going:
+            move(path, going / path.name)
 
     def kept(self) -> str:
         """Describe what can be resumed from."""
@@ -385,7 +374,7 @@ class TrainingRun:
         model = self.training.model
         if self.state.best:
             model.load_state_dict(self.best_weights)
-        with self.checkpoints.published() as folder:
+        with filling(self.checkpoints.output, last="config.json") as folder:
             self.task.publish(folder, model)
             if self.task.manifest:
                 described = strict({**self.task.manifest, "metrics": self.state.best})

@@ -5,7 +5,8 @@ import os
 import pytest
 from front import left_in
 
-from bertcli.files.atomic import own_folder, put_files, put_folder, scratch_folder, whole_file
+from bertcli.files.atomic import filling, own_folder, put_folder, whole_file
+from bertcli.files.paths import making
 
 
 @pytest.fixture
@@ -43,12 +44,12 @@ def test_a_folder_that_cannot_be_moved_gives_its_place_back(tmp_path, monkeypatc
     (target / "old").touch()
 
     def fail(source, to):
-        if os.path.basename(source) == ".making":
+        if source == making(target):
             raise OSError(28, "No space left on device")
         replace(source, to)
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="No space"), scratch_folder(tmp_path / ".making") as made:
+    with pytest.raises(OSError, match="No space"), own_folder(target) as made:
         put_folder(made, target)
     assert (left_in(tmp_path), left_in(target)) == (["a"], ["old"])
 
@@ -72,10 +73,9 @@ def test_an_interrupt_between_two_names_gives_the_place_back(tmp_path, monkeypat
 @pytest.mark.skipif(os.name != "posix", reason="Windows syncs no folder")
 def test_the_other_names_are_on_the_disk_before_the_last(tmp_path, happened):
     (target := tmp_path / "a").mkdir()
-    with own_folder(tmp_path / "made") as made:
+    with filling(target, last="config.json") as made:
         for name in ("config.json", "model.safetensors"):
             (made / name).touch()
-        put_files(made, target, last="config.json")
     folder, last = target.stat().st_ino, (target / "config.json").stat().st_ino
     model = ("move", (target / "model.safetensors").stat().st_ino)
     assert happened[happened.index(model) :] == [
