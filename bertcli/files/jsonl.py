@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
+from bertcli.files.paths import input_name
 from bertcli.files.streams import blocks, open_bytes
 from bertcli.files.tables import Numbers, NumbersText, Row
 from bertcli.files.typed_json import BadJsonError, parse
@@ -62,7 +63,7 @@ def objects_of(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
 
 def read_arrays(path: str, field: str, most: int) -> Iterator[Array]:
     """Yield the vectors in a field, or in lists that are lines, as arrays [<= most, D...]."""
-    name = "stdin" if path == "-" else path
+    name = input_name(path)
     with open_bytes(path) as stream:
         for lines in lines_of(stream, name):
             for start in range(0, len(lines), most):

@@ -1,7 +1,7 @@
 """Parquet: rows in and out, as values that JSON holds; arrays in and out, as lists of numbers.
 
     with opened("reviews.parquet", "reviews.parquet") as table:
-        for first, columns in table.columns(["text", "when"], 32 << 20, print): ...
+        for first, columns in table.columns(["text", "when"]): ...
     with rows_writer(file) as write:
         write([{"id": "a", "input_ids": [101, 102]}])
 
@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy
 
 from bertcli.errors import BertcliError, InputError
-from bertcli.files.streams import unreadable
+from bertcli.files.streams import LARGEST_RECORD, stop, too_large, unreadable
 from bertcli.files.tables import (
     TYPES,
     ColumnTable,
@@ -56,7 +56,6 @@ GROUP = 16 << 20  # bytes of a row group, before they are packed
 DECODED = 16 << 20  # bytes decoded together, as far as the sizes of columns tell
 AT_ONCE = 1 << 18  # bytes that become Python's objects together
 
-Large = Callable[[int], None]  # is told the number of a row that is larger than the limit
 VECTOR = re.compile(r"((fixed_size_|large_)?list<\w+: )+(u?int|halffloat|float|double)")  # a type
 STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
 
@@ -255,17 +254,21 @@ class Table:
         return {field.name: str(field.type) for field in self.schema}
 
     def columns(
-        self, names: Sequence[str], limit: int, large: Large, errors: str = "strict"
+        self,
+        names: Sequence[str],
+        limit: int = LARGEST_RECORD,
+        skip: Callable[[InputError], None] = stop,
+        errors: str = "strict",
     ) -> Iterator[tuple[int, dict[str, list[Any]]]]:
         """Yield the number of a row and the values of columns from there, any number of rows.
 
-        Rows that are too large are left out.
+        A row of more bytes than the limit raises an InputError, or is left out by ``skip``.
         """
         number = 1
         for batch in self._batches(names, ROWS):
             for part in _parts(batch, min(AT_ONCE, limit)):
                 if part.nbytes > limit:
-                    large(number)
+                    skip(too_large(f"{self.path}:{number}", limit))
                 else:
                     yield number, {name: values(part.column(name), errors) for name in names}
                 number += len(part)

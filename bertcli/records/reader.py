@@ -458,12 +458,8 @@ def parquet(place: str, path: str, reader: Reader) -> Blocks:
         if source.are_pairs and len(table.names) > 2 and not source.pair_field:
             raise no_pair(path, len(table.names))
         fields = reader.table_fields(table.names, path)
-
-        def large(line: int) -> None:
-            reader.skip(too_large(f"{path}:{line}", source.max_record_bytes))
-
-        errors = source.encoding_errors
-        for first, columns in table.columns(fields.needed, source.max_record_bytes, large, errors):
+        limit, errors = source.max_record_bytes, source.encoding_errors
+        for first, columns in table.columns(fields.needed, limit, reader.skip, errors):
             lines = range(first, first + len(columns[fields.text]))
             yield reader.rows(fields, columns, path, lines)
 

@@ -25,7 +25,7 @@ from bertcli.files.arrays import open_array, open_arrays
 from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.paths import manifest_beside
-from bertcli.files.streams import LARGEST_RECORD, suffix_of, unreadable
+from bertcli.files.streams import suffix_of, unreadable
 from bertcli.files.typed_json import NOTHING, JsonObject, is_regular, read_object
 from bertcli.files.writers import SUFFIXES, TENSORS
 from bertcli.records.reader import Reader
@@ -276,7 +276,7 @@ def _texts(rows: Array, ends: Sequence[int]) -> Iterator[Lists]:
 
 def _columns(path: str, names: tuple[str, ...]) -> Iterator[list[list[Any]]]:
     with _table(path, *names) as table:
-        for _, columns in table.columns(list(names), LARGEST_RECORD, lambda row: None):
+        for _, columns in table.columns(names):
             yield [list(columns[name]) for name in names]
 
 

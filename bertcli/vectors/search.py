@@ -32,7 +32,7 @@ from bertcli.embedding.sparse import has_routes
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.arrays import open_arrays
 from bertcli.files.jsonl import lines_of, object_in, value_of
-from bertcli.files.streams import LARGEST_RECORD, open_bytes
+from bertcli.files.streams import open_bytes
 from bertcli.files.typed_json import is_regular, whole_number
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
@@ -521,7 +521,7 @@ def _fields_in(path: str, chosen: set[int]) -> Iterator[dict[str, Any]]:
 
             with opened(path, path) as table:
                 own = [name for name in table.names if name in OWN or name not in OF_VECTORS]
-                for _, columns in table.columns(own, LARGEST_RECORD, lambda row: None):
+                for _, columns in table.columns(own):
                     for values in zip(*(columns[name] for name in own), strict=True):
                         yield dict(zip(own, values, strict=True))
 
