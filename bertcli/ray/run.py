@@ -226,7 +226,7 @@ class EmbedJob(_Job):
 
     def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
         """Write vectors, and their manifest."""
-        from bertcli.vectors.embed_run import FileRun
+        from bertcli.vectors.file_run import FileRun
 
         target = Target(
             output,

@@ -42,7 +42,8 @@ from bertcli.records.records import Record, Text, is_empty, windows
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.vectors.embed_run import EmbedRun, FileRun, RecordVectors
+from bertcli.vectors.embed_run import EmbedRun, RecordVectors
+from bertcli.vectors.file_run import FileRun
 from bertcli.vectors.formats import (
     DIGEST,
     IDS,

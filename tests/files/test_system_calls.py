@@ -32,8 +32,8 @@ from bertcli.__main__ import run
 run()
 """
 STOPPED = """
-import bertcli.vectors.embed_run
-bertcli.vectors.embed_run.Sink.finish = lambda *_: os._exit(9)
+import bertcli.vectors.file_run
+bertcli.vectors.file_run.Sink.finish = lambda *_: os._exit(9)
 """
 
 

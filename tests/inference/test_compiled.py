@@ -204,7 +204,7 @@ run()
 NEEDLESS = """
 cli.options.task cli.commands.tokenize checkpoints.load embedding.sparse
 embedding.late_interaction embedding.sparse tokenizing.chunks
-vectors.run_folder vectors.embed_run export.graphs inference.pool
+vectors.run_folder vectors.file_run export.graphs inference.pool
 """.split()  # noqa: SIM905
 
 

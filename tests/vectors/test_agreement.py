@@ -15,7 +15,7 @@ from bertcli.cli import app
 from bertcli.errors import BertcliError, InputError
 from bertcli.vectors import reading as stored
 from bertcli.vectors.compare import compare
-from bertcli.vectors.embed_run import Target
+from bertcli.vectors.file_run import Target
 
 PAIRS = st.tuples(st.integers(1, 9), st.integers(1, 4)).flatmap(
     lambda shape: st.tuples(*2 * [arrays(np.float32, shape, elements=st.floats(-9, 9, width=32))])

@@ -409,7 +409,7 @@ def test_a_precision_that_cannot_be_blocks_no_later_run(tmp_path, form, precisio
     argv = (*SET, "-i", file, "-o", out)
     message = TOO_FEW if precision == "int8" else LARGE
     with (
-        mock.patch("bertcli.vectors.embed_run.EmbeddedBlock.stacked", property(large))
+        mock.patch("bertcli.vectors.file_run.EmbeddedBlock.stacked", property(large))
         if precision == "float16"
         else nullcontext()
     ):

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
     from bertcli.tokenizing.run import TokenCounts
-    from bertcli.vectors.embed_run import FileRun
+    from bertcli.vectors.file_run import FileRun
 
 
 class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
@@ -167,7 +167,7 @@ def embed(
     if output.output is None:
         _to_stream(embedder, reader, vector.precision, form, console)
         return
-    from bertcli.vectors.embed_run import FileRun
+    from bertcli.vectors.file_run import FileRun
     from bertcli.vectors.run_folder import Target
 
     target = record(Target, vector, output, file, path=output.output, form=form)

@@ -27,7 +27,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
 if TYPE_CHECKING:
-    from bertcli.vectors.embed_run import FileRun
+    from bertcli.vectors.file_run import FileRun
     from bertcli.vectors.search import PassingSearch, Search
 
 

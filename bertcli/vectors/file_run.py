@@ -1,0 +1,240 @@
+"""A run of `bertcli embed` to a file that appears whole, and that may be killed at any instant.
+
+    run = FileRun(embedder, reader, Target(Path("out.npy"), "npy", resume=True))
+    for step in run:      # how far it is
+        ...
+
+Rows go to the `Sink` of `run_folder`. A record may have several, for its tokens or words.
+
+The index of an output that is updated has a digest of each row: of its text, and of all else that
+decides its vector. A vector is taken over where the digest is the same, so the new output has the
+bytes of a run from nothing, as far as a vector depends on its text alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, chain, repeat
+from typing import Any
+
+import numpy as np
+
+from bertcli.checkpoints.scan import model_files
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import refuse_format
+from bertcli.embedding.pooling import EmbeddedBlock, split
+from bertcli.errors import OutputError
+from bertcli.files.jsonl import objects_of
+from bertcli.files.versions import versions
+from bertcli.inference.progress import Ran, Step
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, TextBlock
+from bertcli.tokenizing.columns import TokenBlock
+from bertcli.tokenizing.run import TokenCounts, TokenizeRun
+from bertcli.vectors.formats import DIGEST, ROW, metas
+from bertcli.vectors.reading import Aside, floats
+from bertcli.vectors.run_folder import InputDigest, Inputs, Sink, Target, made_by
+
+NOT_OF_RECORDS = ("asked", "flags", "taken", "max_record_bytes")  # no record is another by these
+LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # that the numbers depend on
+
+
+@dataclass
+class FileRun:
+    """A run whose records go to a file, window by window, as they are embedded.
+
+    ``tally`` counts over all runs of the file.
+    """
+
+    embedder: Embedder
+    reader: Reader
+    target: Target
+    about: Mapping[str, Any] | None = None  # for the manifest; None: the versions of libraries
+    tally: TokenCounts = field(default_factory=TokenCounts)
+    complete: bool = False  # whether the file was there already
+    committed: int = 0  # records that a run which is resumed need not compute again
+    reusable: KnownVectors | None = None  # of an output that is updated
+    unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
+
+    def __post_init__(self) -> None:
+        embedder = self.embedder
+        refuse_format(self.target.form, embedder.options)
+        self.consumed = embedder.runtime.extra.read_by(self.reader)
+        self.target = replace(
+            self.target,
+            many=embedder.options.several,
+            places=embedder.places(self.reader),
+            terms=embedder.term_names,
+        )
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yield how far the run is; at the end the file is there.
+
+        Records are committed by windows, so those of a run that is resumed are the same.
+
+        Raises OutputError when a run that is resumed saw another input.
+        """
+        embedder, target, digest = self.embedder, self.target, InputDigest()
+        about = self.about or {"versions": versions(*LIBRARIES)}
+        source, maker = self.reader.source, made_by(embedder)
+        inputs = Inputs.of(source, model_files(embedder.folder.path))
+        read = asdict(source) | {"texts": len(source.texts)}
+        read = {name: value for name, value in read.items() if name not in NOT_OF_RECORDS}
+        with ExitStack() as stack:
+            sink = stack.enter_context(target.opened({**maker, "input": read}, inputs))
+            self.unchecked = inputs.streams if sink.complete or sink.state else ()
+            self.complete = sink.complete
+            if sink.complete:
+                return
+            state = sink.state or {}
+            self.committed = state.get("records", 0)
+            self.tally = TokenCounts(**state.get("tally", {}))
+            yield Ran(before=self.tally.records)
+            blocks = self._after(state, digest)
+            run = embedder.run(self.reader, full=True)
+            run = replace(run, rest=blocks, start=digest.records, tally=self.tally)
+            windows = embedder.windows(run)
+            if target.update:
+                decides = {**maker, **about, "precision": target.precision}
+                aside = stack.enter_context(closing(Aside()))
+                reused = state.get("reused", 0)
+                self.reusable = KnownVectors(sink, decides, embedder, aside, reused)
+                windows = self.reusable.windows(run)
+            for window in windows:
+                for part in window:
+                    if isinstance(part, Ran):
+                        yield part
+                        continue
+                    digest.add(part.records)
+                    self._write(sink, part)
+                self._commit(sink, digest)
+            if not sink.rows:
+                sink.write([], embedder.nothing)
+            self._commit(sink, digest)
+            sink.finish(
+                {
+                    **about,
+                    "same_bits": embedder.runtime.engine.same_bits,
+                    "counts": asdict(self.tally) | {"skipped": self.reader.skipped},
+                    "input_sha256": digest.sha.hexdigest(),
+                    "texts_sha256": digest.texts.hexdigest(),
+                }
+            )
+
+    def _after(self, state: Mapping[str, Any], digest: InputDigest) -> Iterator[Sequence[Record]]:
+        """Return the records after those that are committed, which go to the digest.
+
+        Raises OutputError unless they are those of the run that is resumed.
+        """
+        blocks, left = self.reader.blocks(), state.get("records", 0)
+        uncommitted: Sequence[Record] = ()
+        while left and (block := next(blocks, None)) is not None:
+            digest.add(block[:left])
+            left, uncommitted = left - len(block[:left]), block[left:]
+        if state and digest.sha.hexdigest() != state["input"]:
+            raise OutputError(
+                f"{self.target.path}: the first {state['records']} records are not those of the "
+                "run that is resumed",
+                "give the same input, or start over with --overwrite",
+            )
+        return chain([uncommitted], blocks) if uncommitted else blocks
+
+    def _write(self, sink: Sink, block: EmbeddedBlock) -> None:
+        digests = self.reusable.digests(block.records) if self.reusable else repeat("")
+        target = self.target
+        block.records = block.records.without(self.consumed)
+        if not target.only_ids:
+            rows = metas(block)
+        else:  # of those records that have one, and the fields that place them in a text
+            ids = block.records.ids or [None] * len(block)
+            extras = block.records.extras if target.places else None
+            rows = [
+                ({} if key is None else {"id": key})
+                | {name: (extra or {})[name] for name in target.places}
+                for key, extra in zip(ids, extras or repeat(None), strict=False)
+            ]
+        counts = map(len, block.vectors) if isinstance(block.vectors, list) else repeat(1)
+        sink.write(rows, block.stacked, counts, digests)
+
+    def _commit(self, sink: Sink, digest: InputDigest) -> None:
+        sink.commit(
+            {
+                "records": digest.records,
+                "input": digest.sha.hexdigest(),
+                "tally": asdict(self.tally),
+                "reused": self.reusable.reused if self.reusable else 0,
+            }
+        )
+        self.committed = digest.records
+
+
+class KnownVectors:
+    """The vectors of an output, if there is one, by the digests of their texts.
+
+    They are put aside. Digests are of what ``decides`` vectors as well. ``reused`` counts texts.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        decides: Mapping[str, Any],
+        embedder: Embedder,
+        aside: Aside,
+        reused: int,
+    ) -> None:
+        self.embedder, self.reused = embedder, reused
+        # A text has the same vector wherever the model lies.
+        decides = {name: value for name, value in decides.items() if name != "model"}
+        text = json.dumps(decides, sort_keys=True)
+        self.key = hashlib.sha256(text.encode(errors="surrogatepass"))
+        index, nothing, rows = sink.index, embedder.nothing, dict[str, int]()
+        for _, row in chain.from_iterable(objects_of(str(index)) if index.exists() else ()):
+            if DIGEST in row:
+                rows.setdefault(row[DIGEST], row[ROW])
+        for block in floats(str(sink.output), nothing.shape[-1]) if rows else ():
+            if block.shape[1:] == nothing.shape[1:]:  # else of another width
+                aside.add(block)
+        self.rows = {digest: row for digest, row in rows.items() if row < aside.count}
+        self.vectors = aside.vectors()
+
+    def digests(self, records: Sequence[Record]) -> list[str]:
+        """Return the digest of each record's text, pair, and the ids that the model needs."""
+        digests = []
+        for record in TextBlock.of(records):
+            digest, extra = self.key.copy(), record.extra or {}
+            ids = (extra.get(name) for name in self.embedder.runtime.extra.limits)
+            text = repr((record.text, record.pair, *ids))
+            digest.update(text.encode(errors="surrogatepass"))
+            digests.append(digest.hexdigest()[:32])
+        return digests
+
+    def windows(self, run: TokenizeRun) -> Iterator[Iterator[Ran | EmbeddedBlock]]:
+        """Yield the windows of a run, as those of the embedder."""
+        for counts, batch in run.counted():
+            run.tally.merge(counts)
+            yield self._parts(batch)
+
+    def _parts(self, batch: TokenBlock) -> Iterator[Ran | EmbeddedBlock]:
+        if not len(batch):
+            return
+        starts = [*accumulate(batch.windows[:-1], initial=0)]
+        digests = self.digests([batch.records[start] for start in starts])
+        old = np.array([self.rows.get(digest, -1) for digest in digests])
+        fresh = np.flatnonzero(old < 0)
+        if len(fresh) == len(old):
+            yield from self.embedder.embedded(batch)
+            return
+        vectors = self.vectors[np.maximum(old, 0)]
+        self.embedder.refuse(batch)
+        rows = split(range(len(batch)), batch.windows)
+        for part in self.embedder.embedded(batch.take(row for at in fresh for row in rows[at])):
+            if isinstance(part, Ran):
+                yield part
+            else:
+                vectors[fresh] = part.vectors
+        self.reused += len(old) - len(fresh)
+        yield EmbeddedBlock(batch.take(starts) if len(starts) < len(batch) else batch, vectors)
