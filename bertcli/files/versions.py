@@ -42,7 +42,6 @@ def install_command(extra: str) -> str:
 
 def pip_command() -> str:
     """Return the command that installs a package into the environment of this process."""
-    from importlib.util import find_spec
-
     python = sys.executable
-    return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+    has_pip = versions("pip")  # not find_spec, at which setuptools may warn of distutils
+    return f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
