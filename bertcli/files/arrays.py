@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 import struct
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -188,7 +189,9 @@ def _array(stream: IO[bytes]) -> StoredArray:
     try:
         is_first = npy.read_magic(stream) == (1, 0)
         read_header = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
-        shape, by_columns, dtype = read_header(stream)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+            shape, by_columns, dtype = read_header(stream)
     except (TypeError, TokenError) as broken:
         raise ValueError(f"a header that is none: {broken}") from None
     if min(shape, default=0) < 0 or by_columns:

@@ -88,6 +88,14 @@ def test_headers_that_are_none(tmp_path, text, room):
     assert path.name in bad(*search).error
 
 
+def test_a_header_that_python_2_wrote(tmp_path):
+    text = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1L, 2L)}\n"
+    numbers = np.array([[101, 102]]).tobytes()
+    header = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+    (tmp_path / "x.npy").write_bytes(header + numbers)
+    assert good("decode", "-i", tmp_path / "x.npy").out == "[CLS] [SEP]\n"
+
+
 def test_ids_of_any_type_and_of_one_record(tmp_path):
     ids = np.array([[101, 102], [102, 101], [101, 101]])
     for name, array in (
