@@ -42,9 +42,9 @@ class StaticTable(Engine):
     budget = LARGEST_NUMBER  # all texts are one batch
 
     def __post_init__(self) -> None:
-        lists = [array for array in (self.mapping, self.weights) if array is not None]
+        by_token = [self.rows if self.mapping is None else self.mapping, self.weights]
         self.config = BertConfig(  # there is no layer, and types make no difference
-            min(map(len, lists or [self.rows])),  # token ids that have a vector
+            min(len(array) for array in by_token if array is not None),  # ids that have a vector
             self.rows.shape[1],
             0,
             max_position_embeddings=LARGEST_NUMBER,
