@@ -106,7 +106,8 @@ def read_table(folder: Path) -> StaticTable:
 def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> StaticTable:
     """Open the table. ModelError when it is incomplete, or not the tokenizer's."""
     if spec.kind == TERM_TABLE:  # read by who makes terms of tokens
-        return StaticTable(np.zeros((len(tokenizer), 0), np.float32))
+        ids = tokenizer.core.get_vocab().values()  # of which some may lie beyond their number
+        return StaticTable(np.zeros((1 + max(ids, default=0), 0), np.float32))
     folder = bert_folder(spec.folder)
     table = read_table(folder)
     if beyond := tokenizer.beyond(table.config.vocab_size):
