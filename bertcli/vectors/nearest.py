@@ -21,13 +21,17 @@ here knows a model: vectors come from a file, or from an embedder while it compu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from math import inf, log
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertcli.errors import InputError
+from bertcli.files.arrays import UNREADABLE
+from bertcli.files.atomic import whole_file
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -223,6 +227,21 @@ class Postings(NamedTuple):
     weights: Array
     texts: int
 
+    @classmethod
+    def kept(cls, file: Path, vectors: str) -> Postings | None:
+        """Return those that a file keeps for these ``vectors``; None where it has none of them."""
+        broken = (OSError, TypeError, ValueError, LookupError, *UNREADABLE)
+        with suppress(*broken), file.open("rb") as stream, np.load(stream) as arrays:
+            if arrays["vectors"] == vectors:
+                terms, rows, weights = (arrays[name] for name in cls._fields[:3])
+                return cls(terms, rows, weights, int(arrays["texts"]))
+        return None
+
+    def keep(self, file: Path, vectors: str) -> None:
+        """Write them for another search, where that is possible; ``vectors`` is a sha256."""
+        with suppress(OSError), whole_file(file) as place:
+            np.savez(place, vectors=vectors, **self._asdict())
+
 
 class Bm25:
     """An index of texts by their terms, in memory: add all of them, then ask."""
@@ -248,7 +267,7 @@ class Bm25:
         terms, rows = np.divmod(occurrences, texts)
         shares = lengths[rows] * texts / max(1, len(rows) and lengths.sum())
         weights = counts * (K1 + 1) / (counts + K1 * (1 - B + B * shares))
-        return Postings(terms, rows, weights, texts)
+        return Postings(terms.astype(np.int32), rows.astype(np.int32), weights, texts)
 
     def best(self, query: Record, count: int) -> list[Match]:
         """Return the rows with any term of the query, the best first, the earlier of equal ones."""

@@ -32,6 +32,7 @@ from bertcli.embedding.sparse import has_routes
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.arrays import open_arrays
 from bertcli.files.jsonl import lines_of, object_in, value_of
+from bertcli.files.paths import beside
 from bertcli.files.streams import open_bytes
 from bertcli.files.typed_json import is_regular, whole_number
 from bertcli.files.writers import TENSORS, format_of
@@ -57,7 +58,17 @@ from bertcli.vectors.formats import (
     VECTORS,
     WRITTEN,
 )
-from bertcli.vectors.nearest import DEPTH, DIGITS, Bm25, Match, MaxSim, Nearest, TermProducts, fused
+from bertcli.vectors.nearest import (
+    DEPTH,
+    DIGITS,
+    Bm25,
+    Match,
+    MaxSim,
+    Nearest,
+    Postings,
+    TermProducts,
+    fused,
+)
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
@@ -431,21 +442,32 @@ OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP
 OWN = ("id", "text")  # of what is written beside vectors
 
 
+TERM_INDEX = ".terms.npz"  # end of the name beside vectors
+
+
 class CorpusTexts:
     """The texts beside the vectors of a file, which are read again where they are asked for.
 
-    ``empty`` are the rows of texts that may be no hits.
+    ``empty`` are the rows of texts that may be no hits. An ``index`` of their terms is kept beside
+    the vectors, and made anew for others.
     """
 
     def __init__(self, search: Search, index: Bm25 | None = None) -> None:
         self.path, self.reader = search.path, search.texts
         self.digest = InputDigest()
         self.empty = array("q")
+        manifest, file = manifest_of(self.path), beside(Path(self.path), TERM_INDEX)
+        vectors = manifest.text("sha256") or ""
+        kept = Postings.kept(file, vectors) if index else None
         for block in self.reader.blocks():
-            if index:
+            if index and not kept:
                 index.add(block)
             self.empty.extend(search.empty_rows(block, self.digest.records))
             self.digest.add(block)
+        if index and kept:
+            index.postings = kept
+        elif index and manifest.text("texts_sha256") == self.digest.texts.hexdigest():
+            index.postings.keep(file, vectors)
 
     def at(self, rows: Container[int], count: int) -> Texts:
         """Return the texts of some of ``count`` rows."""

@@ -80,6 +80,26 @@ def test_hybrid_adds_reciprocal_ranks_and_says_both(corpus):
     assert hits_of(*kept) == hits_of(*kept) == hits
 
 
+def test_the_index_is_kept_beside_the_vectors_and_made_anew_for_others(corpus, tmp_path):
+    argv = ("love the 4711", "--corpus", "corpus.txt", "--hybrid", "--vectors", "corpus.npy")
+    hits, index = hits_of(*argv), tmp_path / "corpus.npy.terms.npz"
+    with np.load(index) as arrays:
+        changed = {**arrays, "weights": 0 * arrays["weights"]}
+    np.savez(index, **changed)
+    assert {hit["lexical_rank"] for hit in hits_of(*argv)} == {None}  # it is read
+    for broken in (b"", index.read_bytes()[:-100], b"no archive"):
+        index.write_bytes(broken)
+        assert hits_of(*argv) == hits
+        assert len(index.read_bytes()) > 100
+    np.savez(index, **changed)
+    (tmp_path / "corpus.txt").write_text("".join(f"{line}\n" for line in corpus[::-1]))
+    assert "made from other texts" in bad("similar", *MODEL, *argv).error
+    good("embed", "-q", "-m", TINY, "-i", "corpus.txt", "-o", "corpus.npy", "--overwrite")
+    remade = hits_of(*argv)
+    index.unlink()
+    assert remade == hits_of(*argv) != hits
+
+
 def test_passages_of_notes_are_found_by_their_words(tmp_path):
     note = "# Trains\n\nThe train to the north stops at 4711.\n\n" + "Love the film. " * 60
     (tmp_path / "note.md").write_text(note)
