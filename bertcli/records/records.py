@@ -239,6 +239,18 @@ class TextBlock(Sequence[Record]):
                 columns[at] = None
         return cls(*columns)
 
+    @classmethod
+    def joined(cls, blocks: Sequence[TextBlock]) -> TextBlock:
+        """Return the records of some blocks as one."""
+        if len(blocks) == 1:
+            return blocks[0]
+        columns: list[Any] = []
+        for parts in zip(*(block.columns for block in blocks), strict=True):
+            both = zip(parts, blocks, strict=True)
+            rows = chain.from_iterable(part or repeat(None, len(block)) for part, block in both)
+            columns.append([*rows] if any(parts) else None)
+        return cls(*columns)
+
     @property
     def columns(self) -> tuple[Sequence[Any] | None, ...]:
         """The fields of the records, in the order of those of one."""
@@ -399,17 +411,17 @@ def windows(
     parts: list[TextBlock] = []
     missing, room = size, characters
     for block in map(TextBlock.of, blocks):
-        start = 0
+        start, last = 0, 0 if full else len(block)
         for stop, weight in enumerate(block.weights, 1):
             missing, room = missing - 1, room - weight
-            if not missing or room <= 0 or (stop == len(block) and not full):
+            if not missing or room <= 0 or stop == last:
                 parts.append(block[start:stop])
-                yield parts[0] if len(parts) == 1 else TextBlock.of(chain.from_iterable(parts))
+                yield TextBlock.joined(parts)
                 parts, missing, room, start = [], size, characters, stop
         if start < len(block):
             parts.append(block[start:])
     if parts:
-        yield TextBlock.of(chain.from_iterable(parts))
+        yield TextBlock.joined(parts)
 
 
 def ahead(

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, repeat, starmap
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -51,6 +51,7 @@ Floats = NDArray[np.float32]
 
 # Files that rows are kept in until then: see `run_folder`.
 RAW, FIELDS = "vectors", "fields"
+RECORDS = "records"  # of a line of the latter
 START, STOP = "start", "stop"
 ROW, ID, DIGEST = "row", "id", "digest"  # of the index of an output whose records have one row each
 CHUNK = 8 << 20  # bytes of vectors read at a time
@@ -75,7 +76,7 @@ NAME, IDS = "embeddings", "ids"  # of the arrays
 
 
 class Stored(NamedTuple):
-    """What is kept of a record beside its vectors, as a line of JSON."""
+    """What is kept of a record beside its vectors, as JSON."""
 
     meta: Row
     rows: int  # how many vectors it has
@@ -99,7 +100,7 @@ class Rows:
     ids: bool = False  # whether an archive has the ids of the records
     terms: TermNames | None = None  # whether the rows are terms of texts
 
-    @property
+    @cached_property
     def step(self) -> int:
         """The number of rows in a chunk."""
         return min(MOST, max(1, CHUNK // max(1, 4 * math.prod(self.shape))))
@@ -128,8 +129,8 @@ class Rows:
         """
         held, rows = list[Stored](), 0
         with open(self.folder / FIELDS, "rb") as lines:
-            for line in lines:
-                record = Stored(**parse(line))
+            every = chain.from_iterable(parse(line)[RECORDS] for line in lines)
+            for record in starmap(Stored, every):
                 if held and rows + record.rows > self.step:
                     yield held
                     held, rows = [], 0
@@ -230,11 +231,10 @@ def text_rows(
     weights of ``terms``, [k, 2]. In CSV every row has all the ``columns``, else those of any.
     """
     if form == "csv":
-        columns = columns or columns_of(metas)
-        return [
-            {**{name: cell(meta, name) for name in columns}, VECTOR: NumbersText(text)}
-            for meta, text in zip(metas, json_of(vectors), strict=True)
-        ]
+        columns = (*(columns or columns_of(metas)), VECTOR)
+        cells = (column_of(metas, name) for name in columns[:-1])
+        rows = zip(*cells, map(NumbersText, json_of(vectors)), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
     values: Iterable[Any] = map(terms.of, vectors) if terms else map(NumbersText, json_of(vectors))
     name = TERMS if terms else VECTORS if isinstance(vectors, list) else VECTOR
     first = ("id", *PIECES) if name == VECTORS else ("id",)
@@ -253,9 +253,10 @@ def columns_of(metas: Sequence[Row]) -> list[str]:
     return [*dict.fromkeys([*FIRST, *fields_of(metas)])]
 
 
-def cell(meta: Row, name: str) -> Any:
-    """Return the value of a column; nothing truncated is 0."""
-    return meta.get(name, 0 if name == "truncated" else None)
+def column_of(metas: Sequence[Row], name: str) -> list[Any]:
+    """Return the values of a column; nothing truncated is 0."""
+    missing = 0 if name == "truncated" else None
+    return [meta.get(name, missing) for meta in metas]
 
 
 def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
@@ -284,8 +285,7 @@ def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
             if rows.many and name in PIECES:
                 kinds[name] = parquet.type_of(PIECES[name])
             else:
-                cells = [cell(meta, name) for meta in metas]
-                kinds[name] = parquet.common_type(kinds.get(name), cells)
+                kinds[name] = parquet.common_type(kinds.get(name), column_of(metas, name))
     if rows.terms:
         vectors_as = {name: parquet.type_of(kind) for name, kind in TERM_TYPES.items()}
     else:
@@ -303,7 +303,7 @@ def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
                 parts = [
                     [terms[:, at].astype(kind) for terms in vectors] for at, kind in TERM_COLUMNS
                 ]
-            values: dict[str, Any] = {key: [cell(meta, key) for meta in metas] for key in columns}
+            values: dict[str, Any] = {key: column_of(metas, key) for key in columns}
             write(values | dict(zip(vectors_as, parts, strict=True)))
 
 

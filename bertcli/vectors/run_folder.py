@@ -76,6 +76,7 @@ from bertcli.tokenizing.run import ReaderRun
 from bertcli.vectors.formats import (
     FIELDS,
     RAW,
+    RECORDS,
     WITH_FIELDS,
     WRITERS,
     Row,
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.sparse import TermNames
 
-VERSION = 7  # of the journal and the files beside it
+VERSION = 8  # of the journal and the files beside it
 CHUNK = 8 << 20  # bytes that are checked at a time
 
 ANOTHER = "give --overwrite, or another name"
@@ -344,12 +345,8 @@ class Sink(RunFiles):
         journal["rows"] += len(vectors)
         journal["records"] += len(metas)
         journal["named"] = journal["named"] or any(metas)
-        stored = [
-            {"meta": meta, "rows": count, "digest": digest}
-            for meta, count, digest in zip(metas, counts, digests, strict=False)
-        ]
-        data = vectors.astype("<f4", copy=False).tobytes()
-        self.append({RAW: data, FIELDS: to_lines(stored).encode()})
+        stored = to_lines([{RECORDS: [*zip(metas, counts, digests, strict=False)]}])
+        self.append({RAW: vectors.astype("<f4", copy=False).tobytes(), FIELDS: stored.encode()})
 
     def append(self, parts: Mapping[str, bytes]) -> None:
         """Add bytes to the files of the run, by their names."""
