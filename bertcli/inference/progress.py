@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from logging import Logger
+from typing import NamedTuple
 
 
 class Ran(NamedTuple):
-    """The model has run over so many texts and tokens; a warning may have come up on the way.
+    """The model has run over so many texts and tokens.
 
     An earlier run had done so many texts ``before``.
     """
 
     texts: int = 0
     tokens: int = 0
-    warning: str = ""
     before: int = 0
 
 
@@ -64,30 +60,20 @@ class Progress:
         return f"{texts:,.0f} texts/s  {tokens:,.0f} tokens/s"
 
 
-class Tell(Protocol):
-    """Where messages go: the console of a command, a log, or nowhere."""
+class Log:
+    """Messages of the library: Python's log "bertcli" has them, or the console of a command."""
 
-    def warn(self, message: str, /) -> None:
+    def warn(self, message: str) -> None:
         """Write a warning."""
+        import logging  # 3 ms, which nearly all commands do without
 
-    def detail(self, message: str, /) -> None:
-        """Write a note, with --verbose only."""
+        logging.getLogger("bertcli").warning(message)
 
+    def detail(self, message: str) -> None:
+        """Write what --verbose shows."""
+        import logging
 
-class Silence:
-    """Says nothing."""
-
-    def warn(self, message: str, /) -> None:
-        """Drop a warning."""
-
-    detail = warn
+        logging.getLogger("bertcli").debug(message)
 
 
-class InLog:
-    """Writes to a logger of Python."""
-
-    def __init__(self, log: Logger) -> None:
-        self.warn, self.detail = log.warning, log.debug
-
-
-SILENCE: Tell = Silence()
+LOG = Log()

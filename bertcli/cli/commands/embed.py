@@ -234,7 +234,7 @@ def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> "Embe
     folder = model.folder(files_for(options.dtype))
     from bertcli.embedding.embedder import Embedder
 
-    embedder = Embedder.open(folder, options, console, extra=True)
+    embedder = Embedder.open(folder, options, extra=True)
     guessed = options.pooling == "auto" and not options.several and not embedder.sentence.found_in
     (console.remark if guessed else console.detail)(pooling_of(embedder))
     console.detail(f"model: {folder.path} ({folder.source})")

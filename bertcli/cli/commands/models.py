@@ -334,7 +334,7 @@ def export(
 
     console, options = messages.console(), record(ExportOptions, graph)
     source = model.folder(MODEL_FILES)
-    manifest = export(source, folder.output, options, overwrite=folder.overwrite, tell=console)
+    manifest = export(source, folder.output, options, overwrite=folder.overwrite)
     accuracy = manifest["accuracy"]
     console.note(
         f"{folder.output / options.file}: cosine to the model {accuracy['worst_cosine']:.6f} at "
@@ -403,7 +403,6 @@ def distil(
         source=model.folder(files_for(compute.dtype)),
         how=record(EmbedOptions, compute),
         reader=reader,
-        tell=console,
     )
     console.follow(run)
     manifest = run.manifest

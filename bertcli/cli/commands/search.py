@@ -210,7 +210,7 @@ def similar(
         return
     if whole and not how.several:
         how = replace(how, on_truncate="chunk", at="paragraph")
-    search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts, console)
+    search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts)
     console.note("scores are dot products" if search.by_dot and not score.hybrid else "")
     if typed:
         from bertcli.cli.display.tables import USAGE, search_at_prompt

@@ -148,7 +148,7 @@ def open_head(
     from bertcli.tasks.head import Head, Settings
 
     kind = getattr(bertcli, task)
-    head = Head.open(folder, kind.kind, record(Settings, length, compute), console)
+    head = Head.open(folder, kind.kind, record(Settings, length, compute))
     engine = head.runtime.engine
     console.detail(
         f"model: {folder.path} ({folder.source}); {kind.kind}, {engine.backend}, device "

@@ -640,7 +640,7 @@ def evaluate(
 
     settings = record(Settings, length, compute)
     options = record(EmbedOptions, judged, length, compute)
-    judges = [Judge(named.folder(MODEL_FILES), settings, options, console) for named in models]
+    judges = [Judge(named.folder(MODEL_FILES), settings, options) for named in models]
     reading = [path for reader in readers for path in reader.source.paths]
     reading += [judged.qrels] if judged.qrels else []
     with output.open(form, reading, *models, view="tables.evaluation_view") as write:

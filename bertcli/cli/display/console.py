@@ -16,7 +16,7 @@ from bertcli.errors import counted
 from bertcli.files.paths import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
-from bertcli.inference.progress import Advance, Progress, Ran, Step
+from bertcli.inference.progress import LOG, Advance, Progress, Ran, Step
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Drawn
@@ -174,6 +174,7 @@ class Console:
         self.quiet, self.verbose, self.beside_output = quiet, verbose, beside_output
         self.remarks: list[str] = []
         self.begun = monotonic()
+        vars(LOG).update(warn=self.warn, detail=self.detail)  # until the command ends
 
     def note(self, message: str) -> None:
         """Write a note."""
@@ -211,8 +212,6 @@ class Console:
         with closing(ProgressBar(self.watched and not self.beside_output)) as bar:
             for step in run:
                 progress.add(step if isinstance(step, Step) else Ran(len(step)))
-                if isinstance(step, Ran):
-                    self.warn(step.warning)
                 if bar.shown:
                     tally: TokenCounts | None = getattr(run, "tally", None)
                     bar.show(step, progress, reader, tally.truncated if tally else 0)

@@ -62,7 +62,7 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
             record(EmbedOptions, compute),
             SearchOptions(vectors=self.vectors, skip_empty=False),
         )
-        return Search.open(folder, how, options, reader, console)
+        return Search.open(folder, how, options, reader)
 
 
 WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"

@@ -36,6 +36,7 @@ from typer.models import OptionInfo
 from bertcli.cli.display.console import say
 from bertcli.cli.display.help import HELP
 from bertcli.errors import UsageError
+from bertcli.inference.progress import LOG
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -288,7 +289,10 @@ def command(
         }
         for group in groups.values():
             group.command_options = values
-        function(**groups)
+        try:
+            function(**groups)
+        finally:
+            vars(LOG).clear()
 
     for name, info in help_options.items():
         parameters[name] = _parameter(name, info, bool, False, None)
