@@ -18,7 +18,7 @@ import numpy as np
 
 from bertcli.checkpoints.scan import GRAPHS, find_weights, read_config
 from bertcli.checkpoints.weights import Weights, read_weights
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import LOG, ModelError, UsageError
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.inference.compute import (
@@ -40,7 +40,6 @@ from bertcli.inference.graph import (
     OpenvinoNetwork,
     built,
 )
-from bertcli.inference.progress import LOG
 from bertcli.inference.runner import (
     Arriving,
     Engine,

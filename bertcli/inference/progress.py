@@ -1,4 +1,4 @@
-"""What a long run yields beside its data, how far it has got, and where messages go. No torch."""
+"""What a long run yields beside its data, and how far it has got. No torch."""
 
 from __future__ import annotations
 
@@ -58,22 +58,3 @@ class Progress:
         """Texts and tokens per second."""
         texts, tokens = self.texts / self.seconds, self.tokens / self.seconds
         return f"{texts:,.0f} texts/s  {tokens:,.0f} tokens/s"
-
-
-class Log:
-    """Messages of the library: Python's log "bertcli" has them, or the console of a command."""
-
-    def warn(self, message: str) -> None:
-        """Write a warning."""
-        import logging  # 3 ms, which nearly all commands do without
-
-        logging.getLogger("bertcli").warning(message)
-
-    def detail(self, message: str) -> None:
-        """Write what --verbose shows."""
-        import logging
-
-        logging.getLogger("bertcli").debug(message)
-
-
-LOG = Log()

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertcli.errors import BertcliError, UsageError, out_of_memory
+from bertcli.errors import LOG, BertcliError, UsageError, out_of_memory
 from bertcli.inference.compute import Backend, Compute
-from bertcli.inference.progress import LOG, Ran
+from bertcli.inference.progress import Ran
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import EXTRA, Encoded, TokenBlock
 from bertcli.tokenizing.extra_columns import ExtraColumns

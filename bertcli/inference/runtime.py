@@ -16,10 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import LOG, ModelError, UsageError
 from bertcli.files.versions import install_command, require_torch
 from bertcli.inference.compute import OpenvinoError, gpu_possible, openvino_installed
-from bertcli.inference.progress import LOG
 from bertcli.inference.runner import Engine, ModelSpec, Runtime
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import Encoded

@@ -20,10 +20,9 @@ from torch import Tensor
 from bertcli.checkpoints import load as checkpoint
 from bertcli.checkpoints.load import M
 from bertcli.checkpoints.weights import LoadReport
-from bertcli.errors import UsageError, called_from_python
+from bertcli.errors import LOG, UsageError, called_from_python
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
-from bertcli.inference.progress import LOG
 from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens, combined
 from bertcli.models.attention import Varlen, varlen
 from bertcli.models.bert import BertModel

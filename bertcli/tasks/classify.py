@@ -21,9 +21,8 @@ import numpy as np
 
 from bertcli.embedding.options import CONFIG
 from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
-from bertcli.errors import InputError, ModelError, called_from_python
+from bertcli.errors import LOG, InputError, ModelError, called_from_python
 from bertcli.files.typed_json import JsonObject, read_object
-from bertcli.inference.progress import LOG
 from bertcli.inference.runtime import refuse_extra, refuse_pairs
 from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record, carried, windows

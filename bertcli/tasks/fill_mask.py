@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertcli.embedding.pooling import split
-from bertcli.errors import InputError, UsageError
-from bertcli.inference.progress import LOG
+from bertcli.errors import LOG, InputError, UsageError
 from bertcli.inference.runner import Finish, library_of
 from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded

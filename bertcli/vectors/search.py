@@ -29,14 +29,13 @@ from bertcli.embedding.options import EmbedOptions, read_sentence
 from bertcli.embedding.pooling import EmbeddedBlock
 from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.embedding.sparse import has_routes
-from bertcli.errors import InputError, UsageError, counted
+from bertcli.errors import LOG, InputError, UsageError, counted
 from bertcli.files.arrays import open_arrays
 from bertcli.files.jsonl import lines_of, object_in, value_of
 from bertcli.files.streams import open_bytes
 from bertcli.files.typed_json import is_regular, whole_number
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
-from bertcli.inference.progress import LOG
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, Text, is_empty, windows
 from bertcli.records.source import Source

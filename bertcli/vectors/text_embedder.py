@@ -21,11 +21,10 @@ import numpy as np
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import PRECISIONS, RANGED, EmbedOptions, settled
-from bertcli.errors import ModelError, UsageError, called_from_python
+from bertcli.errors import LOG, ModelError, UsageError, called_from_python
 from bertcli.files.atomic import whole_folder
 from bertcli.hub import DEFAULT_MODEL, files_for, find_model
 from bertcli.inference.compute import options_from
-from bertcli.inference.progress import LOG
 from bertcli.records.records import Record
 from bertcli.vectors.embed_run import RecordVectors
 from bertcli.vectors.formats import quantize, ranges_of

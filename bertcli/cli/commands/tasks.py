@@ -31,7 +31,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import UsageError
+from bertcli.errors import LOG, UsageError
 from bertcli.files.tables import TableHeader
 from bertcli.hub import files_for
 from bertcli.records.reader import Reader
@@ -80,7 +80,7 @@ class QuestionOptions(OptionGroup):
         """Whether both are given, so that no input is read."""
         return self.question is not None and self.context is not None
 
-    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
+    def reader(self, files: TaskFileOptions) -> Reader:
         """Return the reader of questions, of contexts, or of both."""
         texts = (self.question,) if self.both else ()
         flags = {self.question_field: "--question-field", self.context_field: "--context-field"}
@@ -102,7 +102,7 @@ class QuestionOptions(OptionGroup):
             changes |= {"pair_field": self.context_field, "single": False}
         objects = self.question is None and self.context is None
         source = source_of(files, objects=objects, **changes)
-        return reader_of(source, console, [*filter(None, (self.question, self.context))])
+        return reader_of(source, [*filter(None, (self.question, self.context))])
 
 
 class ChoiceOptions(OptionGroup, panel=INPUT):
@@ -119,7 +119,7 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
         """The choices among the arguments."""
         return tuple(self.texts or ())[1:]
 
-    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
+    def reader(self, files: TaskFileOptions) -> Reader:
         """Return the reader of prompts, whose extra fields hold the choices."""
         if self.texts and len(self.given) < 2:
             raise UsageError(
@@ -137,11 +137,11 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
             names = ",".join(filter(None, (keep, self.choices_field)))
             changes["keep"] = keep if keep == "*" else names
         source = source_of(files, objects=True, **changes)
-        return reader_of(source, console, self.texts or ())
+        return reader_of(source, self.texts or ())
 
 
 def open_head(
-    task: str, model: ModelOptions, length: OptionGroup, compute: ComputeOptions, console: Console
+    task: str, model: ModelOptions, length: OptionGroup, compute: ComputeOptions
 ) -> tuple[Any, Any]:
     """Return the task, as Python names it, and the model for it; its backend is imported here."""
     folder = model.folder(files_for(compute.dtype))
@@ -150,7 +150,7 @@ def open_head(
     kind = getattr(bertcli, task)
     head = Head.open(folder, kind.kind, record(Settings, length, compute))
     engine = head.runtime.engine
-    console.detail(
+    LOG.detail(
         f"model: {folder.path} ({folder.source}); {kind.kind}, {engine.backend}, device "
         f"{', '.join(engine.places)}, threads {engine.threads}, max_length {head.max_length}"
     )
@@ -160,21 +160,21 @@ def open_head(
 def run_task(
     task: str,
     options: dict[str, Any],
-    read: Callable[[Console], Reader],
+    read: Callable[[], Reader],
     model: ModelOptions,
     length: OptionGroup,
     compute: ComputeOptions,
     output: OutputOptions,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
     advice: str = "",
 ) -> None:
     """Read texts, write what a task with these options makes of them, report warnings and counts.
 
     ``advice`` says what can be done about truncated texts.
     """
-    console = messages.console(output)
-    form, reader = output.form(), read(console)
-    kind, head = open_head(task, model, length, compute, console)
+    console.beside_output = output.on_terminal
+    form, reader = output.form(), read()
+    kind, head = open_head(task, model, length, compute)
     judge = kind(head, **options)
     stream = judge.stream(reader)
     from bertcli.tasks.results import fields_written, row, tabular
@@ -190,7 +190,7 @@ def run_task(
         written = ([row(result) for result in batch] for batch in batches)
     elif form != "table":
         written = tabular(batches, judge.blank, reader, stream.consumed)
-    inputs, view = reader.source.inputs, "tables.results_view"
+    inputs, view = reader.source.inputs, "results_view"
     with output.open(form, inputs, model, view=view, run=stream.run) as write:
         for rows in written:
             write(rows)
@@ -229,7 +229,7 @@ def fill_mask(
     length: MaskOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Predict the words at [MASK].
 
@@ -237,7 +237,7 @@ def fill_mask(
     $ bertcli fill-mask 'He [MASK] her.' --targets saw,heard -m bert-base-uncased
     """
     options = {"top_k": words.top_k, "targets": words.words}
-    run_task("MaskFiller", options, source.reader, model, length, compute, output, messages)
+    run_task("MaskFiller", options, source.reader, model, length, compute, output, console)
 
 
 def next_sentence(
@@ -246,7 +246,7 @@ def next_sentence(
     length: CutOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Score how likely the second of two sentences is to follow the first.
 
@@ -254,7 +254,7 @@ def next_sentence(
     $ bertcli next-sentence --pairs pairs.tsv -m bert-base-uncased
     """
     read = paired(source).reader
-    run_task("NextSentencePredictor", {}, read, model, length, compute, output, messages)
+    run_task("NextSentencePredictor", {}, read, model, length, compute, output, console)
 
 
 def paired(source: InputOptions) -> InputOptions:
@@ -296,7 +296,7 @@ def classify(
     length: CutOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Classify texts or pairs, or score how relevant one text is to another.
 
@@ -310,7 +310,7 @@ def classify(
         "all_scores": labels.scores == "all",
         "logits": labels.logits,
     }
-    run_task("Classifier", options, source.reader, model, length, compute, output, messages)
+    run_task("Classifier", options, source.reader, model, length, compute, output, console)
 
 
 class RankedOptions(OptionGroup):
@@ -329,24 +329,23 @@ def rerank(
     length: CutOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Rank texts by relevance to a query with a cross-encoder.
 
     $ bertcli rerank 'late delivery' -i reviews.txt --top-k 5 -m CROSS_ENCODER
     $ bertcli rerank 'late delivery' 'It came on time.' 'It never came.' -m CROSS_ENCODER
     """
-    console = messages.console()
     form = output.form()
     source = source_of(asked, files, single=True)
-    reader = reader_of(source, console, (asked.query, *source.texts))
-    kind, head = open_head("Reranker", model, length, compute, console)
+    reader = reader_of(source, (asked.query, *source.texts))
+    kind, head = open_head("Reranker", model, length, compute)
     from bertcli.tasks.classify import BLANK_HIT, ranked, ranked_row
 
     stream = kind(head, query=asked.query).stream(reader)
     reader.reserve(frozenset((*BLANK_HIT, "truncated")))
     inputs = reader.source.inputs
-    with output.open(form, inputs, model, view="tables.ranking_view") as write:
+    with output.open(form, inputs, model, view="ranking_view") as write:
         windows = console.track(stream)
         best = ranked(windows, asked.top_k)
         rows = [ranked_row(result, flat=form != "jsonl") for result in best]
@@ -373,7 +372,7 @@ def tag(
     length: StrideOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Find entities in texts, with label, score and character offsets.
 
@@ -385,7 +384,7 @@ def tag(
     ignored = tuple(label for label in entities.ignore_labels.split(",") if label)
     options = {"aggregation": entities.aggregation, "ignored": ignored}
     advice = "--stride N tags all of them"
-    run_task("Tagger", options, source.reader, model, length, compute, output, messages, advice)
+    run_task("Tagger", options, source.reader, model, length, compute, output, console, advice)
 
 
 class AnswerOptions(OptionGroup):
@@ -404,7 +403,7 @@ def answer(
     length: StrideOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Find the answer to a question in a context; long contexts are split into windows.
 
@@ -422,7 +421,7 @@ def answer(
     if not asked.both:
         options |= {"question": asked.question, "context": asked.context}
     read = partial(asked.reader, files)
-    run_task("Answerer", options, read, model, length, compute, output, messages)
+    run_task("Answerer", options, read, model, length, compute, output, console)
 
 
 def choose(
@@ -432,7 +431,7 @@ def choose(
     length: CutOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Choose the continuation that fits a prompt best.
 
@@ -443,4 +442,4 @@ def choose(
     """
     options = {"field": choices.choices_field, "choices": choices.given}
     read = partial(choices.reader, files)
-    run_task("Chooser", options, read, model, length, compute, output, messages)
+    run_task("Chooser", options, read, model, length, compute, output, console)

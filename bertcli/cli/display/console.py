@@ -16,7 +16,7 @@ from bertcli.errors import counted
 from bertcli.files.paths import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
-from bertcli.inference.progress import LOG, Advance, Progress, Ran, Step
+from bertcli.inference.progress import Advance, Progress, Ran, Step
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Drawn
@@ -168,13 +168,9 @@ def styled(text: str, stream: TextIO | None, **style: Any) -> str:
 class Console:
     """Writes notes and warnings, unless quiet; empty messages are ignored."""
 
-    def __init__(
-        self, *, quiet: bool = False, verbose: bool = False, beside_output: bool = False
-    ) -> None:
-        self.quiet, self.verbose, self.beside_output = quiet, verbose, beside_output
-        self.remarks: list[str] = []
-        self.begun = monotonic()
-        vars(LOG).update(warn=self.warn, detail=self.detail)  # until the command ends
+    quiet: bool
+    verbose: bool
+    beside_output = False  # whether rows come to the terminal during the run
 
     def note(self, message: str) -> None:
         """Write a note."""
@@ -183,13 +179,6 @@ class Console:
     def warn(self, message: str) -> None:
         """Write a warning."""
         self._write("warning", message)
-
-    def remark(self, message: str) -> None:
-        """Write a note at the end of the run, if it succeeds; with --verbose, now."""
-        if self.verbose:
-            self.note(message)
-        else:
-            self.remarks.append(message)
 
     def detail(self, message: str) -> None:
         """Write a note, with --verbose only."""
@@ -259,8 +248,6 @@ class Console:
 
     def close(self, reader: Reader) -> None:
         """Say what became of the input; exit with 1 when records were skipped."""
-        for remark in self.remarks:
-            self.note(remark)
         if not reader.records and not reader.skipped:
             self.note("no records: the input is empty")
         if reader.empty:

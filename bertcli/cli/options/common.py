@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -33,7 +32,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import OutputError, UsageError
+from bertcli.errors import LOG, OutputError, UsageError
 from bertcli.files.paths import beside
 from bertcli.files.typed_json import is_text
 from bertcli.files.writers import TENSORS
@@ -91,13 +90,13 @@ class ModelOptions(OptionGroup, panel=MODEL):
         """Return the model's folder; files that are missing are downloaded."""
         return find_model(self.model, files=files, revision=self.revision, offline=self.offline)
 
-    def tokenizer(self, console: Console, *, parse_special: bool = True) -> Tokenizer:
+    def tokenizer(self, *, parse_special: bool = True) -> Tokenizer:
         """Return the tokenizer of the model."""
         folder = self.folder()
-        console.detail(f"model: {folder.path} ({folder.source})")
+        LOG.detail(f"model: {folder.path} ({folder.source})")
         tokenizer = Tokenizer.load(folder.path, parse_special=parse_special)
         for warning in tokenizer.warnings:
-            console.warn(warning)
+            LOG.warn(warning)
         return tokenizer
 
 
@@ -169,13 +168,13 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         form: str,
         inputs: Sequence[str | Path] = (),
         *models: ModelOptions,
-        view: str = "tables.rows_view",
+        view: str = "rows_view",
         about: Sequence[Any] = (),
         run: "ReaderRun | None" = None,
     ) -> AbstractContextManager[Callable[..., None]]:
         """Open the writer of a format; that of a table draws a ``view`` of what it takes.
 
-        That is a function of `bertcli.cli.display`, which takes what the view is ``about`` first;
+        That is a function of `display.tables`, which takes what the view is ``about`` first;
         the first 40 rows are drawn (`tables.show` draws all).
         With --resume a ``run`` goes on where another was interrupted; what has none starts over,
         unless the same command finished the file.
@@ -184,11 +183,9 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         if self.resume and (run or inputs):
             return self._resumed(form, run, inputs, models)
         if form == "table":
-            from bertcli.cli.display.tables import opened_table
+            from bertcli.cli.display import tables
 
-            module, name = view.split(".")
-            draw = getattr(import_module(f"bertcli.cli.display.{module}"), name)
-            return opened_table(inputs, partial(draw, *about))
+            return tables.opened_table(inputs, partial(getattr(tables, view), *about))
         from bertcli.files.writers import RAGGED, TENSORS, open_writer
 
         if self.output is not None:
@@ -299,19 +296,15 @@ def allowed_form(form: str, allowed: Sequence[str]) -> str:
     return form
 
 
-class ConsoleOptions(OptionGroup, panel=MESSAGES):
-    """Messages on stderr."""
+class ConsoleOptions(OptionGroup, Console, panel=MESSAGES):
+    """The console that writes messages to stderr."""
 
     quiet = flag("Suppress notes, warnings and progress.", "--quiet", "-q", envvar="BERTCLI_QUIET")
     verbose = flag("Show details.", "--verbose", "-v")
 
-    def console(self, output: OutputOptions | None = None) -> Console:
-        """Return the console that writes messages to stderr.
-
-        Beside an ``output`` whose rows come during the run, on a terminal, it shows no bar.
-        """
-        beside = output is not None and output.on_terminal
-        return Console(quiet=self.quiet, verbose=self.verbose, beside_output=beside)
+    def __post_init__(self) -> None:
+        """Show the messages of the library too."""
+        vars(LOG).update(warn=self.warn, note=self.note, detail=self.detail)
 
 
 def _show_versions(asked: bool) -> None:
@@ -468,14 +461,14 @@ def source_of(
     return record(Source, *groups, **(usual | values))
 
 
-def reader_of(source: Source, console: Console, texts: Sequence[str] = ()) -> Reader:
+def reader_of(source: Source, texts: Sequence[str] = ()) -> Reader:
     """Return the reader of a source, and say which of these texts are also files.
 
     Perhaps they were to be read.
     """
     if files := [text for text in texts if os.path.isfile(text)]:
-        console.note(f"`{files[0]}` is also a file; -i reads it")
-    return Reader(source, console.warn, console.note)
+        LOG.note(f"`{files[0]}` is also a file; -i reads it")
+    return Reader(source)
 
 
 NAMES_OF_FIELDS = ("query_field", "text_field", "pair_field", "id_field", "keep_fields")
@@ -531,10 +524,10 @@ class InputOptions(OptionGroup, panel=INPUT, of=Source):
                 f"{form} cannot hold the fields of --keep-fields", "use -f jsonl, csv or parquet"
             )
 
-    def reader(self, console: Console, **changes: Any) -> Reader:
+    def reader(self, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
         texts = (*(self.texts or ()), *(self.pair or ()))
-        return reader_of(self.source(**changes), console, texts)
+        return reader_of(self.source(**changes), texts)
 
     def source(self, **changes: Any) -> Source:
         """Return the texts, files or stdin that were given."""

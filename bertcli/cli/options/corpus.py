@@ -50,9 +50,7 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
         """Return the files that are read."""
         return [*reader.source.paths, *filter(None, [self.vectors])]
 
-    def search(
-        self, reader: Reader, model: ModelOptions, compute: ComputeOptions, console: Console
-    ) -> "Search":
+    def search(self, reader: Reader, model: ModelOptions, compute: ComputeOptions) -> "Search":
         """Open the model of the vectors of these texts."""
         from bertcli.embedding.options import EmbedOptions
         from bertcli.vectors.search import Search, SearchOptions

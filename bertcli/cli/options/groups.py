@@ -35,8 +35,7 @@ from typer.models import OptionInfo
 
 from bertcli.cli.display.console import say
 from bertcli.cli.display.help import HELP
-from bertcli.errors import UsageError
-from bertcli.inference.progress import LOG
+from bertcli.errors import LOG, UsageError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -86,6 +85,7 @@ RULES = {
     "--cpus-per-worker requires --engine ray": "",
     "--gpus-per-worker requires --engine ray": "",
     "--update cannot be combined with --engine ray": "",
+    "--update requires --output": "",
     "--sparse cannot be combined with --engine ray": "",
     "--no-manifest cannot be combined with --engine ray": (
         "its manifests record which shards are done"
