@@ -253,7 +253,7 @@ class FolderReport(ModelReport):
             for name, (stored, needed) in list(comparison.mismatched.items())[:1]:
                 others = len(comparison.mismatched) - 1
                 more = f", and {others} more do not fit" if others else ""
-                yield f"{name} is {_by(stored)}, {self.config_file} requires {_by(needed)}{more}"
+                yield f"{name} is {by(stored)}, {self.config_file} requires {by(needed)}{more}"
             if odd := sorted(
                 kind for kind in comparison.dtypes if not kind.startswith(("F", "BF"))
             ):
@@ -339,7 +339,8 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     return report
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def by(shape: Iterable[Any]) -> str:
+    """Return a shape as 2 x 3."""
     return " x ".join(map(str, shape)) or "a number"
 
 

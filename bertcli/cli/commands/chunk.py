@@ -61,7 +61,7 @@ def chunk(
         raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
     taken = frozenset(WRITTEN) if form != "txt" else frozenset()
     source = source_of(texts, files, single=True, taken=taken)
-    reader = reader_of(source, source.texts)
+    reader = reader_of(source)
     tokenizer = model.tokenizer(parse_special=chunks.parse_special)
     chunker = Chunker(tokenizer, record(ChunkSettings, chunks))
     if tokenizer.limit is not None and chunker.limit > tokenizer.limit:

@@ -95,7 +95,7 @@ class QueryOptions(OptionGroup):
             changes = {"text_field": self.query_field or "anchor", "pair_field": "positive"}
         flags = {changes["text_field"] or "text": "--query-field"}
         source = source_of(self, texts=queries, objects=self.mine, flags=flags, **changes)
-        return reader_of(source, queries)
+        return reader_of(source)
 
 
 class CorpusOptions(OptionGroup, panel=INPUT, of=Source):

@@ -16,7 +16,6 @@ from bertcli.cli.options.common import (
     OutputOptions,
     RowOutput,
     TaskFileOptions,
-    fields_asked,
     reader_of,
     source_of,
     source_paths,
@@ -89,10 +88,6 @@ class QuestionOptions(OptionGroup):
             "text_field": self.question_field,
             "flags": flags,
             "single": not self.both,
-            "asked": (
-                *fields_asked(vars(files)),
-                *(flag for name, flag in flags.items() if name not in ("question", "context")),
-            ),
         }
         if self.both:
             changes["pair"] = self.context
@@ -101,8 +96,8 @@ class QuestionOptions(OptionGroup):
         elif self.context is None:
             changes |= {"pair_field": self.context_field, "single": False}
         objects = self.question is None and self.context is None
-        source = source_of(files, objects=objects, **changes)
-        return reader_of(source, [*filter(None, (self.question, self.context))])
+        source = source_of(self, files, objects=objects, **changes)
+        return reader_of(source)
 
 
 class ChoiceOptions(OptionGroup, panel=INPUT):
@@ -137,7 +132,7 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
             names = ",".join(filter(None, (keep, self.choices_field)))
             changes["keep"] = keep if keep == "*" else names
         source = source_of(files, objects=True, **changes)
-        return reader_of(source, self.texts or ())
+        return reader_of(source)
 
 
 def open_head(
@@ -338,7 +333,7 @@ def rerank(
     """
     form = output.form()
     source = source_of(asked, files, single=True)
-    reader = reader_of(source, (asked.query, *source.texts))
+    reader = reader_of(source)
     kind, head = open_head("Reranker", model, length, compute)
     from bertcli.tasks.classify import BLANK_HIT, ranked, ranked_row
 

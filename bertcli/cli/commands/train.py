@@ -376,7 +376,7 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
             single=True,
             keep=",".join(dict.fromkeys(extra)) or None,
             flags=dict.fromkeys(extra, "--extra"),
-            asked=(*fields_asked(vars(self)), *(("--extra",) if extra else ())),
+            asked=(*fields_asked([self]), *(("--extra",) if extra else ())),
         )
         return reader_of(source)
 

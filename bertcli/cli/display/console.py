@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -152,17 +152,11 @@ def say(kind: str, message: str) -> None:
     if len(line) > LONGEST:
         line = f"{line[:LONGEST]}... ({counted(len(line) - LONGEST, 'more character')})"
     label = f"{kind}:"
-    if kind in STYLES:
-        label = styled(label, sys.stderr, **STYLES[kind])
+    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if kind in STYLES and (os.environ.get("FORCE_COLOR") or sys.stderr.isatty()) and not dull:
+        label = typer.style(label, **STYLES[kind])
     with suppress(OSError):  # a full log is no reason to lose what is computed
         sys.stderr.write(f"{label} {line}\n")
-
-
-def styled(text: str, stream: TextIO | None, **style: Any) -> str:
-    """Return a text with a style on a terminal, unless the environment has another wish."""
-    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    terminal = os.environ.get("FORCE_COLOR") or (stream is not None and stream.isatty())
-    return typer.style(text, **style) if terminal and not dull else text
 
 
 class Console:

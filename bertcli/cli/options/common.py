@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -456,30 +456,38 @@ def source_of(
         "null": null and listed is None,  # else it is of the list of names
         "format": "jsonl" if objects and form == "auto" and paths == ("-",) else form,
         "keep": options.get("keep_fields"),
-        "asked": fields_asked(options),
+        "asked": fields_asked(groups),
     }
     return record(Source, *groups, **(usual | values))
 
 
-def reader_of(source: Source, texts: Sequence[str] = ()) -> Reader:
-    """Return the reader of a source, and say which of these texts are also files.
-
-    Perhaps they were to be read.
-    """
-    if files := [text for text in texts if os.path.isfile(text)]:
+def reader_of(source: Source) -> Reader:
+    """Return the reader of a source; a text that is also a file was perhaps to be read."""
+    texts = (*source.texts, source.pair)
+    if files := [text for text in texts if isinstance(text, str) and os.path.isfile(text)]:
         LOG.note(f"`{files[0]}` is also a file; -i reads it")
     return Reader(source)
 
 
-NAMES_OF_FIELDS = ("query_field", "text_field", "pair_field", "id_field", "keep_fields")
+NAMES_OF_FIELDS = (
+    "query_field",
+    "text_field",
+    "pair_field",
+    "id_field",
+    "keep_fields",
+    "question_field",
+    "context_field",
+)
 
 
-def fields_asked(options: Mapping[str, Any]) -> tuple[str, ...]:
+def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
     """Return the options that name fields; what the environment sets asks for none."""
     return tuple(
         f"--{name.replace('_', '-')}"
-        for name in NAMES_OF_FIELDS
-        if (value := options.get(name)) not in (None, "*")
+        for group in groups
+        for name, option in group.OPTIONS.items()
+        if name in NAMES_OF_FIELDS
+        and (value := getattr(group, name)) not in (option.default, "*")
         and os.environ.get(f"BERTCLI_{name.upper()}") != value
     )
 
@@ -526,8 +534,7 @@ class InputOptions(OptionGroup, panel=INPUT, of=Source):
 
     def reader(self, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        texts = (*(self.texts or ()), *(self.pair or ()))
-        return reader_of(self.source(**changes), texts)
+        return reader_of(self.source(**changes))
 
     def source(self, **changes: Any) -> Source:
         """Return the texts, files or stdin that were given."""

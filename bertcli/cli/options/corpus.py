@@ -20,7 +20,7 @@ from bertcli.cli.options.common import (
     ModelOptions,
 )
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
-from bertcli.errors import OutputError, UsageError, counted
+from bertcli.errors import UsageError, counted
 from bertcli.files.streams import can_be_reread
 from bertcli.hub import files_for
 from bertcli.records.reader import Reader
@@ -64,7 +64,6 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
 
 
 WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
-MANY = 1000  # texts whose vectors are worth keeping
 
 
 def refuse_pipes(texts: Reader) -> None:
@@ -96,15 +95,9 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
 
 def follow_embedding(run: "FileRun | PassingSearch", search: "Search", console: Console) -> None:
     """Compute the vectors of a corpus with a progress bar, and say whether they are kept."""
-    try:
-        console.follow(run)
-    except OutputError as failed:  # these commands have no --resume
-        hint = "free disk space, then run the same command again"
-        hint = hint if "--resume" in failed.hint else failed.hint
-        raise OutputError(str(failed), hint) from None
-    texts = run.tally.records
+    console.follow(run)
     console.truncated(run.tally, search.embedder.max_length, WINDOWS)
     if file := search.options.vectors:
-        console.note(f"vectors of {counted(texts, 'text')} kept in {file} for the next search")
-    elif texts > MANY:
-        console.note("vectors of the corpus not kept; --vectors FILE keeps them")
+        console.note(
+            f"vectors of {counted(run.tally.records, 'text')} kept in {file} for the next search"
+        )
