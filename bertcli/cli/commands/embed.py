@@ -200,8 +200,6 @@ def embed(
         tally = _to_file(FileRun(embedder, reader, target), console)
     if options.on_truncate == "warn":
         advice = "; --on-truncate window encodes all of the text"
-        if not options.several:
-            advice += ", chunk gives each of its chunks a vector"
         console.truncated(tally, embedder.max_length, advice)
     console.special_tokens(tally)
     console.empty(tally)

@@ -37,7 +37,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import LOG, ModelError, UsageError, counted
+from bertcli.errors import LOG, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
@@ -74,8 +74,6 @@ class TargetOptions(OptionGroup):
             raise UsageError(f"two models: {self.target} and --model {model.model}", "give one")
         name = self.target if self.target is not None else model.model
         place = os.path.expanduser(name)
-        if os.path.islink(place) and not os.path.exists(place):
-            raise ModelError(f"{name}: broken or circular symlink")
         return model.changed(model=name).folder(() if os.path.isdir(place) else FILES)
 
 
@@ -240,7 +238,6 @@ def _attention(report: FolderReport, asked: AttentionOptions, views: ViewOptions
     layers = asked.layers
     if layers is None and (asked.form in DRAWN or not (asked.form or views.json)):
         layers = "-1"
-        LOG.detail("the last layer: --layers chooses others")
     mean = asked.heads == "mean"
     heads = None if mean else numbers(asked.heads, "--heads")
     choice = AttentionChoice(numbers(layers, "--layers"), heads, mean)

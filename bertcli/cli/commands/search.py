@@ -195,39 +195,36 @@ def similar(
     whole = texts and "whole" in map(texts.format_of, texts.source.paths)
     reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
     reading += [str(corpus.vectors)] if corpus.vectors else []
-    view = "answer_views"
+    search: Search | None = None
     if texts and score.lexical:
         refuse_pipes(texts)
         tokenizer = model.tokenizer()
         if whole:
             texts.divide = partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph")))
-        lexical = LexicalSearch(tokenizer, texts, query.top_k)
-        with output.open(form, reading, model, view=view) as write:
-            _write(lexical.answering(queries.blocks()), form, write, with_text=True)
-        console.close(queries)
-        console.close(texts)
-        return
-    if whole and not how.several:
-        how = replace(how, on_truncate="chunk", at="paragraph")
-    search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts)
-    console.note("scores are dot products" if search.by_dot and not score.hybrid else "")
-    if typed:
-        from bertcli.cli.display.tables import USAGE, search_at_prompt
+        answers = LexicalSearch(tokenizer, texts, query.top_k).answering(queries.blocks())
+    else:
+        if whole and not how.several:
+            how = replace(how, on_truncate="chunk", at="paragraph")
+        search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts)
+        console.note("scores are dot products" if search.by_dot and not score.hybrid else "")
+        if typed:
+            from bertcli.cli.display.tables import USAGE, search_at_prompt
 
-        with stored_vectors(search, console) as stored:
-            console.note(USAGE)
-            search_at_prompt(stored)
-        return
-    answers = _answers(search, queries, console)
-    with output.open(form, reading, model, view=view) as write:
-        if query.mine:
+            with stored_vectors(search, console) as stored:
+                console.note(USAGE)
+                search_at_prompt(stored)
+            return
+        answers = _answers(search, queries, console)
+    with output.open(form, reading, model, view="answer_views") as write:
+        if search and query.mine:
             _mine(search, queries, query.margin, write, console)
             return
         _write(answers, form, write, with_text=texts is not None)
-    console.truncated(search.asked, search.embedder.max_length, what="queries")
+    if search:
+        console.truncated(search.asked, search.embedder.max_length, what="queries")
     console.close(queries)
-    if search.reader is not None:
-        console.close(search.reader)
+    if texts:
+        console.close(texts)
 
 
 def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:

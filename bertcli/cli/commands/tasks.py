@@ -38,17 +38,15 @@ from bertcli.records.reader import Reader
 if TYPE_CHECKING:
     from bertcli.tasks.head import Stream
 
-MAX_LENGTH = number(
-    "Maximum tokens of a text or window (default: the model's limit).",
-    low=3,
-    envvar="BERTCLI_MAX_LENGTH",
-)
-
 
 class MaskOptions(OptionGroup, panel=LAYOUT):
     """How long texts with masks are."""
 
-    max_length = MAX_LENGTH
+    max_length = number(
+        "Maximum tokens of a text or window (default: the model's limit).",
+        low=3,
+        envvar="BERTCLI_MAX_LENGTH",
+    )
 
 
 class CutOptions(MaskOptions):
@@ -154,7 +152,7 @@ def open_head(
 
 def run_task(
     task: str,
-    options: dict[str, Any],
+    groups: Sequence[OptionGroup],
     read: Callable[[], Reader],
     model: ModelOptions,
     length: OptionGroup,
@@ -162,21 +160,20 @@ def run_task(
     output: OutputOptions,
     console: ConsoleOptions,
     advice: str = "",
+    **values: Any,
 ) -> None:
     """Read texts, write what a task with these options makes of them, report warnings and counts.
 
-    ``advice`` says what can be done about truncated texts.
+    ``values`` are options that have no group; ``advice`` says what can be done about truncated
+    texts.
     """
     console.beside_output = output.on_terminal
     form, reader = output.form(), read()
     kind, head = open_head(task, model, length, compute)
-    judge = kind(head, **options)
+    judge = record(kind, *groups, head=head, **values)
     stream = judge.stream(reader)
     from bertcli.tasks.results import fields_written, row, tabular
 
-    if task in ("Classifier", "Tagger"):
-        function = f"; function: {judge.function}" if task == "Classifier" else ""
-        console.detail(f"labels: {', '.join(head.labels)}{function}")
     if form != "table":
         reader.reserve(fields_written(judge.blank, flat=form != "jsonl") - stream.consumed)
     batches = console.track(stream)
@@ -231,8 +228,8 @@ def fill_mask(
     $ bertcli fill-mask 'Paris is the [MASK] of France.' -m bert-base-uncased
     $ bertcli fill-mask 'He [MASK] her.' --targets saw,heard -m bert-base-uncased
     """
-    options = {"top_k": words.top_k, "targets": words.words}
-    run_task("MaskFiller", options, source.reader, model, length, compute, output, console)
+    read, targets = source.reader, words.words
+    run_task("MaskFiller", [words], read, model, length, compute, output, console, targets=targets)
 
 
 def next_sentence(
@@ -249,7 +246,7 @@ def next_sentence(
     $ bertcli next-sentence --pairs pairs.tsv -m bert-base-uncased
     """
     read = paired(source).reader
-    run_task("NextSentencePredictor", {}, read, model, length, compute, output, console)
+    run_task("NextSentencePredictor", [], read, model, length, compute, output, console)
 
 
 def paired(source: InputOptions) -> InputOptions:
@@ -299,13 +296,10 @@ def classify(
     $ bertcli classify --pairs pairs.tsv -m cross-encoder/ms-marco-TinyBERT-L2-v2
     $ bertcli classify -i reviews.csv --text-field body -m MODEL -o labels.csv
     """
-    options = {
-        "top_k": labels.top_k,
-        "threshold": labels.threshold,
-        "all_scores": labels.scores == "all",
-        "logits": labels.logits,
-    }
-    run_task("Classifier", options, source.reader, model, length, compute, output, console)
+    read, all_scores = source.reader, labels.scores == "all"
+    run_task(
+        "Classifier", [labels], read, model, length, compute, output, console, all_scores=all_scores
+    )
 
 
 class RankedOptions(OptionGroup):
@@ -377,9 +371,19 @@ def tag(
     Only entities in the text are returned; its pair, if any, serves as context.
     """
     ignored = tuple(label for label in entities.ignore_labels.split(",") if label)
-    options = {"aggregation": entities.aggregation, "ignored": ignored}
-    advice = "--stride N tags all of them"
-    run_task("Tagger", options, source.reader, model, length, compute, output, console, advice)
+    read, advice = source.reader, "--stride N tags all of them"
+    run_task(
+        "Tagger",
+        [entities],
+        read,
+        model,
+        length,
+        compute,
+        output,
+        console,
+        advice,
+        ignored=ignored,
+    )
 
 
 class AnswerOptions(OptionGroup):
@@ -408,15 +412,9 @@ def answer(
 
     A record of JSONL, CSV or Parquet has the fields question and context, and optionally id.
     """
-    options: dict[str, Any] = {
-        "top_k": answers.top_k,
-        "max_answer_length": answers.max_answer_length,
-        "no_answer": answers.no_answer,
-    }
-    if not asked.both:
-        options |= {"question": asked.question, "context": asked.context}
+    groups = [answers] if asked.both else [answers, asked]
     read = partial(asked.reader, files)
-    run_task("Answerer", options, read, model, length, compute, output, console)
+    run_task("Answerer", groups, read, model, length, compute, output, console)
 
 
 def choose(
@@ -435,6 +433,16 @@ def choose(
 
     A record has the fields prompt and choices, a list of texts. "best" counts from 0.
     """
-    options = {"field": choices.choices_field, "choices": choices.given}
     read = partial(choices.reader, files)
-    run_task("Chooser", options, read, model, length, compute, output, console)
+    run_task(
+        "Chooser",
+        [],
+        read,
+        model,
+        length,
+        compute,
+        output,
+        console,
+        field=choices.choices_field,
+        choices=choices.given,
+    )

@@ -185,7 +185,12 @@ def tokenize(
     if mode.from_tokens:
         console.close(_ids_of_tokens(source, fields, output, form, model, tokenizer))
         return
-    columns = _columns(mode, fields, form)
+    columns: tuple[str, ...] = ()
+    if form == "table" and not mode.stats and not mode.count:
+        from bertcli.cli.display.tables import TABLE_COLUMNS as columns
+    elif not mode.stats and not mode.count:  # masks where not all tokens are those of a text
+        hidden = "attention_mask" if fields.ragged else ""
+        columns = tuple(name for name in fields.columns() if name != hidden)
     if mode.stats:  # without truncation: --max-length only sets the limit that is reported
         shape = Layout(columns, special_tokens=layout.special_tokens)
     else:
@@ -193,10 +198,6 @@ def tokenize(
     tokenizer.cut_at(shape)  # what cannot work fails before anything is read
     if shape.padding == "max_length":
         tokenizer.max_length(shape)
-    elif shape.max_length and "do_not" in shape.truncation:
-        console.detail(
-            f"--max-length has no effect with --padding {shape.padding} and without --truncation"
-        )
     if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
         console.warn("--offset-unit has no effect without --offsets")
     extra = ("length",) if mode.count else fields.extra(shape)
@@ -241,9 +242,9 @@ def _form(
     if mode.stats:
         return output.form(("table", "jsonl"))
     form = output.form((*["txt"] * mode.from_tokens, *TABLES, *TENSORS))
+    source.refuse_kept_fields(form)
     if mode.from_tokens:
         return form
-    source.refuse_kept_fields(form)
     wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
     if fields.ragged and form not in ("npz", "safetensors"):
         raise UsageError(
@@ -254,17 +255,6 @@ def _form(
             f"{form} cannot hold tokens, offsets, word ids or sequence ids", "use -f parquet"
         )
     return form
-
-
-def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, ...]:
-    if mode.count or mode.stats:
-        return ()
-    if form == "table":
-        from bertcli.cli.display.tables import TABLE_COLUMNS
-
-        return TABLE_COLUMNS
-    masked = not fields.ragged  # where all tokens are those of a text
-    return tuple(name for name in fields.columns() if masked or name != "attention_mask")
 
 
 def _summary(
@@ -307,7 +297,6 @@ def _ids_of_tokens(
     tokenizer: Tokenizer,
 ) -> Reader:
     """Write the ids of tokens, those of the arguments or of each line; return what read them."""
-    source.refuse_kept_fields(form)
     names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))
     given = (source.texts,) if source.texts else ()
     reader = source.reader(texts=given, pre_split=True, taken=names)

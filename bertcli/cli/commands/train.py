@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.commands.tasks import CutOptions
-from bertcli.cli.display.console import Console, follow_training
+from bertcli.cli.display.console import follow_training
 from bertcli.cli.options.common import (
     DELIMITER,
     DEVICES,
@@ -182,7 +182,7 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
 
 
 def train_task(
-    opened: "Callable[[Ranks, Console], TrainedTask]",
+    opened: "Callable[[Ranks], TrainedTask]",
     checkpoints: "Checkpoints",
     where: DeviceOptions,
     console: ConsoleOptions,
@@ -195,11 +195,11 @@ def train_task(
     with joined(where.device) as ranks:
         from bertcli.training.run import TrainingRun
 
-        console = console if ranks.first else console.changed(quiet=True)
+        console.quiet = console.quiet or not ranks.first
         if why := slow(dtype_of(where.precision), ranks.device):
             console.warn(why)
         checkpoints.refuse_others()
-        run = TrainingRun(opened(ranks, console), checkpoints, ranks)
+        run = TrainingRun(opened(ranks), checkpoints, ranks)
         for note in run.notes:
             console.note(note)
         try:
@@ -313,7 +313,7 @@ def train(
         readers[path] = Reader(examples.source(path))
         return readers[path]
 
-    def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
+    def opened(ranks: "Ranks") -> "TrainedTask":
         from bertcli.training.fine_tuning import (
             LabelledTexts,
             frozen_task,
@@ -575,7 +575,7 @@ def pretrain_run(
     checkpoints = record(Checkpoints, job, saving)
     checkpoints.refuse_inputs(pretraining.data, pretraining.init, pretraining.eval_dir)
 
-    def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
+    def opened(ranks: "Ranks") -> "TrainedTask":
         from bertcli.training.pretraining import pretraining_task
 
         return pretraining_task(pretraining, options, ranks)
