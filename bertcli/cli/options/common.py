@@ -14,7 +14,6 @@ from bertcli.checkpoints.scan import model_files
 from bertcli.cli.display.console import (
     Console,
     print_text,
-    say,
     stdin_is_terminal,
     stdout_is_terminal,
 )
@@ -237,13 +236,12 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         inputs = Inputs.of(run.reader.source, files) if run else Inputs(paths, (), files)
         with target.written(run, fingerprint, inputs) as write:
             if write is None:
-                if not self.command_options["quiet"]:
-                    say("note", f"{self.output} is already complete: nothing to do")
+                LOG.note(f"{self.output} is already complete: nothing to do")
                 raise typer.Exit
             try:
                 yield write
             except KeyboardInterrupt:
-                say("note", "interrupted; continue with --resume")
+                LOG.note("interrupted; continue with --resume")
                 raise
 
 
@@ -371,9 +369,9 @@ class FolderOptions(OptionGroup, panel=OUTPUT):
 InputFormat = Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet"]
 
 
-def field_option(about: str, envvar: str | None = None, default: str | None = None) -> Any:
+def field_option(about: str, envvar: str | None = None) -> Any:
     """Return an option that names a field of the input."""
-    return option(about, "NAME", default=default, envvar=envvar)
+    return option(about, "NAME", envvar=envvar)
 
 
 # Options that several groups have.
