@@ -21,7 +21,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.display.console import stdin_is_terminal
 from bertcli.errors import counted
 from bertcli.files.printable import printable
 from bertcli.files.tables import fields_of, lines_of
@@ -164,7 +163,7 @@ def opened_table(
     inputs: Inputs, view: Callable[[Any], Iterable[RenderableType]]
 ) -> Iterator[Callable[[Sequence[Any]], None]]:
     """Yield a function that draws rows, the first of a run; what is typed is answered all along."""
-    typed = "-" in inputs and stdin_is_terminal()
+    typed = "-" in inputs and sys.stdin is not None and sys.stdin.isatty()
     left, more = inf if typed else MOST, 0
     with drawing() as screen:
 
