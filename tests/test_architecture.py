@@ -21,6 +21,7 @@ from typing import get_type_hints
 import pytest
 from front import PACKAGE, TINY, call, environment, good, process
 
+import bertcli
 from bertcli.cli.app import COMMANDS, GROUPS, function_of
 from bertcli.hub import DEFAULT_MODEL
 
@@ -386,7 +387,10 @@ def records_of_options():
         imported = [node for node in nodes_of(path) if isinstance(node, ast.ImportFrom)]
         homes = {alias.name: node.module for node in imported for alias in node.names}
         for node in nodes_of(path):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "record":
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called == "run_task":
+                yield getattr(bertcli, node.args[0].value)
+            elif called == "record" and node.args[0].id in homes:
                 kind = node.args[0].id
                 yield getattr(importlib.import_module(homes[kind]), kind)
 
