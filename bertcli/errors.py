@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code it ends with.
+"""What can go wrong, and the exit code it ends with; and what is said of what does not fail.
 
 BertcliError           1  failed on this input or model
 ├── UsageError         2  the options contradict each other
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 SKIP = "correct or remove that record; most commands can skip it with --on-error skip"
 
@@ -22,6 +23,31 @@ SKIP = "correct or remove that record; most commands can skip it with --on-error
 def counted(number: int, one: str, several: str = "") -> str:
     """Return a number with its noun: "1 text", "2 texts"."""
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
+class Log:
+    """Messages of the library: Python's log "bertcli" has them, or the console of a command."""
+
+    def warn(self, message: str) -> None:
+        """Write a warning."""
+        _python_log().warning(message)
+
+    def note(self, message: str) -> None:
+        """Write a note."""
+        _python_log().info(message)
+
+    def detail(self, message: str) -> None:
+        """Write a note for those who ask for details."""
+        _python_log().debug(message)
+
+
+LOG = Log()
+
+
+def _python_log() -> Any:
+    import logging  # 3 ms, which nearly all commands do without
+
+    return logging.getLogger("bertcli")
 
 
 class BertcliError(Exception):

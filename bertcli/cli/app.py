@@ -63,14 +63,13 @@ BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
 def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Return the command line with these commands; each costs the import of its module."""
     app = _group("bertcli", bertcli)
-    groups: dict[str, typer.Typer] = {}
+    groups = {"": app}
     for name in names:
         group, _, last = name.rpartition(" ")
-        if group and group not in groups:
+        if group not in groups:
             groups[group] = _group(group, lambda: None)
             app.add_typer(groups[group], help=GROUPS[group])
-        place = groups[group] if group else app
-        place.command(last, add_help_option=False)(command(function_of(name)))
+        groups[group].command(last, add_help_option=False)(command(function_of(name)))
     return app
 
 

@@ -52,7 +52,7 @@ from bertcli.embedding.sentence_modules import (
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.hub import ModelFolder
-from bertcli.inference.progress import SILENCE, Ran, Tell
+from bertcli.inference.progress import Ran
 from bertcli.inference.runner import Finish, ModelSpec, Reading, Runtime, Tokens, Work, result_of
 from bertcli.inference.runtime import open_runtime, open_tokenizer, refuse_pairs, token_limit
 from bertcli.records.reader import Reader
@@ -94,7 +94,6 @@ class Embedder:
         cls,
         folder: ModelFolder,
         options: EmbedOptions,
-        tell: Tell = SILENCE,
         *,
         extra: bool = False,
     ) -> Self:
@@ -116,7 +115,7 @@ class Embedder:
         modules = read_chain(folder.path, sentence.of_texts if own else ())
         place = folder.path if sentence.static else folder.path / sentence.transformer
         special = options.parse_special
-        tokenizer = open_tokenizer(place, tell, kind=kind, parse_special=special, extra=extra)
+        tokenizer = open_tokenizer(place, kind=kind, parse_special=special, extra=extra)
         late = None
         if options.per_token and options.word_vectors is None and not sentence.static:
             from bertcli.embedding.late_interaction import read_late
@@ -150,7 +149,7 @@ class Embedder:
             idle=late.idle if late else None,
         )
         pooler = None if kind == "BertForMaskedLM" else options.pooling == "pooler"
-        runtime = open_runtime(ModelSpec(place, options, kind, reading, pooler), tokenizer, tell)
+        runtime = open_runtime(ModelSpec(place, options, kind, reading, pooler), tokenizer)
         embedder = cls(folder, runtime, options, sentence, modules, terms, late)
         return embedder.with_dim(asked)
 
@@ -404,9 +403,9 @@ class Embedder:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
         return self.runtime.run(texts, self._pooling)
 
-    def vectors_of(self, texts: Tokens, tell: Tell = SILENCE) -> np.ndarray:
+    def vectors_of(self, texts: Tokens) -> np.ndarray:
         """Return the vectors of texts that are tokens already, [n, D]."""
-        return self._finished(np.asarray(result_of(self._run(texts), tell.warn), np.float32))
+        return self._finished(np.asarray(result_of(self._run(texts)), np.float32))
 
     def _finished(self, vectors: np.ndarray) -> np.ndarray:
         for module in self.modules:

@@ -33,7 +33,6 @@ from bertcli.evaluation.metrics import (
 )
 from bertcli.files.streams import open_bytes
 from bertcli.hub import ModelFolder
-from bertcli.inference.progress import Ran, Tell
 from bertcli.records.examples import CONTRAST, Example, Examples
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
@@ -72,7 +71,6 @@ class Judge:
     folder: ModelFolder
     settings: Settings
     options: EmbedOptions  # of a model for vectors
-    tell: Tell
     tally: TokenCounts = field(default_factory=TokenCounts)  # of all texts so far
     max_length: int | None = None  # of those texts
 
@@ -166,19 +164,18 @@ class Judge:
         if self.options.prompt is None and self.options.prompt_name is None:
             embedder = prompted(embedder, prompts)
         run = RecordVectors(embedder, records)
-        for step in run:
-            if isinstance(step, Ran) and step.warning:
-                self.tell.warn(step.warning)
+        for _ in run:
+            pass
         self.tally.merge(run.tally)
         self.max_length = embedder.max_length
         return run.vectors
 
     @cached_property
     def _embedder(self) -> Embedder:
-        return Embedder.open(self.folder, self.options, self.tell)
+        return Embedder.open(self.folder, self.options)
 
     def _head(self, kind: str) -> Head:
-        return Head.open(self.folder, kind, self.settings, self.tell)
+        return Head.open(self.folder, kind, self.settings)
 
     def _predicted(self, task: HeadTask, examples: Sequence[Example]) -> list[Result]:
         """Return the prediction for each example, computed window by window."""

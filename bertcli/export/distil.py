@@ -40,7 +40,7 @@ from bertcli.files.paths import sha256
 from bertcli.files.safetensors import write_arrays
 from bertcli.files.typed_json import parse, write_json
 from bertcli.hub import ModelFolder
-from bertcli.inference.progress import SILENCE, Advance, Ran, Step, Tell
+from bertcli.inference.progress import Advance, Ran, Step
 from bertcli.inference.runner import Tokens
 from bertcli.inference.static_engine import unknown_id
 from bertcli.records.reader import Reader
@@ -122,7 +122,6 @@ class Distillation:
     how: EmbedOptions = field(default_factory=EmbedOptions)  # of the teacher: device and so on
     reader: Reader | None = None  # of a corpus
     overwrite: bool = False
-    tell: Tell = SILENCE
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Step]:
@@ -138,7 +137,7 @@ class Distillation:
         inputs: list[str | Path] = [*model_files(source.path), *paths]
         with whole_folder(self.output, OURS, overwrite=self.overwrite, inputs=inputs) as folder:
             how = replace(self.how, pooling="mean", normalize=False)
-            teacher = Embedder.open(source, how, self.tell)
+            teacher = Embedder.open(source, how)
             tokenizer = teacher.runtime.tokenizer
             core: Any = tokenizer.core
             ids = kept_ids(tokenizer)

@@ -53,7 +53,6 @@ from bertcli.inference.graph import (
     means,
     states,
 )
-from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Tokens
 from bertcli.tasks.head import (
     COMMANDS,
@@ -156,12 +155,7 @@ class ExportOptions:
 
 
 def export(
-    source: ModelFolder,
-    output: Path,
-    options: ExportOptions,
-    *,
-    overwrite: bool = False,
-    tell: Tell = SILENCE,
+    source: ModelFolder, output: Path, options: ExportOptions, *, overwrite: bool = False
 ) -> dict[str, Any]:
     """Write a folder with the graph of a model, and return its manifest.
 
@@ -169,7 +163,7 @@ def export(
     format, OutputError where the folder cannot be written.
     """
     library = nncf() if options.dtype == "int8" else None  # before anything is computed
-    model = _opened(source, tell)
+    model = _opened(source)
     spec, config = model.runtime.spec, model.runtime.config
     if config.extra_embeddings:
         raise ModelError(f"{spec.folder}: a model with extra embeddings cannot be exported")
@@ -221,12 +215,12 @@ def export(
     return manifest
 
 
-def _opened(folder: ModelFolder, tell: Tell) -> Embedder | Head:
+def _opened(folder: ModelFolder) -> Embedder | Head:
     """Open what the folder is for: a head that config.json names, or sentence vectors."""
     command = "" if (folder.path / MODULES).exists() else command_of(folder)
     if command:
-        return Head.open(folder, COMMANDS[command], Settings("openvino"), tell)
-    return Embedder.open(folder, EmbedOptions("openvino"), tell)
+        return Head.open(folder, COMMANDS[command], Settings("openvino"))
+    return Embedder.open(folder, EmbedOptions("openvino"))
 
 
 def _copy(source: Path, folder: Path) -> None:

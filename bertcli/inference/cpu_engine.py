@@ -18,7 +18,7 @@ import numpy as np
 
 from bertcli.checkpoints.scan import GRAPHS, find_weights, read_config
 from bertcli.checkpoints.weights import Weights, read_weights
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import LOG, ModelError, UsageError
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.inference.compute import (
@@ -40,7 +40,6 @@ from bertcli.inference.graph import (
     OpenvinoNetwork,
     built,
 )
-from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import (
     Arriving,
     Engine,
@@ -148,7 +147,7 @@ class CompiledModel(Engine):
         }
 
 
-def open_compiled(spec: ModelSpec, tell: Tell = SILENCE) -> CompiledModel:
+def open_compiled(spec: ModelSpec) -> CompiledModel:
     """Make the graph of a folder's model and compile it for this CPU.
 
     Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
@@ -160,7 +159,7 @@ def open_compiled(spec: ModelSpec, tell: Tell = SILENCE) -> CompiledModel:
         raise UsageError(f"{reason} is not possible with --backend openvino", "use --backend torch")
     core, dtype = openvino_core().Core(), "float32" if compute.dtype == "auto" else compute.dtype
     if dtype == "bfloat16" and not has_bfloat16():
-        tell.warn("this CPU has no bfloat16 arithmetic: computing in float32")
+        LOG.warn("this CPU has no bfloat16 arithmetic: computing in float32")
         dtype = "float32"
     config, file = read_config(spec.folder), graph_file(spec)
     if file:

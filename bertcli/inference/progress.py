@@ -1,24 +1,20 @@
-"""What a long run yields beside its data, how far it has got, and where messages go. No torch."""
+"""What a long run yields beside its data, and how far it has got. No torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from logging import Logger
+from typing import NamedTuple
 
 
 class Ran(NamedTuple):
-    """The model has run over so many texts and tokens; a warning may have come up on the way.
+    """The model has run over so many texts and tokens.
 
     An earlier run had done so many texts ``before``.
     """
 
     texts: int = 0
     tokens: int = 0
-    warning: str = ""
     before: int = 0
 
 
@@ -62,32 +58,3 @@ class Progress:
         """Texts and tokens per second."""
         texts, tokens = self.texts / self.seconds, self.tokens / self.seconds
         return f"{texts:,.0f} texts/s  {tokens:,.0f} tokens/s"
-
-
-class Tell(Protocol):
-    """Where messages go: the console of a command, a log, or nowhere."""
-
-    def warn(self, message: str, /) -> None:
-        """Write a warning."""
-
-    def detail(self, message: str, /) -> None:
-        """Write a note, with --verbose only."""
-
-
-class Silence:
-    """Says nothing."""
-
-    def warn(self, message: str, /) -> None:
-        """Drop a warning."""
-
-    detail = warn
-
-
-class InLog:
-    """Writes to a logger of Python."""
-
-    def __init__(self, log: Logger) -> None:
-        self.warn, self.detail = log.warning, log.debug
-
-
-SILENCE: Tell = Silence()

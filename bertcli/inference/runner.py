@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertcli.errors import BertcliError, UsageError, out_of_memory
+from bertcli.errors import LOG, BertcliError, UsageError, out_of_memory
 from bertcli.inference.compute import Backend, Compute
 from bertcli.inference.progress import Ran
 from bertcli.models.config import BertConfig
@@ -269,7 +269,7 @@ class Runtime:
             except (RuntimeError, MemoryError) as failed:
                 if not out_of_memory(failed):
                     raise
-                yield Ran(warning=self._shrink(texts.lengths[rows]))
+                self._shrink(texts.lengths[rows])
                 begun.extendleft(reversed(self._begin(texts, finish, rows)))
                 continue
             batches.append(rows)
@@ -282,8 +282,8 @@ class Runtime:
         of_texts = [*chain.from_iterable(vectors)]
         return [of_texts[at] for at in order]
 
-    def _shrink(self, lengths: Places) -> str:
-        """Halve batches after memory ran out with texts of these lengths, and return a warning.
+    def _shrink(self, lengths: Places) -> None:
+        """Halve batches after memory ran out with texts of these lengths, and warn of it.
 
         Raises BertcliError when one text alone is too much.
         """
@@ -295,22 +295,19 @@ class Runtime:
             )
         for device in self.devices:
             device.free()
-        if len(lengths) * int(lengths.max()) > self.budget:
-            return ""  # it was begun before another one was too large
-        self.budget //= 2
-        return f"out of memory on {where}: batches of {self.budget} tokens from here on"
+        if len(lengths) * int(lengths.max()) <= self.budget:  # else it was begun before another
+            self.budget //= 2
+            LOG.warn(f"out of memory on {where}: batches of {self.budget} tokens from here on")
 
 
-def result_of(work: Work, warn: Callable[[str], None] = lambda message: None) -> Kept:
+def result_of(work: Work) -> Kept:
     """Run to the end and return the vectors, where nobody wants to know of the batches."""
     while True:
         try:
-            step = next(work)
+            next(work)
         except StopIteration as end:
             vectors: Kept = end.value
             return vectors
-        if step.warning:
-            warn(step.warning)
 
 
 def library_of(array: Any) -> Any:

@@ -16,10 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import LOG, ModelError, UsageError
 from bertcli.files.versions import install_command, require_torch
 from bertcli.inference.compute import OpenvinoError, gpu_possible, openvino_installed
-from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Engine, ModelSpec, Runtime
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import Encoded
@@ -28,7 +27,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 # --- opening ---
 
 
-def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) -> Runtime:
+def open_runtime(spec: ModelSpec, tokenizer: Tokenizer) -> Runtime:
     """Open a model with the engine that is asked for, on each device that is named.
 
     Raises ModelError for a folder that is not a whole model of this kind, UsageError for a choice
@@ -39,7 +38,7 @@ def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) ->
 
         engine: Engine = open_static(spec, tokenizer)
     else:
-        engine = open_engine(spec, tell)
+        engine = open_engine(spec)
     engines = [engine]
     for place in engine.places[1:]:
         compute = replace(spec.compute, backend=engine.backend, device=place)
@@ -47,7 +46,7 @@ def open_runtime(spec: ModelSpec, tokenizer: Tokenizer, tell: Tell = SILENCE) ->
     return Runtime(spec, tokenizer, engines)
 
 
-def open_engine(spec: ModelSpec, tell: Tell = SILENCE) -> Engine:
+def open_engine(spec: ModelSpec) -> Engine:
     """Open a model on the first device that is named. Errors as of `open_runtime`.
 
     auto is OpenVINO on a CPU, where it is installed and can do what is asked, else torch.
@@ -56,16 +55,16 @@ def open_engine(spec: ModelSpec, tell: Tell = SILENCE) -> Engine:
     reason = "--backend torch" if backend == "torch" else ""
     if backend == "auto":
         reason = _not_openvino(spec)
-        tell.detail(f"backend: torch ({reason})" if reason else "backend: openvino")
+        LOG.detail(f"backend: torch ({reason})" if reason else "backend: openvino")
     if not reason:
         from bertcli.inference.cpu_engine import open_compiled
 
         try:
-            return open_compiled(spec, tell)
+            return open_compiled(spec)
         except OpenvinoError as failed:
             if backend == "openvino" or spec.compute.dtype == "int8":
                 raise
-            tell.warn(f"{failed}; torch runs the model instead (--backend torch)")
+            LOG.warn(f"{failed}; torch runs the model instead (--backend torch)")
     if spec.compute.dtype == "int8":
         raise UsageError(
             f"--dtype int8 is not possible: OpenVINO computes it, on a CPU ({reason})",
@@ -76,7 +75,7 @@ def open_engine(spec: ModelSpec, tell: Tell = SILENCE) -> Engine:
     require_torch(f"running the model ({reason})" if reason else "running the model")
     from bertcli.inference.torch_engine import open_torch
 
-    return open_torch(spec, tell)
+    return open_torch(spec)
 
 
 def _not_openvino(spec: ModelSpec) -> str:
@@ -118,12 +117,7 @@ def token_limit(
 
 
 def open_tokenizer(
-    folder: Path,
-    tell: Tell = SILENCE,
-    *,
-    kind: str = "",
-    parse_special: bool = True,
-    extra: bool = False,
+    folder: Path, *, kind: str = "", parse_special: bool = True, extra: bool = False
 ) -> Tokenizer:
     """Load the tokenizer of a model; ModelError for one that the model cannot take texts from.
 
@@ -131,7 +125,7 @@ def open_tokenizer(
     """
     tokenizer = Tokenizer.load(folder, parse_special=parse_special)
     for message in tokenizer.warnings:
-        tell.warn(message)
+        LOG.warn(message)
     if kind in (STATIC, TERM_TABLE):
         return tokenizer
     config = read_config(folder)

@@ -20,10 +20,9 @@ from torch import Tensor
 from bertcli.checkpoints import load as checkpoint
 from bertcli.checkpoints.load import M
 from bertcli.checkpoints.weights import LoadReport
-from bertcli.errors import UsageError, called_from_python
+from bertcli.errors import LOG, UsageError, called_from_python
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
-from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens, combined
 from bertcli.models.attention import Varlen, varlen
 from bertcli.models.bert import BertModel
@@ -208,7 +207,7 @@ class Encoder(Engine):
         }
 
 
-def open_torch(spec: ModelSpec, tell: Tell = SILENCE) -> Encoder:
+def open_torch(spec: ModelSpec) -> Encoder:
     """Load a model onto a device, the first of those that are named.
 
     Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
@@ -218,7 +217,7 @@ def open_torch(spec: ModelSpec, tell: Tell = SILENCE) -> Encoder:
     places, dtype = devices(compute.device), dtype_of(compute.dtype)
     device = places[0]
     if message := slow(dtype, device):
-        tell.warn(message)
+        LOG.warn(message)
     kind = ARCHITECTURES[spec.kind]
     model, _ = checkpoint.load(spec.folder, kind, pooler=spec.pooler, device=device, dtype=dtype)
     encoder = Encoder(model, spec.reading, device)

@@ -253,14 +253,7 @@ class FolderReport(ModelReport):
             for name, (stored, needed) in list(comparison.mismatched.items())[:1]:
                 others = len(comparison.mismatched) - 1
                 more = f", and {others} more do not fit" if others else ""
-                yield f"{name} is {_by(stored)}, {self.config_file} requires {_by(needed)}{more}"
-            if odd := sorted(
-                kind for kind in comparison.dtypes if not kind.startswith(("F", "BF"))
-            ):
-                kinds = ", ".join(odd)
-                yield f"weights are stored as {kinds}: these are not floating-point numbers"
-            if comparison.twice:
-                yield f"stored under two names: {', '.join([*comparison.twice][:4])}"
+                yield f"{name} is {by(stored)}, {self.config_file} requires {by(needed)}{more}"
         if self.tokenizer:
             tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]
             rows = config.vocab_size
@@ -339,7 +332,8 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     return report
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def by(shape: Iterable[Any]) -> str:
+    """Return a shape as 2 x 3."""
     return " x ".join(map(str, shape)) or "a number"
 
 
@@ -485,9 +479,9 @@ def _loads(report: FolderReport) -> VerifyCheck:
 
 
 def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
-    """Check what stands beside the encoder: modules, and the layers of ColBERT and BGE-M3."""
+    """Check what stands beside the encoder: modules, and the layers of BGE-M3."""
     from bertcli.embedding.late_interaction import BGE, linear
-    from bertcli.embedding.sentence_modules import READERS, linear_in
+    from bertcli.embedding.sentence_modules import READERS
     from bertcli.embedding.sparse import BGE as SPARSE_BGE
     from bertcli.embedding.sparse import read_terms
 
@@ -505,9 +499,6 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
     for name in (BGE, SPARSE_BGE):
         if (folder / name).exists():
             readers[name] = partial(linear, folder / name)
-    if isinstance(report, FolderReport) and COLBERT in report.config.architectures:
-        layer = partial(linear_in, find_weights(report.bert), report.bert, "linear.")
-        readers["the linear layer of ColBERT"] = layer
     for name, read in readers.items():
         fields = (pair for part in [read] for pair in vars(part()).items())  # it is read then
         yield _finite(f"{name}: every number is finite", fields)

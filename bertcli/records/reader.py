@@ -21,7 +21,7 @@ from functools import partial
 from itertools import chain, count, islice
 from typing import IO, Any, TypeVar
 
-from bertcli.errors import SKIP, InputError
+from bertcli.errors import LOG, SKIP, InputError
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.files.jsonl import object_in, value_of
 from bertcli.files.paths import input_name
@@ -62,10 +62,6 @@ READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format 
 Blocks = Iterator[Sequence[Record]]  # as many records as a read brought
 
 
-def silent(message: str) -> None:
-    """Show nothing."""
-
-
 def finite(value: Any, where: str, name: str) -> Any:
     """Return a value without NaN and infinity. Raises InputError for one that has any."""
     if strict(value) == value:
@@ -84,13 +80,13 @@ class Reader:
 
     divide: Divide | None = None  # what makes several records of each
 
-    def __init__(self, source: Source, warn: Say = silent, note: Say = silent) -> None:
-        paths = input_files(source.paths, source, note)
+    def __init__(self, source: Source, warn: Say | None = None) -> None:
+        paths = input_files(source.paths, source)
         if source.placed is None:
             source = replace(source, placed=len(paths) > 1 or paths != source.paths)
         self.source = replace(source, paths=paths)
         self.given: Iterable[Any] = source.texts
-        self.warn, self.note = warn, note
+        self.warn = warn or LOG.warn
         self.stdin_format: str | None = None  # once it is open
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
         self.skipped = self.replaced = 0
@@ -320,7 +316,7 @@ def read(path: str, reader: Reader) -> Blocks:
             objects, stream = begins_with_object(stream, decode, source.max_record_bytes)
             if objects and form != "jsonl":
                 form = "jsonl"
-                reader.note(READ_AS_JSONL)
+                LOG.note(READ_AS_JSONL)
             reader.stdin_format = form
             source.refuse_fields(map(reader.format_of, source.paths))
         yield from FORMS[form](stream, decode, reader)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from glob import has_magic
 from pathlib import Path
 from typing import Literal
 
-from bertcli.errors import InputError, UsageError, counted
+from bertcli.errors import LOG, InputError, UsageError, counted
 from bertcli.files.paths import input_name
 from bertcli.files.streams import (
     LARGEST_RECORD,
@@ -114,9 +114,7 @@ class Source:
 OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl")  # what is written next to outputs
 
 
-def input_files(
-    named: Iterable[str], source: Source, note: Callable[[str], None] = lambda message: None
-) -> tuple[str, ...]:
+def input_files(named: Iterable[str], source: Source) -> tuple[str, ...]:
     """Return the files to read, in the order of the names and sorted below each.
 
     What is passed over in a folder is noted. Raises InputError for a name that stands for no file.
@@ -126,7 +124,7 @@ def input_files(
         if name == "-":
             files.append(name)
         elif os.path.isdir(name):
-            files += _in_folder(name, source, note)
+            files += _in_folder(name, source)
         elif has_magic(name) and not os.path.lexists(name):
             matches = sorted({path for path in _matches(name) if is_data(path, source, glob=True)})
             if not matches:
@@ -158,7 +156,7 @@ def no_data(named: str, source: Source) -> InputError:
     return InputError(f"{named}: no files with a known suffix", hint)
 
 
-def _in_folder(folder: str, source: Source, note: Callable[[str], None]) -> list[str]:
+def _in_folder(folder: str, source: Source) -> list[str]:
     def failed(error: OSError) -> None:
         raise unreadable(str(error.filename), error) from None
 
@@ -171,7 +169,7 @@ def _in_folder(folder: str, source: Source, note: Callable[[str], None]) -> list
         raise no_data(folder, source)
     others = [path for path in {*paths}.difference(data_files) if not path.endswith(OURS)]
     if others:
-        note(f"{folder}: {counted(len(others), 'file')} without a known suffix passed over")
+        LOG.note(f"{folder}: {counted(len(others), 'file')} without a known suffix passed over")
     return data_files
 
 

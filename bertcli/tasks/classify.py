@@ -21,7 +21,7 @@ import numpy as np
 
 from bertcli.embedding.options import CONFIG
 from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
-from bertcli.errors import InputError, ModelError, called_from_python
+from bertcli.errors import LOG, InputError, ModelError, called_from_python
 from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.inference.runtime import refuse_extra, refuse_pairs
 from bertcli.records.reader import GivenTexts
@@ -105,9 +105,7 @@ def activation(head: Head) -> str:
     if config.num_labels == 1 and named:
         if (kind := named.rpartition(".")[2]) in ACTIVATIONS:
             return kind
-        head.tell.warn(
-            f"the activation {named} named in the model's folder is unknown; sigmoid is used"
-        )
+        LOG.warn(f"the activation {named} named in the model's folder is unknown; sigmoid is used")
     elif config.problem_type == "regression":
         return "Identity"
     several = config.problem_type == "multi_label_classification" or config.num_labels == 1

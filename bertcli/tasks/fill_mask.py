@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertcli.embedding.pooling import split
-from bertcli.errors import InputError, UsageError
-from bertcli.inference.progress import Tell
+from bertcli.errors import LOG, InputError, UsageError
 from bertcli.inference.runner import Finish, library_of
 from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded
@@ -41,7 +40,7 @@ class MaskFiller(HeadTask):
     @cached_property
     def ids(self) -> list[int]:
         """The ids of the targets."""
-        ids = (target_id(target, self.head.tokenizer, self.head.tell) for target in self.targets)
+        ids = (target_id(target, self.head.tokenizer) for target in self.targets)
         return [*dict.fromkeys(ids)]
 
     @property
@@ -123,7 +122,7 @@ def top(scores: Any, count: int) -> tuple[Any, Any]:
     return np.take_along_axis(scores, places, -1), places
 
 
-def target_id(target: str, tokenizer: Tokenizer, tell: Tell) -> int:
+def target_id(target: str, tokenizer: Tokenizer) -> int:
     """Return the id of a word: its own, or that of its first token. UsageError for neither."""
     index = tokenizer.core.token_to_id(target)
     if index is not None:
@@ -133,7 +132,7 @@ def target_id(target: str, tokenizer: Tokenizer, tell: Tell) -> int:
     if not pieces.ids or pieces.ids[0] == unknown:
         raise UsageError(f"--targets: {target!r} is not in the vocabulary", "choose other words")
     if len(pieces.ids) > 1:
-        tell.warn(
+        LOG.warn(
             f"--targets: {target!r} is not one token; its first, {pieces.tokens[0]!r}, is scored"
         )
     return pieces.ids[0]

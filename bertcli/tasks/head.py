@@ -7,7 +7,6 @@ of a text (`fields`). `HeadTask` runs them.
 
 from __future__ import annotations
 
-import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,6 @@ from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder, files_for, find_model
 from bertcli.inference.compute import Compute, options_from
-from bertcli.inference.progress import SILENCE, InLog, Tell
 from bertcli.inference.runner import Finish, ModelSpec, Reading, Runtime, Tokens, result_of
 from bertcli.inference.runtime import open_runtime, open_tokenizer, refuse_pairs, token_limit
 from bertcli.records.reader import GivenTexts, Reader
@@ -42,7 +40,6 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-LOG = logging.getLogger("bertcli")
 CLASSIFIER = "BertForSequenceClassification"
 FIRST = 64  # records of the first window, so that a reader of the output sees something soon
 
@@ -83,7 +80,6 @@ class Head:
 
     runtime: Runtime
     settings: Settings
-    tell: Tell
     prompt: str = ""  # of a cross-encoder, before each text, or the first of a pair
 
     @property
@@ -106,13 +102,7 @@ class Head:
         return prepared(records, self.prompt, lower=False)
 
     @classmethod
-    def open(
-        cls,
-        place: ModelFolder,
-        kind: str,
-        settings: Settings = Settings(),
-        tell: Tell = SILENCE,
-    ) -> Head:
+    def open(cls, place: ModelFolder, kind: str, settings: Settings = Settings()) -> Head:
         """Load a model of this class, one of `TASKS`.
 
         Raises ModelError for a folder that is not a whole BERT with this head, UsageError for a
@@ -120,15 +110,15 @@ class Head:
         """
         if kind == CLASSIFIER and is_pooled_head(place.path):
             options = {name: value for name, value in vars(settings).items() if name != "stride"}
-            embedder = Embedder.open(place, EmbedOptions(**options), tell)
-            return PooledHead(embedder.runtime, settings, tell, embedder=embedder)
+            embedder = Embedder.open(place, EmbedOptions(**options))
+            return PooledHead(embedder.runtime, settings, embedder=embedder)
         folder = bert_folder(place.path)
         refuse_other_class(folder, kind)
         special, extra = settings.parse_special, TASKS[kind].extra
-        tokenizer = open_tokenizer(folder, tell, parse_special=special, extra=extra)
+        tokenizer = open_tokenizer(folder, parse_special=special, extra=extra)
         spec = ModelSpec(folder, settings, kind, reading(folder, kind, tokenizer))
         prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
-        return cls(open_runtime(spec, tokenizer, tell), settings, tell, prompt)
+        return cls(open_runtime(spec, tokenizer), settings, prompt)
 
     @property
     def max_length(self) -> int:
@@ -145,7 +135,7 @@ class Head:
 
     def run(self, texts: Tokens, finish: Finish) -> Any:
         """Run the model, and return what ``finish`` makes of each text's states."""
-        return result_of(self.runtime.run(texts, finish), self.tell.warn)
+        return result_of(self.runtime.run(texts, finish))
 
     def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:
         """Return what ``finish`` makes of each text's states.
@@ -190,7 +180,7 @@ class PooledHead(Head):
 
     def run(self, texts: Tokens, finish: Finish) -> Any:
         """Run the model, and return the logits of each text."""
-        return self.embedder.vectors_of(texts, self.tell)
+        return self.embedder.vectors_of(texts)
 
 
 def reading(folder: Path, kind: str, tokenizer: Tokenizer) -> Reading:
@@ -237,10 +227,10 @@ class HeadTask(ABC):
         cls, name: str | Path, *, revision: str | None = None, offline: bool = False, **options: Any
     ) -> Self:
         """Load a model: a name as in `find_model`, or a folder; ``options`` are `Settings`."""
-        settings, tell = options_from(Settings, options), InLog(LOG)
+        settings = options_from(Settings, options)
         files = files_for(settings.dtype)
         folder = find_model(os.fspath(name), files=files, revision=revision, offline=offline)
-        return cls(Head.open(folder, cls.kind, settings, tell))
+        return cls(Head.open(folder, cls.kind, settings))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.head.runtime.spec.folder)!r})"

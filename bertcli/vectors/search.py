@@ -29,7 +29,7 @@ from bertcli.embedding.options import EmbedOptions, read_sentence
 from bertcli.embedding.pooling import EmbeddedBlock
 from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.embedding.sparse import has_routes
-from bertcli.errors import InputError, UsageError, counted
+from bertcli.errors import LOG, InputError, UsageError, counted
 from bertcli.files.arrays import open_arrays
 from bertcli.files.jsonl import lines_of, object_in, value_of
 from bertcli.files.paths import beside
@@ -37,7 +37,6 @@ from bertcli.files.streams import open_bytes
 from bertcli.files.typed_json import is_regular, whole_number
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
-from bertcli.inference.progress import SILENCE, Tell
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, Text, is_empty, windows
 from bertcli.records.source import Source
@@ -252,7 +251,6 @@ class Search:
         compute: EmbedOptions,
         options: SearchOptions,
         reader: Reader | None,
-        tell: Tell = SILENCE,
     ) -> Search:
         """Load the model. Raises InputError when another one made the vectors that are there."""
         path, maker_known = str(options.vectors), True
@@ -263,16 +261,16 @@ class Search:
                 refuse_changed_file(options.vectors, digest, InputError, MAKE_AGAIN)
         elif reader is None:
             raise InputError(f"{path}: file not found", "--corpus FILE computes the vectors")
-        embedder = Embedder.open(folder, compute, tell)
+        embedder = Embedder.open(folder, compute)
         function = embedder.sentence.similarity
         if function not in (None, "cosine", "dot") and not options.similarity:
-            tell.warn(f"{function} similarity, the model's, is not available; scores are cosines")
+            LOG.warn(f"{function} similarity, the model's, is not available; scores are cosines")
         if not maker_known:
-            tell.warn(f"{path}: no manifest says which model made it; searched as of {folder.name}")
+            LOG.warn(f"{path}: no manifest says which model made it; searched as of {folder.name}")
         asker = None
         if compute.sparse and has_routes(folder.path):
             other = replace(compute, prompt_name=QUERY[0], max_length=None, special_tokens=True)
-            asker = Embedder.open(folder, replace(other, pooling="auto"), tell)
+            asker = Embedder.open(folder, replace(other, pooling="auto"))
         embedder = prompted(embedder, DOCUMENT, options.corpus_prompt)
         return cls(embedder, options, reader and embedder.divided(reader), asker)
 

@@ -10,7 +10,6 @@ The vectors are those of `bertcli embed`, to the last bit, and come as fast.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,11 +21,10 @@ import numpy as np
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import PRECISIONS, RANGED, EmbedOptions, settled
-from bertcli.errors import ModelError, UsageError, called_from_python
+from bertcli.errors import LOG, ModelError, UsageError, called_from_python
 from bertcli.files.atomic import whole_folder
 from bertcli.hub import DEFAULT_MODEL, files_for, find_model
 from bertcli.inference.compute import options_from
-from bertcli.inference.progress import InLog, Ran
 from bertcli.records.records import Record
 from bertcli.vectors.embed_run import RecordVectors
 from bertcli.vectors.formats import quantize, ranges_of
@@ -36,7 +34,6 @@ from bertcli.vectors.search import DOCUMENT, QUERY, prompted
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-LOG = logging.getLogger("bertcli")
 # Options that an open model follows; what else is given to `encode` opens the model again.
 AT_ANY_TIME = {"prompt", "prompt_name", "normalize", "dim", "special_tokens", "window"}
 AT_ANY_TIME |= {"max_length", "on_truncate", "stride", "overlap", "at"}
@@ -76,7 +73,7 @@ class TextEmbedder(Embedder):
         chosen = embed_options(options)
         place, files = os.fspath(name), files_for(chosen.dtype)
         folder = find_model(place, files=files, revision=revision, offline=offline)
-        opened = cls.open(folder, chosen, InLog(LOG), extra=True)
+        opened = cls.open(folder, chosen, extra=True)
         return replace(opened, asked=options)
 
     def __repr__(self) -> str:
@@ -144,17 +141,13 @@ class TextEmbedder(Embedder):
 
     def _encoded(self, run: RecordVectors) -> Any:
         self.divided(run.reader)
-        for step in run:
-            if isinstance(step, Ran) and step.warning:
-                LOG.warning(step.warning)
+        for _ in run:
+            pass
         tally, blocks = run.tally, run.blocks
         if tally.truncated and self.options.on_truncate == "warn":
-            LOG.warning(
-                "%d of %d texts truncated to %d tokens (%d dropped)",
-                tally.truncated,
-                tally.records,
-                self.max_length,
-                tally.cut,
+            LOG.warn(
+                f"{tally.truncated} of {tally.records} texts truncated to {self.max_length} tokens "
+                f"({tally.cut} dropped)"
             )
         if names := self.term_names:
             return [names.of(terms) for block in blocks for terms in block.vectors]
@@ -176,7 +169,7 @@ class TextEmbedder(Embedder):
         before, chosen = embed_options(self.asked), embed_options(asked)
         changed = {name for name in vars(chosen) if vars(chosen)[name] != vars(before)[name]}
         if changed - AT_ANY_TIME or (changed and (self.terms or self.late)):
-            return replace(self.open(self.folder, chosen, InLog(LOG), extra=True), asked=asked)
+            return replace(self.open(self.folder, chosen, extra=True), asked=asked)
         embedder = replace(self, options=settled(chosen, self.sentence), asked=asked)
         return embedder.with_dim(chosen.dim)
 

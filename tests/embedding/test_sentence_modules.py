@@ -168,7 +168,7 @@ def test_inspect_shows_the_modules(tmp_path):
 def test_what_is_said_of_the_modules(tmp_path):
     folder = saved(sentence_model(pooling(), shaken(st.LayerNorm(32))), tmp_path / "m")
     said = call("embed", "-v", "-m", folder, "a").err
-    assert "pooling: mean (1_Pooling/config.json); modules: LayerNorm\n" in said
+    assert "pooling: mean (1_Pooling/config.json)\n" in said
     assert "sha256" not in said
     shutil.rmtree(folder)
     folder = saved(sentence_model(pooling("cls"), shaken(st.LayerNorm(31))), tmp_path / "m")

@@ -45,7 +45,7 @@ def chunk(
     model: ModelOptions,
     chunks: ChunkOptions,
     output: LineOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Split texts into chunks of at most N tokens, in their original characters.
 
@@ -55,14 +55,14 @@ def chunk(
     White space belongs to the chunk before it: without --overlap, the chunks of a text concatenated
     give the text. -f txt writes only the chunks, one per line, or NUL-terminated with -0.
     """
-    console = messages.console(output)
+    console.beside_output = output.on_terminal
     form = output.form()
     if form == "txt" and files.keep_fields:
         raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
     taken = frozenset(WRITTEN) if form != "txt" else frozenset()
     source = source_of(texts, files, single=True, taken=taken)
-    reader = reader_of(source, console, source.texts)
-    tokenizer = model.tokenizer(console, parse_special=chunks.parse_special)
+    reader = reader_of(source)
+    tokenizer = model.tokenizer(parse_special=chunks.parse_special)
     chunker = Chunker(tokenizer, record(ChunkSettings, chunks))
     if tokenizer.limit is not None and chunker.limit > tokenizer.limit:
         console.warn(

@@ -1,10 +1,11 @@
 """`bertcli embed`: texts to vectors."""
 
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
+
+import typer
 
 from bertcli.cli.commands.on_ray import EmbedEngineOptions, on_ray
 from bertcli.cli.display.console import Console
@@ -19,7 +20,6 @@ from bertcli.cli.options.common import (
     ConsoleOptions,
     InputOptions,
     ModelOptions,
-    OutputOptions,
     VectorOutput,
 )
 from bertcli.cli.options.groups import (
@@ -139,7 +139,7 @@ def embed(
     output: VectorOutput,
     file: VectorFileOptions,
     engine: EmbedEngineOptions,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Turn texts into vectors.
 
@@ -147,76 +147,65 @@ def embed(
     $ cat texts.txt | bertcli embed -o vectors.npy
     $ bertcli embed -i reviews.csv --text-field body -o vectors.parquet
     """
-    console = messages.console(output)
+    console.beside_output = output.on_terminal
     options = record(EmbedOptions, vector, length, compute)
     form = output.format if engine.engine == "ray" else output.form()
     if not options.per_token:  # of tokens and words, the index has the fields
         source.refuse_kept_fields(form)
     if engine.engine == "ray":
-        make = partial(_job, options, vector, compute, output)
+
+        def make(model: "Model", source: "Source", form: str, pool: "Pool") -> "ShardJob":
+            from bertcli.ray.run import EmbedJob
+
+            source = replace(source, taken=_taken(options))
+            how = replace(options, threads=compute.threads or pool.cpus)
+            return record(
+                EmbedJob, vector, output, model=model, source=source, options=how, form=form
+            )
+
         on_ray(make, source, model, output, engine, console)
         return
-    _check(output, form, file, vector.precision, options)
-    reader = source.reader(console)
-    if form != "table":
-        reader.reserve(_taken(options))
-    embedder = _open(model, options, console)
-    reader = embedder.divided(reader)
-    if (source.pairs or source.pair) and embedder.sentence.pooling:
-        console.note(PAIR_OF_SENTENCE_MODEL)
-    if output.output is None:
-        _to_stream(embedder, reader, vector.precision, form, console)
-        return
-    from bertcli.vectors.file_run import FileRun
-    from bertcli.vectors.run_folder import Target
-
-    target = record(Target, vector, output, file, path=output.output, form=form)
-    _to_file(FileRun(embedder, reader, target), console)
-
-
-def _check(
-    output: OutputOptions,
-    form: str,
-    file: VectorFileOptions,
-    precision: str,
-    options: EmbedOptions,
-) -> None:
-    """Raise UsageError for an output that is not possible, before a model is loaded."""
     if form != "table":
         refuse_format(form, options)
-    if output.output is not None:
-        return
-    if file.update:
-        raise UsageError("--update requires -o FILE")
-    if form == "table" and precision != "float32":
+    if output.output is None and form == "table" and vector.precision != "float32":
         raise UsageError(
-            f"a table shows float32, not --precision {precision}", "give -f jsonl, or -o FILE"
+            f"a table shows float32, not --precision {vector.precision}",
+            "give -f jsonl, or -o FILE",
         )
+    if output.output is None and form != "table":
+        refuse_stream(form, vector.precision)
+    reader = source.reader()
     if form != "table":
-        refuse_stream(form, precision)
+        reader.reserve(_taken(options))
+    folder = model.folder(files_for(options.dtype))
+    from bertcli.embedding.embedder import Embedder  # its backend comes with it
 
+    embedder = Embedder.open(folder, options, extra=True)
+    sentence = embedder.sentence
+    where = sentence.found_in or "not specified by the model"
+    pooling = "" if options.several else f"pooling: {embedder.options.pooling} ({where})"
+    console.detail(pooling)
+    console.detail(f"model: {folder.path} ({folder.source})")
+    console.detail(computing(embedder))
+    reader = embedder.divided(reader)
+    if (source.pairs or source.pair) and sentence.pooling:
+        console.note(PAIR_OF_SENTENCE_MODEL)
+    if output.output is None:
+        tally = _to_stream(embedder, reader, vector.precision, form, console)
+    else:
+        from bertcli.vectors.file_run import FileRun
+        from bertcli.vectors.run_folder import Target
 
-def _job(
-    options: EmbedOptions,
-    vector: VectorOptions,
-    compute: ComputeOptions,
-    output: OutputOptions,
-    model: "Model",
-    source: "Source",
-    form: str,
-    pool: "Pool",
-) -> "ShardJob":
-    from bertcli.ray.run import EmbedJob
-
-    return record(
-        EmbedJob,
-        vector,
-        output,
-        model=model,
-        source=replace(source, taken=_taken(options)),
-        options=replace(options, threads=compute.threads or pool.cpus),
-        form=form,
-    )
+        target = record(Target, vector, output, file, path=output.output, form=form)
+        tally = _to_file(FileRun(embedder, reader, target), console)
+    if options.on_truncate == "warn":
+        advice = "; --on-truncate window encodes all of the text"
+        console.truncated(tally, embedder.max_length, advice)
+    console.special_tokens(tally)
+    console.empty(tally)
+    if options.pooling == "auto" and not sentence.found_in and not console.verbose:
+        console.note(pooling)
+    console.close(reader)
 
 
 def _taken(options: EmbedOptions) -> frozenset[str]:
@@ -229,48 +218,18 @@ def _taken(options: EmbedOptions) -> frozenset[str]:
     return frozenset(names) | frozenset(PLACE if options.on_truncate == "chunk" else ())
 
 
-def _open(model: ModelOptions, options: EmbedOptions, console: Console) -> "Embedder":
-    """Return the embedder that the options ask for; its backend is imported here."""
-    folder = model.folder(files_for(options.dtype))
-    from bertcli.embedding.embedder import Embedder
-
-    embedder = Embedder.open(folder, options, console, extra=True)
-    guessed = options.pooling == "auto" and not options.several and not embedder.sentence.found_in
-    (console.remark if guessed else console.detail)(pooling_of(embedder))
-    console.detail(f"model: {folder.path} ({folder.source})")
-    console.detail(computing(embedder))
-    return embedder
-
-
-def pooling_of(embedder: "Embedder") -> str:
-    """Return how vectors are pooled, and where that was found."""
-    options = embedder.options
-    if options.word_vectors is not None:
-        return f"one vector per word: {options.word_vectors} of its tokens"
-    if options.sparse:
-        return f"weights of terms: {options.pooling} over the tokens"
-    if options.per_token:
-        special = "included" if options.special_tokens else "left out"
-        return f"one vector per token, special tokens {special}"
-    where = embedder.sentence.found_in or "not specified by the model"
-    modules = ", ".join(module.kind for module in embedder.modules)
-    return f"pooling: {options.pooling} ({where}){f'; modules: {modules}' if modules else ''}"
-
-
 def computing(embedder: "Embedder") -> str:
     """Return where and how vectors are computed."""
-    engine = embedder.runtime.engine
+    engine, chosen = embedder.runtime.engine, embedder.chosen()
     settled = ", ".join(
-        f"{name} {value}"
-        for name, value in embedder.chosen().items()
-        if value not in (None, "") and name not in ("device", "threads", "modules")
+        f"{name} {value}" for name, value in chosen.items() if value and name != "modules"
     )
     return f"runs on {', '.join(engine.places)}, threads {engine.threads}; {settled}"
 
 
-def _to_file(run: "FileRun", console: Console) -> None:
-    embedder, target = run.embedder, run.target
-    if not embedder.runtime.engine.same_bits:
+def _to_file(run: "FileRun", console: Console) -> "TokenCounts":
+    target, begun = run.target, monotonic()
+    if not run.embedder.runtime.engine.same_bits:
         console.detail("the last bits of a vector depend on its batch with the kernels used here")
     try:
         console.follow(run)
@@ -284,15 +243,14 @@ def _to_file(run: "FileRun", console: Console) -> None:
         console.note(f"{name} cannot be read twice: only its committed records were compared")
     if run.complete:
         console.note(f"{target.path} is already complete: nothing to do")
-        return
+        raise typer.Exit
     if reusable := run.reusable:
         console.note(f"{reusable.reused:,} of {counted(run.tally.records, 'vector')} reused")
     if console.watched:
-        seconds = monotonic() - console.begun
+        seconds = monotonic() - begun
         what = f"vectors of {counted(run.tally.records, 'text')}"
         console.note(f"{what} written to {target.path} in {seconds:,.1f} s")
-    _report(run.tally, embedder, console)
-    console.close(run.reader)
+    return run.tally
 
 
 def _to_stream(
@@ -301,7 +259,7 @@ def _to_stream(
     precision: str,
     form: str,
     console: Console,
-) -> None:
+) -> "TokenCounts":
     from bertcli.vectors.embed_run import EmbedRun
     from bertcli.vectors.formats import stdout_writer
 
@@ -318,15 +276,4 @@ def _to_stream(
         with stdout_writer(form, precision, embedder.term_names) as write:
             run = EmbedRun(embedder, reader, write)
             console.follow(run)
-    _report(run.tally, embedder, console)
-    console.close(reader)
-
-
-def _report(tally: "TokenCounts", embedder: "Embedder", console: Console) -> None:
-    if embedder.options.on_truncate == "warn":
-        advice = "; --on-truncate window encodes all of the text"
-        if not embedder.options.several:
-            advice += ", chunk gives each of its chunks a vector"
-        console.truncated(tally, embedder.max_length, advice)
-    console.special_tokens(tally)
-    console.empty(tally)
+    return run.tally

@@ -58,7 +58,7 @@ def map(
     model: ModelOptions,
     compute: ComputeOptions,
     output: MapOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Map a corpus: a page with a point for each text, and clusters with their terms.
 
@@ -70,17 +70,18 @@ def map(
     """
     from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, require_scikit_learn
 
-    console, form = messages.console(), output.form()
+    form = output.form()
     require_scikit_learn()
     keep, taken = texts.keep_fields, frozenset(COLUMNS)
     if form == "html":
         keep, taken = view.color, frozenset()
-    reader = reader_of(source_of(texts, named=texts.files, keep=keep, taken=taken), console)
+    reader = reader_of(source_of(texts, named=texts.files, keep=keep, taken=taken))
     refuse_pipes(reader)
-    search = texts.search(reader, model, compute, console)
+    search = texts.search(reader, model, compute)
     kind = "finished" if form == "html" else form
     with output.open(kind, texts.inputs(reader), model) as write:
-        with stored_vectors(search, console) as stored, console.waiting("laying out the texts"):
+        with stored_vectors(search, console) as stored:
+            console.note("laying out the texts" if console.watched else "")
             corpus_map = CorpusMap.of(stored, view.clusters, view.seed)
         title = ", ".join(Path(path).name for path in reader.source.paths)
         write([corpus_map.page(title, view.color)] if form == "html" else corpus_map.rows())

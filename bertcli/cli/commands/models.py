@@ -10,7 +10,6 @@ from typing import Any, Literal
 import typer
 
 from bertcli.checkpoints.scan import is_static, read_config
-from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     DELIMITER,
     ENCODING,
@@ -38,7 +37,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import ModelError, UsageError, counted
+from bertcli.errors import LOG, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
@@ -75,8 +74,6 @@ class TargetOptions(OptionGroup):
             raise UsageError(f"two models: {self.target} and --model {model.model}", "give one")
         name = self.target if self.target is not None else model.model
         place = os.path.expanduser(name)
-        if os.path.islink(place) and not os.path.exists(place):
-            raise ModelError(f"{name}: broken or circular symlink")
         return model.changed(model=name).folder(() if os.path.isdir(place) else FILES)
 
 
@@ -172,7 +169,7 @@ def inspect(
     model: ModelOptions,
     views: ViewOptions,
     attention: AttentionOptions,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Show what is in a model, or in a file of vectors.
 
@@ -180,7 +177,6 @@ def inspect(
     $ bertcli inspect --attention 'I love NLP!' -o attention.html
     $ bertcli inspect vectors.npy
     """
-    console = messages.console()
     path = target.file()
     attention.check(path)
     if path:
@@ -192,7 +188,7 @@ def inspect(
             read_config(folder.path)  # says that there is no encoder
         report = inspect_static(folder) if static else inspect_folder(folder)
         if isinstance(report, FolderReport) and attention.attention is not None:
-            _attention(report, attention, views, console)
+            _attention(report, attention, views)
             return
         sound = _model(report, views)
     if not sound:
@@ -229,9 +225,7 @@ def _file(report: FileReport, views: ViewOptions) -> bool:
     return check is None or (check.ok is not False and report.finite)
 
 
-def _attention(
-    report: FolderReport, asked: AttentionOptions, views: ViewOptions, console: Console
-) -> None:
+def _attention(report: FolderReport, asked: AttentionOptions, views: ViewOptions) -> None:
     from bertcli.inspection.attention import (
         AttentionChoice,
         look,
@@ -244,7 +238,6 @@ def _attention(
     layers = asked.layers
     if layers is None and (asked.form in DRAWN or not (asked.form or views.json)):
         layers = "-1"
-        console.detail("the last layer: --layers chooses others")
     mean = asked.heads == "mean"
     heads = None if mean else numbers(asked.heads, "--heads")
     choice = AttentionChoice(numbers(layers, "--layers"), heads, mean)
@@ -257,12 +250,12 @@ def _attention(
     for text_maps, dropped in look(report, records, choice):
         shown_maps.append(text_maps)
         if dropped:
-            console.warn(f"text truncated to {len(text_maps.tokens)} tokens ({dropped} dropped)")
+            LOG.warn(f"text truncated to {len(text_maps.tokens)} tokens ({dropped} dropped)")
     if asked.output:
         write_maps(asked.output, shown_maps, report, overwrite=asked.overwrite)
         for text_maps in shown_maps:
             maps = counted(text_maps.count, "map")
-            console.note(f"{asked.output}: {maps} of {counted(len(text_maps.tokens), 'token')}")
+            LOG.note(f"{asked.output}: {maps} of {counted(len(text_maps.tokens), 'token')}")
     elif views.json:
         shown = [text_maps.to_json() for text_maps in shown_maps]
         _print_json(shown if len(shown) > 1 else shown[0])
@@ -287,7 +280,7 @@ def _print_json(value: Any) -> None:
         output.write(text.encode("utf-8", "backslashreplace") + b"\n")
 
 
-def models(output: RowOutput, messages: ConsoleOptions) -> None:
+def models(output: RowOutput, console: ConsoleOptions) -> None:
     """List models on this machine: installed, and in the hub's cache.
 
     $ bertcli models
@@ -302,7 +295,7 @@ def models(output: RowOutput, messages: ConsoleOptions) -> None:
         row = {"model": model.name, "state": model.state, "bytes": model.size}
         rows.append(row | {"path": str(model.path)} | asdict(facts))
     names = ("model", "state", "bytes", "path", *asdict(ModelFacts()))
-    with output.open(form, view="tables.models_view") as write:
+    with output.open(form, view="models_view") as write:
         write(rows or [TableHeader(dict.fromkeys(names, ""))])
 
 
@@ -319,7 +312,7 @@ class GraphOptions(OptionGroup):
 
 
 def export(
-    model: ModelOptions, graph: GraphOptions, folder: FolderOptions, messages: ConsoleOptions
+    model: ModelOptions, graph: GraphOptions, folder: FolderOptions, console: ConsoleOptions
 ) -> None:
     """Export a model as one graph, from padded ids to sentence vectors or logits.
 
@@ -332,9 +325,9 @@ def export(
     from bertcli.export.folder import ExportOptions, export
     from bertcli.hub import MODEL_FILES
 
-    console, options = messages.console(), record(ExportOptions, graph)
+    options = record(ExportOptions, graph)
     source = model.folder(MODEL_FILES)
-    manifest = export(source, folder.output, options, overwrite=folder.overwrite, tell=console)
+    manifest = export(source, folder.output, options, overwrite=folder.overwrite)
     accuracy = manifest["accuracy"]
     console.note(
         f"{folder.output / options.file}: cosine to the model {accuracy['worst_cosine']:.6f} at "
@@ -376,7 +369,7 @@ def distil(
     texts: FrequencyOptions,
     compute: ComputeOptions,
     folder: FolderOptions,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Distil a model into a table of token vectors, hundreds of times as fast.
 
@@ -387,11 +380,10 @@ def distil(
     $ bertcli distil --corpus reviews.txt --words 5000 -o student
     $ bertcli embed -m student -i texts.txt -o vectors.npy
     """
-    console = messages.console()
     reader = None
     if texts.corpus:
         source = source_of(texts, named=texts.corpus, single=True)
-        reader = reader_of(source, console)
+        reader = reader_of(source)
     from bertcli.embedding.options import EmbedOptions
     from bertcli.export.distil import Distillation
     from bertcli.hub import files_for
@@ -403,7 +395,6 @@ def distil(
         source=model.folder(files_for(compute.dtype)),
         how=record(EmbedOptions, compute),
         reader=reader,
-        tell=console,
     )
     console.follow(run)
     manifest = run.manifest

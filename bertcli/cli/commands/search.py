@@ -85,7 +85,7 @@ class QueryOptions(OptionGroup):
         """Whether queries are typed at a prompt: none is given, and stdin is a terminal."""
         return not (self.queries or self.input or self.mine) and stdin_is_terminal()
 
-    def reader(self, console: Console) -> Reader:
+    def reader(self) -> Reader:
         """Return the reader of the queries, or of pairs: arguments, files or stdin."""
         queries = self.queries or ()
         changes: dict[str, Any] = {"text_field": self.query_field, "single": True}
@@ -95,7 +95,7 @@ class QueryOptions(OptionGroup):
             changes = {"text_field": self.query_field or "anchor", "pair_field": "positive"}
         flags = {changes["text_field"] or "text": "--query-field"}
         source = source_of(self, texts=queries, objects=self.mine, flags=flags, **changes)
-        return reader_of(source, console, queries)
+        return reader_of(source)
 
 
 class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
@@ -134,7 +134,7 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
         if "-" in (self.corpus or ()) and "-" in queries:
             raise UsageError("queries and the corpus cannot both be read from stdin")
 
-    def reader(self, console: Console) -> Reader | None:
+    def reader(self) -> Reader | None:
         """Return the reader of the texts; None where vectors alone are searched."""
         if not self.corpus:
             return None
@@ -142,7 +142,7 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
 
         skip_empty = bool(self.skip_empty)
         source = source_of(self, named=self.corpus, skip_empty=skip_empty, taken=OF_HITS)
-        return reader_of(source, console)
+        return reader_of(source)
 
 
 class ScoreOptions(OptionGroup, panel="Scores"):
@@ -169,7 +169,7 @@ def similar(
     model: ModelOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Find the texts of a corpus most similar to a query.
 
@@ -179,14 +179,13 @@ def similar(
     $ bertcli similar 'late delivery' --vectors reviews.npy -f jsonl
     $ bertcli similar 'order 4711' --corpus reviews.txt --hybrid
     """
-    console = messages.console()
     form = output.form(usual="jsonl" if query.mine else "")
     typed = query.typed and form == "table" and output.on_terminal
-    queries = Reader(Source()) if typed else query.reader(console)
+    queries = Reader(Source()) if typed else query.reader()
     corpus.check(("-",) if typed else queries.source.paths)
     if query.mine and form == "table":
         raise UsageError("--mine writes no table")
-    texts = corpus.reader(console)
+    texts = corpus.reader()
     folder = model.folder(files_for(compute.dtype))
     from bertcli.embedding.options import EmbedOptions
     from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
@@ -196,39 +195,36 @@ def similar(
     whole = texts and "whole" in map(texts.format_of, texts.source.paths)
     reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
     reading += [str(corpus.vectors)] if corpus.vectors else []
-    view = "tables.answer_views"
+    search: Search | None = None
     if texts and score.lexical:
         refuse_pipes(texts)
-        tokenizer = model.tokenizer(console)
+        tokenizer = model.tokenizer()
         if whole:
             texts.divide = partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph")))
-        lexical = LexicalSearch(tokenizer, texts, query.top_k)
-        with output.open(form, reading, model, view=view) as write:
-            _write(lexical.answering(queries.blocks()), form, write, with_text=True)
-        console.close(queries)
-        console.close(texts)
-        return
-    if whole and not how.several:
-        how = replace(how, on_truncate="chunk", at="paragraph")
-    search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts, console)
-    console.note("scores are dot products" if search.by_dot and not score.hybrid else "")
-    if typed:
-        from bertcli.cli.display.tables import USAGE, search_at_prompt
+        answers = LexicalSearch(tokenizer, texts, query.top_k).answering(queries.blocks())
+    else:
+        if whole and not how.several:
+            how = replace(how, on_truncate="chunk", at="paragraph")
+        search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts)
+        console.note("scores are dot products" if search.by_dot and not score.hybrid else "")
+        if typed:
+            from bertcli.cli.display.tables import USAGE, search_at_prompt
 
-        with stored_vectors(search, console) as stored:
-            console.note(USAGE)
-            search_at_prompt(stored)
-        return
-    answers = _answers(search, queries, console)
-    with output.open(form, reading, model, view=view) as write:
-        if query.mine:
+            with stored_vectors(search, console) as stored:
+                console.note(USAGE)
+                search_at_prompt(stored)
+            return
+        answers = _answers(search, queries, console)
+    with output.open(form, reading, model, view="answer_views") as write:
+        if search and query.mine:
             _mine(search, queries, query.margin, write, console)
             return
         _write(answers, form, write, with_text=texts is not None)
-    console.truncated(search.asked, search.embedder.max_length, what="queries")
+    if search:
+        console.truncated(search.asked, search.embedder.max_length, what="queries")
     console.close(queries)
-    if search.reader is not None:
-        console.close(search.reader)
+    if texts:
+        console.close(texts)
 
 
 def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:
@@ -310,23 +306,22 @@ def duplicates(
     model: ModelOptions,
     compute: ComputeOptions,
     output: LineOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Find groups of near-duplicate texts, or write a file without the duplicates.
 
     $ bertcli duplicates reviews.txt --threshold 0.95
     $ bertcli duplicates reviews.txt --keep longest -o fewer.txt
     """
-    console = messages.console()
     form = output.form()
-    reader = reader_of(source_of(texts, named=texts.files), console)
-    search = texts.search(reader, model, compute, console)
+    reader = reader_of(source_of(texts, named=texts.files))
+    search = texts.search(reader, model, compute)
     from bertcli.vectors.duplicates import Duplicates
     from bertcli.vectors.reading import Aside
 
     with closing(Aside()) as aside:
         run = Duplicates(search, aside, alike.threshold, alike.keep)
-        view = "tables.duplicates_view"
+        view = "duplicates_view"
         with (
             output.open(form, texts.inputs(reader), model, view=view, about=(run,)) as write,
             stored_vectors(search, console) as run.search,
@@ -369,7 +364,7 @@ class PairOptions(OptionGroup):
     worst = number("Number of rows to show, largest differences first.", default=5)
 
 
-def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -> None:
+def compare(pair: PairOptions, output: ReportOutput, console: ConsoleOptions) -> None:
     """Compare two files of vectors: largest difference, cosines, worst rows.
 
     For vectors of different widths: the correlation of their similarity matrices, and the overlap
@@ -385,7 +380,7 @@ def compare(pair: PairOptions, output: ReportOutput, messages: ConsoleOptions) -
 
     form = output.form()
     agreement = measure(pair.a, pair.b, pair.worst)
-    with output.open(form, (pair.a, pair.b), view="tables.comparison_view") as write:
+    with output.open(form, (pair.a, pair.b), view="comparison_view") as write:
         write([agreement.fields()])
     if pair.tolerance is not None:
         agreement.check(pair.tolerance)

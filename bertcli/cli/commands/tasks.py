@@ -16,7 +16,6 @@ from bertcli.cli.options.common import (
     OutputOptions,
     RowOutput,
     TaskFileOptions,
-    fields_asked,
     reader_of,
     source_of,
     source_paths,
@@ -31,7 +30,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import UsageError
+from bertcli.errors import LOG, UsageError
 from bertcli.files.tables import TableHeader
 from bertcli.hub import files_for
 from bertcli.records.reader import Reader
@@ -39,17 +38,15 @@ from bertcli.records.reader import Reader
 if TYPE_CHECKING:
     from bertcli.tasks.head import Stream
 
-MAX_LENGTH = number(
-    "Maximum tokens of a text or window (default: the model's limit).",
-    low=3,
-    envvar="BERTCLI_MAX_LENGTH",
-)
-
 
 class MaskOptions(OptionGroup, panel=LAYOUT):
     """How long texts with masks are."""
 
-    max_length = MAX_LENGTH
+    max_length = number(
+        "Maximum tokens of a text or window (default: the model's limit).",
+        low=3,
+        envvar="BERTCLI_MAX_LENGTH",
+    )
 
 
 class CutOptions(MaskOptions):
@@ -80,7 +77,7 @@ class QuestionOptions(OptionGroup):
         """Whether both are given, so that no input is read."""
         return self.question is not None and self.context is not None
 
-    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
+    def reader(self, files: TaskFileOptions) -> Reader:
         """Return the reader of questions, of contexts, or of both."""
         texts = (self.question,) if self.both else ()
         flags = {self.question_field: "--question-field", self.context_field: "--context-field"}
@@ -89,10 +86,6 @@ class QuestionOptions(OptionGroup):
             "text_field": self.question_field,
             "flags": flags,
             "single": not self.both,
-            "asked": (
-                *fields_asked(vars(files)),
-                *(flag for name, flag in flags.items() if name not in ("question", "context")),
-            ),
         }
         if self.both:
             changes["pair"] = self.context
@@ -101,8 +94,8 @@ class QuestionOptions(OptionGroup):
         elif self.context is None:
             changes |= {"pair_field": self.context_field, "single": False}
         objects = self.question is None and self.context is None
-        source = source_of(files, objects=objects, **changes)
-        return reader_of(source, console, [*filter(None, (self.question, self.context))])
+        source = source_of(self, files, objects=objects, **changes)
+        return reader_of(source)
 
 
 class ChoiceOptions(OptionGroup, panel=INPUT):
@@ -119,7 +112,7 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
         """The choices among the arguments."""
         return tuple(self.texts or ())[1:]
 
-    def reader(self, files: TaskFileOptions, console: Console) -> Reader:
+    def reader(self, files: TaskFileOptions) -> Reader:
         """Return the reader of prompts, whose extra fields hold the choices."""
         if self.texts and len(self.given) < 2:
             raise UsageError(
@@ -137,20 +130,20 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
             names = ",".join(filter(None, (keep, self.choices_field)))
             changes["keep"] = keep if keep == "*" else names
         source = source_of(files, objects=True, **changes)
-        return reader_of(source, console, self.texts or ())
+        return reader_of(source)
 
 
 def open_head(
-    task: str, model: ModelOptions, length: OptionGroup, compute: ComputeOptions, console: Console
+    task: str, model: ModelOptions, length: OptionGroup, compute: ComputeOptions
 ) -> tuple[Any, Any]:
     """Return the task, as Python names it, and the model for it; its backend is imported here."""
     folder = model.folder(files_for(compute.dtype))
     from bertcli.tasks.head import Head, Settings
 
     kind = getattr(bertcli, task)
-    head = Head.open(folder, kind.kind, record(Settings, length, compute), console)
+    head = Head.open(folder, kind.kind, record(Settings, length, compute))
     engine = head.runtime.engine
-    console.detail(
+    LOG.detail(
         f"model: {folder.path} ({folder.source}); {kind.kind}, {engine.backend}, device "
         f"{', '.join(engine.places)}, threads {engine.threads}, max_length {head.max_length}"
     )
@@ -159,29 +152,28 @@ def open_head(
 
 def run_task(
     task: str,
-    options: dict[str, Any],
-    read: Callable[[Console], Reader],
+    groups: Sequence[OptionGroup],
+    read: Callable[[], Reader],
     model: ModelOptions,
     length: OptionGroup,
     compute: ComputeOptions,
     output: OutputOptions,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
     advice: str = "",
+    **values: Any,
 ) -> None:
     """Read texts, write what a task with these options makes of them, report warnings and counts.
 
-    ``advice`` says what can be done about truncated texts.
+    ``values`` are options that have no group; ``advice`` says what can be done about truncated
+    texts.
     """
-    console = messages.console(output)
-    form, reader = output.form(), read(console)
-    kind, head = open_head(task, model, length, compute, console)
-    judge = kind(head, **options)
+    console.beside_output = output.on_terminal
+    form, reader = output.form(), read()
+    kind, head = open_head(task, model, length, compute)
+    judge = record(kind, *groups, head=head, **values)
     stream = judge.stream(reader)
     from bertcli.tasks.results import fields_written, row, tabular
 
-    if task in ("Classifier", "Tagger"):
-        function = f"; function: {judge.function}" if task == "Classifier" else ""
-        console.detail(f"labels: {', '.join(head.labels)}{function}")
     if form != "table":
         reader.reserve(fields_written(judge.blank, flat=form != "jsonl") - stream.consumed)
     batches = console.track(stream)
@@ -190,7 +182,7 @@ def run_task(
         written = ([row(result) for result in batch] for batch in batches)
     elif form != "table":
         written = tabular(batches, judge.blank, reader, stream.consumed)
-    inputs, view = reader.source.inputs, "tables.results_view"
+    inputs, view = reader.source.inputs, "results_view"
     with output.open(form, inputs, model, view=view, run=stream.run) as write:
         for rows in written:
             write(rows)
@@ -229,15 +221,15 @@ def fill_mask(
     length: MaskOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Predict the words at [MASK].
 
     $ bertcli fill-mask 'Paris is the [MASK] of France.' -m bert-base-uncased
     $ bertcli fill-mask 'He [MASK] her.' --targets saw,heard -m bert-base-uncased
     """
-    options = {"top_k": words.top_k, "targets": words.words}
-    run_task("MaskFiller", options, source.reader, model, length, compute, output, messages)
+    read, targets = source.reader, words.words
+    run_task("MaskFiller", [words], read, model, length, compute, output, console, targets=targets)
 
 
 def next_sentence(
@@ -246,7 +238,7 @@ def next_sentence(
     length: CutOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Score how likely the second of two sentences is to follow the first.
 
@@ -254,7 +246,7 @@ def next_sentence(
     $ bertcli next-sentence --pairs pairs.tsv -m bert-base-uncased
     """
     read = paired(source).reader
-    run_task("NextSentencePredictor", {}, read, model, length, compute, output, messages)
+    run_task("NextSentencePredictor", [], read, model, length, compute, output, console)
 
 
 def paired(source: InputOptions) -> InputOptions:
@@ -296,7 +288,7 @@ def classify(
     length: CutOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Classify texts or pairs, or score how relevant one text is to another.
 
@@ -304,13 +296,10 @@ def classify(
     $ bertcli classify --pairs pairs.tsv -m cross-encoder/ms-marco-TinyBERT-L2-v2
     $ bertcli classify -i reviews.csv --text-field body -m MODEL -o labels.csv
     """
-    options = {
-        "top_k": labels.top_k,
-        "threshold": labels.threshold,
-        "all_scores": labels.scores == "all",
-        "logits": labels.logits,
-    }
-    run_task("Classifier", options, source.reader, model, length, compute, output, messages)
+    read, all_scores = source.reader, labels.scores == "all"
+    run_task(
+        "Classifier", [labels], read, model, length, compute, output, console, all_scores=all_scores
+    )
 
 
 class RankedOptions(OptionGroup):
@@ -329,24 +318,23 @@ def rerank(
     length: CutOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Rank texts by relevance to a query with a cross-encoder.
 
     $ bertcli rerank 'late delivery' -i reviews.txt --top-k 5 -m CROSS_ENCODER
     $ bertcli rerank 'late delivery' 'It came on time.' 'It never came.' -m CROSS_ENCODER
     """
-    console = messages.console()
     form = output.form()
     source = source_of(asked, files, single=True)
-    reader = reader_of(source, console, (asked.query, *source.texts))
-    kind, head = open_head("Reranker", model, length, compute, console)
+    reader = reader_of(source)
+    kind, head = open_head("Reranker", model, length, compute)
     from bertcli.tasks.classify import BLANK_HIT, ranked, ranked_row
 
     stream = kind(head, query=asked.query).stream(reader)
     reader.reserve(frozenset((*BLANK_HIT, "truncated")))
     inputs = reader.source.inputs
-    with output.open(form, inputs, model, view="tables.ranking_view") as write:
+    with output.open(form, inputs, model, view="ranking_view") as write:
         windows = console.track(stream)
         best = ranked(windows, asked.top_k)
         rows = [ranked_row(result, flat=form != "jsonl") for result in best]
@@ -373,7 +361,7 @@ def tag(
     length: StrideOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Find entities in texts, with label, score and character offsets.
 
@@ -383,9 +371,19 @@ def tag(
     Only entities in the text are returned; its pair, if any, serves as context.
     """
     ignored = tuple(label for label in entities.ignore_labels.split(",") if label)
-    options = {"aggregation": entities.aggregation, "ignored": ignored}
-    advice = "--stride N tags all of them"
-    run_task("Tagger", options, source.reader, model, length, compute, output, messages, advice)
+    read, advice = source.reader, "--stride N tags all of them"
+    run_task(
+        "Tagger",
+        [entities],
+        read,
+        model,
+        length,
+        compute,
+        output,
+        console,
+        advice,
+        ignored=ignored,
+    )
 
 
 class AnswerOptions(OptionGroup):
@@ -404,7 +402,7 @@ def answer(
     length: StrideOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Find the answer to a question in a context; long contexts are split into windows.
 
@@ -414,15 +412,9 @@ def answer(
 
     A record of JSONL, CSV or Parquet has the fields question and context, and optionally id.
     """
-    options: dict[str, Any] = {
-        "top_k": answers.top_k,
-        "max_answer_length": answers.max_answer_length,
-        "no_answer": answers.no_answer,
-    }
-    if not asked.both:
-        options |= {"question": asked.question, "context": asked.context}
+    groups = [answers] if asked.both else [answers, asked]
     read = partial(asked.reader, files)
-    run_task("Answerer", options, read, model, length, compute, output, messages)
+    run_task("Answerer", groups, read, model, length, compute, output, console)
 
 
 def choose(
@@ -432,7 +424,7 @@ def choose(
     length: CutOptions,
     compute: ComputeOptions,
     output: RowOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Choose the continuation that fits a prompt best.
 
@@ -441,6 +433,16 @@ def choose(
 
     A record has the fields prompt and choices, a list of texts. "best" counts from 0.
     """
-    options = {"field": choices.choices_field, "choices": choices.given}
     read = partial(choices.reader, files)
-    run_task("Chooser", options, read, model, length, compute, output, messages)
+    run_task(
+        "Chooser",
+        [],
+        read,
+        model,
+        length,
+        compute,
+        output,
+        console,
+        field=choices.choices_field,
+        choices=choices.given,
+    )

@@ -5,7 +5,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.commands.on_ray import TokenizeEngineOptions, on_ray
-from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     FILES,
     FILES_FROM,
@@ -32,7 +31,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import UsageError, counted
+from bertcli.errors import LOG, UsageError, counted
 from bertcli.files.tables import Made, TableHeader
 from bertcli.files.writers import TENSORS
 from bertcli.records.reader import Reader
@@ -151,7 +150,7 @@ def tokenize(
     mode: ModeOptions,
     output: OutputOptions,
     engine: TokenizeEngineOptions,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Turn texts into token ids.
 
@@ -159,18 +158,39 @@ def tokenize(
     $ cat texts.txt | bertcli tokenize --max-length 128 -o ids.jsonl.gz
     $ bertcli tokenize --count -i 'docs/**/*.md'
     """
-    console = messages.console(None if mode.is_summary else output)
+    console.beside_output = output.on_terminal and not mode.is_summary
     if engine.engine == "ray":
         source.refuse_kept_fields(output.format)
-        make = partial(_job, layout, fields, output)
+
+        def make(model: "Model", source: "Source", form: str, pool: "Pool") -> "ShardJob":
+            from bertcli.ray.run import TokenizeJob
+
+            shape = layout.layout(fields, fields.columns())
+            task = Task(shape, fields.extra(shape), form)
+            return record(
+                TokenizeJob,
+                layout,
+                output,
+                model=model,
+                source=replace(source, taken=task.fields),
+                form=form,
+                layout=task.layout,
+                extra=task.extra,
+            )
+
         on_ray(make, source, model, output, engine, console)
         return
     form = _form(source, mode, output, fields)
-    tokenizer = model.tokenizer(console, parse_special=layout.parse_special)
+    tokenizer = model.tokenizer(parse_special=layout.parse_special)
     if mode.from_tokens:
-        _ids_of_tokens(source, fields, output, form, model, tokenizer, console)
+        console.close(_ids_of_tokens(source, fields, output, form, model, tokenizer))
         return
-    columns = _columns(mode, fields, form)
+    columns: tuple[str, ...] = ()
+    if form == "table" and not mode.stats and not mode.count:
+        from bertcli.cli.display.tables import TABLE_COLUMNS as columns
+    elif not mode.stats and not mode.count:  # masks where not all tokens are those of a text
+        hidden = "attention_mask" if fields.ragged else ""
+        columns = tuple(name for name in fields.columns() if name != hidden)
     if mode.stats:  # without truncation: --max-length only sets the limit that is reported
         shape = Layout(columns, special_tokens=layout.special_tokens)
     else:
@@ -178,22 +198,18 @@ def tokenize(
     tokenizer.cut_at(shape)  # what cannot work fails before anything is read
     if shape.padding == "max_length":
         tokenizer.max_length(shape)
-    elif shape.max_length and "do_not" in shape.truncation:
-        console.detail(
-            f"--max-length has no effect with --padding {shape.padding} and without --truncation"
-        )
     if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
         console.warn("--offset-unit has no effect without --offsets")
     extra = ("length",) if mode.count else fields.extra(shape)
     task = Task(shape, extra, form, fields.ragged)
     taken = frozenset() if mode.stats or form == "table" else task.fields
-    reader = source.reader(console, taken=taken, placed=False if form == "txt" else None)
+    reader = source.reader(taken=taken, placed=False if form == "txt" else None)
     run = task.run(reader, tokenizer, layout.window)
     windows: Any = console.track(run)
     if mode.is_summary:
         _summary(run, windows, mode, output, model, form, layout.max_length)
     else:
-        view, about = "tables.token_views", (tokenizer,)
+        view, about = "token_views", (tokenizer,)
         inputs = reader.source.inputs
         with output.open(task.writer, inputs, model, view=view, about=about, run=run) as put:
             task.write(run, windows, put, rows=output.resume)
@@ -213,31 +229,6 @@ def tokenize(
     console.close(reader)
 
 
-def _job(
-    layout: LayoutOptions,
-    fields: FieldOptions,
-    output: OutputOptions,
-    model: "Model",
-    source: "Source",
-    form: str,
-    pool: "Pool",
-) -> "ShardJob":
-    from bertcli.ray.run import TokenizeJob
-
-    shape = layout.layout(fields, fields.columns())
-    task = Task(shape, fields.extra(shape), form)
-    return record(
-        TokenizeJob,
-        layout,
-        output,
-        model=model,
-        source=replace(source, taken=task.fields),
-        form=form,
-        layout=task.layout,
-        extra=task.extra,
-    )
-
-
 def _form(
     source: InputOptions, mode: ModeOptions, output: OutputOptions, fields: FieldOptions
 ) -> str:
@@ -251,9 +242,9 @@ def _form(
     if mode.stats:
         return output.form(("table", "jsonl"))
     form = output.form((*["txt"] * mode.from_tokens, *TABLES, *TENSORS))
+    source.refuse_kept_fields(form)
     if mode.from_tokens:
         return form
-    source.refuse_kept_fields(form)
     wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
     if fields.ragged and form not in ("npz", "safetensors"):
         raise UsageError(
@@ -264,17 +255,6 @@ def _form(
             f"{form} cannot hold tokens, offsets, word ids or sequence ids", "use -f parquet"
         )
     return form
-
-
-def _columns(mode: ModeOptions, fields: FieldOptions, form: str) -> tuple[str, ...]:
-    if mode.count or mode.stats:
-        return ()
-    if form == "table":
-        from bertcli.cli.display.tables import TABLE_COLUMNS
-
-        return TABLE_COLUMNS
-    masked = not fields.ragged  # where all tokens are those of a text
-    return tuple(name for name in fields.columns() if masked or name != "attention_mask")
 
 
 def _summary(
@@ -315,18 +295,16 @@ def _ids_of_tokens(
     form: str,
     model: ModelOptions,
     tokenizer: Tokenizer,
-    console: Console,
-) -> None:
-    """Write the ids of tokens: those of the arguments, or of each line."""
-    source.refuse_kept_fields(form)
+) -> Reader:
+    """Write the ids of tokens, those of the arguments or of each line; return what read them."""
     names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))
     given = (source.texts,) if source.texts else ()
-    reader = source.reader(console, texts=given, pre_split=True, taken=names)
+    reader = source.reader(texts=given, pre_split=True, taken=names)
     with output.open(form, reader.source.inputs, model) as write:
         for record in reader:
             ids, unknown = tokenizer.ids_of(record.text)
             if unknown:
-                console.warn(f"not in the vocabulary, replaced by [UNK]: {' '.join(unknown[:10])}")
+                LOG.warn(f"not in the vocabulary, replaced by [UNK]: {' '.join(unknown[:10])}")
             if form == "table":
                 pairs = zip(record.text, ids, strict=True)
                 write([{"token": token, "id": index} for token, index in pairs])
@@ -338,7 +316,7 @@ def _ids_of_tokens(
         if not reader.records:
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
             write([TableHeader({name: Made() for name in columns})])
-    console.close(reader)
+    return reader
 
 
 class IdOptions(OptionGroup, panel=INPUT, of=Source):
@@ -376,7 +354,7 @@ def decode(
     model: ModelOptions,
     how: DecodeOptions,
     output: TextOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Turn token ids back into text.
 
@@ -384,9 +362,9 @@ def decode(
     $ bertcli tokenize 'I love NLP!' | bertcli decode --skip-special-tokens
     $ bertcli decode -i ids.npy -o texts.txt
     """
-    console = messages.console(output)
+    console.beside_output = output.on_terminal
     form = output.form(usual="txt")
-    tokenizer = model.tokenizer(console)
+    tokenizer = model.tokenizer()
     skip, clean_up = how.skip_special_tokens, how.clean_up
     read = source_of(
         source,
@@ -396,7 +374,7 @@ def decode(
         placed=False if form == "txt" else None,
         asked=(),  # lists have fields in txt as well
     )
-    reader = Reader(read, console.warn, console.note)
+    reader = Reader(read)
     run = DecodeRun(reader, tokenizer, how.as_, skip, clean_up)
     with output.open(form, reader.source.inputs, model, run=run) as write:
         for rows in console.track(run):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.commands.tasks import CutOptions
-from bertcli.cli.display.console import Console, follow_training
+from bertcli.cli.display.console import follow_training
 from bertcli.cli.options.common import (
     DELIMITER,
     DEVICES,
@@ -182,10 +182,10 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
 
 
 def train_task(
-    opened: "Callable[[Ranks, Console], TrainedTask]",
+    opened: "Callable[[Ranks], TrainedTask]",
     checkpoints: "Checkpoints",
     where: DeviceOptions,
-    console: Console,
+    console: ConsoleOptions,
 ) -> None:
     """Open a task on every process that torchrun started, and train it."""
     from bertcli.inference.torch_engine import dtype_of, slow, use_threads
@@ -195,11 +195,11 @@ def train_task(
     with joined(where.device) as ranks:
         from bertcli.training.run import TrainingRun
 
-        console = console if ranks.first else Console(quiet=True)
+        console.quiet = console.quiet or not ranks.first
         if why := slow(dtype_of(where.precision), ranks.device):
             console.warn(why)
         checkpoints.refuse_others()
-        run = TrainingRun(opened(ranks, console), checkpoints, ranks)
+        run = TrainingRun(opened(ranks), checkpoints, ranks)
         for note in run.notes:
             console.note(note)
         try:
@@ -280,7 +280,7 @@ def train(
     held: HeldOutOptions,
     saving: SavingOptions,
     where: DeviceOptions,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Train a model on examples: texts with labels or scores.
 
@@ -299,7 +299,6 @@ def train(
     $ bertcli train reviews.jsonl -o sentiment
     $ bertcli train pairs.csv --full --epochs 2 -o relevance
     """
-    console = messages.console()
     asked = {"extra": extra_fields(method.extra), "fields": examples.fields}
     training = record(FineTuningJob, job, examples, method, held, **asked)
     options = {**vars(steps), **vars(held), **vars(saving), **vars(where)}
@@ -311,10 +310,10 @@ def train(
     checkpoints = record(Checkpoints, job, saving)
 
     def reader(path: str) -> Reader:
-        readers[path] = Reader(examples.source(path), console.warn)
+        readers[path] = Reader(examples.source(path))
         return readers[path]
 
-    def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
+    def opened(ranks: "Ranks") -> "TrainedTask":
         from bertcli.training.fine_tuning import (
             LabelledTexts,
             frozen_task,
@@ -368,7 +367,7 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
     encoding_errors = ENCODING_ERRORS
     max_record_bytes = MAX_RECORD_BYTES
 
-    def reader(self, console: Console, extra: Collection[str] = ()) -> Reader:
+    def reader(self, extra: Collection[str] = ()) -> Reader:
         """Return the reader of the corpus, and of fields with ids of ``extra`` embeddings."""
         source = source_of(
             self,
@@ -377,9 +376,9 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
             single=True,
             keep=",".join(dict.fromkeys(extra)) or None,
             flags=dict.fromkeys(extra, "--extra"),
-            asked=(*fields_asked(vars(self)), *(("--extra",) if extra else ())),
+            asked=(*fields_asked([self]), *(("--extra",) if extra else ())),
         )
-        return reader_of(source, console)
+        return reader_of(source)
 
 
 class VocabularyOptions(OptionGroup, of=WordPieceOptions):
@@ -400,7 +399,7 @@ def pretrain_vocab(
     corpus: PretrainCorpusOptions,
     options: VocabularyOptions,
     folder: FolderOptions,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Train a WordPiece vocabulary.
 
@@ -412,8 +411,7 @@ def pretrain_vocab(
     from bertcli.files.atomic import whole_folder
     from bertcli.records.records import TextBlock
 
-    console = messages.console()
-    reader = corpus.reader(console)
+    reader = corpus.reader()
     settings = record(WordPieceOptions, options)
     target, inputs = vocabulary.OURS, reader.source.paths
     with whole_folder(folder.output, target, overwrite=folder.overwrite, inputs=inputs) as place:
@@ -455,7 +453,7 @@ def pretrain_prepare(
     model: ModelOptions,
     options: InstanceOptions,
     folder: FolderOptions,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Make training instances from text: masked sentence pairs, half of them random.
 
@@ -466,10 +464,9 @@ def pretrain_prepare(
     """
     from bertcli.training.prepare import PrepareRun, described, doubts
 
-    console = messages.console()
     extra, settings = extra_fields(options.extra), record(PrepareOptions, options)
-    reader = corpus.reader(console, extra.values())
-    tokenizer = model.tokenizer(console, parse_special=False)
+    reader = corpus.reader(extra.values())
+    tokenizer = model.tokenizer(parse_special=False)
     run = PrepareRun(
         reader,
         tokenizer,
@@ -558,7 +555,7 @@ def pretrain_run(
     evaluation: EvaluationOptions,
     saving: SavingOptions,
     where: DeviceOptions,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Train a BERT on prepared instances: masked words and next sentences.
 
@@ -568,7 +565,6 @@ def pretrain_run(
     $ bertcli pretrain run instances --config mini -o bert-mini --epochs 10
     $ torchrun --nproc-per-node 2 -m bertcli pretrain run instances --config base -o mine
     """
-    console = messages.console()
     require_torch("training")
     from bertcli.training.options import PretrainingJob
     from bertcli.training.run import Checkpoints
@@ -579,7 +575,7 @@ def pretrain_run(
     checkpoints = record(Checkpoints, job, saving)
     checkpoints.refuse_inputs(pretraining.data, pretraining.init, pretraining.eval_dir)
 
-    def opened(ranks: "Ranks", console: Console) -> "TrainedTask":
+    def opened(ranks: "Ranks") -> "TrainedTask":
         from bertcli.training.pretraining import pretraining_task
 
         return pretraining_task(pretraining, options, ranks)
@@ -616,7 +612,7 @@ def evaluate(
     length: CutOptions,
     compute: ComputeOptions,
     output: ReportOutput,
-    messages: ConsoleOptions,
+    console: ConsoleOptions,
 ) -> None:
     """Evaluate a model on labelled examples: metrics with 95 % confidence intervals.
 
@@ -628,22 +624,21 @@ def evaluate(
     $ bertcli evaluate test.jsonl -m sentiment --compare other
     $ bertcli evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels test.tsv
     """
-    console = messages.console()
     form = "jsonl" if judged.json else output.form()
 
     models = [model, *([model.changed(model=judged.compare)] if judged.compare else [])]
     files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
-    readers = [Reader(examples.source(path), console.warn) for path in files]
+    readers = [Reader(examples.source(path)) for path in files]
     from bertcli.embedding.options import EmbedOptions
     from bertcli.evaluation.report import Judge, doubt, judged_search, report
     from bertcli.tasks.head import Settings
 
     settings = record(Settings, length, compute)
     options = record(EmbedOptions, judged, length, compute)
-    judges = [Judge(named.folder(MODEL_FILES), settings, options, console) for named in models]
+    judges = [Judge(named.folder(MODEL_FILES), settings, options) for named in models]
     reading = [path for reader in readers for path in reader.source.paths]
     reading += [judged.qrels] if judged.qrels else []
-    with output.open(form, reading, *models, view="tables.evaluation_view") as write:
+    with output.open(form, reading, *models, view="evaluation_view") as write:
         if judged.file:
             from bertcli.records.examples import read_examples
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -152,28 +152,19 @@ def say(kind: str, message: str) -> None:
     if len(line) > LONGEST:
         line = f"{line[:LONGEST]}... ({counted(len(line) - LONGEST, 'more character')})"
     label = f"{kind}:"
-    if kind in STYLES:
-        label = styled(label, sys.stderr, **STYLES[kind])
+    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if kind in STYLES and (os.environ.get("FORCE_COLOR") or sys.stderr.isatty()) and not dull:
+        label = typer.style(label, **STYLES[kind])
     with suppress(OSError):  # a full log is no reason to lose what is computed
         sys.stderr.write(f"{label} {line}\n")
-
-
-def styled(text: str, stream: TextIO | None, **style: Any) -> str:
-    """Return a text with a style on a terminal, unless the environment has another wish."""
-    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    terminal = os.environ.get("FORCE_COLOR") or (stream is not None and stream.isatty())
-    return typer.style(text, **style) if terminal and not dull else text
 
 
 class Console:
     """Writes notes and warnings, unless quiet; empty messages are ignored."""
 
-    def __init__(
-        self, *, quiet: bool = False, verbose: bool = False, beside_output: bool = False
-    ) -> None:
-        self.quiet, self.verbose, self.beside_output = quiet, verbose, beside_output
-        self.remarks: list[str] = []
-        self.begun = monotonic()
+    quiet: bool
+    verbose: bool
+    beside_output = False  # whether rows come to the terminal during the run
 
     def note(self, message: str) -> None:
         """Write a note."""
@@ -182,13 +173,6 @@ class Console:
     def warn(self, message: str) -> None:
         """Write a warning."""
         self._write("warning", message)
-
-    def remark(self, message: str) -> None:
-        """Write a note at the end of the run, if it succeeds; with --verbose, now."""
-        if self.verbose:
-            self.note(message)
-        else:
-            self.remarks.append(message)
 
     def detail(self, message: str) -> None:
         """Write a note, with --verbose only."""
@@ -211,8 +195,6 @@ class Console:
         with closing(ProgressBar(self.watched and not self.beside_output)) as bar:
             for step in run:
                 progress.add(step if isinstance(step, Step) else Ran(len(step)))
-                if isinstance(step, Ran):
-                    self.warn(step.warning)
                 if bar.shown:
                     tally: TokenCounts | None = getattr(run, "tally", None)
                     bar.show(step, progress, reader, tally.truncated if tally else 0)
@@ -226,14 +208,6 @@ class Console:
         """Run to the end, with a progress bar when somebody watches for long."""
         for _ in self.track(run):
             pass
-
-    def waiting(self, what: str) -> AbstractContextManager[Any]:
-        """Show what goes on while nobody knows how far it is, when somebody watches."""
-        if not self.watched:
-            return nullcontext()
-        from bertcli.cli.display.tables import Screen
-
-        return Screen(stderr=True).status(what)
 
     def truncated(
         self, tally: TokenCounts, limit: int | None, advice: str = "", what: str = "texts"
@@ -260,8 +234,6 @@ class Console:
 
     def close(self, reader: Reader) -> None:
         """Say what became of the input; exit with 1 when records were skipped."""
-        for remark in self.remarks:
-            self.note(remark)
         if not reader.records and not reader.skipped:
             self.note("no records: the input is empty")
         if reader.empty:

@@ -15,7 +15,7 @@ from bertcli.embedding.options import option_for
 from bertcli.errors import counted
 from bertcli.inspection import FileReport, FolderReport, tokenizer_details
 from bertcli.inspection.attention import SENTENCES, AttentionMaps
-from bertcli.inspection.folder import StaticReport, VerifyCheck
+from bertcli.inspection.folder import StaticReport, VerifyCheck, by
 from bertcli.tasks.head import command_of, is_pooled_head
 
 if TYPE_CHECKING:
@@ -141,11 +141,6 @@ def checks(screen: Console, verified: Iterable[VerifyCheck]) -> bool:
         screen.print(line, soft_wrap=True)
         sound = sound and result.ok is not False
     return sound
-
-
-def by(shape: Iterable[Any]) -> str:
-    """Return a shape as 2 x 3."""
-    return " x ".join(map(str, shape)) or "scalar"
 
 
 ROWS = 20  # arrays that are shown

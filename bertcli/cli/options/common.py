@@ -2,10 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -15,7 +14,6 @@ from bertcli.checkpoints.scan import model_files
 from bertcli.cli.display.console import (
     Console,
     print_text,
-    say,
     stdin_is_terminal,
     stdout_is_terminal,
 )
@@ -33,7 +31,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import OutputError, UsageError
+from bertcli.errors import LOG, OutputError, UsageError
 from bertcli.files.paths import beside
 from bertcli.files.typed_json import is_text
 from bertcli.files.writers import TENSORS
@@ -91,13 +89,13 @@ class ModelOptions(OptionGroup, panel=MODEL):
         """Return the model's folder; files that are missing are downloaded."""
         return find_model(self.model, files=files, revision=self.revision, offline=self.offline)
 
-    def tokenizer(self, console: Console, *, parse_special: bool = True) -> Tokenizer:
+    def tokenizer(self, *, parse_special: bool = True) -> Tokenizer:
         """Return the tokenizer of the model."""
         folder = self.folder()
-        console.detail(f"model: {folder.path} ({folder.source})")
+        LOG.detail(f"model: {folder.path} ({folder.source})")
         tokenizer = Tokenizer.load(folder.path, parse_special=parse_special)
         for warning in tokenizer.warnings:
-            console.warn(warning)
+            LOG.warn(warning)
         return tokenizer
 
 
@@ -169,13 +167,13 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         form: str,
         inputs: Sequence[str | Path] = (),
         *models: ModelOptions,
-        view: str = "tables.rows_view",
+        view: str = "rows_view",
         about: Sequence[Any] = (),
         run: "ReaderRun | None" = None,
     ) -> AbstractContextManager[Callable[..., None]]:
         """Open the writer of a format; that of a table draws a ``view`` of what it takes.
 
-        That is a function of `bertcli.cli.display`, which takes what the view is ``about`` first;
+        That is a function of `display.tables`, which takes what the view is ``about`` first;
         the first 40 rows are drawn (`tables.show` draws all).
         With --resume a ``run`` goes on where another was interrupted; what has none starts over,
         unless the same command finished the file.
@@ -184,11 +182,9 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         if self.resume and (run or inputs):
             return self._resumed(form, run, inputs, models)
         if form == "table":
-            from bertcli.cli.display.tables import opened_table
+            from bertcli.cli.display import tables
 
-            module, name = view.split(".")
-            draw = getattr(import_module(f"bertcli.cli.display.{module}"), name)
-            return opened_table(inputs, partial(draw, *about))
+            return tables.opened_table(inputs, partial(getattr(tables, view), *about))
         from bertcli.files.writers import RAGGED, TENSORS, open_writer
 
         if self.output is not None:
@@ -240,13 +236,12 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         inputs = Inputs.of(run.reader.source, files) if run else Inputs(paths, (), files)
         with target.written(run, fingerprint, inputs) as write:
             if write is None:
-                if not self.command_options["quiet"]:
-                    say("note", f"{self.output} is already complete: nothing to do")
+                LOG.note(f"{self.output} is already complete: nothing to do")
                 raise typer.Exit
             try:
                 yield write
             except KeyboardInterrupt:
-                say("note", "interrupted; continue with --resume")
+                LOG.note("interrupted; continue with --resume")
                 raise
 
 
@@ -299,19 +294,15 @@ def allowed_form(form: str, allowed: Sequence[str]) -> str:
     return form
 
 
-class ConsoleOptions(OptionGroup, panel=MESSAGES):
-    """Messages on stderr."""
+class ConsoleOptions(OptionGroup, Console, panel=MESSAGES):
+    """The console that writes messages to stderr."""
 
     quiet = flag("Suppress notes, warnings and progress.", "--quiet", "-q", envvar="BERTCLI_QUIET")
     verbose = flag("Show details.", "--verbose", "-v")
 
-    def console(self, output: OutputOptions | None = None) -> Console:
-        """Return the console that writes messages to stderr.
-
-        Beside an ``output`` whose rows come during the run, on a terminal, it shows no bar.
-        """
-        beside = output is not None and output.on_terminal
-        return Console(quiet=self.quiet, verbose=self.verbose, beside_output=beside)
+    def __post_init__(self) -> None:
+        """Show the messages of the library too."""
+        vars(LOG).update(warn=self.warn, note=self.note, detail=self.detail)
 
 
 def _show_versions(asked: bool) -> None:
@@ -378,9 +369,9 @@ class FolderOptions(OptionGroup, panel=OUTPUT):
 InputFormat = Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet"]
 
 
-def field_option(about: str, envvar: str | None = None, default: str | None = None) -> Any:
+def field_option(about: str, envvar: str | None = None) -> Any:
     """Return an option that names a field of the input."""
-    return option(about, "NAME", default=default, envvar=envvar)
+    return option(about, "NAME", envvar=envvar)
 
 
 # Options that several groups have.
@@ -463,30 +454,38 @@ def source_of(
         "null": null and listed is None,  # else it is of the list of names
         "format": "jsonl" if objects and form == "auto" and paths == ("-",) else form,
         "keep": options.get("keep_fields"),
-        "asked": fields_asked(options),
+        "asked": fields_asked(groups),
     }
     return record(Source, *groups, **(usual | values))
 
 
-def reader_of(source: Source, console: Console, texts: Sequence[str] = ()) -> Reader:
-    """Return the reader of a source, and say which of these texts are also files.
-
-    Perhaps they were to be read.
-    """
-    if files := [text for text in texts if os.path.isfile(text)]:
-        console.note(f"`{files[0]}` is also a file; -i reads it")
-    return Reader(source, console.warn, console.note)
+def reader_of(source: Source) -> Reader:
+    """Return the reader of a source; a text that is also a file was perhaps to be read."""
+    texts = (*source.texts, source.pair)
+    if files := [text for text in texts if isinstance(text, str) and os.path.isfile(text)]:
+        LOG.note(f"`{files[0]}` is also a file; -i reads it")
+    return Reader(source)
 
 
-NAMES_OF_FIELDS = ("query_field", "text_field", "pair_field", "id_field", "keep_fields")
+NAMES_OF_FIELDS = (
+    "query_field",
+    "text_field",
+    "pair_field",
+    "id_field",
+    "keep_fields",
+    "question_field",
+    "context_field",
+)
 
 
-def fields_asked(options: Mapping[str, Any]) -> tuple[str, ...]:
+def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
     """Return the options that name fields; what the environment sets asks for none."""
     return tuple(
         f"--{name.replace('_', '-')}"
-        for name in NAMES_OF_FIELDS
-        if (value := options.get(name)) not in (None, "*")
+        for group in groups
+        for name, option in group.OPTIONS.items()
+        if name in NAMES_OF_FIELDS
+        and (value := getattr(group, name)) not in (option.default, "*")
         and os.environ.get(f"BERTCLI_{name.upper()}") != value
     )
 
@@ -531,10 +530,9 @@ class InputOptions(OptionGroup, panel=INPUT, of=Source):
                 f"{form} cannot hold the fields of --keep-fields", "use -f jsonl, csv or parquet"
             )
 
-    def reader(self, console: Console, **changes: Any) -> Reader:
+    def reader(self, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        texts = (*(self.texts or ()), *(self.pair or ()))
-        return reader_of(self.source(**changes), console, texts)
+        return reader_of(self.source(**changes))
 
     def source(self, **changes: Any) -> Source:
         """Return the texts, files or stdin that were given."""

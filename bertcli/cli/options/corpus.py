@@ -20,7 +20,7 @@ from bertcli.cli.options.common import (
     ModelOptions,
 )
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
-from bertcli.errors import OutputError, UsageError, counted
+from bertcli.errors import UsageError, counted
 from bertcli.files.streams import can_be_reread
 from bertcli.hub import files_for
 from bertcli.records.reader import Reader
@@ -50,9 +50,7 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
         """Return the files that are read."""
         return [*reader.source.paths, *filter(None, [self.vectors])]
 
-    def search(
-        self, reader: Reader, model: ModelOptions, compute: ComputeOptions, console: Console
-    ) -> "Search":
+    def search(self, reader: Reader, model: ModelOptions, compute: ComputeOptions) -> "Search":
         """Open the model of the vectors of these texts."""
         from bertcli.embedding.options import EmbedOptions
         from bertcli.vectors.search import Search, SearchOptions
@@ -62,11 +60,10 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
             record(EmbedOptions, compute),
             SearchOptions(vectors=self.vectors, skip_empty=False),
         )
-        return Search.open(folder, how, options, reader, console)
+        return Search.open(folder, how, options, reader)
 
 
 WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
-MANY = 1000  # texts whose vectors are worth keeping
 
 
 def refuse_pipes(texts: Reader) -> None:
@@ -98,15 +95,9 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
 
 def follow_embedding(run: "FileRun | PassingSearch", search: "Search", console: Console) -> None:
     """Compute the vectors of a corpus with a progress bar, and say whether they are kept."""
-    try:
-        console.follow(run)
-    except OutputError as failed:  # these commands have no --resume
-        hint = "free disk space, then run the same command again"
-        hint = hint if "--resume" in failed.hint else failed.hint
-        raise OutputError(str(failed), hint) from None
-    texts = run.tally.records
+    console.follow(run)
     console.truncated(run.tally, search.embedder.max_length, WINDOWS)
     if file := search.options.vectors:
-        console.note(f"vectors of {counted(texts, 'text')} kept in {file} for the next search")
-    elif texts > MANY:
-        console.note("vectors of the corpus not kept; --vectors FILE keeps them")
+        console.note(
+            f"vectors of {counted(run.tally.records, 'text')} kept in {file} for the next search"
+        )

@@ -13,7 +13,7 @@ of them. Annotations of groups stay real objects, since Typer reads them at each
 import gc
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, fields
 from functools import wraps
@@ -35,7 +35,7 @@ from typer.models import OptionInfo
 
 from bertcli.cli.display.console import say
 from bertcli.cli.display.help import HELP
-from bertcli.errors import UsageError
+from bertcli.errors import LOG, UsageError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -48,73 +48,70 @@ MODEL, INPUT, OUTPUT = "Model", "Input", "Output"
 LAYOUT, COMPUTE = "Length and special tokens", "Computation"
 
 
-# Which options exclude or require others: what is said of them, and a hint. A rule holds for every
-# command that has its options.
-CHUNKS = "chunks are made of single texts, in their original characters"
-RULES = {
-    "--resume cannot be combined with --overwrite": "",
-    "--extra cannot be combined with --frozen": "",
-    "--whole cannot be combined with --input-format": "",
-    "--pairs cannot be combined with TEXT, --input or --files-from": "",
-    "QUERY cannot be combined with --input": "",
-    "--margin requires --mine": "",
-    "--words requires --corpus": "",
-    "--hybrid cannot be combined with --sparse, --token-vectors, --mine or --threshold": (
-        "scores of --hybrid are sums of reciprocal ranks"
-    ),
-    "--hybrid requires --corpus": "",
-    "--lexical cannot be combined with --hybrid, --vectors, --sparse, --token-vectors or --mine": (
-        "it compares terms, not vectors"
-    ),
-    "--lexical cannot be combined with --threshold": "its scores have no scale",
-    "--lexical requires --corpus": "",
-    "--mine requires --corpus": "",
-    "--mine cannot be combined with --sparse or --token-vectors": "",
-    "--attention cannot be combined with --tree, --tensors, --config, --tokenizer or --verify": "",
-    "--stats cannot be combined with --count or --from-tokens": "",
-    "--count cannot be combined with --from-tokens": "",
-    "--sparse cannot be combined with --precision": "",
-    "--scores all cannot be combined with --top-k or --threshold": "",
-    "--sparse cannot be combined with --token-vectors": "",
-    "--per-file requires --count or --stats": "",
-    "--ragged cannot be combined with --engine ray": "",
-    "--ragged cannot be combined with --count or --stats": "",
-    "--engine ray cannot be combined with --from-tokens, --count or --stats": "",
-    "--from-tokens cannot be combined with --pair or --pairs": "",
-    "--ray-address requires --engine ray": "",
-    "--cpus-per-worker requires --engine ray": "",
-    "--gpus-per-worker requires --engine ray": "",
-    "--update cannot be combined with --engine ray": "",
-    "--sparse cannot be combined with --engine ray": "",
-    "--no-manifest cannot be combined with --engine ray": (
-        "its manifests record which shards are done"
-    ),
-    "--on-truncate chunk cannot be combined with --engine ray": (
-        "use bertcli chunk, and embed the chunks"
-    ),
-    "--ragged cannot be combined with --padding": "",
-    "--pair requires --attention": "",
-    "--extra requires --attention": "",
-    "--layers requires --attention": "",
-    "--heads requires --attention": "",
-    "--output requires --attention": "",
-    "--keep-fields has no effect with --stats": "",
-    "--id-field has no effect with --stats": "",
-    "--stride has no effect without --overflowing": "",
-    "--stride has no effect without --on-truncate window": "",
-    "--overlap has no effect without --on-truncate chunk": "",
-    "--dtype int8 cannot be combined with --to onnx": (
-        "OpenVINO runs 8-bit graphs: use --to openvino"
-    ),
-    "--on-truncate chunk cannot be combined with --pair": CHUNKS,
-    "--on-truncate chunk cannot be combined with --pairs": CHUNKS,
-    "--on-truncate chunk cannot be combined with --pre-split": CHUNKS,
-}
+# Which options exclude or require others: the message, and a hint behind a semicolon. A rule holds
+# for every command that has its options.
+RULES = (
+    "--resume cannot be combined with --overwrite",
+    "--extra cannot be combined with --frozen",
+    "--whole cannot be combined with --input-format",
+    "--pairs cannot be combined with TEXT, --input or --files-from",
+    "QUERY cannot be combined with --input",
+    "--margin requires --mine",
+    "--words requires --corpus",
+    "--hybrid cannot be combined with --sparse, --token-vectors, --mine or --threshold; "
+    "scores of --hybrid are sums of reciprocal ranks",
+    "--hybrid requires --corpus",
+    "--lexical cannot be combined with --hybrid, --vectors, --sparse, --token-vectors or --mine; "
+    "it compares terms, not vectors",
+    "--lexical cannot be combined with --threshold; its scores have no scale",
+    "--lexical requires --corpus",
+    "--mine requires --corpus",
+    "--mine cannot be combined with --sparse or --token-vectors",
+    "--attention cannot be combined with --tree, --tensors, --config, --tokenizer or --verify",
+    "--stats cannot be combined with --count or --from-tokens",
+    "--count cannot be combined with --from-tokens",
+    "--sparse cannot be combined with --precision",
+    "--scores all cannot be combined with --top-k or --threshold",
+    "--sparse cannot be combined with --token-vectors",
+    "--per-file requires --count or --stats",
+    "--ragged cannot be combined with --engine ray",
+    "--ragged cannot be combined with --count or --stats",
+    "--engine ray cannot be combined with --from-tokens, --count or --stats",
+    "--from-tokens cannot be combined with --pair or --pairs",
+    "--ray-address requires --engine ray",
+    "--cpus-per-worker requires --engine ray",
+    "--gpus-per-worker requires --engine ray",
+    "--update cannot be combined with --engine ray",
+    "--update requires --output",
+    "--sparse cannot be combined with --engine ray",
+    "--no-manifest cannot be combined with --engine ray; "
+    "its manifests record which shards are done",
+    "--on-truncate chunk cannot be combined with --engine ray; "
+    "use bertcli chunk, and embed the chunks",
+    "--ragged cannot be combined with --padding",
+    "--pair requires --attention",
+    "--extra requires --attention",
+    "--layers requires --attention",
+    "--heads requires --attention",
+    "--output requires --attention",
+    "--keep-fields has no effect with --stats",
+    "--id-field has no effect with --stats",
+    "--stride has no effect without --overflowing",
+    "--stride has no effect without --on-truncate window",
+    "--overlap has no effect without --on-truncate chunk",
+    "--dtype int8 cannot be combined with --to onnx; OpenVINO runs 8-bit graphs: use --to openvino",
+    "--on-truncate chunk cannot be combined with --pair; "
+    "chunks are made of single texts, in their original characters",
+    "--on-truncate chunk cannot be combined with --pairs; "
+    "chunks are made of single texts, in their original characters",
+    "--on-truncate chunk cannot be combined with --pre-split; "
+    "chunks are made of single texts, in their original characters",
+)
 RELATION = re.compile("( cannot be combined with | requires | has no effect with(?:out)? )")
 ARGUMENTS = {"TEXT": "texts", "QUERY": "queries"}
 
 
-def obey(rules: Mapping[str, str], values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+def obey(rules: Iterable[str], values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """Raise UsageError for the first of the rules that the values of options break, or warn of it.
 
     What an option requires must be one that the command has.
@@ -133,7 +130,8 @@ def obey(rules: Mapping[str, str], values: Mapping[str, Any], defaults: Mapping[
             return bool(value == choice)
         return value is not False and value != defaults.get(name)
 
-    for rule, hint in rules.items():
+    for entry in rules:
+        rule, _, hint = entry.partition("; ")
         option, relation, others = RELATION.split(rule)
         if is_given(option):
             names = others.replace(" or ", ", ").split(", ")
@@ -288,7 +286,10 @@ def command(
         }
         for group in groups.values():
             group.command_options = values
-        function(**groups)
+        try:
+            function(**groups)
+        finally:
+            vars(LOG).clear()
 
     for name, info in help_options.items():
         parameters[name] = _parameter(name, info, bool, False, None)
