@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import TypeAlias
 
-from bertcli.checkpoints.names import TIED, heads_needed
+from bertcli.checkpoints.names import TIED
 from bertcli.errors import ModelError
 from bertcli.families.family import BASE
 from bertcli.families.structure import HEAD_PARTS
@@ -29,8 +29,9 @@ def expected(config: BertConfig, name: str = "BertModel", pooler: bool = True) -
     """
     if name not in HEAD_PARTS:
         raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(HEAD_PARTS)}")
-    pooled = name == "BertModel" or "pooler" in heads_needed(config, name)
-    body = dict(_bert(config, pooler and pooled and config.structure.pooler))
+    parts, structure = HEAD_PARTS[name], config.structure
+    pooled = name == "BertModel" or (parts.pooler and not structure.own_layer(parts))
+    body = dict(_bert(config, pooler and pooled and structure.pooler))
     if name == "BertModel":
         return body
     return {BASE + part: shape for part, shape in body.items()} | dict(_head(config, name))
@@ -157,7 +158,7 @@ def _head(config: BertConfig, name: str) -> Named:
         yield from _part(f"{lm}.transform.dense", tables, width, bias=head.dense_bias)
         yield from _part(f"{lm}.transform.LayerNorm", tables, bias=structure.norm_bias)
         yield from _part(f"{lm}.decoder", words, tables, bias=head.bias)
-    if own := structure.own_layer(name):
+    if own := structure.own_layer(parts):
         yield from _part("classifier_head.dense", width, width, bias=own.bias)
         if own.norm:
             yield from _part("classifier_head.LayerNorm", width, bias=structure.norm_bias)

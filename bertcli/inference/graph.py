@@ -503,10 +503,10 @@ def word_scores(net: OpenvinoNetwork, x: Node) -> Node:
 def logits(net: OpenvinoNetwork, x: Node) -> Node:
     """Turn the states [..., hidden] of what is judged into what the class scores, [..., n]."""
     kind = net.weights.kind
-    parts, own = HEAD_PARTS[kind], net.structure.own_layer(kind)
+    parts = HEAD_PARTS[kind]
     if parts.words:
         return word_scores(net, x)
-    if own:
+    if own := net.structure.own_layer(parts):
         x = activated(net, linear(net, x, "classifier_head.dense"), own.activation)
         x = layer_norm(net, x, "classifier_head.LayerNorm") if own.norm else x
     elif parts.pooler:
