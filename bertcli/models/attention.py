@@ -102,8 +102,7 @@ def _spread(keep: Tensor, q: Tensor, k: Tensor) -> Tensor:
             return spread.expand(axes)
     except RuntimeError:  # it has other axes
         pass
-    keys, queries = ([*q.shape[:-3], *more, k.shape[-2]] for more in ((), (q.shape[-2],)))
-    raise ValueError(f"an attention mask is {keys} or {queries}, not {[*keep.shape]}")
+    raise ValueError(f"an attention mask {[*keep.shape]} does not fit scores {[*axes]}")
 
 
 def _from_to(keep: Tensor, q: Tensor) -> bool:

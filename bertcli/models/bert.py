@@ -27,7 +27,6 @@ from bertcli.models.positions import (
     NoDistance,
     NothingAdded,
     after_padding,
-    as_placed,
     distances,
     positions,
     shared_table,
@@ -121,8 +120,7 @@ class BertEmbeddings(nn.Module):
         width, pad, structure = config.table_size, config.pad_token_id, config.structure
         self.word_embeddings = nn.Embedding(config.vocab_size, width, pad)
         self.position_embeddings = positions(config)
-        first = structure.first_position
-        self.numbering = partial(after_padding, first - 1) if first else as_placed
+        self.first = structure.first_position
         self.token_type_embeddings: nn.Module = NothingAdded()
         if structure.token_types:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
@@ -154,7 +152,8 @@ class BertEmbeddings(nn.Module):
             types = torch.zeros((), dtype=torch.long, device=words.device)
         if at is None:
             at = torch.arange(words.shape[-2], device=words.device)
-        at = self.numbering(ids, at)
+        if self.first:
+            at = after_padding(self.first - 1, ids, at)
         total = words + self.token_type_embeddings(types) + self.position_embeddings(at)
         for name, table in self.extra.items():
             total = total + table(extra[name])
@@ -352,18 +351,6 @@ class BertEncoder(nn.Module):
             yield self.LayerNorm(x) if place == len(self.order) - 1 else x
 
 
-def from_others(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Hide padding from tokens, and nothing from it: return embeddings and mask as they are."""
-    return x, keep
-
-
-def blanked(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Make padding, where `keep` [B, L] is 0, blank in x [B, L, hidden] and hide all from it."""
-    if keep is None or keep.ndim == x.ndim:
-        return x, keep
-    return x * keep[..., None].to(x.dtype), keep[..., None] * keep[..., None, :]
-
-
 class BertPooler(nn.Module):
     """A tanh layer over the first token of a text, [CLS]. Section 3.1."""
 
@@ -465,7 +452,6 @@ class BertModel(Network):
         pooler = pooler and config.structure.pooler
         self.pooler: nn.Module = BertPooler(config) if pooler else Absent("pooler")
         self.direction = causal if config.is_decoder else bidirectional
-        self.hiding = blanked if config.structure.blank_padding else from_others
 
     def states(
         self,
@@ -475,18 +461,22 @@ class BertModel(Network):
         at: Tensor | None = None,
         extra: Mapping[str, Tensor] | None = None,
         kernels: Kernels | None = None,
+        memories: Sequence[CrossAttentionMemory | None] | None = None,
     ) -> Iterator[Tensor]:
         """Yield the embeddings and then each layer's hidden states, [..., hidden], as asked for.
 
         `ids`, `types`, `at` and `extra` are as in BertEmbeddings; `keep` [B, L] is 1 for tokens
         and 0 for padding; [B, L, L] is 1 where a token may look, and then that alone counts, in a
-        decoder too. `kernels` replace the one that `keep` makes: both are a ValueError.
+        decoder too. `kernels` replace the one that `keep` makes: both are a ValueError. `memories`
+        are those of cross-attention, one a layer.
         """
         if kernels is not None and keep is not None:
             raise ValueError("kernels have their own mask: pass `keep` to the kernel")
-        x, mask = self.hiding(self.embeddings(ids, types, at, extra), keep)
+        x, mask = self.embeddings(ids, types, at, extra), keep
+        if self.config.structure.blank_padding and keep is not None and keep.ndim < x.ndim:
+            x, mask = x * keep[..., None].to(x.dtype), keep[..., None] * keep[..., None, :]
         kernels = masked(mask, self.direction) if kernels is None else kernels
-        return self.encoder.states(x, kernels, at=at, keep=keep)
+        return self.encoder.states(x, kernels, memories, at, keep)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Return the last hidden states, [..., hidden]; arguments as in `states`."""

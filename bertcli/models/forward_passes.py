@@ -117,9 +117,6 @@ class Decoder:
         if at is None:
             at = torch.arange(self.length, end, device=ids.device)
         kernel = masked(keep, causal)
-        x = self.model.embeddings(ids, types, at)
         kernels = [cache.over(kernel) for cache in self.caches]
         self.length = end
-        for state in self.model.encoder.states(x, kernels, self.memories):
-            x = state
-        return x
+        return self.model(ids, None, types, at, kernels=kernels, memories=self.memories)

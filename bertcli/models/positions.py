@@ -25,18 +25,11 @@ from bertcli.models.distance_tables import (
 )
 
 
-def as_placed(ids: Tensor, at: Tensor) -> Tensor:
-    """Return places in a text [..., L] as rows of the table of positions.
-
-    They are counted from 0, whatever stands there: ids [..., L], or vectors [..., L, width].
-    """
-    return at
-
-
 def after_padding(padding: int, ids: Tensor, at: Tensor) -> Tensor:
-    """Return rows that begin behind the id of the padding, which has its id and is not counted.
+    """Return rows of the table of positions, [..., L], that begin behind the id of the padding.
 
-    `at` is 0 where a text starts, so several may follow one another in ids [T].
+    Padding has its id and is not counted. `ids` are [..., L], or vectors [..., L, width]; `at` is 0
+    where a text starts, so several may follow one another in ids [T].
     Source: make_positions of fairseq, create_position_ids_from_input_ids of transformers.
     """
     if ids.is_floating_point():
