@@ -138,7 +138,7 @@ CHECKS: Mapping[str, Check] = {
     "architectures": Check(_texts, "a list of strings"),
     "id2label": Check(_mapping(_is_index, _is_label), "an object of labels by number"),
     "label2id": Check(_mapping(_is_label, _is_index), "an object of labels and their numbers"),
-    "num_labels": whole_number(1, 10**6),
+    "num_labels": whole_number(1, 10**5),
     "problem_type": TEXT,
     "pruned_heads": Check(
         _mapping(_is_index, _are_counts), "an object of layers and lists of heads"
