@@ -24,8 +24,7 @@ Named: TypeAlias = Iterator[tuple[str, Shape]]
 def expected(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> dict[str, Shape]:
     """Return tensor name -> shape of the class `name`, as `state_dict()` names them.
 
-    Without ``pooler`` that of BERT is left out. ModelError for a class or position scheme that is
-    not BERT's.
+    Without ``pooler`` that of BERT is left out. ModelError for a class that is not BERT's.
     """
     if name not in HEAD_PARTS:
         raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(HEAD_PARTS)}")
@@ -86,15 +85,9 @@ def _bert(config: BertConfig, pooler: bool) -> Named:
 def _embeddings(config: BertConfig) -> Named:
     width, structure = config.table_size, config.structure
     yield "embeddings.word_embeddings.weight", (config.vocab_size, width)
-    match config.position_embedding_type:
-        case "absolute" | "relative_key" | "relative_key_query":
-            if structure.absolute_positions:
-                places = config.max_position_embeddings
-                yield "embeddings.position_embeddings.weight", (places, width)
-        case "sinusoidal":
-            pass
-        case unknown:
-            raise ModelError(f"position_embedding_type {unknown!r} is unknown")
+    if structure.absolute_positions and config.position_embedding_type != "sinusoidal":
+        places = config.max_position_embeddings
+        yield "embeddings.position_embeddings.weight", (places, width)
     if structure.token_types:
         yield "embeddings.token_type_embeddings.weight", (config.type_vocab_size, width)
     for extra, size in config.extra_embeddings.items():

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertcli.errors import ModelError
 from bertcli.families.structure import Disentangled, Rotary
 from bertcli.models.attention import hide
 from bertcli.models.config import BertConfig
@@ -253,7 +252,7 @@ class NothingAdded(nn.Module):
 
 
 def positions(config: BertConfig) -> nn.Module:
-    """Return the module that adds positions to the embeddings; ModelError for an unknown scheme."""
+    """Return the module that adds positions to the embeddings."""
     if not config.structure.absolute_positions:
         return NothingAdded()
     rows, width = config.max_position_embeddings, config.table_size
@@ -261,13 +260,9 @@ def positions(config: BertConfig) -> nn.Module:
         case "absolute":
             first = config.structure.first_position
             return nn.Embedding(rows, width, first - 1 if first else None)
-        case "relative_key" | "relative_key_query":
-            return UnusedPositions(rows, width)
         case "sinusoidal":
             return SinusoidalPositions(width)
-    schemes = "absolute, relative_key, relative_key_query, sinusoidal"
-    scheme = config.position_embedding_type
-    raise ModelError(f"position_embedding_type {scheme!r} is unknown", f"known: {schemes}")
+    return UnusedPositions(rows, width)
 
 
 def shared_table(config: BertConfig) -> nn.Module | None:
