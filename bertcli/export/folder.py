@@ -258,8 +258,7 @@ def rounded(weights: Weights) -> Weights:
         whole = array.view(np.uint32)
         return ((whole + 0x7FFF + ((whole >> 16) & 1)) >> 16).astype(np.uint16)
 
-    once = {id(array): bits(array) for array in weights.arrays.values()}  # tied ones are one
-    arrays = {name: once[id(array)] for name, array in weights.arrays.items()}
+    arrays = {name: bits(array) for name, array in weights.arrays.items()}
     return replace(weights, arrays=arrays)
 
 

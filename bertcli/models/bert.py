@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import ModelError
 from bertcli.families.structure import Convolution
 from bertcli.models.activations import activation
 from bertcli.models.attention import Attend, bidirectional, causal, masked
@@ -366,12 +366,6 @@ class BertPooler(nn.Module):
 # --- the whole ---
 
 NAMES = {"input_ids": "ids", "attention_mask": "keep", "token_type_ids": "types"}
-INSTEAD = {  # of arguments of transformers' models
-    "return_dict": "a model returns a tensor, the last hidden states or the logits",
-    "output_hidden_states": "[*model.states(ids, keep, types)] are those of all layers",
-    "output_attentions": "maps = []; model(ids, kernels=Recording(maps, keep)) records them",
-    "labels": "torch.nn.functional.cross_entropy makes a loss of the logits",
-}
 WORDS = (  # parameters with a row for each word
     "word_embeddings.weight",
     "predictions.bias",
@@ -386,12 +380,7 @@ class Network(nn.Module):
     config: BertConfig
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Call `forward`, whose arguments may have the names that transformers gives them.
-
-        UsageError for an argument of transformers' models that is not possible here.
-        """
-        for name in named.keys() & INSTEAD.keys():
-            raise UsageError(f"{name} is not an argument of a model", INSTEAD[name])
+        """Call `forward`, whose arguments may have the names that transformers gives them."""
         return super().__call__(*inputs, **{NAMES.get(n, n): value for n, value in named.items()})
 
     @classmethod
