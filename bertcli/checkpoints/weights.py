@@ -224,8 +224,6 @@ def compared(
                 twice[key] = other, part
     if model != "BertModel":
         pooler = True
-        if any(first.shape != second.shape for first, second in tied_pairs(stored)):
-            config = replace(config, tie_word_embeddings=False)
     elif pooler is None:
         pooler = "pooler" in heads_in(stored)
     base = BASE if model == "BertModel" else ""
@@ -234,11 +232,6 @@ def compared(
     kinds = {tensor.dtype for tensor in report.used.values()}
     widest = "F64" if "F64" in kinds else kinds.pop() if len(kinds) == 1 else "F32"
     return replace(report, dtype=FLOATS.get(widest, "float32"))
-
-
-def tied_pairs(stored: Mapping[str, StoredTensor]) -> list[tuple[StoredTensor, StoredTensor]]:
-    """Return both tensors of each weight that a file has under both of its names."""
-    return [(stored[a], stored[b]) for a, b in TIED.items() if a in stored and b in stored]
 
 
 # --- numbers ---
@@ -272,8 +265,6 @@ def report_on(
     if labels:
         config = config.with_labels(labels)
     name = kind or next(iter(config.architectures), "BertModel")
-    if pooler is not None and name != "BertModel":
-        raise ValueError(f"{name} has a fixed choice of pooler")
     if pooler and not config.structure.pooler:
         title = config.family.title
         raise ModelError(f"{folder}: models of the family {title} have no pooler", "pool otherwise")
@@ -289,8 +280,9 @@ def report_on(
         )
     # transformers looks as well: where the numbers differ, the config is wrong about the tie.
     if name != "BertModel" and report.config.tie_word_embeddings:
-        files = MappedFiles()
-        if not all(_same(*pair, files) for pair in tied_pairs(report.stored)):
+        stored, files = report.stored, MappedFiles()
+        both = [(stored[a], stored[b]) for a, b in TIED.items() if {a, b} <= stored.keys()]
+        if not all(_same(*pair, files) for pair in both):
             untied = replace(report.config, tie_word_embeddings=False)
             report = replace(report, config=untied)
     return report

@@ -148,7 +148,7 @@ class Embedder:
             reads_first(options, sentence),
             idle=late.idle if late else None,
         )
-        pooler = None if kind == "BertForMaskedLM" else options.pooling == "pooler"
+        pooler = options.pooling == "pooler"
         runtime = open_runtime(ModelSpec(place, options, kind, reading, pooler), tokenizer, tell)
         embedder = cls(folder, runtime, options, sentence, modules, terms, late)
         return embedder.with_dim(asked)

@@ -175,7 +175,7 @@ def export(
         raise ModelError(f"{spec.folder}: a model with extra embeddings cannot be exported")
     texts, longest = calibration_texts(spec, config), config.most_tokens
     held_out = texts[::HELD_OUT]
-    weights = read_weights(spec.folder, spec.kind, False if spec.kind == "BertModel" else None)
+    weights = read_weights(spec.folder, spec.kind, spec.pooler)
     if library:
         texts = [text for at, text in enumerate(texts) if at % HELD_OUT]
         weights = loud_apart(weights, [inputs_of(text, longest) for text in texts])

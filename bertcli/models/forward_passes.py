@@ -83,7 +83,7 @@ def memories(
     """
     if not model.config.add_cross_attention:
         raise ModelError("this model has no cross-attention to read an encoder with")
-    attend = padded() if kernel is None else kernel
+    attend = kernel or padded()
     layers = (model.encoder.layer[index] for index in model.encoder.order)
     return [CrossAttentionMemory(layer.crossattention.self.kv(states), attend) for layer in layers]
 
