@@ -254,8 +254,8 @@ def has_routes(folder: Path) -> bool:
 def _token_weights(path: Path, tokenizer: Tokenizer) -> OwnTerms:
     """Read the layer that gives each token its weight."""
     layer = replace(linear(path), activation="ReLU")
-    if layer.width != 1:
-        raise ModelError(f"{path}: gives a token {layer.width} weights, not one")
+    if len(layer.weight) != 1:
+        raise ModelError(f"{path}: gives a token {len(layer.weight)} weights, not one")
     names = (tokenizer.roles.get(role) for role in SPECIAL)
     ids = {tokenizer.core.token_to_id(name) for name in names if name}
     return OwnTerms(layer, left_out=frozenset(index for index in ids if index is not None))
