@@ -24,7 +24,7 @@ from bertcli.models.activations import activation
 from bertcli.models.attention import Attend, bidirectional, causal, masked
 from bertcli.models.config import BertConfig
 from bertcli.models.positions import (
-    NoDistance,
+    Distance,
     NothingAdded,
     after_padding,
     distances,
@@ -163,7 +163,7 @@ class BertEmbeddings(nn.Module):
 class BertSelfAttention(nn.Module):
     """Queries, keys and values of every head. Attention Is All You Need, section 3.2.2."""
 
-    def __init__(self, config: BertConfig, heads: int, distance: NoDistance) -> None:
+    def __init__(self, config: BertConfig, heads: int, distance: Distance) -> None:
         super().__init__()
         self.head_size = config.head_size
         sizes, bias = (config.hidden_size, heads * self.head_size), config.structure.attention_bias
@@ -208,7 +208,7 @@ class BertAttention(nn.Module):
     """An attention block: attend, project, add, normalise; or normalise first."""
 
     def __init__(
-        self, config: BertConfig, heads: int, distance: NoDistance, norm_first: bool = False
+        self, config: BertConfig, heads: int, distance: Distance, norm_first: bool = False
     ) -> None:
         super().__init__()
         self.LayerNorm = norm_where(norm_first, config)
@@ -255,7 +255,7 @@ class BertLayer(nn.Module):
         self.attention = BertAttention(config, config.heads(index), distance, normed)
         self.crossattention: Any = Absent("cross-attention")
         if config.add_cross_attention:
-            self.crossattention = BertAttention(config, config.num_attention_heads, NoDistance())
+            self.crossattention = BertAttention(config, config.num_attention_heads, Distance())
         self.LayerNorm = norm_where(structure.norm_first, config)
         self.intermediate = BertIntermediate(config)
         narrow, drop = structure.feed_forward_bias[1], structure.dropouts.fed

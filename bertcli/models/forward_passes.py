@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from bertcli.errors import ModelError
-from bertcli.models.attention import Attend, Distance, Recording, causal, masked, padded
+from bertcli.models.attention import Attend, Recording, causal, masked, padded
 from bertcli.models.bert import KV, BertModel, CrossAttentionMemory
+from bertcli.models.positions import Distance
 
 
 def means(states: Tensor, lengths: Sequence[int]) -> Tensor:
