@@ -280,9 +280,14 @@ def report_on(
         )
     # transformers looks as well: where the numbers differ, the config is wrong about the tie.
     if name != "BertModel" and report.config.tie_word_embeddings:
+        import numpy as np
+
         stored, files = report.stored, MappedFiles()
         both = [(stored[a], stored[b]) for a, b in TIED.items() if {a, b} <= stored.keys()]
-        if not all(_same(*pair, files) for pair in both):
+        if any(
+            a.dtype != b.dtype or not np.array_equal(bits(a, files), bits(b, files))
+            for a, b in both
+        ):
             untied = replace(report.config, tie_word_embeddings=False)
             report = replace(report, config=untied)
     return report
@@ -307,10 +312,3 @@ def read_weights(folder: Path, kind: str, pooler: bool | None = None) -> Weights
     return Weights(
         report.config, kind, {name: arrays[stored] for name, stored in report.used.items()}
     )
-
-
-def _same(first: StoredTensor, second: StoredTensor, files: MappedFiles) -> bool:
-    import numpy as np
-
-    same = first.dtype == second.dtype
-    return same and np.array_equal(bits(first, files), bits(second, files))

@@ -206,19 +206,27 @@ class DisentangledDistance(Distance):
         return met.gather(-1, rows.expand(*met.shape[:-2], *rows.shape))
 
 
-class SlidingWindow(Distance):
-    """Tokens see so many neighbours on each side, whose places are known in some other way.
+class Within(Distance):
+    """Hides some tokens from each, whose places are known in some other way."""
+
+    def __init__(self, within: Distance) -> None:
+        super().__init__()
+        self.within = within
+
+    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        """Turn as it is done where nothing is hidden."""
+        return self.within.rotate(q, k, at)
+
+
+class SlidingWindow(Within):
+    """Tokens see so many neighbours on each side.
 
     Source: Longformer, section 3.1.
     """
 
     def __init__(self, reach: int, within: Distance) -> None:
-        super().__init__()
-        self.reach, self.within = reach, within
-
-    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Turn as it is done within the window."""
-        return self.within.rotate(q, k, at)
+        super().__init__(within)
+        self.reach = reach
 
     def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
         """Add the penalty of tokens that are further away."""
@@ -228,16 +236,8 @@ class SlidingWindow(Distance):
         return hide(_apart(q, k, at).abs() > self.reach, q, near)
 
 
-class Backwards(Distance):
-    """Tokens see those before them alone, whose places are known in some other way."""
-
-    def __init__(self, within: Distance) -> None:
-        super().__init__()
-        self.within = within
-
-    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Turn as it is done without it."""
-        return self.within.rotate(q, k, at)
+class Backwards(Within):
+    """Tokens see those before them alone."""
 
     def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor:
         """Add the penalty of later tokens."""
