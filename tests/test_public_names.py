@@ -105,24 +105,6 @@ def test_a_model_has_the_calls_and_methods_of_transformers(tmp_path, models, nam
         assert bertcli.load(tmp_path / f"of {size}")[0].config.vocab_size == size
 
 
-@pytest.mark.parametrize(
-    ("argument", "instead"),
-    [
-        ("return_dict", "a tensor"),
-        ("output_hidden_states", "model.states"),
-        ("output_attentions", "Recording"),
-        ("labels", "cross_entropy"),
-    ],
-)
-def test_an_argument_that_a_model_does_not_take_has_another_way(argument, instead):
-    import torch
-
-    model, _ = bertcli.load(TINY)
-    with pytest.raises(bertcli.BertcliError, match=f"{argument} is not an argument") as refused:
-        model(torch.tensor([[2, 5, 3]]), **{argument: True})
-    assert instead in refused.value.hint
-
-
 @pytest.mark.parametrize("name", ["no/such", "./nowhere"])
 @pytest.mark.parametrize("load", [bertcli.load, bertcli.Tokenizer.load, bertcli.Embedder.load])
 def test_what_is_not_found_has_the_message_of_the_command(load, name):

@@ -102,9 +102,8 @@ def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.d
 
     @functools.cache  # a tensor with two names is read once
     def read(stored: StoredTensor) -> Tensor:
-        array, half = np.require(bits(stored, files), None, "A"), stored.dtype == "BF16"
-        tensor = torch.from_numpy(array.view("i2") if half else array)
-        return (tensor.view(torch.bfloat16) if half else tensor).to(device, dtype)
+        tensor = torch.from_numpy(np.require(bits(stored, files), None, "A"))
+        return (tensor.view(torch.bfloat16) if stored.dtype == "BF16" else tensor).to(device, dtype)
 
     state = {}
     for name in model.state_dict():

@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable, Mapping
 
 from bertcli.families.family import Family
-from bertcli.families.structure import HEAD_PARTS
-from bertcli.models.config import BertConfig
 
 # What code around a model puts in front of its names, in any order and number.
 WRAPPERS = (
@@ -105,21 +103,3 @@ def heads_in(names: Iterable[str]) -> list[str]:
     """List the heads, the pooler among them, that a checkpoint of these canonical names holds."""
     names = set(names)
     return [head for head, start in HEADS.items() if any(name.startswith(start) for name in names)]
-
-
-def heads_needed(config: BertConfig, name: str) -> list[str]:
-    """Return the heads that a class cannot do without in a model like this."""
-    parts, own = HEAD_PARTS[name], config.structure.own_layer(name)
-    pooler = ["bert.pooler."] if parts.pooler and not own else []
-    words = ["cls.predictions."] if parts.words else []
-    return heads_in([*pooler, *words, f"{parts.scores}."])
-
-
-def classes_in(names: Iterable[str], config: BertConfig) -> list[str]:
-    """List the classes that can be made of a checkpoint of these canonical names.
-
-    A `classifier` fits several classes: its shape and the config's `architectures` tell more.
-    """
-    heads, classes = set(heads_in(names)), config.family.classes.values()
-    needed = {name: heads_needed(config, name) for name in HEAD_PARTS if name in classes}
-    return [name for name in needed if heads.issuperset(needed[name])]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import TypeAlias
 
-from bertcli.checkpoints.names import TIED, heads_needed
+from bertcli.checkpoints.names import TIED
 from bertcli.errors import ModelError
 from bertcli.families.family import BASE
 from bertcli.families.structure import HEAD_PARTS
@@ -24,13 +24,13 @@ Named: TypeAlias = Iterator[tuple[str, Shape]]
 def expected(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> dict[str, Shape]:
     """Return tensor name -> shape of the class `name`, as `state_dict()` names them.
 
-    Without ``pooler`` that of BERT is left out. ModelError for a class or position scheme that is
-    not BERT's.
+    Without ``pooler`` that of BERT is left out. ModelError for a class that is not BERT's.
     """
     if name not in HEAD_PARTS:
         raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(HEAD_PARTS)}")
-    pooled = name == "BertModel" or "pooler" in heads_needed(config, name)
-    body = dict(_bert(config, pooler and pooled and config.structure.pooler))
+    parts, structure = HEAD_PARTS[name], config.structure
+    pooled = name == "BertModel" or (parts.pooler and not structure.own_layer(parts))
+    body = dict(_bert(config, pooler and pooled and structure.pooler))
     if name == "BertModel":
         return body
     return {BASE + part: shape for part, shape in body.items()} | dict(_head(config, name))
@@ -85,15 +85,9 @@ def _bert(config: BertConfig, pooler: bool) -> Named:
 def _embeddings(config: BertConfig) -> Named:
     width, structure = config.table_size, config.structure
     yield "embeddings.word_embeddings.weight", (config.vocab_size, width)
-    match config.position_embedding_type:
-        case "absolute" | "relative_key" | "relative_key_query":
-            if structure.absolute_positions:
-                places = config.max_position_embeddings
-                yield "embeddings.position_embeddings.weight", (places, width)
-        case "sinusoidal":
-            pass
-        case unknown:
-            raise ModelError(f"position_embedding_type {unknown!r} is unknown")
+    if structure.absolute_positions and config.position_embedding_type != "sinusoidal":
+        places = config.max_position_embeddings
+        yield "embeddings.position_embeddings.weight", (places, width)
     if structure.token_types:
         yield "embeddings.token_type_embeddings.weight", (config.type_vocab_size, width)
     for extra, size in config.extra_embeddings.items():
@@ -157,7 +151,7 @@ def _head(config: BertConfig, name: str) -> Named:
         yield from _part(f"{lm}.transform.dense", tables, width, bias=head.dense_bias)
         yield from _part(f"{lm}.transform.LayerNorm", tables, bias=structure.norm_bias)
         yield from _part(f"{lm}.decoder", words, tables, bias=head.bias)
-    if own := structure.own_layer(name):
+    if own := structure.own_layer(parts):
         yield from _part("classifier_head.dense", width, width, bias=own.bias)
         if own.norm:
             yield from _part("classifier_head.LayerNorm", width, bias=structure.norm_bias)

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertcli.checkpoints.names import HEADS, TIED, canonical, classes_in, heads_in, ignored
+from bertcli.checkpoints.names import HEADS, TIED, canonical, heads_in, ignored
 from bertcli.checkpoints.scan import bert_folder, find_config, read_config, require_weights
 from bertcli.checkpoints.shapes import Shape, expected
 from bertcli.checkpoints.tensors import MappedFiles, bits, read_tensors
@@ -147,16 +147,6 @@ class LoadReport:
         used = self.used.values()
         return {tensor.name: tensor.dtype for tensor in used if tensor.dtype not in FLOATS}
 
-    @property
-    def classes(self) -> list[str]:
-        """The classes that the heads in the files allow."""
-        return [*map(self.config.family.their_class, classes_in(self.stored, self.config))]
-
-    @property
-    def complete(self) -> bool:
-        """Whether the files hold exactly this model."""
-        return not self.faults()
-
     def with_fresh_head(self) -> LoadReport:
         """Return the report of a load that initialises what a head lacks, or has for other labels.
 
@@ -167,16 +157,14 @@ class LoadReport:
         return replace(self, fresh=tuple(names))
 
     def refuse(self) -> None:
-        """Raise a ModelError that names all that is wrong, unless the report is complete."""
+        """Raise a ModelError that names all that is wrong, if anything is."""
         faults = self.faults()
         if not faults:
             return
         where = self.files[0] if len(self.files) == 1 else self.folder
         hint = "config.json and the weights belong to different models, or one is incomplete"
-        of_heads = (not name.startswith(BASE) or "pooler" in name for name in self.missing)
-        if self.missing and len(faults) == 1 and all(of_heads):
-            classes = ", ".join(self.classes)
-            hint = f"choose a checkpoint with that head; this one can be loaded as {classes}"
+        if heads_in(self.missing):
+            hint = "choose a checkpoint with that head"
         raise ModelError(f"{where}: {'; '.join(faults)}", hint)
 
     def faults(self) -> list[str]:
@@ -184,7 +172,7 @@ class LoadReport:
         faults = []
         if self.missing:
             heads = ", ".join(self.heads) or "none"
-            needed = _some([*map(self._in_files, self.missing)])
+            needed = shortlist([*map(self._in_files, self.missing)])
             named = self.config.family.their_class(self.model)
             faults.append(f"{named} needs {needed}; available heads: {heads}")
         if self.mismatched:
@@ -193,12 +181,12 @@ class LoadReport:
                 "the config"
                 for name, (stored, needed) in self.mismatched.items()
             ]
-            faults.append(_some(shapes))
+            faults.append(shortlist(shapes))
         if self.misplaced:
-            faults.append(f"not part of this config: {_some(self.misplaced)}")
+            faults.append(f"not part of this config: {shortlist(self.misplaced)}")
         if self.unreadable:
             types = [f"{name} ({kind})" for name, kind in self.unreadable.items()]
-            faults.append(f"not floating-point numbers, as in quantised models: {_some(types)}")
+            faults.append(f"not floating-point numbers, as in quantised models: {shortlist(types)}")
         return faults
 
     def _in_files(self, name: str) -> str:
@@ -206,7 +194,8 @@ class LoadReport:
         return self.config.family.theirs(name, self.model)
 
 
-def _some(names: Collection[str]) -> str:
+def shortlist(names: Collection[str]) -> str:
+    """List the first three of some names, and how many others there are."""
     others = len(names) - 3
     return ", ".join([*names][:3]) + (f" and {others} more" if others > 0 else "")
 
@@ -235,8 +224,6 @@ def compared(
                 twice[key] = other, part
     if model != "BertModel":
         pooler = True
-        if any(first.shape != second.shape for first, second in tied_pairs(stored)):
-            config = replace(config, tie_word_embeddings=False)
     elif pooler is None:
         pooler = "pooler" in heads_in(stored)
     base = BASE if model == "BertModel" else ""
@@ -245,24 +232,6 @@ def compared(
     kinds = {tensor.dtype for tensor in report.used.values()}
     widest = "F64" if "F64" in kinds else kinds.pop() if len(kinds) == 1 else "F32"
     return replace(report, dtype=FLOATS.get(widest, "float32"))
-
-
-def tied_pairs(stored: Mapping[str, StoredTensor]) -> list[tuple[StoredTensor, StoredTensor]]:
-    """Return both tensors of each weight that a file has under both of its names."""
-    return [(stored[a], stored[b]) for a, b in TIED.items() if a in stored and b in stored]
-
-
-def grouped(keys: Iterable[str]) -> str:
-    """Summarise tensors: the heads and parts that they belong to, with counts."""
-    counts = Counter(
-        next(
-            (head for head, start in HEADS.items() if key.startswith(start)),
-            ".".join(key.removeprefix(BASE).split(".")[:2]),
-        )
-        for key in keys
-    )
-    described = ", ".join(f"{label} ({number})" for label, number in [*counts.items()][:4])
-    return described + (f" and {len(counts) - 4} more parts" if len(counts) > 4 else "")
 
 
 # --- numbers ---
@@ -296,8 +265,6 @@ def report_on(
     if labels:
         config = config.with_labels(labels)
     name = kind or next(iter(config.architectures), "BertModel")
-    if pooler is not None and name != "BertModel":
-        raise ValueError(f"{name} has a fixed choice of pooler")
     if pooler and not config.structure.pooler:
         title = config.family.title
         raise ModelError(f"{folder}: models of the family {title} have no pooler", "pool otherwise")
@@ -313,8 +280,14 @@ def report_on(
         )
     # transformers looks as well: where the numbers differ, the config is wrong about the tie.
     if name != "BertModel" and report.config.tie_word_embeddings:
-        files = MappedFiles()
-        if not all(_same(*pair, files) for pair in tied_pairs(report.stored)):
+        import numpy as np
+
+        stored, files = report.stored, MappedFiles()
+        both = [(stored[a], stored[b]) for a, b in TIED.items() if {a, b} <= stored.keys()]
+        if any(
+            a.dtype != b.dtype or not np.array_equal(bits(a, files), bits(b, files))
+            for a, b in both
+        ):
             untied = replace(report.config, tie_word_embeddings=False)
             report = replace(report, config=untied)
     return report
@@ -339,10 +312,3 @@ def read_weights(folder: Path, kind: str, pooler: bool | None = None) -> Weights
     return Weights(
         report.config, kind, {name: arrays[stored] for name, stored in report.used.items()}
     )
-
-
-def _same(first: StoredTensor, second: StoredTensor, files: MappedFiles) -> bool:
-    import numpy as np
-
-    same = first.dtype == second.dtype
-    return same and np.array_equal(bits(first, files), bits(second, files))

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -58,35 +57,8 @@ ACTIVATIONS: Mapping[str, Activation] = {
 }
 
 
-class VectorModule(ABC):
-    """A step of a sentence model."""
-
-    kind: ClassVar[str]  # what sentence-transformers calls it
-
-    @property
-    def takes(self) -> int | None:
-        """The number of dimensions that it takes; None is any, and as many come out."""
-        weight = vars(self).get("weight")
-        return None if weight is None else int(weight.shape[-1])
-
-    @property
-    def width(self) -> int | None:
-        """The number of dimensions of its vectors."""
-        weight = vars(self).get("weight")
-        return None if weight is None else len(weight)
-
-    @property
-    def numbers(self) -> list[np.ndarray]:
-        """What it was trained to be."""
-        return [array for array in vars(self).values() if isinstance(array, np.ndarray)]
-
-    @abstractmethod
-    def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the vectors that it makes of these."""
-
-
 @dataclass(frozen=True)
-class Dense(VectorModule):
+class Dense:
     """A linear layer and its activation; vectors are [..., in], or [..., out] after it.
 
     Source: sentence-transformers, base/modules/dense.py.
@@ -115,7 +87,7 @@ def _product(vectors: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class UnitLength(VectorModule):
+class UnitLength:
     """Normalize: each vector gets length 1."""
 
     kind = "Normalize"
@@ -126,7 +98,7 @@ class UnitLength(VectorModule):
 
 
 @dataclass(frozen=True)
-class VectorNorm(VectorModule):
+class VectorNorm:
     """LayerNorm: each vector gets mean 0 and deviation 1, and is scaled and moved."""
 
     weight: np.ndarray  # [D]
@@ -141,6 +113,9 @@ class VectorNorm(VectorModule):
         return np.asarray(scaled * self.weight + self.bias, np.float32)
 
 
+VectorModule: TypeAlias = Dense | UnitLength | VectorNorm  # a step of a sentence model
+
+
 def read_chain(folder: Path, modules: Iterable[SentenceModule]) -> tuple[VectorModule, ...]:
     """Read modules in their order. ModelError for one that is incomplete, or of another kind."""
     return tuple(READERS[module.kind](folder / module.path) for module in modules)
@@ -149,13 +124,15 @@ def read_chain(folder: Path, modules: Iterable[SentenceModule]) -> tuple[VectorM
 def width_after(chain: Iterable[VectorModule], width: int, where: Path) -> int:
     """Return the dimensions of vectors behind modules. ModelError where they do not fit."""
     for module in chain:
-        if module.takes not in (None, width):
+        if isinstance(module, UnitLength):
+            continue
+        if (takes := module.weight.shape[-1]) != width:
             raise ModelError(
-                f"{where}: {module.kind} takes vectors of {module.takes} dimensions, "
+                f"{where}: {module.kind} takes vectors of {takes} dimensions, "
                 f"and those before it have {width}",
                 "give --pooling (mean, cls, ...) to take the vectors of the encoder inside",
             )
-        width = module.width or width
+        width = len(module.weight)
     return width
 
 
@@ -166,8 +143,9 @@ def described(chain: Sequence[VectorModule]) -> list[dict[str, Any]]:
     rows = []
     for module in chain:
         digest = hashlib.sha256(getattr(module, "activation", "").encode())
-        for array in module.numbers:
-            digest.update(repr(array.shape).encode() + np.ascontiguousarray(array).tobytes())
+        for array in vars(module).values():
+            if isinstance(array, np.ndarray):
+                digest.update(repr(array.shape).encode() + np.ascontiguousarray(array).tobytes())
         rows.append({"kind": module.kind, "sha256": digest.hexdigest()})
     return rows
 
@@ -289,9 +267,10 @@ def write_sentence_parts(
 
 def _write_dense(folder: Path, layer: Dense) -> None:
     """Write a layer without an activation that sentence-transformers reads as well."""
+    outputs, width = layer.weight.shape
     config = {
-        "in_features": layer.takes,
-        "out_features": layer.width,
+        "in_features": width,
+        "out_features": outputs,
         "bias": layer.bias is not None,
         "activation_function": IDENTITY,
     }

@@ -196,7 +196,6 @@ class TermNames:
 
 
 BGE, IDF = "sparse_linear.pt", "idf.json"
-SPECIAL = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token", "unk_token")
 LOGARITHMS = {"relu": 1, "log1p_relu": 2}  # by the names of activations
 EXAMPLE = "for example naver/splade-cocondenser-ensembledistil"
 
@@ -218,8 +217,9 @@ def read_sparse(folder: Path, options: EmbedOptions, sentence: Sentence) -> Spar
     """
     most = options.top_terms or read_object(folder / CONFIG).whole("max_active_dims", 1)
     options, modules = replace(options, top_terms=most), read_modules(folder)
-    bge, routed = is_regular(folder / BGE), has_routes(folder)
-    if routed and not bge:
+    bge = is_regular(folder / BGE)
+    routed = not bge and has_routes(folder)
+    if routed:
         routes = read_routes(folder) or {QUERY: [SentenceModule(TERM_TABLE, "")], DOCUMENT: []}
         name = QUERY if options.prompt_name == QUERY else DOCUMENT
         if name not in routes:
@@ -227,7 +227,7 @@ def read_sparse(folder: Path, options: EmbedOptions, sentence: Sentence) -> Spar
             raise ModelError(f"{folder / ROUTER}: has no route {name!r}", f"its routes: {named}")
         modules = routes[name]
     table = not bge and [module.kind for module in modules] == [TERM_TABLE]
-    if (routed or table) and not bge:
+    if routed or table:
         place = modules[0].path if table else transformer_path(modules)
         limit = None if table else sentence_limit(sentence_settings(folder / place))
         prompts = {QUERY: "", DOCUMENT: "", **sentence.prompts}
@@ -254,11 +254,9 @@ def has_routes(folder: Path) -> bool:
 def _token_weights(path: Path, tokenizer: Tokenizer) -> OwnTerms:
     """Read the layer that gives each token its weight."""
     layer = replace(linear(path), activation="ReLU")
-    if layer.width != 1:
-        raise ModelError(f"{path}: gives a token {layer.width} weights, not one")
-    names = (tokenizer.roles.get(role) for role in SPECIAL)
-    ids = {tokenizer.core.token_to_id(name) for name in names if name}
-    return OwnTerms(layer, left_out=frozenset(index for index in ids if index is not None))
+    if len(layer.weight) != 1:
+        raise ModelError(f"{path}: gives a token {len(layer.weight)} weights, not one")
+    return OwnTerms(layer, left_out=frozenset(tokenizer.special_ids().values()))
 
 
 def read_terms(folder: Path, tokenizer: Tokenizer) -> OwnTerms:

@@ -117,7 +117,6 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
             if module.residual is None:
                 return y
             return net("Add", y, net("MatMul", x, module.residual))
-    raise ModelError(f"the module {module.kind} cannot be exported")
 
 
 def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node]:
@@ -169,7 +168,7 @@ def export(
         raise ModelError(f"{spec.folder}: a model with extra embeddings cannot be exported")
     texts, longest = calibration_texts(spec, config), config.most_tokens
     held_out = texts[::HELD_OUT]
-    weights = read_weights(spec.folder, spec.kind, False if spec.kind == "BertModel" else None)
+    weights = read_weights(spec.folder, spec.kind, spec.pooler)
     if library:
         texts = [text for at, text in enumerate(texts) if at % HELD_OUT]
         weights = loud_apart(weights, [inputs_of(text, longest) for text in texts])
@@ -252,8 +251,7 @@ def rounded(weights: Weights) -> Weights:
         whole = array.view(np.uint32)
         return ((whole + 0x7FFF + ((whole >> 16) & 1)) >> 16).astype(np.uint16)
 
-    once = {id(array): bits(array) for array in weights.arrays.values()}  # tied ones are one
-    arrays = {name: once[id(array)] for name, array in weights.arrays.items()}
+    arrays = {name: bits(array) for name, array in weights.arrays.items()}
     return replace(weights, arrays=arrays)
 
 

@@ -141,9 +141,9 @@ class Structure(NamedTuple):
     token_head: TextHead | None = None  # before each token, or its part in an answer, is judged
     answer_dropout: float = 0.0  # before the start and the end of an answer are scored
 
-    def own_layer(self, kind: str) -> TextHead | None:
-        """Return the layer that the head of this class has in place of the pooler, if any."""
-        head: TextHead | None = getattr(self, HEAD_PARTS[kind].own, None)
+    def own_layer(self, parts: HeadParts) -> TextHead | None:
+        """Return the layer that a head of these parts has in place of the pooler, if any."""
+        head: TextHead | None = getattr(self, parts.own, None)
         return None if head is None or head.pooler else head
 
 

@@ -171,8 +171,7 @@ def open_compiled(spec: ModelSpec) -> CompiledModel:
             )
         weights = Weights(config, spec.kind, {})
     else:
-        pooler = bool(spec.pooler) if spec.kind == "BertModel" else None
-        weights = read_weights(spec.folder, spec.kind, pooler)
+        weights = read_weights(spec.folder, spec.kind, spec.pooler)
     net = OpenvinoNetwork(weights)
     graph = built(net, spec, output_of_file(net, file) if file else None)
     try:

@@ -157,7 +157,7 @@ class ModelSpec:
     compute: Compute = field(default_factory=Compute)
     kind: str = "BertModel"  # the class, one of models.heads.ARCHITECTURES, or StaticEmbedding
     reading: Reading = field(default_factory=Reading)
-    pooler: bool | None = None  # of a BertModel: None is yes if there are weights for it
+    pooler: bool = False  # whether that of a BertModel is needed
 
 
 # the model, packed states [T, D] of texts of these lengths (tokens that are read, so 1 each when

@@ -28,7 +28,7 @@ from bertcli.models.attention import Varlen, varlen
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
-from bertcli.models.positions import NoDistance
+from bertcli.models.positions import Distance
 
 
 @called_from_python()
@@ -236,7 +236,7 @@ def varlen_kernel(model: BertModel, device: torch.device) -> Varlen | None:
     """
     dtype = model.embeddings.word_embeddings.weight.dtype
     distances = (layer.attention.self.distance_embedding for layer in model.encoder.layer)
-    plain = all(type(distance) is NoDistance for distance in distances)
+    plain = all(type(distance) is Distance for distance in distances)
     if dtype.itemsize != 2 or model.config.is_decoder or not plain:
         return None
     x = torch.zeros(1, 1, model.config.head_size, dtype=dtype, device=device)

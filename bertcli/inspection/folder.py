@@ -36,7 +36,7 @@ from bertcli.checkpoints.scan import (
     tokenizer_files,
 )
 from bertcli.checkpoints.tensors import read_tensors
-from bertcli.checkpoints.weights import LoadReport, compared, grouped
+from bertcli.checkpoints.weights import LoadReport, compared, shortlist
 from bertcli.embedding.options import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
 from bertcli.families.structure import HEAD_PARTS
@@ -246,10 +246,10 @@ class FolderReport(ModelReport):
                 yield "no pooler weights: pooler output is not available"
             named = config.family.their_class(self.architecture)
             if comparison.missing:
-                yield f"missing for {named}: {grouped(comparison.missing)}"
+                yield f"missing for {named}: {shortlist(comparison.missing)}"
             own = PROJECTION if COLBERT in config.architectures else ""
             if unused := [name for name in comparison.spare if name != own]:
-                yield f"in the file, but no part of {named}: {grouped(unused)}"
+                yield f"in the file, but no part of {named}: {shortlist(unused)}"
             for name, (stored, needed) in list(comparison.mismatched.items())[:1]:
                 others = len(comparison.mismatched) - 1
                 more = f", and {others} more do not fit" if others else ""

@@ -13,25 +13,13 @@ import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import groupby
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-
-class Distance(Protocol):
-    """How a layer knows the places of tokens: what becomes of queries and keys, and of scores.
-
-    q, k are [..., H, L, D], and `at` is the place of the first query among the keys.
-    """
-
-    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Turn queries and keys before they are multiplied."""
-
-    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
-        """Return what is added to the scores, [..., H, Lq, Lk] or what fits it, or None."""
-
+from bertcli.models.positions import Backwards, Distance, hide
 
 # (q, k, v, distance, dropout probability) with q, k, v [..., H, D] -> [..., H, D]
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Distance, float], Tensor]
@@ -102,21 +90,12 @@ def _spread(keep: Tensor, q: Tensor, k: Tensor) -> Tensor:
             return spread.expand(axes)
     except RuntimeError:  # it has other axes
         pass
-    keys, queries = ([*q.shape[:-3], *more, k.shape[-2]] for more in ((), (q.shape[-2],)))
-    raise ValueError(f"an attention mask is {keys} or {queries}, not {[*keep.shape]}")
+    raise ValueError(f"an attention mask {[*keep.shape]} does not fit scores {[*axes]}")
 
 
 def _from_to(keep: Tensor, q: Tensor) -> bool:
     """Tell whether a mask has an axis of queries, from the number of leading axes of q."""
     return keep.ndim == q.ndim - 1
-
-
-def hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
-    """Return what to add to the scores of q: `near`, and a large penalty where `hidden`."""
-    # Not -inf: a row of padding alone would become NaN, which spreads.
-    penalty = torch.zeros_like(hidden, dtype=q.dtype)
-    penalty = penalty.masked_fill(hidden, torch.finfo(q.dtype).min / 2)
-    return penalty if near is None else near + penalty
 
 
 # --- kernels around kernels ---
@@ -155,20 +134,6 @@ def varlen(bounds: Tensor, longest: int, run: Varlen) -> Attend:
         return run(q, k, v, bounds, bounds, longest, longest)
 
     return attend
-
-
-class Backwards:
-    """A distance that also hides the tokens after each token."""
-
-    def __init__(self, distance: Distance) -> None:
-        self.distance = distance
-        self.rotate = distance.rotate
-
-    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor:
-        """Add the penalty of later tokens."""
-        i = torch.arange(at, at + q.shape[-2], device=q.device)[:, None]
-        later = torch.arange(k.shape[-2], device=q.device) > i  # [Lq, Lk]
-        return hide(later, q, self.distance(q, k, at))
 
 
 def causal(kernel: Attend) -> Attend:

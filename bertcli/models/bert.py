@@ -18,16 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import ModelError
 from bertcli.families.structure import Convolution
 from bertcli.models.activations import activation
 from bertcli.models.attention import Attend, bidirectional, causal, masked
 from bertcli.models.config import BertConfig
 from bertcli.models.positions import (
-    NoDistance,
+    Distance,
     NothingAdded,
     after_padding,
-    as_placed,
     distances,
     positions,
     shared_table,
@@ -121,8 +120,7 @@ class BertEmbeddings(nn.Module):
         width, pad, structure = config.table_size, config.pad_token_id, config.structure
         self.word_embeddings = nn.Embedding(config.vocab_size, width, pad)
         self.position_embeddings = positions(config)
-        first = structure.first_position
-        self.numbering = partial(after_padding, first - 1) if first else as_placed
+        self.first = structure.first_position
         self.token_type_embeddings: nn.Module = NothingAdded()
         if structure.token_types:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
@@ -154,7 +152,8 @@ class BertEmbeddings(nn.Module):
             types = torch.zeros((), dtype=torch.long, device=words.device)
         if at is None:
             at = torch.arange(words.shape[-2], device=words.device)
-        at = self.numbering(ids, at)
+        if self.first:
+            at = after_padding(self.first - 1, ids, at)
         total = words + self.token_type_embeddings(types) + self.position_embeddings(at)
         for name, table in self.extra.items():
             total = total + table(extra[name])
@@ -164,7 +163,7 @@ class BertEmbeddings(nn.Module):
 class BertSelfAttention(nn.Module):
     """Queries, keys and values of every head. Attention Is All You Need, section 3.2.2."""
 
-    def __init__(self, config: BertConfig, heads: int, distance: NoDistance) -> None:
+    def __init__(self, config: BertConfig, heads: int, distance: Distance) -> None:
         super().__init__()
         self.head_size = config.head_size
         sizes, bias = (config.hidden_size, heads * self.head_size), config.structure.attention_bias
@@ -209,7 +208,7 @@ class BertAttention(nn.Module):
     """An attention block: attend, project, add, normalise; or normalise first."""
 
     def __init__(
-        self, config: BertConfig, heads: int, distance: NoDistance, norm_first: bool = False
+        self, config: BertConfig, heads: int, distance: Distance, norm_first: bool = False
     ) -> None:
         super().__init__()
         self.LayerNorm = norm_where(norm_first, config)
@@ -256,7 +255,7 @@ class BertLayer(nn.Module):
         self.attention = BertAttention(config, config.heads(index), distance, normed)
         self.crossattention: Any = Absent("cross-attention")
         if config.add_cross_attention:
-            self.crossattention = BertAttention(config, config.num_attention_heads, NoDistance())
+            self.crossattention = BertAttention(config, config.num_attention_heads, Distance())
         self.LayerNorm = norm_where(structure.norm_first, config)
         self.intermediate = BertIntermediate(config)
         narrow, drop = structure.feed_forward_bias[1], structure.dropouts.fed
@@ -352,18 +351,6 @@ class BertEncoder(nn.Module):
             yield self.LayerNorm(x) if place == len(self.order) - 1 else x
 
 
-def from_others(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Hide padding from tokens, and nothing from it: return embeddings and mask as they are."""
-    return x, keep
-
-
-def blanked(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Make padding, where `keep` [B, L] is 0, blank in x [B, L, hidden] and hide all from it."""
-    if keep is None or keep.ndim == x.ndim:
-        return x, keep
-    return x * keep[..., None].to(x.dtype), keep[..., None] * keep[..., None, :]
-
-
 class BertPooler(nn.Module):
     """A tanh layer over the first token of a text, [CLS]. Section 3.1."""
 
@@ -379,12 +366,6 @@ class BertPooler(nn.Module):
 # --- the whole ---
 
 NAMES = {"input_ids": "ids", "attention_mask": "keep", "token_type_ids": "types"}
-INSTEAD = {  # of arguments of transformers' models
-    "return_dict": "a model returns a tensor, the last hidden states or the logits",
-    "output_hidden_states": "[*model.states(ids, keep, types)] are those of all layers",
-    "output_attentions": "maps = []; model(ids, kernels=Recording(maps, keep)) records them",
-    "labels": "torch.nn.functional.cross_entropy makes a loss of the logits",
-}
 WORDS = (  # parameters with a row for each word
     "word_embeddings.weight",
     "predictions.bias",
@@ -399,12 +380,7 @@ class Network(nn.Module):
     config: BertConfig
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Call `forward`, whose arguments may have the names that transformers gives them.
-
-        UsageError for an argument of transformers' models that is not possible here.
-        """
-        for name in named.keys() & INSTEAD.keys():
-            raise UsageError(f"{name} is not an argument of a model", INSTEAD[name])
+        """Call `forward`, whose arguments may have the names that transformers gives them."""
         return super().__call__(*inputs, **{NAMES.get(n, n): value for n, value in named.items()})
 
     @classmethod
@@ -465,7 +441,6 @@ class BertModel(Network):
         pooler = pooler and config.structure.pooler
         self.pooler: nn.Module = BertPooler(config) if pooler else Absent("pooler")
         self.direction = causal if config.is_decoder else bidirectional
-        self.hiding = blanked if config.structure.blank_padding else from_others
 
     def states(
         self,
@@ -475,18 +450,22 @@ class BertModel(Network):
         at: Tensor | None = None,
         extra: Mapping[str, Tensor] | None = None,
         kernels: Kernels | None = None,
+        memories: Sequence[CrossAttentionMemory | None] | None = None,
     ) -> Iterator[Tensor]:
         """Yield the embeddings and then each layer's hidden states, [..., hidden], as asked for.
 
         `ids`, `types`, `at` and `extra` are as in BertEmbeddings; `keep` [B, L] is 1 for tokens
         and 0 for padding; [B, L, L] is 1 where a token may look, and then that alone counts, in a
-        decoder too. `kernels` replace the one that `keep` makes: both are a ValueError.
+        decoder too. `kernels` replace the one that `keep` makes: both are a ValueError. `memories`
+        are those of cross-attention, one a layer.
         """
         if kernels is not None and keep is not None:
             raise ValueError("kernels have their own mask: pass `keep` to the kernel")
-        x, mask = self.hiding(self.embeddings(ids, types, at, extra), keep)
+        x, mask = self.embeddings(ids, types, at, extra), keep
+        if self.config.structure.blank_padding and keep is not None and keep.ndim < x.ndim:
+            x, mask = x * keep[..., None].to(x.dtype), keep[..., None] * keep[..., None, :]
         kernels = masked(mask, self.direction) if kernels is None else kernels
-        return self.encoder.states(x, kernels, at=at, keep=keep)
+        return self.encoder.states(x, kernels, memories, at, keep)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Return the last hidden states, [..., hidden]; arguments as in `states`."""

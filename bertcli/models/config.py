@@ -19,6 +19,7 @@ from bertcli.families.registry import BERT, family_of
 from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject, is_regular, read_object, whole_number
 
+SCHEMES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
 MADE = ("other", "family", "structure")  # fields that are no keys of config.json
 
 # Sizes of extra embeddings in the configs of others -> the embedding.
@@ -161,9 +162,10 @@ class BertConfig:
             raise ModelError("heads of a model whose layers share a table cannot be pruned")
         if kind == "BertForQuestionAnswering" and self.num_labels != 2:
             raise ModelError(f"an answer has a start and an end, not {self.num_labels} labels")
-        if isinstance(self.hidden_act, str) and self.hidden_act not in HIDDEN_ACTS:
-            names = ", ".join(HIDDEN_ACTS)
-            raise ModelError(f"hidden_act {self.hidden_act!r} is unknown", f"known: {names}")
+        for key, choices in (("hidden_act", HIDDEN_ACTS), ("position_embedding_type", SCHEMES)):
+            value = getattr(self, key)
+            if isinstance(value, str) and value not in choices:
+                raise ModelError(f"{key} {value!r} is unknown", f"known: {', '.join(choices)}")
 
     @property
     def fields_of_extra(self) -> dict[str, str]:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from bertcli.errors import ModelError
-from bertcli.models.attention import Attend, Distance, Recording, causal, masked, padded
+from bertcli.models.attention import Attend, Recording, causal, masked, padded
 from bertcli.models.bert import KV, BertModel, CrossAttentionMemory
+from bertcli.models.positions import Distance
 
 
 def means(states: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -83,7 +84,7 @@ def memories(
     """
     if not model.config.add_cross_attention:
         raise ModelError("this model has no cross-attention to read an encoder with")
-    attend = padded() if kernel is None else kernel
+    attend = kernel or padded()
     layers = (model.encoder.layer[index] for index in model.encoder.order)
     return [CrossAttentionMemory(layer.crossattention.self.kv(states), attend) for layer in layers]
 
@@ -117,9 +118,6 @@ class Decoder:
         if at is None:
             at = torch.arange(self.length, end, device=ids.device)
         kernel = masked(keep, causal)
-        x = self.model.embeddings(ids, types, at)
         kernels = [cache.over(kernel) for cache in self.caches]
         self.length = end
-        for state in self.model.encoder.states(x, kernels, self.memories):
-            x = state
-        return x
+        return self.model(ids, None, types, at, kernels=kernels, memories=self.memories)

@@ -19,7 +19,7 @@ from bertcli.models.bert import BertModel, Network, dropout, layer_norm
 from bertcli.models.config import BertConfig
 
 
-def _dropout(config: BertConfig, head: TextHead | None = None) -> nn.Dropout:
+def _dropout(config: BertConfig, head: TextHead | None) -> nn.Dropout:
     own = config.classifier_dropout if head is None or head.dropout is None else head.dropout
     return dropout(config, own)
 
@@ -99,8 +99,7 @@ class BertWithHead(Network):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         parts = self.parts
-        own: TextHead | None = getattr(config.structure, parts.own, None)
-        head = None if own is None or own.pooler else own
+        head = config.structure.own_layer(parts)
         self.bert = BertModel(config, parts.pooler and head is None)
         self.means = head is not None and head.mean  # of a text's tokens: not the first is judged
         self.classifier_head: nn.Module | None = None
@@ -111,7 +110,7 @@ class BertWithHead(Network):
             self.classifier_head = HeadLayer(
                 config, width, act, bias=head.bias, norm=head.norm, before=before
             )
-        self.dropout = _dropout(config, own) if parts.own else nn.Identity()
+        self.dropout = _dropout(config, head) if parts.own else nn.Identity()
         group = nn.ModuleDict({"predictions": BertLMPredictionHead(config)} if parts.words else {})
         path, _, name = parts.scores.rpartition(".")
         if parts.scores:

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertcli.errors import ModelError
 from bertcli.families.structure import Disentangled, Rotary
-from bertcli.models.attention import hide
 from bertcli.models.config import BertConfig
 from bertcli.models.distance_tables import (
     EXACT,
@@ -25,18 +23,11 @@ from bertcli.models.distance_tables import (
 )
 
 
-def as_placed(ids: Tensor, at: Tensor) -> Tensor:
-    """Return places in a text [..., L] as rows of the table of positions.
-
-    They are counted from 0, whatever stands there: ids [..., L], or vectors [..., L, width].
-    """
-    return at
-
-
 def after_padding(padding: int, ids: Tensor, at: Tensor) -> Tensor:
-    """Return rows that begin behind the id of the padding, which has its id and is not counted.
+    """Return rows of the table of positions, [..., L], that begin behind the id of the padding.
 
-    `at` is 0 where a text starts, so several may follow one another in ids [T].
+    Padding has its id and is not counted. `ids` are [..., L], or vectors [..., L, width]; `at` is 0
+    where a text starts, so several may follow one another in ids [T].
     Source: make_positions of fairseq, create_position_ids_from_input_ids of transformers.
     """
     if ids.is_floating_point():
@@ -48,18 +39,30 @@ def after_padding(padding: int, ids: Tensor, at: Tensor) -> Tensor:
     return (place + 1) * real + padding
 
 
-class NoDistance(nn.Module):
-    """Absolute and sinusoidal positions enter through the embeddings: nothing to do here."""
+def hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
+    """Return what to add to the scores of q: `near`, and a large penalty where `hidden`."""
+    # Not -inf: a row of padding alone would become NaN, which spreads.
+    penalty = torch.zeros_like(hidden, dtype=q.dtype)
+    penalty = penalty.masked_fill(hidden, torch.finfo(q.dtype).min / 2)
+    return penalty if near is None else near + penalty
+
+
+class Distance(nn.Module):
+    """How a layer knows the places of tokens: what becomes of queries and keys, and of scores.
+
+    q, k are [..., H, L, D], and `at` is the place of the first query among the keys. Absolute and
+    sinusoidal positions enter through the embeddings: nothing to do here.
+    """
 
     def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Turn nothing."""
+        """Turn queries and keys before they are multiplied: these not."""
         return q, k
 
     def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
-        """Add nothing."""
+        """Return what is added to the scores, [..., H, Lq, Lk] or what fits it, or None."""
         return None
 
-    def beside(self, query: nn.Linear, key: nn.Linear) -> NoDistance:
+    def beside(self, query: nn.Linear, key: nn.Linear) -> Distance:
         """Take note of what makes the queries and keys of this layer."""
         return self
 
@@ -74,7 +77,7 @@ def _apart(q: Tensor, k: Tensor, at: int) -> Tensor:
     return _places(q, at)[:, None] - _places(k)
 
 
-class RelativeKey(NoDistance):
+class RelativeKey(Distance):
     """Scores also compare the query with the distance to the key, or both with it.
 
     There is one vector of the head's size for each distance from -(P-1) to P-1: `weight` [2P-1, D].
@@ -95,7 +98,7 @@ class RelativeKey(NoDistance):
         return scores + torch.einsum("...jd,ijd->...ij", k, between) if self.both else scores
 
 
-class Buckets(NoDistance):
+class Buckets(Distance):
     """One learned score a head for each bucket of distances, from a table that layers share.
 
     Near distances have a bucket each, those further away share one by their logarithm.
@@ -114,7 +117,7 @@ class Buckets(NoDistance):
         return scores[:, _apart(q, k, at).clamp(-EXACT, EXACT) + EXACT]
 
 
-class RotaryPositions(NoDistance):
+class RotaryPositions(Distance):
     """Queries and keys are turned by angles that grow with their position.
 
     Dimension i of the first half and dimension i of the second are a pair.
@@ -154,7 +157,7 @@ class DistanceVectors(nn.Module):
         return vectors
 
 
-class DisentangledDistance(NoDistance):
+class DisentangledDistance(Distance):
     """Queries meet the vectors of distances, and so do keys.
 
     Source: DeBERTa, section 3.1, equation 4; its buckets are those of make_log_bucket_position.
@@ -171,7 +174,7 @@ class DisentangledDistance(NoDistance):
         self.makers: dict[str, nn.Linear] = {}  # of the layer, where it has none of its own
         self.rows = distance_rows(terms).tolist()  # a list, as it may be made on `meta`
 
-    def beside(self, query: nn.Linear, key: nn.Linear) -> NoDistance:
+    def beside(self, query: nn.Linear, key: nn.Linear) -> Distance:
         """Take the projections of the layer where it has none of its own."""
         if self.terms.shared:
             self.makers = {"query": query, "key": key}
@@ -203,19 +206,27 @@ class DisentangledDistance(NoDistance):
         return met.gather(-1, rows.expand(*met.shape[:-2], *rows.shape))
 
 
-class SlidingWindow(NoDistance):
-    """Tokens see so many neighbours on each side, whose places are known in some other way.
+class Within(Distance):
+    """Hides some tokens from each, whose places are known in some other way."""
+
+    def __init__(self, within: Distance) -> None:
+        super().__init__()
+        self.within = within
+
+    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        """Turn as it is done where nothing is hidden."""
+        return self.within.rotate(q, k, at)
+
+
+class SlidingWindow(Within):
+    """Tokens see so many neighbours on each side.
 
     Source: Longformer, section 3.1.
     """
 
-    def __init__(self, reach: int, within: NoDistance) -> None:
-        super().__init__()
-        self.reach, self.within = reach, within
-
-    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Turn as it is done within the window."""
-        return self.within.rotate(q, k, at)
+    def __init__(self, reach: int, within: Distance) -> None:
+        super().__init__(within)
+        self.reach = reach
 
     def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
         """Add the penalty of tokens that are further away."""
@@ -223,6 +234,14 @@ class SlidingWindow(NoDistance):
         if k.shape[-2] <= self.reach + 1:
             return near  # all see all
         return hide(_apart(q, k, at).abs() > self.reach, q, near)
+
+
+class Backwards(Within):
+    """Tokens see those before them alone."""
+
+    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor:
+        """Add the penalty of later tokens."""
+        return hide(_apart(q, k, at) < 0, q, self.within(q, k, at))
 
 
 class UnusedPositions(nn.Embedding):
@@ -260,7 +279,7 @@ class NothingAdded(nn.Module):
 
 
 def positions(config: BertConfig) -> nn.Module:
-    """Return the module that adds positions to the embeddings; ModelError for an unknown scheme."""
+    """Return the module that adds positions to the embeddings."""
     if not config.structure.absolute_positions:
         return NothingAdded()
     rows, width = config.max_position_embeddings, config.table_size
@@ -268,13 +287,9 @@ def positions(config: BertConfig) -> nn.Module:
         case "absolute":
             first = config.structure.first_position
             return nn.Embedding(rows, width, first - 1 if first else None)
-        case "relative_key" | "relative_key_query":
-            return UnusedPositions(rows, width)
         case "sinusoidal":
             return SinusoidalPositions(width)
-    schemes = "absolute, relative_key, relative_key_query, sinusoidal"
-    scheme = config.position_embedding_type
-    raise ModelError(f"position_embedding_type {scheme!r} is unknown", f"known: {schemes}")
+    return UnusedPositions(rows, width)
 
 
 def shared_table(config: BertConfig) -> nn.Module | None:
@@ -287,10 +302,10 @@ def shared_table(config: BertConfig) -> nn.Module | None:
     )
 
 
-def distances(config: BertConfig, layer: int, table: nn.Module | None = None) -> NoDistance:
+def distances(config: BertConfig, layer: int, table: nn.Module | None = None) -> Distance:
     """Return what knows places in the attention of a layer; `table` is that of all layers."""
     structure, scheme = config.structure, config.position_embedding_type
-    within = NoDistance()
+    within = Distance()
     if table is not None and structure.disentangled:
         within = DisentangledDistance(config, structure.disentangled, table)
     elif table is not None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from bertcli.errors import ModelError
 from bertcli.models.bert import BertAttention, BertModel, extra_tables
 
 
@@ -19,9 +18,9 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
     """Prune heads: layer -> heads, both counted as in the model before any pruning.
 
     `model.config.pruned_heads` then names all pruned heads, so that the model can be saved and
-    built again. ValueError for a layer or head that does not exist, or a layer that would keep
-    none, or one whose weights are those of others; ModelError where layers share a table with
-    something for each head.
+    built again. ModelError for a layer or head that does not exist, or a layer that would keep
+    none, and where layers share a table with something for each head; ValueError where layers
+    share their weights.
     Source: Are Sixteen Heads Really Better than One?, section 4.
     """
     before = model.config
@@ -31,10 +30,7 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
     for layer, cut in heads.items():
         pruned[layer] = tuple(sorted({*pruned.get(layer, ()), *cut}))
     after = replace(before, pruned_heads={layer: cut for layer, cut in pruned.items() if cut})
-    try:
-        after.refuse_bad_heads()
-    except ModelError as wrong:  # in this call, and not in the model
-        raise ValueError(str(wrong)) from None
+    after.refuse_bad_heads("this call")
     after.refuse_unbuildable()
     for layer in heads:
         gone = before.pruned_heads.get(layer, ())

@@ -23,6 +23,7 @@ from bertcli.embedding.embedder import Embedder, refuse_infinite
 from bertcli.embedding.options import EmbedOptions, default_prompt, prepared
 from bertcli.embedding.pooling import COLUMNS, split
 from bertcli.errors import InputError, ModelError, called_from_python
+from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder, files_for, find_model
@@ -186,7 +187,7 @@ class PooledHead(Head):
 def reading(folder: Path, kind: str, tokenizer: Tokenizer) -> Reading:
     """Return which tokens a head judges. ModelError for a vocabulary without the one it needs."""
     if kind != "BertForMaskedLM":
-        own = read_config(folder).structure.own_layer(kind)
+        own = read_config(folder).structure.own_layer(HEAD_PARTS[kind])
         mean = own is not None and own.mean
         return Reading(first=TASKS[kind].whole and not mean, mean=mean)
     token = tokenizer.roles["mask_token"]

@@ -71,6 +71,7 @@ def test_a_folder_whose_name_is_no_text(folder, command, tmp_path):
     ("changes", "said"),
     [
         ({"hidden_act": "snake"}, "hidden_act 'snake' is unknown"),
+        ({"position_embedding_type": "no"}, "position_embedding_type 'no' is unknown"),
         ({"num_attention_heads": 5}, "is not a multiple of num_attention_heads 5"),
         ({"pad_token_id": 99999}, "pad_token_id 99999 is outside the vocabulary of"),
     ],

@@ -220,7 +220,7 @@ def test_old_names(folder, age, name):
     rewrite(folder, lambda weights: {OLD[age](name): one for name, one in weights.items()})
     model, report = load(folder)
     same(model, reference)
-    assert report.complete
+    assert not report.faults()
 
 
 @pytest.mark.parametrize("base", ["bert.", ""])
@@ -316,9 +316,8 @@ def test_a_pooler_only_where_it_was_trained(folder, name, there):
     assert isinstance(without.pooler, Absent) and ("pooler" in report.unused) == there
     if not there:
         needs = r"model\.safetensors: BertModel needs pooler\.dense\.weight, pooler\.dense\.bias; "
-        with pytest.raises(ModelError, match=needs) as caught:
+        with pytest.raises(ModelError, match=needs):
             load(folder, BertModel, pooler=True)
-        assert "this one can be loaded as BertModel, BertForMaske" in caught.value.hint
 
 
 def test_a_missing_head_is_not_random(folder):
@@ -328,11 +327,9 @@ def test_a_missing_head_is_not_random(folder):
     message = str(caught.value)
     assert "model.safetensors: BertForPreTraining needs cls.predictions." in message
     assert message.endswith("available heads: pooler")
-    assert caught.value.hint == (
-        "choose a checkpoint with that head; this one can be loaded as BertModel"
-    )
+    assert caught.value.hint == "choose a checkpoint with that head"
     report = report_on(folder, "BertForPreTraining")
-    assert "cls.seq_relationship.weight" in report.missing and not report.complete
+    assert "cls.seq_relationship.weight" in report.missing and report.faults()
 
 
 # --- the real thing ---

@@ -123,7 +123,7 @@ def test_masks_of_queries_and_keys_are_those_of_transformers(is_decoder):
 def test_masks_of_other_shapes_are_refused(shape, is_decoder):
     model = BertModel(tiny(is_decoder=is_decoder))
     ids, _, _ = texts()
-    with pytest.raises(ValueError, match=r"mask is \[3, 12\] or \[3, 12, 12\], not \["):
+    with pytest.raises(ValueError, match=r"does not fit scores \[3, 1, 12, 12\]"):
         model(ids, torch.ones(shape))
 
 

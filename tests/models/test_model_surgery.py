@@ -4,6 +4,7 @@ import pytest
 import torch
 from model_reference import close, randomise, texts, tiny
 
+from bertcli.errors import ModelError
 from bertcli.models.attention import Recording, head_masked
 from bertcli.models.bert import BertModel
 from bertcli.models.heads import BertForMaskedLM
@@ -90,7 +91,7 @@ def test_pruning_twice_counts_heads_as_in_the_whole_model(model):
     ],
 )
 def test_pruning_too_much_is_refused_before_anything_is_cut(model, heads, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ModelError, match=words):
         prune_heads(model, {0: [0], **heads})
     assert model.config.pruned_heads == {}
     assert model.encoder.layer[0].attention.self.query.out_features == 32
