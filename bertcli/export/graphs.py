@@ -63,7 +63,7 @@ TYPES = {"f32": 1, "i64": 7, "boolean": 9, "f16": 10, "bf16": 16}  # as in onnx.
 NAMES = {  # in ONNX, of operations with the same inputs and no attributes; others have one name
     "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "Maximum": "Max", "Minimum": "Min",
     "HSwish": "HardSwish", "Select": "Where", "LogicalAnd": "And", "LessEqual": "LessOrEqual",
-    "GreaterEqual": "GreaterOrEqual", "Broadcast": "Expand",
+    "GreaterEqual": "GreaterOrEqual", "SoftPlus": "Softplus", "Broadcast": "Expand",
     "ShapeOf": "Shape",
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -19,9 +20,29 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def gelu_10(x: Tensor) -> Tensor:
+    """Gaussian error linear unit, clipped so that 8-bit integers can hold it."""
+    return F.gelu(x).clamp(-10, 10)
+
+
 def quick_gelu(x: Tensor) -> Tensor:
     """Gaussian error linear unit by its sigmoid approximation."""
     return x * torch.sigmoid(1.702 * x)
+
+
+def relu2(x: Tensor) -> Tensor:
+    """Rectified linear unit, squared. Source: Primer, section 4."""
+    return F.relu(x).square()
+
+
+def laplace(x: Tensor) -> Tensor:
+    """Distribution function of a normal variable near relu2. Source: Mega, section 3.2."""
+    return 0.5 * (1 + torch.erf((x - 0.707107) / (0.282095 * math.sqrt(2))))
+
+
+def sqrt_softplus(x: Tensor) -> Tensor:
+    """Square root of the smooth rectified linear unit."""
+    return F.softplus(x).sqrt()
 
 
 def linear(x: Tensor) -> Tensor:
@@ -37,14 +58,18 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_accurate": gelu_tanh,
     "gelu_pytorch_tanh": gelu_tanh,
     "gelu_python_tanh": gelu_tanh,
+    "gelu_10": gelu_10,
     "quick_gelu": quick_gelu,
     "relu": F.relu,
+    "relu2": relu2,
     "relu6": F.relu6,
     "leaky_relu": F.leaky_relu,
     "silu": F.silu,
     "swish": F.silu,
     "hardswish": F.hardswish,
     "mish": F.mish,
+    "laplace": laplace,
+    "sqrtsoftplus": sqrt_softplus,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
     "linear": linear,
