@@ -50,6 +50,7 @@ from bertcli.embedding.sentence_modules import (
     width_after,
 )
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError
+from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import Ran
 from bertcli.inference.runner import Finish, ModelSpec, Reading, Runtime, Tokens, Work, result_of
@@ -278,6 +279,8 @@ class Embedder:
         most = BEGUN * len(self.runtime.engine.places) if ahead else 0
         begun: deque[Iterator[Ran | EmbeddedBlock]] = deque()
         for counts, items in run.counted():
+            if self._most_characters:
+                items = self._with_rest_counted(items, counts)
             work = self._begun(items) if ahead else None
             begun.append(self._in_turn(run, counts, items, work))
             if len(begun) > most:
@@ -444,7 +447,32 @@ class Embedder:
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they are tokenized: with the prompt, in lower case if it has to be."""
-        return prepared(records, self.options.prompt or "", lower=self.sentence.lower_case)
+        lower, most = self.sentence.lower_case, self._most_characters
+        return prepared(records, self.options.prompt or "", lower=lower, most=most)
+
+    @cached_property
+    def _most_characters(self) -> int | None:
+        """The characters of a text that model2vec reads: all its tokens at the median length."""
+        cuts = self.sentence.static == "model2vec" and self.max_length < LARGEST_NUMBER
+        if not cuts or self.options.on_truncate in ("window", "chunk"):
+            return None
+        tokens = self.runtime.tokenizer.core.get_vocab()
+        return self.max_length * int(np.median([*map(len, tokens)]))
+
+    def _with_rest_counted(self, batch: TokenBlock, counts: TokenCounts) -> TokenBlock:
+        """Return a window in which the tokens of characters that are not read count as dropped."""
+        cut = [*batch.cut]
+        prompt, lower = self.options.prompt or "", self.sentence.lower_case
+        whole = prepared(batch.records, prompt, lower=lower)
+        for at, record in enumerate(whole):
+            texts = [text for text in (record.text, record.pair) if isinstance(text, str)]
+            rest = "".join(text[self._most_characters :] for text in texts)
+            if rest:
+                tokens = self.runtime.tokenizer.core.encode(rest, add_special_tokens=False)
+                counts.truncated += not cut[at]
+                counts.cut += len(tokens)
+                cut[at] += len(tokens)
+        return replace(batch, cut=cut)
 
     @cached_property
     def _pooling(self) -> Finish:

@@ -428,15 +428,20 @@ def reads_first(options: EmbedOptions, sentence: Sentence) -> bool:
     return options.pooling in ("cls", "pooler") and not skips
 
 
-def prepared(records: Sequence[Record], prompt: str, *, lower: bool) -> Sequence[Record]:
-    """Return records with the prompt before each text, all of it in lower case if asked for."""
-    if not (prompt or lower):
+def prepared(
+    records: Sequence[Record], prompt: str, *, lower: bool, most: int | None = None
+) -> Sequence[Record]:
+    """Return records with the prompt before each text, all of it in lower case if asked for.
+
+    Of strings as many characters are left as ``most`` says; words that came split are not cut.
+    """
+    if not (prompt or lower or most):
         return records
 
     def change(text: Text) -> Text:
-        if not lower:
-            return text
-        return [word.lower() for word in text] if isinstance(text, list) else text.lower()
+        if isinstance(text, list):
+            return [word.lower() for word in text] if lower else text
+        return (text.lower() if lower else text)[:most]
 
     block, words = TextBlock.of(records), prompt.split()
     texts = [[*words, *text] if isinstance(text, list) else prompt + text for text in block.texts]

@@ -158,14 +158,18 @@ def test_torch_is_not_imported(tmp_path, argv):
 
 
 def test_truncation_is_counted(tmp_path):
+    """Also that of characters, which model2vec cuts before any token is made."""
     folder = model2vec_folder(tmp_path / "m", config={"max_length": 4})
     long = "a b c d e f g h i j k l m n o p q r s t u v w x y z"
     done = call("embed", "-m", folder, "a", long)
     whole = len(good("tokenize", "-m", folder, "--no-special-tokens", long).ids[0])
     assert f"1 of 2 texts truncated to 4 tokens ({whole - 4} dropped)" in done.err
     assert done.rows[1]["truncated"] == whole - 4 and done.rows[1]["n_tokens"] == 4
-    assert "is the limit" in bad("embed", "-m", folder, "--on-truncate", "error", "a", long).error
-    near(vectors(folder, texts=[long]), like_model2vec(folder, [long]))
+    word = "a" + " " * 99 + "b"
+    (row,) = call("embed", "-q", "-m", folder, word).rows
+    assert row["truncated"] == 1
+    assert "is the limit" in bad("embed", "-m", folder, "--on-truncate", "error", "a", word).error
+    near(vectors(folder, texts=[long, word]), like_model2vec(folder, [long, word]))
     near(
         vectors(folder, "--max-length", 9, texts=[long]),
         like_model2vec(model2vec_folder(tmp_path / "n", config={"max_length": 9}), [long]),

@@ -55,7 +55,7 @@ def unknown_of(tokenizer):
 
 
 def like_model2vec(path, texts):
-    """What model2vec 0.10 computes, one text at a time, where it does not cut characters first."""
+    """What model2vec 0.10 computes, one text at a time."""
     from safetensors.numpy import load_file
 
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
@@ -67,6 +67,8 @@ def like_model2vec(path, texts):
     limit, unknown = config.get("max_length", 512), unknown_of(tokenizer)
     tokenizer.no_truncation()
     if limit is not None:
+        median = int(np.median([len(token) for token in tokenizer.get_vocab()]))
+        texts = [text[: limit * median] for text in texts]
         tokenizer.enable_truncation(limit)
     found = []
     for text in texts:
