@@ -31,7 +31,6 @@ from bertcli.files.tables import (
     TYPES,
     ColumnTable,
     FlatLists,
-    Made,
     Row,
     Spool,
     refuse_new,
@@ -176,6 +175,16 @@ def common_type(kind: Any, values: Sequence[Any]) -> Any:
     except (pyarrow.ArrowException, OverflowError):
         return pyarrow.string()
     return pyarrow.string() if "struct" in str(kind) else kind  # objects differ in their keys
+
+
+def fits(values: Any, kind: Any) -> bool:
+    """Return whether a type holds these lists."""
+    try:
+        if not isinstance(values, FlatLists):
+            pyarrow.array(values, kind)
+    except (pyarrow.ArrowException, OverflowError):
+        return False
+    return True
 
 
 def column(values: Any, kind: Any) -> Any:
@@ -340,10 +349,11 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
             table = table_of(rows)
             refuse_new([dict(table.columns)], [*(kinds or table.columns)])
             for name, values in table.columns.items():
-                own = name in TYPES and (
-                    isinstance(values, FlatLists) or any(isinstance(v, Made) for v in values)
-                )
-                kinds[name] = type_of(TYPES[name]) if own else common_type(kinds.get(name), values)
+                kind, usual = kinds.get(name), TYPES.get(name, "")
+                if usual and kind in (None, type_of(usual)) and fits(values, type_of(usual)):
+                    kinds[name] = type_of(usual)
+                else:
+                    kinds[name] = common_type(kind, values)
             if len(table):
                 spool.add(table)
 

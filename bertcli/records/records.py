@@ -170,36 +170,22 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
         raise InputError(f"{where}: field {name!r} not found", hint)
     for name in carried:
         if name in reserved:
-            raise taken(name, where)
+            raise InputError(
+                f"{where}: field {name!r} cannot be kept, as the output has a field of that name",
+                "rename it in the input, or name the fields to keep: --keep-fields a,b,c",
+            )
     carried += [name for name in source.extra_ids if name not in carried]
     pair = pair if pair in names else None
     return RecordFields(text, pair, key if key in names else None, carried)
 
 
-def taken(name: str, where: str) -> InputError:
-    """Return the error for a kept field that has the name of an output field."""
-    return InputError(
-        f"{where}: field {name!r} cannot be kept, as the output has a field of that name",
-        "rename it in the input, or name the fields to keep: --keep-fields a,b,c",
-    )
-
-
-def carried(row: Mapping[str, Any], record: Record, also: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the kept fields of a record, which are written after those of a row.
-
-    Raises InputError for a name that the row or ``also`` has.
-    """
-    extra = record.extra or {}
-    for name in extra:
-        if name in row or name in also:
-            raise taken(name, record.where)
-    return extra
-
-
 def row_of(record: Record, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is written of a record: its id, columns, and the fields that it carries."""
+    """Return what is written of a record: its id, columns, and the fields that it carries.
+
+    The reader knows the names of the columns, and refuses to carry fields of that name.
+    """
     row = dict(columns) if record.id is None else {"id": record.id, **columns}
-    return row | carried(row, record)
+    return row | (record.extra or {})
 
 
 def no_pair(where: str, count: int) -> InputError:
