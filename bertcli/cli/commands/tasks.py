@@ -87,7 +87,6 @@ class QuestionOptions(OptionGroup):
         changes: dict[str, Any] = {
             "texts": texts,
             "text_field": self.question_field,
-            "flags": flags,
             "single": not self.both,
             "asked": (
                 *fields_asked(vars(files)),
@@ -130,10 +129,6 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
         changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1], "single": True}
         if not self.texts:
             changes["text_field"] = self.prompt_field
-            changes["flags"] = {
-                self.prompt_field: "--prompt-field",
-                self.choices_field: "--choices-field",
-            }
             names = ",".join(filter(None, (keep, self.choices_field)))
             changes["keep"] = keep if keep == "*" else names
         source = source_of(files, objects=True, **changes)
