@@ -253,7 +253,12 @@ def ids_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
                 for name, lists in {} if ragged else flat.items():
                     for record, length in enumerate(np.diff(lists.offsets), rows_before + 1):
                         if lengths.setdefault(name, int(length)) != length:
-                            raise uneven(record, int(length), lengths[name])
+                            raise OutputError(
+                                f"record {record} has {counted(int(length), 'token')} and those "
+                                f"before have {lengths[name]:,}: an array needs rows of one length",
+                                "give --padding longest (its --window must hold all records) or "
+                                "max_length, with --truncation when some are too long",
+                            )
                 if len(table):
                     spool.add(flat)
                     rows_before += len(table)
@@ -300,16 +305,6 @@ def _flat(lists: Any) -> FlatLists:
         return lists
     offsets = np.cumsum([0, *map(len, lists)])
     return FlatLists(np.fromiter(chain.from_iterable(lists), "<i8", offsets[-1]), offsets)
-
-
-def uneven(record: int, length: int, before: int) -> OutputError:
-    """Return the error for a row that is longer or shorter than those before."""
-    return OutputError(
-        f"record {record} has {counted(length, 'token')} and those before have {before:,}: an "
-        "array needs rows of one length",
-        "give --padding longest (its --window must hold all records) or max_length, with "
-        "--truncation when some are too long",
-    )
 
 
 Numbered = tuple[int, list[list[int]]]  # the number of the first of some rows, and the rows

@@ -100,19 +100,6 @@ def _decoded(raw: bytes, errors: str) -> str | bytes:
 # --- lists of numbers as NumPy has them, and back ---
 
 
-def is_vector(kind: Any) -> bool:
-    """Tell whether a type is a list of numbers, or lists of them, as of the tokens of a text."""
-    return VECTOR.match(str(kind)) is not None
-
-
-def vectors(column: Any) -> tuple[str, list[Array]]:
-    """Return the type of the numbers in a column of lists, and the innermost of them, no nulls."""
-    while hasattr(column.type.value_type, "value_type"):
-        column = column.flatten()
-    rows = [row.values.to_numpy(zero_copy_only=False) for row in column if row.is_valid]
-    return str(column.type.value_type), rows
-
-
 def array(column: Any, name: str) -> Array:
     """Return a column of numbers, or of (nested) lists of one length, as one array [n, D...].
 
@@ -253,11 +240,6 @@ class Table:
         self.names: list[str] = self.schema.names
 
     @property
-    def count(self) -> int:
-        """The number of rows."""
-        return int(self.metadata.num_rows)
-
-    @property
     def kinds(self) -> dict[str, str]:
         """The name of the type of each column."""
         return {field.name: str(field.type) for field in self.schema}
@@ -299,16 +281,20 @@ class Table:
     @property
     def vector_columns(self) -> list[str]:
         """The columns of lists of numbers, or of lists of them, of any length."""
-        return [field.name for field in self.schema if is_vector(field.type)]
+        return [field.name for field in self.schema if VECTOR.match(str(field.type))]
 
     def vectors(self, names: Sequence[str], most: int) -> Iterator[tuple[str, str, list[Array]]]:
-        """Yield lists of numbers, of so many rows at a time: column, type and vectors of each.
+        """Yield lists of numbers, of so many rows at a time: column, type of the numbers, vectors.
 
-        Raises InputError for longer lists than are read.
+        They are the innermost lists, without nulls.
         """
         for batch in self._batches(names, most) if names else ():
             for name in names:
-                yield (name, *vectors(batch.column(name)))
+                lists = batch.column(name)
+                while hasattr(lists.type.value_type, "value_type"):
+                    lists = lists.flatten()
+                rows = [row.values.to_numpy(zero_copy_only=False) for row in lists if row.is_valid]
+                yield name, str(lists.type.value_type), rows
 
     def _batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
         """Yield columns in batches of at most so many rows, and fewer of long lists and texts."""

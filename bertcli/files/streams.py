@@ -24,7 +24,6 @@ from typing import IO, TYPE_CHECKING, Any
 from bertcli.errors import InputError
 from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.paths import input_name
-from bertcli.files.system_calls import write_all
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -195,12 +194,11 @@ def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "copy")
-        with open_bytes(path, count) as stream, place.open("wb", buffering=0) as copy:
-            while chunk := read_chunk(stream, input_name(path)):
-                try:
-                    write_all(copy, chunk)
-                except OSError as failed:
-                    raise unwritable(folder, failed, OTHER_FOLDER) from None
+        try:
+            with open_bytes(path, count) as stream, place.open("wb") as copy:
+                copy.writelines(iter(partial(read_chunk, stream, input_name(path)), b""))
+        except OSError as failed:  # of the copy: what cannot be read is an InputError
+            raise unwritable(folder, failed, OTHER_FOLDER) from None
         yield str(place)
 
 
@@ -314,13 +312,10 @@ class LineDecoder:
             text = line.decode(self.encoding)
         except UnicodeDecodeError as bad:
             if self.errors == "strict":
-                before = sum(len(earlier) + 1 for earlier in block.lines[:index])
-                before += len(block.lines[index]) - len(line)
-                number = block.number + index + line.count(b"\n", 0, bad.start)  # of a whole file
-                where = f"{self.name}:{number}"
-                raise undecodable(
-                    where, bad, self.encoding, block.offset + before + bad.start
-                ) from None
+                at = sum(len(earlier) + 1 for earlier in block.lines[: index + 1])
+                at += bad.start - len(line) - 1
+                where = f"{self.name}:{block.number + block.raw.count(block.separator, 0, at)}"
+                raise undecodable(where, bad, self.encoding, block.offset + at) from None
             text = line.decode(self.encoding, self.errors)
             self.replaced += text.count("\ufffd")
         return text.removesuffix(self.line_end)

@@ -22,7 +22,6 @@ from bertcli.checkpoints.scan import (
     GRAPHS,
     MERGES,
     MODULES,
-    PART,
     SHARDS,
     TENSORFLOW,
     TENSORFLOW_DATA,
@@ -142,9 +141,8 @@ def _part_of(names: Sequence[str]) -> str:
     """Return where a repository keeps its BERT: "0_Transformer/", say; "" is the top."""
     if MODULES not in names or any(name in names for name in TOKENIZERS):
         return ""
-    folders = [name.rpartition("/")[0] for name in names if name.endswith(TOKENIZERS)]
-    parts = sorted(f"{folder}/" for folder in folders if _matches(folder, [PART]))
-    return next((part for part in parts if part.count("/") == 1), "")
+    matches = (re.fullmatch(r"(\d+_[^/]+/)[^/]+", name) for name in sorted(names))
+    return next((match[1] for match in matches if match and match[0].endswith(TOKENIZERS)), "")
 
 
 def _pick(patterns: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -142,7 +142,7 @@ def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
     from bertcli.files.parquet import opened
 
     with opened(str(path), str(path), AGAIN) as table:
-        report.records, report.fields = table.count, table.kinds
+        report.records, report.fields = table.metadata.num_rows, table.kinds
         lists = [name for name in table.vector_columns if name not in SPANS]
         for name, kind, vectors in table.vectors(lists, ROWS):
             yield from _parts(name, kind, vectors)

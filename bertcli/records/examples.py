@@ -86,10 +86,7 @@ def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
         return SIMILARITY
     if len(fitting) == 1:
         return fitting[0]
-    choices = []
-    for form in map(names.of, fitting or candidates):
-        pair = [form.pair] if form.pair and form.needs_pair else []
-        choices.append(", ".join(dict.fromkeys((form.text, *pair, form.target))))
+    choices = (f"{form.text}, {form.target}" for form in map(names.of, fitting or candidates))
     needed = " or ".join(dict.fromkeys(choices))
     raise InputError(
         f"{record.where}: an example needs the fields {needed}{', not of several' * bool(fitting)}",

@@ -19,8 +19,6 @@ R = TypeVar("R")
 
 Text = str | list[str]  # a list is a text that is already split into words
 
-PRE_SPLIT = "with --pre-split a text is a list of words"
-
 
 class Record(NamedTuple):
     """A text, or a sentence pair, and where it came from."""
@@ -62,8 +60,7 @@ def _checked(text: Any, record: Record, source: Source) -> Text:
     if source.pre_split or (source.sentences and isinstance(text, list)):
         text = words(text) if isinstance(text, str) else text
         if not (isinstance(text, list | tuple) and all(isinstance(word, str) for word in text)):
-            what = "the list holds more than strings" if source.sentences else PRE_SPLIT
-            raise InputError(f"{record.where}: {what}", SKIP)
+            raise InputError(f"{record.where}: the text is no list of strings", SKIP)
         return [_valid(word, record, source) for word in text]
     if not isinstance(text, str):
         raise InputError(
