@@ -17,7 +17,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 18  # bytes per read; of 2**19 and more, the heap of some systems keeps what was freed
 PACKED = (".gz", ".zst")  # suffixes of files that are unpacked, and packed
-MARKS = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}  # no text in UTF-8 begins with one
 LARGEST_RECORD = 32 << 20  # bytes, unless --max-record-bytes says otherwise
 
 
@@ -125,10 +123,7 @@ def undecodable(where: str, bad: UnicodeDecodeError, encoding: str, offset: int)
 
 
 def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> IO[bytes]:
-    """Open a file (``-`` is stdin) for reading, unpacked when its suffix is .gz or .zst.
-
-    Stdin has no suffix: its first bytes tell.
-    """
+    """Open a file (``-`` is stdin) for reading, unpacked when its suffix is .gz or .zst."""
     try:
         raw: Any = _stdin() if path == "-" else open(path, "rb", buffering=0)  # noqa: SIM115
     except OSError as failed:
@@ -140,22 +135,11 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
         return chunk
 
     parts, suffix = iter(more, b""), Path(path).suffix.lower()
-    return stream_of(_unpacked(parts, raw, suffix if suffix in PACKED else path), raw)
+    return stream_of(_unpacked(parts, raw, suffix) if suffix in PACKED else parts, raw)
 
 
 def _unpacked(parts: Iterator[bytes], raw: IO[bytes], suffix: str) -> Iterator[bytes]:
-    """Yield what a file holds that is packed as its suffix says, or, of stdin, its first bytes."""
-    if suffix == "-":
-        head = next(parts, b"")
-        while any(head != mark and mark.startswith(head) for mark in MARKS):
-            if not (chunk := next(parts, b"")):
-                break
-            head += chunk
-        parts = chain(filter(None, [head]), parts)
-        suffix = next((ending for mark, ending in MARKS.items() if head.startswith(mark)), "")
-    if suffix not in PACKED:
-        yield from parts
-        return
+    """Yield what a file holds that is packed as its suffix says."""
     broken, opened = _packer(suffix, stream_of(parts, raw))
     try:
         yield from iter(partial(opened.read1, CHUNK), b"")
