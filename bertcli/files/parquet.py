@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy
 
 from bertcli.errors import BertcliError, InputError
+from bertcli.files.safetensors import AGAIN
 from bertcli.files.streams import LARGEST_RECORD, stop, too_large, unreadable
 from bertcli.files.tables import (
     TYPES,
@@ -220,7 +221,7 @@ def file_system(place: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def opened(place: str, path: str, hint: str = "") -> Iterator[Table]:
+def opened(place: str, path: str) -> Iterator[Table]:
     """Open a file that messages call ``path``. Raises InputError when it cannot be read."""
     try:
         with ParquetFile(place) as file:
@@ -228,7 +229,7 @@ def opened(place: str, path: str, hint: str = "") -> Iterator[Table]:
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as broken:
         if isinstance(broken, OSError) and broken.errno:
             raise unreadable(path, broken) from None
-        raise InputError(f"{path}: not a readable Parquet file: {broken}", hint) from None
+        raise InputError(f"{path}: not a readable Parquet file: {broken}", AGAIN) from None
 
 
 class Table:

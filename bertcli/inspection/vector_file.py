@@ -141,7 +141,7 @@ def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
     """Yield the columns of lists of numbers in a Parquet file."""
     from bertcli.files.parquet import opened
 
-    with opened(str(path), str(path), AGAIN) as table:
+    with opened(str(path), str(path)) as table:
         report.records, report.fields = table.metadata.num_rows, table.kinds
         lists = [name for name in table.vector_columns if name not in SPANS]
         for name, kind, vectors in table.vectors(lists, ROWS):

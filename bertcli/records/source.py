@@ -115,7 +115,7 @@ OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl")  # what is written nex
 
 
 def input_files(
-    named: Iterable[str], source: Source, note: Callable[[str], None] = lambda message: None
+    named: Iterable[str], source: Source, note: Callable[[str], None]
 ) -> tuple[str, ...]:
     """Return the files to read, in the order of the names and sorted below each.
 
