@@ -113,7 +113,7 @@ def to_json(row: Row) -> str:
     parts = []
     for name, value in row.items():
         if isinstance(value, NumbersText):
-            text = value
+            text: str = value
         else:
             try:
                 text = str(value) if type(value) is int else _encode(value)

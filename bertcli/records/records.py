@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise, repeat
@@ -88,11 +89,8 @@ def _valid(text: str, record: Record, source: Source) -> str:
 
 def words(text: str) -> list[str]:
     """Split a text into words: a JSON list of strings, or else at white space."""
-    if text.startswith("["):
-        try:
-            value = parse(text)
-        except BadJsonError:
-            return text.split()
+    with suppress(BadJsonError):
+        value = parse(text) if text.startswith("[") else None
         if isinstance(value, list) and all(isinstance(word, str) for word in value):
             return value
     return text.split()

@@ -259,9 +259,9 @@ class Task:
         Lists are as long as padding makes those of every text.
         """
         (row,) = self.rows(run.tokenizer.encode_records([Record("")], self.layout))
-        padded = self.layout.padding == "max_length"
-        empty = {name: [] for name, value in row.items() if isinstance(value, list)}
-        return run.reader.header(row if padded else row | empty)
+        if self.layout.padding != "max_length":
+            row |= {name: [] for name, value in row.items() if isinstance(value, list)}
+        return run.reader.header(row)
 
     @property
     def writer(self) -> str:
