@@ -240,11 +240,6 @@ class Table:
         self.schema, self.metadata = file.schema_arrow, file.metadata
         self.names: list[str] = self.schema.names
 
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The name of the type of each column."""
-        return {field.name: str(field.type) for field in self.schema}
-
     def columns(
         self,
         names: Sequence[str],

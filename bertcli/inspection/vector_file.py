@@ -142,7 +142,8 @@ def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
     from bertcli.files.parquet import opened
 
     with opened(str(path), str(path)) as table:
-        report.records, report.fields = table.metadata.num_rows, table.kinds
+        report.records = table.metadata.num_rows
+        report.fields = {field.name: str(field.type) for field in table.schema}
         lists = [name for name in table.vector_columns if name not in SPANS]
         for name, kind, vectors in table.vectors(lists, ROWS):
             yield from _parts(name, kind, vectors)
