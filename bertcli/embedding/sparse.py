@@ -256,7 +256,8 @@ def _token_weights(path: Path, tokenizer: Tokenizer) -> OwnTerms:
     layer = replace(linear(path), activation="ReLU")
     if len(layer.weight) != 1:
         raise ModelError(f"{path}: gives a token {len(layer.weight)} weights, not one")
-    return OwnTerms(layer, left_out=frozenset(tokenizer.special_ids().values()))
+    special, mask = tokenizer.special_ids(), tokenizer.roles["mask_token"]
+    return OwnTerms(layer, left_out=frozenset({*special.values()} - {special.get(mask)}))
 
 
 def read_terms(folder: Path, tokenizer: Tokenizer) -> OwnTerms:

@@ -30,7 +30,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, pairwise
 from tokenize import TokenError
@@ -114,27 +114,18 @@ def write_arrays(file: IO[bytes], form: str, arrays: Mapping[str, ArrayParts]) -
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in a file: rows are along its first axis, and a list of numbers is one row."""
+    """An array in a file: rows are along its first axis."""
 
     dtype: Any  # NumPy's: that of bytes for one that NumPy has not, but BF16 is read as float32
     shape: tuple[int, ...]
     read: Callable[[int, int, int], Iterator[Array]]  # rows, width, at most so many at a time
     label: str  # what its file calls the type: float32, F32
 
-    def blocks(self, most: int) -> Iterator[Array]:
-        """Yield the rows in blocks of so many: [<= most, D...], or [1, width] for a list."""
-        rows, *inner = self.shape if len(self.shape) > 1 else (1, *self.shape)
+    def blocks(self, most: int = BLOCK) -> Iterator[Array]:
+        """Yield the rows in blocks of so many: [<= most, D...]."""
+        rows, *inner = self.shape or (1,)
         for block in self.read(rows, math.prod(inner), most):
             yield block.reshape(len(block), *inner)
-
-    def numbers(self, most: int = BLOCK) -> Iterator[Array]:
-        """Yield the numbers of a list, so many at a time, however many there are: [<= most].
-
-        Raises ValueError for what is no list.
-        """
-        if len(self.shape) != 1:
-            raise ValueError(f"an array of shape {self.shape} is not a list of numbers")
-        return (block.reshape(-1) for block in self.read(self.shape[0], 1, most))
 
 
 Arrays = Mapping[str, Callable[[], StoredArray]]  # name, "" in NPY -> what opens it
@@ -253,7 +244,12 @@ def ids_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
                 for name, lists in {} if ragged else flat.items():
                     for record, length in enumerate(np.diff(lists.offsets), rows_before + 1):
                         if lengths.setdefault(name, int(length)) != length:
-                            raise uneven(record, int(length), lengths[name])
+                            raise OutputError(
+                                f"record {record} has {counted(int(length), 'token')} and those "
+                                f"before have {lengths[name]:,}: an array needs rows of one length",
+                                "give --padding longest (its --window must hold all records) or "
+                                "max_length, with --truncation when some are too long",
+                            )
                 if len(table):
                     spool.add(flat)
                     rows_before += len(table)
@@ -261,8 +257,7 @@ def ids_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
 
             def parts(name: str, dtype: str) -> Iterator[bytes]:
                 for flat in spool:
-                    numbers = flat[name].values if name in flat else np.zeros_like(flat[IDS].values)
-                    yield numbers.astype(dtype).tobytes()
+                    yield flat[name].values.astype(dtype).tobytes()
 
             def offsets() -> Iterator[bytes]:
                 yield bytes(8)
@@ -302,16 +297,6 @@ def _flat(lists: Any) -> FlatLists:
     return FlatLists(np.fromiter(chain.from_iterable(lists), "<i8", offsets[-1]), offsets)
 
 
-def uneven(record: int, length: int, before: int) -> OutputError:
-    """Return the error for a row that is longer or shorter than those before."""
-    return OutputError(
-        f"record {record} has {counted(length, 'token')} and those before have {before:,}: an "
-        "array needs rows of one length",
-        "give --padding longest (its --window must hold all records) or max_length, with "
-        "--truncation when some are too long",
-    )
-
-
 Numbered = tuple[int, list[list[int]]]  # the number of the first of some rows, and the rows
 
 
@@ -331,6 +316,8 @@ def read_ids(place: str, path: str, form: str) -> Iterator[Numbered]:
                 f"{path}: holds {array.label} of shape {array.shape}, not lists of ids",
                 "ids are whole numbers of shape [records, length]",
             )
+        if len(array.shape) == 1:  # one row
+            array = replace(array, shape=(1, *array.shape))
         for rows in array.blocks(ROWS):
             yield start, rows.tolist()
             start += len(rows)
@@ -340,9 +327,9 @@ def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[
     """Yield the rows of flat ids. Raises InputError where the arrays do not fit each other."""
     if not all(array.dtype.kind in "iu" and len(array.shape) == 1 for array in (ids, offsets)):
         raise InputError(f"{path}: input_ids and offsets are not lists of whole numbers")
-    numbers = chain.from_iterable(block.tolist() for block in ids.numbers())
+    numbers = chain.from_iterable(block.tolist() for block in ids.blocks())
     number, at = 0, 0  # the first offset ends a row that is none
-    for block in offsets.numbers(ROWS):
+    for block in offsets.blocks(ROWS):
         stops = block.tolist()
         sizes = [stop - start for start, stop in pairwise([at, *stops])]
         whole = number > 0 or stops[0] == 0

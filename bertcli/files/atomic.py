@@ -99,14 +99,9 @@ def _claimed(place: Path) -> int:
             shutil.rmtree(place) if place.is_dir() else place.unlink()
         finally:
             os.close(left)
-    try:
-        place.mkdir()
-        held = open_folder(place)
-        hold(held)
-    except KeyboardInterrupt:
-        with suppress(OSError):
-            place.rmdir()
-        raise
+    place.mkdir()
+    held = open_folder(place)
+    hold(held)
     if not is_at(place, held):  # another took it for left before it was held
         os.close(held)
         raise FileExistsError(place)
@@ -255,18 +250,13 @@ def locked(path: Path, output: Path) -> Iterator[None]:
     left is no obstacle.
     """
     with explained(output):
-        lock = path.open("a+")
+        lock = path.open("a")
     with lock:
         if hold(lock.fileno()) is False or not is_at(path, lock.fileno()):
-            lock.seek(0)
             raise OutputError(
-                f"{output}: another bertcli is writing it (process {lock.read(20) or 'unknown'})",
+                f"{output}: another bertcli is writing it",
                 "wait for it to end, or choose another name",
             )
-        lock.truncate(0)
-        with suppress(OSError):  # for those who are refused; a full disk is noticed soon enough
-            lock.write(str(os.getpid()))
-            lock.flush()
         try:
             yield
         finally:

@@ -110,22 +110,23 @@ def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, 
 # --- writing ---
 
 
-class Delimited:
-    """Rows as lines of CSV, quoted where needed, or TSV, never quoted; lists are JSON in a cell."""
+def encoder(*, tabs: bool) -> Callable[[Sequence[Row]], bytes]:
+    """Return what makes lines of rows, behind a header: CSV, quoted where needed, or TSV, never.
 
-    def __init__(self, *, tabs: bool) -> None:
-        self.names: list[str] = []
-        self.lines = _tsv if tabs else _csv
+    Lists are JSON in a cell.
+    """
+    names: list[str] = []
 
-    def __call__(self, rows: Sequence[Row]) -> bytes:
-        """Return the lines; a header is the first."""
+    def encode(rows: Sequence[Row]) -> bytes:
         table = []
-        if rows and not self.names:
-            self.names = fields_of(rows)
-            table.append(self.names)
-        refuse_new(rows, self.names)
-        table += [[cell(row.get(name)) for name in self.names] for row in lines_of(rows)]
-        return "".join(self.lines(table)).encode()
+        if rows and not names:
+            names.extend(fields_of(rows))
+            table.append(names)
+        refuse_new(rows, names)
+        table += [[cell(row.get(name)) for name in names] for row in lines_of(rows)]
+        return "".join((_tsv if tabs else _csv)(table)).encode()
+
+    return encode
 
 
 def _csv(table: Sequence[Sequence[Any]]) -> Iterator[str]:

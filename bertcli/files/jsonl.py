@@ -4,7 +4,7 @@ for lines in lines_of(stream, "in.jsonl"):
     values = [value_of(line, f"in.jsonl:{number}") for number, line in lines]
 for block in read_arrays("out.jsonl", "embedding", most=2048): ...   # [<= 2048, D...]
 
-Numbers that a tokenizer made, and vectors that are written already, go round the encoder.
+Vectors that are written already go round the encoder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from bertcli.errors import InputError, OutputError
 from bertcli.files.paths import input_name
 from bertcli.files.streams import blocks, open_bytes
-from bertcli.files.tables import Numbers, NumbersText, Row
+from bertcli.files.tables import NumbersText, Row
 from bertcli.files.typed_json import BadJsonError, parse
 
 if TYPE_CHECKING:
@@ -112,10 +112,8 @@ def to_json(row: Row) -> str:
     """
     parts = []
     for name, value in row.items():
-        if isinstance(value, Numbers):
-            text = f"[{','.join(map(str, value))}]"
-        elif isinstance(value, NumbersText):
-            text = value
+        if isinstance(value, NumbersText):
+            text: str = value
         else:
             try:
                 text = str(value) if type(value) is int else _encode(value)

@@ -26,12 +26,12 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy
 
 from bertcli.errors import BertcliError, InputError
+from bertcli.files.safetensors import AGAIN
 from bertcli.files.streams import LARGEST_RECORD, stop, too_large, unreadable
 from bertcli.files.tables import (
     TYPES,
     ColumnTable,
     FlatLists,
-    Made,
     Row,
     Spool,
     refuse_new,
@@ -101,19 +101,6 @@ def _decoded(raw: bytes, errors: str) -> str | bytes:
 # --- lists of numbers as NumPy has them, and back ---
 
 
-def is_vector(kind: Any) -> bool:
-    """Tell whether a type is a list of numbers, or lists of them, as of the tokens of a text."""
-    return VECTOR.match(str(kind)) is not None
-
-
-def vectors(column: Any) -> tuple[str, list[Array]]:
-    """Return the type of the numbers in a column of lists, and the innermost of them, no nulls."""
-    while hasattr(column.type.value_type, "value_type"):
-        column = column.flatten()
-    rows = [row.values.to_numpy(zero_copy_only=False) for row in column if row.is_valid]
-    return str(column.type.value_type), rows
-
-
 def array(column: Any, name: str) -> Array:
     """Return a column of numbers, or of (nested) lists of one length, as one array [n, D...].
 
@@ -178,6 +165,16 @@ def common_type(kind: Any, values: Sequence[Any]) -> Any:
     return pyarrow.string() if "struct" in str(kind) else kind  # objects differ in their keys
 
 
+def fits(values: Any, kind: Any) -> bool:
+    """Return whether a type holds these lists."""
+    try:
+        if not isinstance(values, FlatLists):
+            pyarrow.array(values, kind)
+    except (pyarrow.ArrowException, OverflowError):
+        return False
+    return True
+
+
 def column(values: Any, kind: Any) -> Any:
     """Return values as a column of a type.
 
@@ -224,7 +221,7 @@ def file_system(place: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def opened(place: str, path: str, hint: str = "") -> Iterator[Table]:
+def opened(place: str, path: str) -> Iterator[Table]:
     """Open a file that messages call ``path``. Raises InputError when it cannot be read."""
     try:
         with ParquetFile(place) as file:
@@ -232,7 +229,7 @@ def opened(place: str, path: str, hint: str = "") -> Iterator[Table]:
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as broken:
         if isinstance(broken, OSError) and broken.errno:
             raise unreadable(path, broken) from None
-        raise InputError(f"{path}: not a readable Parquet file: {broken}", hint) from None
+        raise InputError(f"{path}: not a readable Parquet file: {broken}", AGAIN) from None
 
 
 class Table:
@@ -242,16 +239,6 @@ class Table:
         self.file, self.path = file, path
         self.schema, self.metadata = file.schema_arrow, file.metadata
         self.names: list[str] = self.schema.names
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return int(self.metadata.num_rows)
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The name of the type of each column."""
-        return {field.name: str(field.type) for field in self.schema}
 
     def columns(
         self,
@@ -290,16 +277,20 @@ class Table:
     @property
     def vector_columns(self) -> list[str]:
         """The columns of lists of numbers, or of lists of them, of any length."""
-        return [field.name for field in self.schema if is_vector(field.type)]
+        return [field.name for field in self.schema if VECTOR.match(str(field.type))]
 
     def vectors(self, names: Sequence[str], most: int) -> Iterator[tuple[str, str, list[Array]]]:
-        """Yield lists of numbers, of so many rows at a time: column, type and vectors of each.
+        """Yield lists of numbers, of so many rows at a time: column, type of the numbers, vectors.
 
-        Raises InputError for longer lists than are read.
+        They are the innermost lists, without nulls.
         """
         for batch in self._batches(names, most) if names else ():
             for name in names:
-                yield (name, *vectors(batch.column(name)))
+                lists = batch.column(name)
+                while hasattr(lists.type.value_type, "value_type"):
+                    lists = lists.flatten()
+                rows = [row.values.to_numpy(zero_copy_only=False) for row in lists if row.is_valid]
+                yield name, str(lists.type.value_type), rows
 
     def _batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
         """Yield columns in batches of at most so many rows, and fewer of long lists and texts."""
@@ -340,10 +331,11 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
             table = table_of(rows)
             refuse_new([dict(table.columns)], [*(kinds or table.columns)])
             for name, values in table.columns.items():
-                own = name in TYPES and (
-                    isinstance(values, FlatLists) or any(isinstance(v, Made) for v in values)
-                )
-                kinds[name] = type_of(TYPES[name]) if own else common_type(kinds.get(name), values)
+                kind, usual = kinds.get(name), TYPES.get(name, "")
+                if usual and kind in (None, type_of(usual)) and fits(values, type_of(usual)):
+                    kinds[name] = type_of(usual)
+                else:
+                    kinds[name] = common_type(kind, values)
             if len(table):
                 spool.add(table)
 

@@ -17,21 +17,18 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError
 from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.paths import input_name
-from bertcli.files.system_calls import write_all
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 CHUNK = 1 << 18  # bytes per read; of 2**19 and more, the heap of some systems keeps what was freed
 PACKED = (".gz", ".zst")  # suffixes of files that are unpacked, and packed
-MARKS = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}  # no text in UTF-8 begins with one
 LARGEST_RECORD = 32 << 20  # bytes, unless --max-record-bytes says otherwise
 
 
@@ -126,10 +123,7 @@ def undecodable(where: str, bad: UnicodeDecodeError, encoding: str, offset: int)
 
 
 def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> IO[bytes]:
-    """Open a file (``-`` is stdin) for reading, unpacked when its suffix is .gz or .zst.
-
-    Stdin has no suffix: its first bytes tell.
-    """
+    """Open a file (``-`` is stdin) for reading, unpacked when its suffix is .gz or .zst."""
     try:
         raw: Any = _stdin() if path == "-" else open(path, "rb", buffering=0)  # noqa: SIM115
     except OSError as failed:
@@ -141,22 +135,11 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
         return chunk
 
     parts, suffix = iter(more, b""), Path(path).suffix.lower()
-    return stream_of(_unpacked(parts, raw, suffix if suffix in PACKED else path), raw)
+    return stream_of(_unpacked(parts, raw, suffix) if suffix in PACKED else parts, raw)
 
 
 def _unpacked(parts: Iterator[bytes], raw: IO[bytes], suffix: str) -> Iterator[bytes]:
-    """Yield what a file holds that is packed as its suffix says, or, of stdin, its first bytes."""
-    if suffix == "-":
-        head = next(parts, b"")
-        while any(head != mark and mark.startswith(head) for mark in MARKS):
-            if not (chunk := next(parts, b"")):
-                break
-            head += chunk
-        parts = chain(filter(None, [head]), parts)
-        suffix = next((ending for mark, ending in MARKS.items() if head.startswith(mark)), "")
-    if suffix not in PACKED:
-        yield from parts
-        return
+    """Yield what a file holds that is packed as its suffix says."""
     broken, opened = _packer(suffix, stream_of(parts, raw))
     try:
         yield from iter(partial(opened.read1, CHUNK), b"")
@@ -195,12 +178,11 @@ def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "copy")
-        with open_bytes(path, count) as stream, place.open("wb", buffering=0) as copy:
-            while chunk := read_chunk(stream, input_name(path)):
-                try:
-                    write_all(copy, chunk)
-                except OSError as failed:
-                    raise unwritable(folder, failed, OTHER_FOLDER) from None
+        try:
+            with open_bytes(path, count) as stream, place.open("wb") as copy:
+                copy.writelines(iter(partial(read_chunk, stream, input_name(path)), b""))
+        except OSError as failed:  # of the copy: what cannot be read is an InputError
+            raise unwritable(folder, failed, OTHER_FOLDER) from None
         yield str(place)
 
 
@@ -314,13 +296,10 @@ class LineDecoder:
             text = line.decode(self.encoding)
         except UnicodeDecodeError as bad:
             if self.errors == "strict":
-                before = sum(len(earlier) + 1 for earlier in block.lines[:index])
-                before += len(block.lines[index]) - len(line)
-                number = block.number + index + line.count(b"\n", 0, bad.start)  # of a whole file
-                where = f"{self.name}:{number}"
-                raise undecodable(
-                    where, bad, self.encoding, block.offset + before + bad.start
-                ) from None
+                at = sum(len(earlier) + 1 for earlier in block.lines[: index + 1])
+                at += bad.start - len(line) - 1
+                where = f"{self.name}:{block.number + block.raw.count(block.separator, 0, at)}"
+                raise undecodable(where, bad, self.encoding, block.offset + at) from None
             text = line.decode(self.encoding, self.errors)
             self.replaced += text.count("\ufffd")
         return text.removesuffix(self.line_end)
@@ -353,7 +332,5 @@ def _stdin() -> Any:
 
 
 def size_on_disk(paths: tuple[str, ...]) -> int | None:
-    """Return the bytes of all files together; None when one of them is a pipe."""
-    if any(not os.path.isfile(path) for path in paths):
-        return None
-    return sum(os.path.getsize(path) for path in paths)
+    """Return the bytes of all files together, 0 for a pipe; None when one of them is stdin."""
+    return None if "-" in paths else sum(map(os.path.getsize, paths))

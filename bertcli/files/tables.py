@@ -19,7 +19,7 @@ Row: TypeAlias = dict[str, Any]
 
 NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 
-# Arrow types of lists that we made; those of all else are taken from the first rows.
+# Arrow types of our lists, and of a user's of such a name that fit; else the values decide.
 TYPES = {
     "input_ids": "list<int32>",
     "token_type_ids": "list<int8>",
@@ -30,14 +30,6 @@ TYPES = {
     "word_ids": "list<int32>",
     "sequence_ids": "list<int8>",
 }
-
-
-class Made(list[Any]):
-    """A list that we made, whose Arrow type is that of its name. A user's value never is one."""
-
-
-class Numbers(Made):
-    """Whole numbers that a tokenizer made: their JSON is their digits. Never a value of a user."""
 
 
 class NumbersText(str):

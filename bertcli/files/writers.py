@@ -72,9 +72,9 @@ def writer_of(form: str) -> Format:
 
             return ids_writer_of(form)
         case "csv" | "tsv":
-            from bertcli.files.delimited import Delimited
+            from bertcli.files.delimited import encoder
 
-            encode: Callable[[Sequence[Any]], bytes] = Delimited(tabs=form == "tsv")
+            encode: Callable[[Sequence[Any]], bytes] = encoder(tabs=form == "tsv")
         case "jsonl":
 
             def encode(rows: Sequence[Row]) -> bytes:
@@ -163,8 +163,6 @@ def _replacing(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
         return
     _refuse_existing(path, overwrite=overwrite)
     target = Path(os.path.realpath(path))  # a link stays one
-    if target.is_symlink():
-        raise OutputError(f"{path}: circular symlink")
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     with whole_file(target, mode) as file:  # what replaces a private file is private
         yield file

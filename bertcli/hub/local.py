@@ -19,13 +19,10 @@ from os.path import isdir, isfile  # unlike Path.is_file, false where looking is
 from pathlib import Path
 
 from bertcli.checkpoints.scan import (
-    CONFIGS,
     GRAPHS,
     MERGES,
     MODULES,
-    PART,
     SHARDS,
-    STATIC,
     TENSORFLOW,
     TENSORFLOW_DATA,
     TOKENIZERS,
@@ -144,9 +141,8 @@ def _part_of(names: Sequence[str]) -> str:
     """Return where a repository keeps its BERT: "0_Transformer/", say; "" is the top."""
     if MODULES not in names or any(name in names for name in TOKENIZERS):
         return ""
-    folders = [name.rpartition("/")[0] for name in names if name.endswith(TOKENIZERS)]
-    parts = sorted(f"{folder}/" for folder in folders if _matches(folder, [PART]))
-    return next((part for part in parts if part.count("/") == 1), "")
+    matches = (re.fullmatch(r"(\d+_[^/]+/)[^/]+", name) for name in sorted(names))
+    return next((match[1] for match in matches if match and match[0].endswith(TOKENIZERS)), "")
 
 
 def _pick(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -173,16 +169,16 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = True) -> str | None:
+def none_of(files: Iterable[str], has: Callable[[str], bool]) -> str | None:
     """Name the first kind of file that `files` needs and that is missing.
 
-    `has` is asked about names, and about patterns of names. A table of token vectors needs no
-    ``config``.
+    `has` is asked about names, and about patterns of names. That there is a config, whoever reads
+    it sees: a table of token vectors has none.
     """
     asked = set(files)
     kinds: list[tuple[str, ...]] = [TOKENIZERS] if asked.issuperset(TOKENIZERS) else []
     if not asked.isdisjoint(WEIGHTS):
-        kinds += [*([CONFIGS] if config else []), (*WEIGHTS, TENSORFLOW, *GRAPHS.values())]
+        kinds.append((*WEIGHTS, TENSORFLOW, *GRAPHS.values()))
     missing: tuple[str, ...] = next((kind for kind in kinds if not any(map(has, kind))), ())
     return " or ".join(missing[:2]) or None
 
@@ -193,8 +189,7 @@ def lacking(folder: Path, files: Sequence[str]) -> str | None:
     Raises ModelError where a list of what else is needed is broken.
     """
     bert, modules = bert_folder(folder), read_modules(folder)
-    static = [module.kind for module in modules[:1]] == [STATIC]
-    if missing := none_of(files, partial(_has, bert), config=not static):
+    if missing := none_of(files, partial(_has, bert)):
         return missing if bert == folder else f"{missing} in {bert.relative_to(folder)}"
     if set(files).isdisjoint(WEIGHTS):
         return None

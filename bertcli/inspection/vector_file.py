@@ -141,8 +141,9 @@ def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
     """Yield the columns of lists of numbers in a Parquet file."""
     from bertcli.files.parquet import opened
 
-    with opened(str(path), str(path), AGAIN) as table:
-        report.records, report.fields = table.count, table.kinds
+    with opened(str(path), str(path)) as table:
+        report.records = table.metadata.num_rows
+        report.fields = {field.name: str(field.type) for field in table.schema}
         lists = [name for name in table.vector_columns if name not in SPANS]
         for name, kind, vectors in table.vectors(lists, ROWS):
             yield from _parts(name, kind, vectors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise, repeat
@@ -18,8 +19,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Text = str | list[str]  # a list is a text that is already split into words
-
-PRE_SPLIT = "with --pre-split a text is a list of words"
 
 
 class Record(NamedTuple):
@@ -62,8 +61,7 @@ def _checked(text: Any, record: Record, source: Source) -> Text:
     if source.pre_split or (source.sentences and isinstance(text, list)):
         text = words(text) if isinstance(text, str) else text
         if not (isinstance(text, list | tuple) and all(isinstance(word, str) for word in text)):
-            what = "the list holds more than strings" if source.sentences else PRE_SPLIT
-            raise InputError(f"{record.where}: {what}", SKIP)
+            raise InputError(f"{record.where}: the text is no list of strings", SKIP)
         return [_valid(word, record, source) for word in text]
     if not isinstance(text, str):
         raise InputError(
@@ -91,11 +89,8 @@ def _valid(text: str, record: Record, source: Source) -> str:
 
 def words(text: str) -> list[str]:
     """Split a text into words: a JSON list of strings, or else at white space."""
-    if text.startswith("["):
-        try:
-            value = parse(text)
-        except BadJsonError:
-            return text.split()
+    with suppress(BadJsonError):
+        value = parse(text) if text.startswith("[") else None
         if isinstance(value, list) and all(isinstance(word, str) for word in value):
             return value
     return text.split()
@@ -152,17 +147,16 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     else:
         carried = [name.strip() for name in source.keep.split(",")] if source.keep else []
         carried = [name for name in dict.fromkeys(carried) if name != "id" or key != "id"]
-    asked = [("--text-field", text), *(("--keep-fields", name) for name in carried)]
-    asked += [("--pair-field", pair)] if pair and source.pair_field else []
-    asked += [("--id-field", key)] if source.id_field else []
-    asked += [("--extra", name) for name in source.extra_ids]
+    asked = [text, *carried, *source.extra_ids]
+    asked += [pair] if pair and source.pair_field else []
+    asked += [key] if source.id_field else []
     present = {*names}
-    for option, name in asked:
+    for name in asked:
         if name in present:
             continue
-        hint = f"available: {', '.join(names) or 'none'}"
-        if not source.ids:
-            hint += f"; choose with {source.flags.get(name, option)}"
+        hint = (
+            f"available: {', '.join(names) or 'none'}; choose with --text-field, --pair-field, ..."
+        )
         likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
         if likely and likely in names[0]:  # the header is one column
             advice = "--input-format tsv" if likely == "\t" else f"--delimiter '{likely}'"
@@ -170,36 +164,22 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
         raise InputError(f"{where}: field {name!r} not found", hint)
     for name in carried:
         if name in reserved:
-            raise taken(name, where)
+            raise InputError(
+                f"{where}: field {name!r} cannot be kept, as the output has a field of that name",
+                "rename it in the input, or name the fields to keep: --keep-fields a,b,c",
+            )
     carried += [name for name in source.extra_ids if name not in carried]
     pair = pair if pair in names else None
     return RecordFields(text, pair, key if key in names else None, carried)
 
 
-def taken(name: str, where: str) -> InputError:
-    """Return the error for a kept field that has the name of an output field."""
-    return InputError(
-        f"{where}: field {name!r} cannot be kept, as the output has a field of that name",
-        "rename it in the input, or name the fields to keep: --keep-fields a,b,c",
-    )
-
-
-def carried(row: Mapping[str, Any], record: Record, also: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the kept fields of a record, which are written after those of a row.
-
-    Raises InputError for a name that the row or ``also`` has.
-    """
-    extra = record.extra or {}
-    for name in extra:
-        if name in row or name in also:
-            raise taken(name, record.where)
-    return extra
-
-
 def row_of(record: Record, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is written of a record: its id, columns, and the fields that it carries."""
+    """Return what is written of a record: its id, columns, and the fields that it carries.
+
+    The reader knows the names of the columns, and refuses to carry fields of that name.
+    """
     row = dict(columns) if record.id is None else {"id": record.id, **columns}
-    return row | carried(row, record)
+    return row | (record.extra or {})
 
 
 def no_pair(where: str, count: int) -> InputError:

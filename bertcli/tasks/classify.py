@@ -25,7 +25,7 @@ from bertcli.errors import LOG, InputError, ModelError, called_from_python
 from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.inference.runtime import refuse_extra, refuse_pairs
 from bertcli.records.reader import GivenTexts
-from bertcli.records.records import Record, carried, windows
+from bertcli.records.records import Record, windows
 from bertcli.records.source import Source
 from bertcli.tasks.head import FIRST, Head, HeadTask
 from bertcli.tasks.results import Result
@@ -166,7 +166,7 @@ def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:
     hit = {"row": result.sample, "id": result.id, **result.fields, "text": result.record.text}
     if flat or result.cut:
         hit["truncated"] = result.cut
-    return hit | carried(hit, result.record)
+    return hit | (result.record.extra or {})
 
 
 # --- what goes on with a text ---

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from bertcli.files.tables import TableHeader
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, carried
+from bertcli.records.records import Record
 
 
 class Result(NamedTuple):
@@ -29,7 +29,7 @@ def row(result: Result) -> dict[str, Any]:
     fields = {"id": result.id, **_rounded(result.fields)}
     if result.cut:
         fields["truncated"] = result.cut
-    return fields | carried(fields, result.record)
+    return fields | (result.record.extra or {})
 
 
 def _rounded(value: Any) -> Any:
@@ -61,7 +61,7 @@ def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
                 single[name] = value
     for item in items:
         fields = {**single, **item, "truncated": result.cut}
-        yield fields | carried(fields, result.record)
+        yield fields | (result.record.extra or {})
 
 
 def tabular(

@@ -21,11 +21,8 @@ from bertcli.files.jsonl import to_lines
 from bertcli.files.streams import size_on_disk
 from bertcli.files.system_calls import cores
 from bertcli.files.tables import (
-    NUMERIC,
     ColumnTable,
     FlatLists,
-    Made,
-    Numbers,
     TableHeader,
     fields_of,
 )
@@ -217,10 +214,7 @@ class Task:
         Raises InputError when a field that a record carries has the name of one of these.
         """
         if lists is None:
-            lists = {
-                name: map(Numbers if name in NUMERIC else Made, tokens.lists(name))
-                for name in self.layout.columns
-            }
+            lists = {name: tokens.lists(name) for name in self.layout.columns}
         columns = {**lists, **self._beside(tokens)}
         values = zip(*columns.values(), strict=True) if columns else repeat((), len(tokens))
         rows = [dict(zip(columns, cells, strict=True)) for cells in values]
@@ -265,9 +259,9 @@ class Task:
         Lists are as long as padding makes those of every text.
         """
         (row,) = self.rows(run.tokenizer.encode_records([Record("")], self.layout))
-        padded = self.layout.padding == "max_length"
-        empty = {name: Made() for name, value in row.items() if isinstance(value, Made)}
-        return run.reader.header(row if padded else row | empty)
+        if self.layout.padding != "max_length":
+            row |= {name: [] for name, value in row.items() if isinstance(value, list)}
+        return run.reader.header(row)
 
     @property
     def writer(self) -> str:
@@ -342,7 +336,7 @@ class DecodeRun(ReaderRun):
         value: Any
         try:
             if self.kind == "tokens":
-                value = Made(self.tokenizer.convert_ids_to_tokens(ids, skip))
+                value = self.tokenizer.convert_ids_to_tokens(ids, skip)
             else:
                 value = self.tokenizer.decode(ids, skip, self.clean_up)
         except InputError as unknown:

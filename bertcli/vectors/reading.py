@@ -310,7 +310,7 @@ def _of_matrix(path: str) -> Iterator[Lists]:
                 raise InputError(f"{path}: array {name!r} not found", "a CSR matrix has it")
         stored = [arrays[name]() for name in CSR]
         ids, weights, ends = (
-            np.concatenate([np.zeros(0, array.dtype), *array.numbers()]) for array in stored
+            np.concatenate([np.zeros(0, array.dtype), *array.blocks()]) for array in stored
         )
     whole = len(ids) == len(weights) and len(ends) and ends[0] == 0 and ends[-1] == len(ids)
     if not whole or (np.diff(ends) < 0).any():

@@ -64,7 +64,7 @@ from bertcli.files.jsonl import NAMES, to_lines
 from bertcli.files.paths import beside, input_name, refuse_inputs, sha256
 from bertcli.files.streams import can_be_reread, packed, unreadable
 from bertcli.files.system_calls import opener, sync, sync_folder, write_all
-from bertcli.files.tables import TYPES, Made, TableHeader, lines_of
+from bertcli.files.tables import TableHeader, lines_of
 from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes, shown
 from bertcli.files.versions import __version__
 from bertcli.files.writers import Write, writer_of
@@ -720,13 +720,4 @@ class RowTarget(Target):
         """Yield the rows that wait, some at a time."""
         with path.open("rb") as lines:
             while some := [*islice(lines, AT_ONCE)]:
-                yield [b"".join(some)] if self.form in LINES else [*map(_row, some)]
-
-
-def _row(line: bytes) -> dict[str, Any]:
-    """Return a row; lists that we made have the type of their name again."""
-    row: dict[str, Any] = parse(line)
-    return {
-        name: Made(value) if name in TYPES and isinstance(value, list) else value
-        for name, value in row.items()
-    }
+                yield [b"".join(some)] if self.form in LINES else [*map(parse, some)]

@@ -532,7 +532,7 @@ def _fields_in(path: str, chosen: set[int]) -> Iterator[dict[str, Any]]:
                     yield fields
         case "npz":
             with open_arrays(path, path, form) as arrays:
-                for block in arrays[IDS]().numbers(ROWS) if IDS in arrays else ():
+                for block in arrays[IDS]().blocks(ROWS) if IDS in arrays else ():
                     yield from ({"id": key or None} for key in block.tolist())
         case "csv":
             reader = Reader(Source(paths=(path,), text_field=FIELD, single=True, keep="*"))

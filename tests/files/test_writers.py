@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertcli.errors import OutputError
-from bertcli.files.tables import ColumnTable, FlatLists, Made
+from bertcli.files.tables import ColumnTable, FlatLists
 from bertcli.files.writers import open_writer
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
@@ -105,8 +105,6 @@ def test_parquet(tmp_path, rows, cut):
     from pyarrow import parquet
 
     for row in rows:
-        columns = {name: Made(value) for name, value in row.items() if isinstance(value, list)}
-        row.update(columns)
         row["id"] = rows[0]["id"] and (row["id"] or 0)  # the first rows set the type of a field
         row["text"] = rows[0]["text"] and (row["text"] or "")
     path = tmp_path / "a.parquet"
@@ -135,7 +133,7 @@ def test_a_column_becomes_wider_where_later_rows_need_it(
     """Nothing is lost: a column has the type that holds all its values."""
     from pyarrow import parquet
 
-    ids = Made([101, 102])
+    ids = [101, 102]
     flat = FlatLists(numpy.array([101, 102], numpy.uint32), numpy.array([0, 2]))
 
     def block(value):

@@ -1,10 +1,8 @@
-"""What stdin is taken for: texts, JSON objects, packed bytes; and words that are also files."""
+"""What stdin is taken for: texts or JSON objects; and words that are also files."""
 
-import gzip
 import json
 
 import pytest
-import zstandard
 from front import (
     DEADLINE,
     TINY,
@@ -32,13 +30,12 @@ def test_objects_are_jsonl_and_a_note_says_so(before, first, end):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1 << 20])
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.ZstdCompressor().compress])
-def test_packed_or_in_pieces_of_any_size(monkeypatch, size, pack):
+def test_in_pieces_of_any_size(monkeypatch, size):
     monkeypatch.setattr("bertcli.files.streams.CHUNK", size)
     whole = '\n{"text":"ä"}\n{"text":"b"}\n'.encode()
-    assert texts(pack(whole)) == (["ä", "b"], NOTE)
-    assert texts(pack("{ä}\nb\n".encode())) == (["{ä}", "b"], "")
-    assert texts(pack(b"")) == ([], "note: no records: the input is empty\n")
+    assert texts(whole) == (["ä", "b"], NOTE)
+    assert texts("{ä}\nb\n".encode()) == (["{ä}", "b"], "")
+    assert texts(b"") == ([], "note: no records: the input is empty\n")
 
 
 @pytest.mark.parametrize("first", ["{ hello\n", '\n{"text": "hello"}\n'])

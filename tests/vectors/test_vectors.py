@@ -180,7 +180,7 @@ def test_one_process_at_a_time(tmp_path):
         [sys.executable, "-c", holder, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         process.stdout.readline()
-        with pytest.raises(OutputError, match=rf"another bertcli .*\(process {process.pid}\)"):
+        with pytest.raises(OutputError, match="another bertcli"):
             made(path, "npy")
         process.kill()
     assert (tmp_path / "out.npy.lock").exists()  # of the dead: no obstacle

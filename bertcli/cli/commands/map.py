@@ -72,7 +72,7 @@ def map(
 
     form = output.form()
     require_scikit_learn()
-    keep, taken = texts.keep_fields, frozenset(COLUMNS)
+    keep, taken = texts.keep_fields, frozenset({"id", *COLUMNS})
     if form == "html":
         keep, taken = view.color, frozenset()
     reader = reader_of(source_of(texts, named=texts.files, keep=keep, taken=taken))

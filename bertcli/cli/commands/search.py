@@ -93,8 +93,7 @@ class QueryOptions(OptionGroup):
             if queries:
                 raise UsageError("--mine takes no QUERY", "give pairs with --input FILE")
             changes = {"text_field": self.query_field or "anchor", "pair_field": "positive"}
-        flags = {changes["text_field"] or "text": "--query-field"}
-        source = source_of(self, texts=queries, objects=self.mine, flags=flags, **changes)
+        source = source_of(self, texts=queries, objects=self.mine, **changes)
         return reader_of(source)
 
 

@@ -32,7 +32,7 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import LOG, UsageError, counted
-from bertcli.files.tables import Made, TableHeader
+from bertcli.files.tables import TableHeader
 from bertcli.files.writers import TENSORS
 from bertcli.records.reader import Reader
 from bertcli.records.records import row_of
@@ -309,13 +309,11 @@ def _ids_of_tokens(
                 pairs = zip(record.text, ids, strict=True)
                 write([{"token": token, "id": index} for token, index in pairs])
             else:
-                tokens = (
-                    {"tokens": Made(tokenizer.convert_ids_to_tokens(ids))} if fields.tokens else {}
-                )
-                write([row_of(record, {"input_ids": Made(ids)} | tokens)])
+                tokens = {"tokens": tokenizer.convert_ids_to_tokens(ids)} if fields.tokens else {}
+                write([row_of(record, {"input_ids": ids} | tokens)])
         if not reader.records:
             columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
-            write([TableHeader({name: Made() for name in columns})])
+            write([TableHeader({name: [] for name in columns})])
     return reader
 
 
@@ -380,5 +378,5 @@ def decode(
         for rows in console.track(run):
             write(rows)
         if not run.tally.records:
-            write([reader.header({how.as_: Made() if how.as_ == "tokens" else ""})])
+            write([reader.header({how.as_: [] if how.as_ == "tokens" else ""})])
     console.close(reader)

@@ -375,7 +375,6 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
             sentences=True,
             single=True,
             keep=",".join(dict.fromkeys(extra)) or None,
-            flags=dict.fromkeys(extra, "--extra"),
             asked=(*fields_asked([self]), *(("--extra",) if extra else ())),
         )
         return reader_of(source)
