@@ -31,6 +31,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +65,7 @@ class Documents:
 
     One file holds the tokens, int32: each is its id, followed by its id of each extra embedding.
     The other holds where sentences end, int64. The first sentence of each document is in memory.
+    Neither file has a name, so a kill leaves nothing.
     """
 
     def __init__(self, folder: Path, extra: Mapping[str, str]) -> None:
@@ -120,8 +122,8 @@ class Documents:
         columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MOST))
         names = ("input_ids", "token_type_ids", *columns.needed)
         layout = Layout(columns=names, special_tokens=False)
-        files = self.folder / "tokens", self.folder / "ends"
-        with files[0].open("xb") as tokens_file, files[1].open("xb") as ends_file:
+        temporary = partial(TemporaryFile, dir=self.folder)
+        with temporary() as tokens_file, temporary() as ends_file:
             end = np.zeros(1, np.int64)
             end.tofile(ends_file)
             for block in TokenizeRun(reader, tokenizer, layout):
@@ -138,11 +140,11 @@ class Documents:
                 ends.tofile(ends_file)
                 self.sentences = int(reached[-1])
                 yield self.sentences
-        self.starts.append(self.sentences)
-        self.starts = array("q", np.unique(self.starts))
-        if end:
-            self.tokens = np.memmap(files[0], np.int32, "r").reshape(-1, width)
-            self.ends = np.memmap(files[1], np.int64, "r")
+            self.starts.append(self.sentences)
+            self.starts = array("q", np.unique(self.starts))
+            if end:
+                self.tokens = np.memmap(tokens_file, np.int32, "r").reshape(-1, width)
+                self.ends = np.memmap(ends_file, np.int64, "r")
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, list[int]]:
         """Return the tokens of a document, and where its sentences begin and the last one ends."""
@@ -337,7 +339,6 @@ class InstanceMaker:
 
 INDEX, ROWS, FORMAT, VERSION = "instances.json", "instances.bin", "bertcli-pretrain", 3
 OURS = ("instances*", *TOKENIZER_PARTS)  # names of the files in the folder
-MOSTLY = 0.75  # share of random pairs above which a warning is shown; half is intended
 
 
 def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dtype[Any]:
@@ -390,9 +391,7 @@ class PrepareRun:
         options, paths = self.options, self.reader.source.paths
         inputs: list[str | Path] = [*paths, self.model]
         with whole_folder(self.folder, OURS, overwrite=self.overwrite, inputs=inputs) as folder:
-            spool = folder / "spool"
-            spool.mkdir()
-            documents = Documents(spool, self.extra)
+            documents = Documents(folder.parent, self.extra)
             size = size_on_disk(paths)
             for sentences in documents.fill(self.reader, self.tokenizer):
                 share = self.reader.bytes_read / size if size else None
@@ -423,9 +422,7 @@ class PrepareRun:
                 "sentences": documents.sentences,
                 **statistics(rows),
             }
-            # or a system that locks open files would keep them
-            del rows, documents.tokens, documents.ends
-            shutil.rmtree(spool)
+            del rows  # or a system that locks open files would move no folder with it
             self._write_index(folder)
 
     def _write_index(self, folder: Path) -> None:
@@ -467,15 +464,4 @@ def described(statistics: Mapping[str, Any]) -> str:
         f"{statistics['instances']:,} instances, {statistics['tokens']:,} tokens, "
         f"{statistics['predicted_share']:.1%} of them masked; second sentence random in "
         f"{statistics['random_next_share']:.1%} of the pairs"
-    )
-
-
-def doubts(statistics: Mapping[str, Any]) -> str:
-    """Return a warning about a corpus that is probably not as intended, or nothing."""
-    share = statistics["random_next_share"]
-    if share <= MOSTLY:
-        return ""
-    return (
-        f"second sentence random in {share:.0%} of the pairs, as many sentences fill "
-        "a sequence alone; give one sentence per line"
     )

@@ -25,7 +25,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -102,9 +102,7 @@ class Checkpoints:
 
     def refuse_inputs(self, *named: str | Path | None) -> None:
         """Raise OutputError when a file or folder to read is in this one, which a run clears."""
-        inputs: list[str | Path] = [path for path in named if path]
-        inputs += [file for path in inputs if os.path.isdir(path) for file in Path(path).rglob("*")]
-        refuse_inputs(inputs, [self.output, *self.output.rglob("*")])
+        refuse_inputs(filter(None, named), [self.output, *self.output.rglob("*")])
 
     def refuse_others(self) -> None:
         """Raise OutputError when the folder has files not to be overwritten."""
@@ -160,7 +158,7 @@ class Checkpoints:
         with own_folder(target) as folder:
             yield folder
             digests = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-            record = {"version": VERSION, **asdict(state), "sha256": digests}
+            record = {"version": VERSION, **vars(state), "sha256": digests}
             write_json(folder / STATE, {**record, "digest": _digest(record)})
             put_folder(folder, target)
         self._drop()
@@ -229,7 +227,9 @@ class TrainingRun:
         self.task, self.checkpoints, self.ranks = task, checkpoints, ranks
         self.options = options = task.options
         self.notes = list(task.notes)
-        self.state = State(fingerprint=as_json({**task.identity, "options": options.numbers()}))
+        # What is nested too deeply to be written with the model is refused here, before a step.
+        identity = strict({**task.identity, "options": options.numbers()})
+        self.state = State(fingerprint=as_json(identity))
         last = checkpoints.last() if checkpoints.resume else None
         if last:
             state = read_state(last)
@@ -252,21 +252,13 @@ class TrainingRun:
         """Train, and yield what happens; the result is written when this is exhausted.
 
         ModelError, naming the last good checkpoint, when the loss is no number any more or memory
-        runs out; OutputError, naming it too, when something cannot be written.
+        runs out; OutputError when something cannot be written.
         """
-        try:
-            yield from self._events()
-        except OSError:
-            with explained(f"{self.checkpoints.output} ({self.checkpoints.kept()})"):
-                raise
-
-    def _events(self) -> Iterator[Event]:
-        options = self.options
+        options, output = self.options, self.checkpoints.output
         self.ranks.wait()  # all processes have checked the folder before anything is written
-        with ExitStack() as stack:
+        with explained(output), ExitStack() as stack:
             log: IO[bytes] | None = None
             if self.ranks.first:
-                output = self.checkpoints.output
                 output.mkdir(exist_ok=True)
                 sync_folder(output.parent)
                 stack.enter_context(locked(output / ".lock", output))
