@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -47,7 +46,7 @@ from bertcli.tasks.tag import tags_of, word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.training.loop import Objective, TrainedTask, put_model
+from bertcli.training.loop import Objective, TrainedTask, put_model, rebuilt
 from bertcli.training.objectives import (
     NONE,
     LabelObjective,
@@ -168,14 +167,12 @@ class LabelledTexts:
             weights = weights.astype(np.float32)
         return {"weights": weights, "smoothing": job.label_smoothing}
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """The sha256 of all examples and of how they are parted."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(self.held.tobytes())
         for record, target in self.examples.examples:
-            values = record.text, record.pair, record.extra, target
-            digest.update(repr(values).encode())
-        digest.update(self.held.tobytes())
+            digest.update(repr((record[:4], target)).encode())
         return digest.hexdigest()
 
 
@@ -286,11 +283,8 @@ def full_task(
     """
 
     def build(checkpoint: Path | None) -> Any:
-        """Build the model; weights are copied, not mapped, whose address can change last bits."""
-        source = start
-        if checkpoint is not None:
-            source, _ = load(checkpoint, type(start), dtype=torch.float32)
-        model: Any = deepcopy(source)
+        """Build the model, and choose what of it is trained."""
+        model = rebuilt(start, checkpoint)
         bert = model if isinstance(model, BertModel) else model.bert
         if bert is model:
             bert.pooler.requires_grad_(False)  # no vector is made with it
@@ -302,8 +296,7 @@ def full_task(
                 layer.requires_grad_(number in above)
         return model
 
-    def put(folder: Path, model: Any) -> None:
-        put_model(folder, model, config, bert_folder(base))
+    put = partial(put_model, config=config, tokenizer=bert_folder(base))
 
     def publish(folder: Path, model: Any) -> None:
         put(folder, model)

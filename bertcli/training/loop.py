@@ -11,6 +11,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from math import inf, isfinite
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from bertcli.checkpoints.load import Model, save
+from bertcli.checkpoints.load import Model, load, save
 from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.inference.runner import Reading, Tokens
@@ -217,6 +218,16 @@ class TrainedTask:
     keeps_best: bool = True  # the weights with the least `eval_loss`, or the last ones
     tally: TokenCounts = field(default_factory=TokenCounts)  # of the texts
     max_length: int | None = None  # tokens of a text
+
+
+def rebuilt(start: Model, checkpoint: Path | None) -> Any:
+    """Return a model as it begins, or as it is in a checkpoint of it.
+
+    Weights are copied, not mapped, whose address can change last bits.
+    """
+    if checkpoint is not None:
+        start, _ = load(checkpoint, type(start), dtype=torch.float32)
+    return deepcopy(start)
 
 
 def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
