@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -30,7 +30,7 @@ from bertcli.files.streams import PACKED
 from bertcli.files.typed_json import as_json
 from bertcli.files.versions import __version__, install_command
 from bertcli.files.writers import open_writer
-from bertcli.hub import TOKENIZER_FILES, files_for, find_model
+from bertcli.hub import TOKENIZER_FILES, ModelFolder, files_for
 from bertcli.inference.progress import Advance
 from bertcli.ray.locations import filesystem, is_local, listed, local_path, named
 from bertcli.records.reader import Reader
@@ -177,27 +177,14 @@ def _manifest(shard: Shard) -> dict[str, Any]:
 
 
 About = Mapping[str, Any]
-Signed = tuple[Tokenizer, dict[str, str]]  # a tokenizer, and the sha256 of its files
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model by its name: every worker finds it where it runs."""
-
-    name: str
-    revision: str | None = None
-    offline: bool = False
-
-    def find(self, files: Any) -> Any:
-        """Return its folder."""
-        return find_model(self.name, files=files, revision=self.revision, offline=self.offline)
+Signed = tuple[Tokenizer, dict[str, Any]]  # a tokenizer, its name and the sha256 of its files
 
 
 @dataclass(frozen=True)
 class _Job:
     """What to do with each shard, and how the files are read."""
 
-    model: Model
+    model: Callable[..., ModelFolder]  # every worker finds it where it runs
     source: Source
     overwrite: bool = field(default=False, kw_only=True)  # the outputs of an earlier run
 
@@ -214,7 +201,7 @@ class EmbedJob(_Job):
         """Load the model."""
         from bertcli.embedding.embedder import Embedder
 
-        return Embedder.open(self.model.find(files_for(self.options.dtype)), self.options)
+        return Embedder.open(self.model(files=files_for(self.options.dtype)), self.options)
 
     def made_by(self, loaded: Embedder) -> dict[str, Any]:
         """Return what the bytes of vectors depend on, besides the texts."""
@@ -250,16 +237,16 @@ class TokenizeJob(_Job):
     window: int = WINDOW  # records that are padded together
 
     def open(self) -> Signed:
-        """Load the tokenizer; and the digests of its files."""
-        folder = self.model.find(TOKENIZER_FILES)
+        """Load the tokenizer, with what tells it from others."""
+        folder = self.model(files=TOKENIZER_FILES)
         tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
-        return tokenizer, tokenizer_of(bert_folder(folder.path))
+        digests = tokenizer_of(bert_folder(folder.path))
+        return tokenizer, {"model": folder.name, "tokenizer": digests}
 
     def made_by(self, loaded: Signed) -> dict[str, Any]:
         """Return what the bytes of token ids depend on, besides the texts."""
         return {
-            "model": self.model.name,
-            "tokenizer": loaded[1],
+            **loaded[1],
             "layout": asdict(self.layout),
             "extra": self.extra,
             "parse_special": self.parse_special,
@@ -274,14 +261,9 @@ class TokenizeJob(_Job):
         task = Task(self.layout, self.extra, self.form)
         run = task.run(reader, loaded[0], self.window)
         manifest = manifest_beside(output)
-        put_json(manifest, about)  # what is killed behind this line may be replaced
-        try:
-            with open_writer(output, task.writer, overwrite=True) as put:
-                task.write(run, run, put)
-        except BertcliError:
-            if not output.exists():
-                manifest.unlink()
-            raise
+        with open_writer(output, task.writer, overwrite=True) as put:
+            task.write(run, run, put)
+            put_json(manifest, about)  # what is killed behind this line may be replaced
         put_json(
             manifest,
             {

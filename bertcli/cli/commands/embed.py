@@ -6,7 +6,7 @@ from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
-from bertcli.cli.commands.on_ray import EmbedEngineOptions, on_ray
+from bertcli.cli.commands.on_ray import EmbedEngineOptions, Find, on_ray
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     AT,
@@ -46,7 +46,7 @@ from bertcli.tokenizing.columns import PLACE
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.pooling import Embedded
-    from bertcli.ray.run import Model, Pool, ShardJob
+    from bertcli.ray.run import Pool, ShardJob
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
     from bertcli.tokenizing.run import TokenCounts
@@ -201,7 +201,7 @@ def _job(
     vector: VectorOptions,
     compute: ComputeOptions,
     output: OutputOptions,
-    model: "Model",
+    model: Find,
     source: "Source",
     form: str,
     pool: "Pool",

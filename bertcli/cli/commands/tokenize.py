@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertcli.cli.commands.on_ray import TokenizeEngineOptions, on_ray
+from bertcli.cli.commands.on_ray import Find, TokenizeEngineOptions, on_ray
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     FILES,
@@ -44,7 +44,7 @@ from bertcli.tokenizing.statistics import CorpusStats, file_rows
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from bertcli.ray.run import Model, Pool, ShardJob
+    from bertcli.ray.run import Pool, ShardJob
 
 
 class FieldOptions(OptionGroup, panel="Fields", of=Layout):
@@ -217,7 +217,7 @@ def _job(
     layout: LayoutOptions,
     fields: FieldOptions,
     output: OutputOptions,
-    model: "Model",
+    model: Find,
     source: "Source",
     form: str,
     pool: "Pool",
