@@ -16,9 +16,8 @@ import numpy as np
 
 from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import InputError
-from bertcli.inference.runner import Finish
 from bertcli.records.records import Record
-from bertcli.tasks.head import HeadTask, token_logits
+from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded, Layout, span
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
@@ -109,11 +108,6 @@ class Answerer(HeadTask):
     def blank(self) -> dict[str, Any]:
         """A result as an example."""
         return {"answers": [NONE]} if self.top_k > 1 else NONE
-
-    @property
-    def finish(self) -> Finish:
-        """What is kept of the states of a text: the logits of its tokens."""
-        return token_logits
 
     @property
     def layout(self) -> Layout:
