@@ -88,14 +88,9 @@ class ShardWorker:
     job: ShardJob
 
     @cached_property
-    def loaded(self) -> Any:
+    def loaded(self) -> Loaded:
         """What the job needs, loaded by the first shard, so that a failure has somebody to tell."""
         return self.job.open()
-
-    @cached_property
-    def made_by(self) -> dict[str, Any]:
-        """What the bytes of every shard depend on."""
-        return as_json(self.job.made_by(self.loaded))
 
     def make(self, shard: Shard) -> Done:
         """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
@@ -104,7 +99,7 @@ class ShardWorker:
             source["bytes"] = int(fs.size(path))
             if is_local(shard.source):  # elsewhere it would have to be fetched
                 source["sha256"] = sha256(local_path(shard.source))
-        now = {"by": self.made_by, "source": source}
+        now = as_json({"by": self.loaded.by, "source": source})
         output, replaces = local_path(shard.output), self.job.overwrite
         manifest = {} if replaces else _manifest(shard)
         with filesystem(shard.output) as (fs, path):
@@ -126,10 +121,10 @@ class ShardWorker:
             beside(output, DEAD).unlink(missing_ok=True)
         return Done(
             shard,
-            self.made_by,
+            now["by"],
             TokenCounts(**counts),
             skipped,
-            self.job.max_length(self.loaded),
+            self.loaded.max_length,
             manifest["sha256"],
             made_before,
         )
@@ -154,7 +149,7 @@ class ShardWorker:
 
         reader = Reader(replace(job.source, paths=(path,)), put_letter)
         try:
-            job.make(self.loaded, reader, output, about)
+            job.make(self.loaded.model, reader, output, about)
         except BertcliError as error:
             message = str(error).replace(path, public(shard.source))
             raise type(error)(message, error.hint) from None
@@ -177,7 +172,14 @@ def _manifest(shard: Shard) -> dict[str, Any]:
 
 
 About = Mapping[str, Any]
-Signed = tuple[Tokenizer, dict[str, Any]]  # a tokenizer, its name and the sha256 of its files
+
+
+class Loaded(NamedTuple):
+    """What a job needs: a model or a tokenizer."""
+
+    model: Any
+    by: dict[str, Any]  # what the bytes depend on, besides the texts
+    max_length: int | None  # the length that truncation keeps
 
 
 @dataclass(frozen=True)
@@ -197,19 +199,13 @@ class EmbedJob(_Job):
     form: str
     precision: str = "float32"
 
-    def open(self) -> Embedder:
+    def open(self) -> Loaded:
         """Load the model."""
         from bertcli.embedding.embedder import Embedder
 
-        return Embedder.open(self.model(files=files_for(self.options.dtype)), self.options)
-
-    def made_by(self, loaded: Embedder) -> dict[str, Any]:
-        """Return what the bytes of vectors depend on, besides the texts."""
-        return {**made_by(loaded), "precision": self.precision}
-
-    def max_length(self, loaded: Embedder) -> int:
-        """Return the length that truncation keeps."""
-        return loaded.max_length
+        embedder = Embedder.open(self.model(files=files_for(self.options.dtype)), self.options)
+        by = {**made_by(embedder), "precision": self.precision}
+        return Loaded(embedder, by, embedder.max_length)
 
     def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
         """Write vectors, and their manifest."""
@@ -236,30 +232,23 @@ class TokenizeJob(_Job):
     parse_special: bool = True
     window: int = WINDOW  # records that are padded together
 
-    def open(self) -> Signed:
-        """Load the tokenizer, with what tells it from others."""
+    def open(self) -> Loaded:
+        """Load the tokenizer."""
         folder = self.model(files=TOKENIZER_FILES)
         tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
-        digests = tokenizer_of(bert_folder(folder.path))
-        return tokenizer, {"model": folder.name, "tokenizer": digests}
-
-    def made_by(self, loaded: Signed) -> dict[str, Any]:
-        """Return what the bytes of token ids depend on, besides the texts."""
-        return {
-            **loaded[1],
+        by = {
+            "model": folder.name,
+            "tokenizer": tokenizer_of(bert_folder(folder.path)),
             "layout": asdict(self.layout),
             "extra": self.extra,
             "parse_special": self.parse_special,
         }
+        return Loaded(tokenizer, by, tokenizer.cut_at(self.layout))
 
-    def max_length(self, loaded: Signed) -> int | None:
-        """Return the length that truncation keeps; None without truncation."""
-        return loaded[0].cut_at(self.layout)
-
-    def make(self, loaded: Signed, reader: Reader, output: Path, about: About) -> None:
+    def make(self, loaded: Tokenizer, reader: Reader, output: Path, about: About) -> None:
         """Write token ids, and their manifest."""
         task = Task(self.layout, self.extra, self.form)
-        run = task.run(reader, loaded[0], self.window)
+        run = task.run(reader, loaded, self.window)
         manifest = manifest_beside(output)
         with open_writer(output, task.writer, overwrite=True) as put:
             task.write(run, run, put)

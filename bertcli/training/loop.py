@@ -248,11 +248,6 @@ def tensor(array: Any, beside: Tensor) -> Tensor:
     return torch.from_numpy(array).to(beside.device, non_blocking=True)
 
 
-def pads(device: torch.device) -> bool:
-    """Return whether texts are padded to one length, as a GPU wants them."""
-    return device.type != "cpu"
-
-
 def states(bert: BertModel, tokens: Tokens) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden].
 
@@ -260,7 +255,7 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
     they are padded to one length.
     """
     weight = next(bert.parameters())
-    if pads(weight.device):
+    if weight.device.type != "cpu":
         rows, real, _ = Reading().padded(tokens, int(tokens.lengths.max()))
         ids, types, *others = tensor(rows, weight)
         extra = dict(zip(tokens.extra, others, strict=True))

@@ -23,6 +23,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -84,7 +85,7 @@ class State:
 
     step: int = 0  # steps done
     log_bytes: int = 0  # of the log, at this step
-    window: dict[str, float] = field(default_factory=dict)  # sums since the log's last line
+    window: Counter[str] = field(default_factory=Counter)  # sums since the log's last line
     scaler: Mapping[str, float] = field(default_factory=dict)  # of float16's gradients
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # what decides the numbers
     best: Mapping[str, Any] = field(default_factory=dict)  # the evaluation of the best weights
@@ -206,7 +207,7 @@ def read_state(folder: Path) -> State:
     for name, expected in record.pop("sha256").items():
         refuse_changed_file(folder / name, expected, hint=hint)
     del record["version"]
-    return State(**record)
+    return State(**{**record, "window": Counter(record["window"])})
 
 
 # --- the run ---
@@ -243,8 +244,7 @@ class TrainingRun:
         self.best_weights: Mapping[str, torch.Tensor] = {}
         if last:
             restore_moments(training.optimizer, load_tensors(last / OPTIMIZER))
-            if self.state.scaler:
-                training.scaler.load_state_dict(dict(self.state.scaler))
+            training.scaler.load_state_dict(dict(self.state.scaler))
             if self.state.best:
                 self.best_weights = load_tensors(last / BEST)
 
@@ -272,9 +272,7 @@ class TrainingRun:
                     break
                 began = monotonic()
                 values, step = self._step(number), number + 1
-                window = self.state.window
-                for name, value in {**values, "seconds": monotonic() - began, "steps": 1}.items():
-                    window[name] = window.get(name, 0) + value
+                self.state.window.update({**values, "seconds": monotonic() - began, "steps": 1})
                 yield Event("step", step, values)
                 for event in self._after(step, values["lr"]):
                     if log is not None:
@@ -322,7 +320,7 @@ class TrainingRun:
             metrics = objective.evaluate(training.model, options.batch_size, training.dtype)
             self._select(step, metrics)
         if self._due(step, options.log_every):
-            sums, self.state.window = self.state.window, {}
+            sums, self.state.window = self.state.window, Counter()
             means = {name: sums[name] / sums["steps"] for name in objective.losses}
             line = {
                 "epoch": round(step * options.batch_size / len(self.task.rows), 4),
@@ -378,7 +376,6 @@ class TrainingRun:
 
 # --- the figure of the log ---
 
-MARKED = 100  # points of a curve up to which each is drawn
 CURVES = {"loss": "loss", "mlm_loss": "masked words", "eval_loss": "held out"}
 
 
@@ -396,7 +393,6 @@ def plot(log: Path) -> bytes:
         for key, name in CURVES.items():
             points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
             if points:
-                marker = "." if len(points) < MARKED else ""
-                axes.plot(*zip(*points, strict=True), marker=marker, label=name)
+                axes.plot(*zip(*points, strict=True), marker=".", label=name)
         axes.legend()
         return encode(figure, "svg", "Loss by step")
