@@ -117,8 +117,6 @@ class ShardWorker:
             manifest = _manifest(shard)
         counts = manifest["counts"]
         skipped = counts.pop("skipped")
-        if not skipped:
-            beside(output, DEAD).unlink(missing_ok=True)
         return Done(
             shard,
             now["by"],
@@ -140,10 +138,12 @@ class ShardWorker:
                 path = str(scratch / remote.rsplit("/", 1)[-1])
                 fs.get_file(remote, path)
 
+        letters = beside(output, DEAD)
+        letters.unlink(missing_ok=True)
+
         def put_letter(message: str) -> None:
-            """Write why a record was skipped; an earlier file stays until there is one."""
-            mode = "w" if reader.skipped == 1 else "a"
-            with open(beside(output, DEAD), mode, encoding="utf-8") as file:
+            """Write why a record was skipped."""
+            with letters.open("a", encoding="utf-8") as file:
                 reason = message.replace(path, public(shard.source))
                 file.write(json.dumps({"error": reason}, ensure_ascii=False) + "\n")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,16 +32,13 @@ from bertcli.inference.runner import Tokens
 from bertcli.inference.runtime import open_tokenizer, refuse_extra, refuse_pairs, token_limit
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
-from bertcli.models.heads import (
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
+from bertcli.models.heads import ARCHITECTURES
 from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tasks.answer import in_windows
+from bertcli.tasks.head import CLASSIFIER, COMMANDS
 from bertcli.tasks.tag import tags_of, word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
@@ -214,16 +211,6 @@ def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any
 
 # --- what all tasks have ---
 
-HeadedBert: TypeAlias = (
-    BertForSequenceClassification | BertForTokenClassification | BertForQuestionAnswering
-)
-KINDS: Mapping[str, type[HeadedBert]] = {
-    "classify": BertForSequenceClassification,
-    "multilabel": BertForSequenceClassification,
-    "regress": BertForSequenceClassification,
-    "tag": BertForTokenClassification,
-    "answer": BertForQuestionAnswering,
-}
 PROBLEMS = {
     "classify": "single_label_classification",
     "multilabel": "multi_label_classification",
@@ -270,7 +257,7 @@ def full_task(
     texts: LabelledTexts,
     base: Path,
     rows: Any,
-    start: HeadedBert | BertModel,
+    start: Any,
     config: BertConfig,
     pooling: Mapping[str, str] = {},
     finish: Callable[[Path], None] = lambda folder: None,
@@ -329,7 +316,7 @@ def head_task(
     """
     torch.manual_seed(options.get("seed", 0))
     task = texts.task
-    start, texts, notes = _with_head(base, KINDS[task], texts)
+    start, texts, notes = _with_head(base, texts)
     bert, extra = start.bert, job.extra
     if missing := [name for name in bert.config.extra_embeddings if name not in extra]:
         raise ModelError(
@@ -388,9 +375,7 @@ def head_task(
     )
 
 
-def _with_head(
-    base: Path, kind: type[HeadedBert], texts: LabelledTexts
-) -> tuple[HeadedBert, LabelledTexts, list[str]]:
+def _with_head(base: Path, texts: LabelledTexts) -> tuple[Any, LabelledTexts, list[str]]:
     """Load a model with a head for these labels: its own if it is for no others, else a fresh one.
 
     With its own head, the labels have the numbers that they have there.
@@ -398,12 +383,15 @@ def _with_head(
     config, labels = read_config(base), {*texts.names}
     own = config.labels(config.num_labels)
     numbers = label_numbers(own, labels)
-    headed, task = kind.__name__ in config.architectures, texts.task
+    task = texts.task
+    kind = COMMANDS.get(task, CLASSIFIER)
+    headed = kind in config.architectures
     same = headed and (numbers.keys() == labels or (task == "regress" and len(own) == 1))
     if same and task not in UNNAMED:
         texts = replace(texts, names=own, numbers=numbers)
-    model: HeadedBert
-    model, report = load(base, kind, dtype=torch.float32, fresh=True, labels=texts.names)
+    model, report = load(
+        base, ARCHITECTURES[kind], dtype=torch.float32, fresh=True, labels=texts.names
+    )
     fresh = list(report.fresh)
     if not same and task != "answer" and "classifier.weight" not in fresh:
         initialise(model.get_submodule("classifier"), config.initializer_range)
