@@ -122,8 +122,8 @@ class Documents:
         columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MOST))
         names = ("input_ids", "token_type_ids", *columns.needed)
         layout = Layout(columns=names, special_tokens=False)
-        temporary = partial(TemporaryFile, dir=self.folder)
-        with temporary() as tokens_file, temporary() as ends_file:
+        place = self.folder
+        with TemporaryFile(dir=place) as tokens_file, TemporaryFile(dir=place) as ends_file:
             end = np.zeros(1, np.int64)
             end.tofile(ends_file)
             for block in TokenizeRun(reader, tokenizer, layout):
