@@ -83,9 +83,7 @@ def in_context(item: Encoded, begin: int, last: int) -> dict[str, Any]:
     while last + 1 < stop and words[last + 1] == words[last]:
         last += 1
     start, end = offsets[begin][0], offsets[last][1]
-    context = item.record.pair
-    text = context[start:end] if isinstance(context, str) else ""
-    return {"answer": text, "score": 0.0, "start": start, "end": end}
+    return {"answer": str(item.record.pair)[start:end], "score": 0.0, "start": start, "end": end}
 
 
 @dataclass(frozen=True, repr=False)

@@ -32,7 +32,7 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,12 +177,7 @@ SPECIAL = 3  # [CLS] A [SEP] B [SEP]
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
-class Pair(NamedTuple):
-    """Two segments of text."""
-
-    a: Ids
-    b: Ids
-    is_random: bool  # whether B is from another document
+Pair = tuple[Ids, Ids, bool]  # two segments of text, and whether the second is from another one
 
 
 def pairs(
@@ -212,7 +207,7 @@ def pairs(
             b, start = other(target - len(a), rng), middle
         else:
             b, start = tokens[bounds[middle] : bounds[end]], end
-        yield Pair(*truncated(a, b, room, rng), is_random)
+        yield *truncated(a, b, room, rng), is_random
 
 
 def truncated(a: Ids, b: Ids, room: int, rng: Random) -> tuple[Ids, Ids]:
@@ -287,9 +282,10 @@ class InstanceMaker:
         is predicted. Special tokens have id 0.
         """
         cls, sep, pad, _ = self.special
-        first, length = len(pair.a) + 2, len(pair.a) + len(pair.b) + SPECIAL
-        tokens = np.zeros((length, pair.a.shape[1]), np.int32)
-        tokens[1 : first - 1], tokens[first:-1] = pair.a, pair.b
+        a, b, is_random = pair
+        first, length = len(a) + 2, len(a) + len(b) + SPECIAL
+        tokens = np.zeros((length, a.shape[1]), np.int32)
+        tokens[1 : first - 1], tokens[first:-1] = a, b
         tokens[[0, first - 1, -1], 0] = cls, sep, sep
         ids = tokens[:, 0].tolist()
         masked, positions = self.mask(ids, [range(1, first - 1), range(first, length - 1)], rng)
@@ -299,7 +295,7 @@ class InstanceMaker:
         row["masked_lm_positions"][:count] = positions
         row["masked_lm_ids"][:count] = [ids[position] for position in positions]
         row["masked_lm_counts"], row["lengths"] = count, length
-        row["next_sentence_labels"] = pair.is_random
+        row["next_sentence_labels"] = is_random
         extra = [name for name in row.dtype.names if name.startswith(EXTRA)]
         for name, column in zip(extra, tokens.T[1:], strict=True):
             row[name][:length] = column
