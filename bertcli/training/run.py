@@ -25,7 +25,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -147,22 +147,7 @@ class Checkpoints:
         """Remove what a killed run left half written or half removed."""
         for path in self.output.glob(making(Path("*"), "*").name):
             shutil.rmtree(path)
-        self._drop()
-
-    @contextmanager
-    def written(self, state: State) -> Iterator[Path]:
-        """Yield a folder for the files of a checkpoint, which becomes that of its step.
-
-        Old ones are removed.
-        """
-        target = self.path(state.step)
-        with own_folder(target) as folder:
-            yield folder
-            digests = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-            record = {"version": VERSION, **vars(state), "sha256": digests}
-            write_json(folder / STATE, {**record, "digest": _digest(record)})
-            put_folder(folder, target)
-        self._drop()
+        self.drop()
 
     def clear(self) -> None:
         """Remove what an earlier run left, the model first, as it is no longer complete."""
@@ -173,7 +158,8 @@ class Checkpoints:
         for name in RESULT:
             (self.output / name).unlink(missing_ok=True)
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Remove old checkpoints."""
         for step in self.steps()[: -self.keep]:
             self._remove(self.path(step))
 
@@ -348,16 +334,22 @@ class TrainingRun:
             self.best_weights = {name: weights[name].to("cpu", copy=True) for name in weights}
 
     def _save(self, step: int, log: IO[bytes]) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, and remove old ones."""
         training, state = self.training, self.state
         sync(log)
         state.step, state.log_bytes = step, log.seek(0, os.SEEK_END)
         state.scaler = training.scaler.state_dict()
-        with self.checkpoints.written(state) as folder:
+        target = self.checkpoints.path(step)
+        with own_folder(target) as folder:
             self.task.put(folder, training.model)
             save_tensors(folder / OPTIMIZER, moments(training.optimizer))
             if state.best:
                 save_tensors(folder / BEST, self.best_weights)
+            digests = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+            record = {"version": VERSION, **vars(state), "sha256": digests}
+            write_json(folder / STATE, {**record, "digest": _digest(record)})
+            put_folder(folder, target)
+        self.checkpoints.drop()
 
     def _finish(self) -> None:
         """Write the model and the figure of the log to the output folder."""
