@@ -88,7 +88,7 @@ class ShardWorker:
     job: ShardJob
 
     @cached_property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> ReadyJob:
         """What the job needs, loaded by the first shard, so that a failure has somebody to tell."""
         return self.job.open()
 
@@ -174,7 +174,7 @@ def _manifest(shard: Shard) -> dict[str, Any]:
 About = Mapping[str, Any]
 
 
-class Loaded(NamedTuple):
+class ReadyJob(NamedTuple):
     """What a job needs: a model or a tokenizer."""
 
     model: Any
@@ -199,13 +199,13 @@ class EmbedJob(_Job):
     form: str
     precision: str = "float32"
 
-    def open(self) -> Loaded:
+    def open(self) -> ReadyJob:
         """Load the model."""
         from bertcli.embedding.embedder import Embedder
 
         embedder = Embedder.open(self.model(files=files_for(self.options.dtype)), self.options)
         by = {**made_by(embedder), "precision": self.precision}
-        return Loaded(embedder, by, embedder.max_length)
+        return ReadyJob(embedder, by, embedder.max_length)
 
     def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
         """Write vectors, and their manifest."""
@@ -232,7 +232,7 @@ class TokenizeJob(_Job):
     parse_special: bool = True
     window: int = WINDOW  # records that are padded together
 
-    def open(self) -> Loaded:
+    def open(self) -> ReadyJob:
         """Load the tokenizer."""
         folder = self.model(files=TOKENIZER_FILES)
         tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
@@ -243,7 +243,7 @@ class TokenizeJob(_Job):
             "extra": self.extra,
             "parse_special": self.parse_special,
         }
-        return Loaded(tokenizer, by, tokenizer.cut_at(self.layout))
+        return ReadyJob(tokenizer, by, tokenizer.cut_at(self.layout))
 
     def make(self, loaded: Tokenizer, reader: Reader, output: Path, about: About) -> None:
         """Write token ids, and their manifest."""

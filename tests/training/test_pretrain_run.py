@@ -261,6 +261,14 @@ def test_a_config_that_cannot_be_trained(place, tmp_path, changes, said):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_config_that_is_nested_too_deeply_makes_nothing(place, tmp_path):
+    config_file(place / "bad.json", another="deep")
+    text = (place / "bad.json").read_text().replace('"deep"', "[" * 600 + "]" * 600)
+    (place / "bad.json").write_text(text)
+    assert "too deeply" in bad(*argv(place, tmp_path / "out", config="bad.json")).error
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
