@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from math import inf, isfinite, log2
 from typing import Any
 
@@ -46,7 +45,6 @@ from bertcli.tasks.head import (
     Settings,
     is_pooled_head,
 )
-from bertcli.tasks.results import Result
 from bertcli.tasks.tag import WordTagger
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.embed_run import RecordVectors
@@ -89,17 +87,14 @@ class Judge:
             case "classify" | "multilabel":
                 return self._labels(task, rows)
             case "tag":
-                tagger = WordTagger(self._head("BertForTokenClassification"))
-                _refuse_other_labels({tag for tags in truth for tag in tags}, tagger.head.labels)
-                results = self._predicted(tagger, rows)
-                tags = [result.fields["tags"] for result in results]
+                results, names = self._predicted(WordTagger, rows)
+                _refuse_other_labels({tag for tags in truth for tag in tags}, names)
+                tags = [fields["tags"] for fields in results]
                 return Judged(task, len(rows), TagPredictions(truth, tags))
             case "answer":
                 texts = [answer.text for answer in truth]
-                head = self._head("BertForQuestionAnswering")
-                answering = Answerer(head, no_answer="" in texts)
-                results = self._predicted(answering, rows)
-                answers = [str(result.fields["answer"]) for result in results]
+                results, _ = self._predicted(Answerer, rows, no_answer="" in texts)
+                answers = [str(fields["answer"]) for fields in results]
                 return Judged(task, len(rows), answer_predictions(texts, answers))
         if examples.form == CONTRAST:
             raise ModelError(
@@ -131,10 +126,9 @@ class Judge:
 
     def _class_scores(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[str]]:
         """Return the scores of all labels of each text, [n, k], and the labels."""
-        task = Classifier(self._head(CLASSIFIER), all_scores=True)
-        fields = [result.fields for result in self._predicted(task, examples)]
-        scores = [[*row.get("scores", {"": row["score"]}).values()] for row in fields]
-        return np.array(scores, np.float32), task.head.labels
+        results, names = self._predicted(Classifier, examples, all_scores=True)
+        scores = [[*row.get("scores", {"": row["score"]}).values()] for row in results]
+        return np.array(scores, np.float32), names
 
     def _labels(self, task: str, examples: Sequence[Example]) -> Judged:
         scores, names = self._class_scores(examples)
@@ -174,17 +168,18 @@ class Judge:
     def _embedder(self) -> Embedder:
         return Embedder.open(self.folder, self.options)
 
-    def _head(self, kind: str) -> Head:
-        return Head.open(self.folder, kind, self.settings)
-
-    def _predicted(self, task: HeadTask, examples: Sequence[Example]) -> list[Result]:
-        """Return the prediction for each example, computed window by window."""
+    def _predicted(
+        self, kind: type[HeadTask], examples: Sequence[Example], **options: Any
+    ) -> tuple[list[Mapping[str, Any]], list[str]]:
+        """Return what a task says of each example, computed window by window; and the labels."""
+        head = Head.open(self.folder, kind.kind, self.settings)
+        task = kind(head, **options)
         self.max_length = task.layout.max_length
         records = [example.record for example in examples]
         stream = task.stream(GivenTexts(records, Source(sentences=True)))
-        results = [*chain.from_iterable(stream)]
+        results = [result.fields for window in stream for result in window]
         self.tally.merge(stream.tally)
-        return results
+        return results, head.labels
 
 
 def _refuse_other_labels(labels: Collection[str], names: Collection[str]) -> None:

@@ -174,8 +174,6 @@ def fit_tokenizer(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> Non
 def refuse_pairs(batch: Sequence[Encoded], config: BertConfig) -> None:
     """Raise ModelError for a pair whose token types a model has no embeddings for."""
     for item in batch:
-        if item.record.pair is None:
-            continue
         types = max(item.columns["token_type_ids"], default=0)
         if not config.takes_types(types):
             raise ModelError(

@@ -5,6 +5,7 @@ A place is a path, or a URL that fsspec or Arrow knows: file://, s3://, gs://, h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from bertcli.files.paths import public
 from bertcli.records.source import QUOTE
 
 LOCAL = "file://"
+HIDDEN = re.compile("/[._]")  # in what stands behind a folder
 ARROW = ("s3", "gs", "hdfs", "abfss")  # which Arrow reads without a package of its own
 
 
@@ -49,7 +51,7 @@ def listed(pattern: str) -> list[str]:
             files = [name for name in fs.glob(path) if fs.isfile(name)]
         elif fs.isdir(path):
             base = path.rstrip("/")
-            files = [name for name in fs.find(base) if not _hidden(name[len(base) :])]
+            files = [name for name in fs.find(base) if not HIDDEN.search(name[len(base) :])]
         else:
             files = [path] if fs.exists(path) else []
     if not files:
@@ -103,7 +105,3 @@ def filesystem(place: str) -> Iterator[tuple[Any, str]]:
         raise InputError(
             public(f"{place}: cannot be reached: {reason}"), "check the address"
         ) from None
-
-
-def _hidden(path: str) -> bool:
-    return any(part.startswith((".", "_")) for part in path.split("/") if part)

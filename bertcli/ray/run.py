@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -30,7 +30,7 @@ from bertcli.files.streams import PACKED
 from bertcli.files.typed_json import as_json
 from bertcli.files.versions import __version__, install_command
 from bertcli.files.writers import open_writer
-from bertcli.hub import TOKENIZER_FILES, files_for, find_model
+from bertcli.hub import TOKENIZER_FILES, ModelFolder, files_for
 from bertcli.inference.progress import Advance
 from bertcli.ray.locations import filesystem, is_local, listed, local_path, named
 from bertcli.records.reader import Reader
@@ -88,14 +88,9 @@ class ShardWorker:
     job: ShardJob
 
     @cached_property
-    def loaded(self) -> Any:
+    def loaded(self) -> ReadyJob:
         """What the job needs, loaded by the first shard, so that a failure has somebody to tell."""
         return self.job.open()
-
-    @cached_property
-    def made_by(self) -> dict[str, Any]:
-        """What the bytes of every shard depend on."""
-        return as_json(self.job.made_by(self.loaded))
 
     def make(self, shard: Shard) -> Done:
         """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
@@ -104,7 +99,7 @@ class ShardWorker:
             source["bytes"] = int(fs.size(path))
             if is_local(shard.source):  # elsewhere it would have to be fetched
                 source["sha256"] = sha256(local_path(shard.source))
-        now = {"by": self.made_by, "source": source}
+        now = as_json({"by": self.loaded.by, "source": source})
         output, replaces = local_path(shard.output), self.job.overwrite
         manifest = {} if replaces else _manifest(shard)
         with filesystem(shard.output) as (fs, path):
@@ -122,14 +117,12 @@ class ShardWorker:
             manifest = _manifest(shard)
         counts = manifest["counts"]
         skipped = counts.pop("skipped")
-        if not skipped:
-            beside(output, DEAD).unlink(missing_ok=True)
         return Done(
             shard,
-            self.made_by,
+            now["by"],
             TokenCounts(**counts),
             skipped,
-            self.job.max_length(self.loaded),
+            self.loaded.max_length,
             manifest["sha256"],
             made_before,
         )
@@ -145,16 +138,18 @@ class ShardWorker:
                 path = str(scratch / remote.rsplit("/", 1)[-1])
                 fs.get_file(remote, path)
 
+        letters = beside(output, DEAD)
+        letters.unlink(missing_ok=True)
+
         def put_letter(message: str) -> None:
-            """Write why a record was skipped; an earlier file stays until there is one."""
-            mode = "w" if reader.skipped == 1 else "a"
-            with open(beside(output, DEAD), mode, encoding="utf-8") as file:
+            """Write why a record was skipped."""
+            with letters.open("a", encoding="utf-8") as file:
                 reason = message.replace(path, public(shard.source))
                 file.write(json.dumps({"error": reason}, ensure_ascii=False) + "\n")
 
         reader = Reader(replace(job.source, paths=(path,)), put_letter)
         try:
-            job.make(self.loaded, reader, output, about)
+            job.make(self.loaded.model, reader, output, about)
         except BertcliError as error:
             message = str(error).replace(path, public(shard.source))
             raise type(error)(message, error.hint) from None
@@ -177,27 +172,21 @@ def _manifest(shard: Shard) -> dict[str, Any]:
 
 
 About = Mapping[str, Any]
-Signed = tuple[Tokenizer, dict[str, str]]  # a tokenizer, and the sha256 of its files
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model by its name: every worker finds it where it runs."""
+class ReadyJob(NamedTuple):
+    """What a job needs: a model or a tokenizer."""
 
-    name: str
-    revision: str | None = None
-    offline: bool = False
-
-    def find(self, files: Any) -> Any:
-        """Return its folder."""
-        return find_model(self.name, files=files, revision=self.revision, offline=self.offline)
+    model: Any
+    by: dict[str, Any]  # what the bytes depend on, besides the texts
+    max_length: int | None  # the length that truncation keeps
 
 
 @dataclass(frozen=True)
 class _Job:
     """What to do with each shard, and how the files are read."""
 
-    model: Model
+    model: Callable[..., ModelFolder]  # every worker finds it where it runs
     source: Source
     overwrite: bool = field(default=False, kw_only=True)  # the outputs of an earlier run
 
@@ -210,19 +199,13 @@ class EmbedJob(_Job):
     form: str
     precision: str = "float32"
 
-    def open(self) -> Embedder:
+    def open(self) -> ReadyJob:
         """Load the model."""
         from bertcli.embedding.embedder import Embedder
 
-        return Embedder.open(self.model.find(files_for(self.options.dtype)), self.options)
-
-    def made_by(self, loaded: Embedder) -> dict[str, Any]:
-        """Return what the bytes of vectors depend on, besides the texts."""
-        return {**made_by(loaded), "precision": self.precision}
-
-    def max_length(self, loaded: Embedder) -> int:
-        """Return the length that truncation keeps."""
-        return loaded.max_length
+        embedder = Embedder.open(self.model(files=files_for(self.options.dtype)), self.options)
+        by = {**made_by(embedder), "precision": self.precision}
+        return ReadyJob(embedder, by, embedder.max_length)
 
     def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
         """Write vectors, and their manifest."""
@@ -249,39 +232,27 @@ class TokenizeJob(_Job):
     parse_special: bool = True
     window: int = WINDOW  # records that are padded together
 
-    def open(self) -> Signed:
-        """Load the tokenizer; and the digests of its files."""
-        folder = self.model.find(TOKENIZER_FILES)
+    def open(self) -> ReadyJob:
+        """Load the tokenizer."""
+        folder = self.model(files=TOKENIZER_FILES)
         tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
-        return tokenizer, tokenizer_of(bert_folder(folder.path))
-
-    def made_by(self, loaded: Signed) -> dict[str, Any]:
-        """Return what the bytes of token ids depend on, besides the texts."""
-        return {
-            "model": self.model.name,
-            "tokenizer": loaded[1],
+        by = {
+            "model": folder.name,
+            "tokenizer": tokenizer_of(bert_folder(folder.path)),
             "layout": asdict(self.layout),
             "extra": self.extra,
             "parse_special": self.parse_special,
         }
+        return ReadyJob(tokenizer, by, tokenizer.cut_at(self.layout))
 
-    def max_length(self, loaded: Signed) -> int | None:
-        """Return the length that truncation keeps; None without truncation."""
-        return loaded[0].cut_at(self.layout)
-
-    def make(self, loaded: Signed, reader: Reader, output: Path, about: About) -> None:
+    def make(self, loaded: Tokenizer, reader: Reader, output: Path, about: About) -> None:
         """Write token ids, and their manifest."""
         task = Task(self.layout, self.extra, self.form)
-        run = task.run(reader, loaded[0], self.window)
+        run = task.run(reader, loaded, self.window)
         manifest = manifest_beside(output)
-        put_json(manifest, about)  # what is killed behind this line may be replaced
-        try:
-            with open_writer(output, task.writer, overwrite=True) as put:
-                task.write(run, run, put)
-        except BertcliError:
-            if not output.exists():
-                manifest.unlink()
-            raise
+        with open_writer(output, task.writer, overwrite=True) as put:
+            task.write(run, run, put)
+            put_json(manifest, about)  # what is killed behind this line may be replaced
         put_json(
             manifest,
             {

@@ -16,9 +16,8 @@ import numpy as np
 
 from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import InputError
-from bertcli.inference.runner import Finish
 from bertcli.records.records import Record
-from bertcli.tasks.head import HeadTask, token_logits
+from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded, Layout, span
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
@@ -84,9 +83,7 @@ def in_context(item: Encoded, begin: int, last: int) -> dict[str, Any]:
     while last + 1 < stop and words[last + 1] == words[last]:
         last += 1
     start, end = offsets[begin][0], offsets[last][1]
-    context = item.record.pair
-    text = context[start:end] if isinstance(context, str) else ""
-    return {"answer": text, "score": 0.0, "start": start, "end": end}
+    return {"answer": str(item.record.pair)[start:end], "score": 0.0, "start": start, "end": end}
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,11 +106,6 @@ class Answerer(HeadTask):
     def blank(self) -> dict[str, Any]:
         """A result as an example."""
         return {"answers": [NONE]} if self.top_k > 1 else NONE
-
-    @property
-    def finish(self) -> Finish:
-        """What is kept of the states of a text: the logits of its tokens."""
-        return token_logits
 
     @property
     def layout(self) -> Layout:

@@ -23,7 +23,7 @@ from bertcli.embedding.options import CONFIG
 from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
 from bertcli.errors import LOG, InputError, ModelError, called_from_python
 from bertcli.files.typed_json import JsonObject, read_object
-from bertcli.inference.runtime import refuse_extra, refuse_pairs
+from bertcli.inference.runtime import refuse_extra
 from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record, windows
 from bertcli.records.source import Source
@@ -137,8 +137,6 @@ class Reranker(Classifier):
                 f"{head.runtime.spec.folder}: gives a pair {labels} scores, and rerank needs one",
                 "give --model a cross-encoder",
             )
-        pair = head.tokenizer.encode_records([Record(self.query, "a", line=1)], head.layout())
-        refuse_pairs(pair, head.runtime.config)
 
     @property
     def blank(self) -> dict[str, Any]:

@@ -256,7 +256,7 @@ class HeadTask(ABC):
     @property
     def finish(self) -> Finish:
         """What is kept of the states of a text."""
-        return text_logits
+        return text_logits if TASKS[self.kind].whole else token_logits
 
     @property
     def layout(self) -> Layout:

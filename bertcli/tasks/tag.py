@@ -20,12 +20,11 @@ import numpy as np
 
 from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import UsageError
-from bertcli.inference.runner import Finish
-from bertcli.tasks.head import HeadTask, token_logits
+from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-COLUMNS = ("tokens", "offset_mapping", "word_ids", "sequence_ids")
+COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
 Aggregation: TypeAlias = Literal["simple", "none", "first", "average", "max"]
 SHARED = 4  # a window of split words shares one of so many tokens with the next one
 
@@ -61,10 +60,8 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
     text, starts = joined(item.record.text)
     unseen = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
     marked = getattr(tokenizer.core.model, "continuing_subword_prefix", None)
-    columns = ("tokens", "input_ids", "offset_mapping", "word_ids", "sequence_ids")
-    for at, (token, index, (start, end), word, sequence) in enumerate(
-        zip(*(item.columns[name] for name in columns), strict=True)
-    ):
+    columns = (item.columns[name] for name in ("input_ids", *COLUMNS))
+    for at, (index, (start, end), word, sequence) in enumerate(zip(*columns, strict=True)):
         if sequence != 0:
             continue
         if starts is not None and word is not None:
@@ -72,7 +69,7 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
         if index == unseen:
             yield Piece(text[start:end], scores[at], start, end, at)
             continue
-        token = tokenizer.core.id_to_token(index) or token  # a mask's has the blank before it
+        token = str(tokenizer.core.id_to_token(index))
         if marked:  # "##ing" is longer than what it stands for
             continues = len(token) != end - start
         else:
@@ -134,11 +131,6 @@ class Tagger(HeadTask):
         piece = Piece("", np.zeros(len(self.head.labels)), 0, 0)
         entity = self._token(piece) if self.aggregation == "none" else self._entity([piece])
         return {"entities": [entity]}
-
-    @property
-    def finish(self) -> Finish:
-        """What is kept of the states of a text: the logits of its tokens."""
-        return token_logits
 
     @property
     def layout(self) -> Layout:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,21 +32,18 @@ from bertcli.inference.runner import Tokens
 from bertcli.inference.runtime import open_tokenizer, refuse_extra, refuse_pairs, token_limit
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
-from bertcli.models.heads import (
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
+from bertcli.models.heads import ARCHITECTURES
 from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.tasks.answer import in_windows
+from bertcli.tasks.head import CLASSIFIER, COMMANDS
 from bertcli.tasks.tag import tags_of, word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.training.loop import Objective, TrainedTask, put_model
+from bertcli.training.loop import Objective, TrainedTask, put_model, rebuilt
 from bertcli.training.objectives import (
     NONE,
     LabelObjective,
@@ -168,14 +164,12 @@ class LabelledTexts:
             weights = weights.astype(np.float32)
         return {"weights": weights, "smoothing": job.label_smoothing}
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """The sha256 of all examples and of how they are parted."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(self.held.tobytes())
         for record, target in self.examples.examples:
-            values = record.text, record.pair, record.extra, target
-            digest.update(repr(values).encode())
-        digest.update(self.held.tobytes())
+            digest.update(repr((record[:4], target)).encode())
         return digest.hexdigest()
 
 
@@ -217,16 +211,6 @@ def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any
 
 # --- what all tasks have ---
 
-HeadedBert: TypeAlias = (
-    BertForSequenceClassification | BertForTokenClassification | BertForQuestionAnswering
-)
-KINDS: Mapping[str, type[HeadedBert]] = {
-    "classify": BertForSequenceClassification,
-    "multilabel": BertForSequenceClassification,
-    "regress": BertForSequenceClassification,
-    "tag": BertForTokenClassification,
-    "answer": BertForQuestionAnswering,
-}
 PROBLEMS = {
     "classify": "single_label_classification",
     "multilabel": "multi_label_classification",
@@ -273,7 +257,7 @@ def full_task(
     texts: LabelledTexts,
     base: Path,
     rows: Any,
-    start: HeadedBert | BertModel,
+    start: Any,
     config: BertConfig,
     pooling: Mapping[str, str] = {},
     finish: Callable[[Path], None] = lambda folder: None,
@@ -286,11 +270,8 @@ def full_task(
     """
 
     def build(checkpoint: Path | None) -> Any:
-        """Build the model; weights are copied, not mapped, whose address can change last bits."""
-        source = start
-        if checkpoint is not None:
-            source, _ = load(checkpoint, type(start), dtype=torch.float32)
-        model: Any = deepcopy(source)
+        """Build the model, and choose what of it is trained."""
+        model = rebuilt(start, checkpoint)
         bert = model if isinstance(model, BertModel) else model.bert
         if bert is model:
             bert.pooler.requires_grad_(False)  # no vector is made with it
@@ -302,8 +283,7 @@ def full_task(
                 layer.requires_grad_(number in above)
         return model
 
-    def put(folder: Path, model: Any) -> None:
-        put_model(folder, model, config, bert_folder(base))
+    put = partial(put_model, config=config, tokenizer=bert_folder(base))
 
     def publish(folder: Path, model: Any) -> None:
         put(folder, model)
@@ -336,7 +316,7 @@ def head_task(
     """
     torch.manual_seed(options.get("seed", 0))
     task = texts.task
-    start, texts, notes = _with_head(base, KINDS[task], texts)
+    start, texts, notes = _with_head(base, texts)
     bert, extra = start.bert, job.extra
     if missing := [name for name in bert.config.extra_embeddings if name not in extra]:
         raise ModelError(
@@ -395,9 +375,7 @@ def head_task(
     )
 
 
-def _with_head(
-    base: Path, kind: type[HeadedBert], texts: LabelledTexts
-) -> tuple[HeadedBert, LabelledTexts, list[str]]:
+def _with_head(base: Path, texts: LabelledTexts) -> tuple[Any, LabelledTexts, list[str]]:
     """Load a model with a head for these labels: its own if it is for no others, else a fresh one.
 
     With its own head, the labels have the numbers that they have there.
@@ -405,12 +383,15 @@ def _with_head(
     config, labels = read_config(base), {*texts.names}
     own = config.labels(config.num_labels)
     numbers = label_numbers(own, labels)
-    headed, task = kind.__name__ in config.architectures, texts.task
+    task = texts.task
+    kind = COMMANDS.get(task, CLASSIFIER)
+    headed = kind in config.architectures
     same = headed and (numbers.keys() == labels or (task == "regress" and len(own) == 1))
     if same and task not in UNNAMED:
         texts = replace(texts, names=own, numbers=numbers)
-    model: HeadedBert
-    model, report = load(base, kind, dtype=torch.float32, fresh=True, labels=texts.names)
+    model, report = load(
+        base, ARCHITECTURES[kind], dtype=torch.float32, fresh=True, labels=texts.names
+    )
     fresh = list(report.fresh)
     if not same and task != "answer" and "classifier.weight" not in fresh:
         initialise(model.get_submodule("classifier"), config.initializer_range)

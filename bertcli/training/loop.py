@@ -11,6 +11,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from math import inf, isfinite
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from bertcli.checkpoints.load import Model, save
+from bertcli.checkpoints.load import Model, load, save
 from bertcli.errors import BertcliError, UsageError
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.inference.runner import Reading, Tokens
@@ -219,6 +220,16 @@ class TrainedTask:
     max_length: int | None = None  # tokens of a text
 
 
+def rebuilt(start: Model, checkpoint: Path | None) -> Any:
+    """Return a model as it begins, or as it is in a checkpoint of it.
+
+    Weights are copied, not mapped, whose address can change last bits.
+    """
+    if checkpoint is not None:
+        start, _ = load(checkpoint, type(start), dtype=torch.float32)
+    return deepcopy(start)
+
+
 def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
     """Write a model with its tokenizer, for bertcli and transformers."""
     for name in TOKENIZER_FILES:
@@ -237,11 +248,6 @@ def tensor(array: Any, beside: Tensor) -> Tensor:
     return torch.from_numpy(array).to(beside.device, non_blocking=True)
 
 
-def pads(device: torch.device) -> bool:
-    """Return whether texts are padded to one length, as a GPU wants them."""
-    return device.type != "cpu"
-
-
 def states(bert: BertModel, tokens: Tokens) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden].
 
@@ -249,7 +255,7 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
     they are padded to one length.
     """
     weight = next(bert.parameters())
-    if pads(weight.device):
+    if weight.device.type != "cpu":
         rows, real, _ = Reading().padded(tokens, int(tokens.lengths.max()))
         ids, types, *others = tensor(rows, weight)
         extra = dict(zip(tokens.extra, others, strict=True))

@@ -31,7 +31,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from tempfile import TemporaryFile
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,7 @@ class Documents:
 
     One file holds the tokens, int32: each is its id, followed by its id of each extra embedding.
     The other holds where sentences end, int64. The first sentence of each document is in memory.
+    Neither file has a name, so a kill leaves nothing.
     """
 
     def __init__(self, folder: Path, extra: Mapping[str, str]) -> None:
@@ -120,8 +122,8 @@ class Documents:
         columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MOST))
         names = ("input_ids", "token_type_ids", *columns.needed)
         layout = Layout(columns=names, special_tokens=False)
-        files = self.folder / "tokens", self.folder / "ends"
-        with files[0].open("xb") as tokens_file, files[1].open("xb") as ends_file:
+        place = self.folder
+        with TemporaryFile(dir=place) as tokens_file, TemporaryFile(dir=place) as ends_file:
             end = np.zeros(1, np.int64)
             end.tofile(ends_file)
             for block in TokenizeRun(reader, tokenizer, layout):
@@ -138,11 +140,11 @@ class Documents:
                 ends.tofile(ends_file)
                 self.sentences = int(reached[-1])
                 yield self.sentences
-        self.starts.append(self.sentences)
-        self.starts = array("q", np.unique(self.starts))
-        if end:
-            self.tokens = np.memmap(files[0], np.int32, "r").reshape(-1, width)
-            self.ends = np.memmap(files[1], np.int64, "r")
+            self.starts.append(self.sentences)
+            self.starts = array("q", np.unique(self.starts))
+            if end:
+                self.tokens = np.memmap(tokens_file, np.int32, "r").reshape(-1, width)
+                self.ends = np.memmap(ends_file, np.int64, "r")
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, list[int]]:
         """Return the tokens of a document, and where its sentences begin and the last one ends."""
@@ -175,12 +177,7 @@ SPECIAL = 3  # [CLS] A [SEP] B [SEP]
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
-class Pair(NamedTuple):
-    """Two segments of text."""
-
-    a: Ids
-    b: Ids
-    is_random: bool  # whether B is from another document
+Pair = tuple[Ids, Ids, bool]  # two segments of text, and whether the second is from another one
 
 
 def pairs(
@@ -210,7 +207,7 @@ def pairs(
             b, start = other(target - len(a), rng), middle
         else:
             b, start = tokens[bounds[middle] : bounds[end]], end
-        yield Pair(*truncated(a, b, room, rng), is_random)
+        yield *truncated(a, b, room, rng), is_random
 
 
 def truncated(a: Ids, b: Ids, room: int, rng: Random) -> tuple[Ids, Ids]:
@@ -285,9 +282,10 @@ class InstanceMaker:
         is predicted. Special tokens have id 0.
         """
         cls, sep, pad, _ = self.special
-        first, length = len(pair.a) + 2, len(pair.a) + len(pair.b) + SPECIAL
-        tokens = np.zeros((length, pair.a.shape[1]), np.int32)
-        tokens[1 : first - 1], tokens[first:-1] = pair.a, pair.b
+        a, b, is_random = pair
+        first, length = len(a) + 2, len(a) + len(b) + SPECIAL
+        tokens = np.zeros((length, a.shape[1]), np.int32)
+        tokens[1 : first - 1], tokens[first:-1] = a, b
         tokens[[0, first - 1, -1], 0] = cls, sep, sep
         ids = tokens[:, 0].tolist()
         masked, positions = self.mask(ids, [range(1, first - 1), range(first, length - 1)], rng)
@@ -297,7 +295,7 @@ class InstanceMaker:
         row["masked_lm_positions"][:count] = positions
         row["masked_lm_ids"][:count] = [ids[position] for position in positions]
         row["masked_lm_counts"], row["lengths"] = count, length
-        row["next_sentence_labels"] = pair.is_random
+        row["next_sentence_labels"] = is_random
         extra = [name for name in row.dtype.names if name.startswith(EXTRA)]
         for name, column in zip(extra, tokens.T[1:], strict=True):
             row[name][:length] = column
@@ -337,7 +335,6 @@ class InstanceMaker:
 
 INDEX, ROWS, FORMAT, VERSION = "instances.json", "instances.bin", "bertcli-pretrain", 3
 OURS = ("instances*", *TOKENIZER_PARTS)  # names of the files in the folder
-MOSTLY = 0.75  # share of random pairs above which a warning is shown; half is intended
 
 
 def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dtype[Any]:
@@ -390,9 +387,7 @@ class PrepareRun:
         options, paths = self.options, self.reader.source.paths
         inputs: list[str | Path] = [*paths, self.model]
         with whole_folder(self.folder, OURS, overwrite=self.overwrite, inputs=inputs) as folder:
-            spool = folder / "spool"
-            spool.mkdir()
-            documents = Documents(spool, self.extra)
+            documents = Documents(folder.parent, self.extra)
             size = size_on_disk(paths)
             for sentences in documents.fill(self.reader, self.tokenizer):
                 share = self.reader.bytes_read / size if size else None
@@ -423,9 +418,7 @@ class PrepareRun:
                 "sentences": documents.sentences,
                 **statistics(rows),
             }
-            # or a system that locks open files would keep them
-            del rows, documents.tokens, documents.ends
-            shutil.rmtree(spool)
+            del rows  # or a system that locks open files would move no folder with it
             self._write_index(folder)
 
     def _write_index(self, folder: Path) -> None:
@@ -467,15 +460,4 @@ def described(statistics: Mapping[str, Any]) -> str:
         f"{statistics['instances']:,} instances, {statistics['tokens']:,} tokens, "
         f"{statistics['predicted_share']:.1%} of them masked; second sentence random in "
         f"{statistics['random_next_share']:.1%} of the pairs"
-    )
-
-
-def doubts(statistics: Mapping[str, Any]) -> str:
-    """Return a warning about a corpus that is probably not as intended, or nothing."""
-    share = statistics["random_next_share"]
-    if share <= MOSTLY:
-        return ""
-    return (
-        f"second sentence random in {share:.0%} of the pairs, as many sentences fill "
-        "a sequence alone; give one sentence per line"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import exp, inf
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -32,7 +33,7 @@ from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.tokenizing.columns import EXTRA
 from bertcli.tokenizing.ragged import offsets_of
-from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, states, tensor
+from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, rebuilt, states, tensor
 from bertcli.training.options import PretrainingJob, TrainingOptions
 from bertcli.training.prepare import FORMAT, INDEX, ROWS, VERSION, row_type
 from bertcli.vectors.run_folder import refuse_changed_file
@@ -193,21 +194,14 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
     config = config_of(job, data, other or data)
     weights = job.init and require_weights(bert_folder(job.init)).all
 
-    def build(checkpoint: Path | None) -> BertForPreTraining:
-        """Build the model; weights are copied, not mapped, whose address can change last bits."""
-        model = BertForPreTraining(config)
-        source = checkpoint or job.init
-        if source is None:
-            initialise(model, config.initializer_range)
-        else:
-            stored, _ = load(source, BertForPreTraining, dtype=torch.float32)
-            add_extra_embeddings(stored.bert, config.extra_fields, config.extra_embeddings)
-            model.load_state_dict(stored.state_dict())
-        return model
-
-    def put(folder: Path, model: BertForPreTraining) -> None:
-        put_model(folder, model, config, data.folder)
-
+    torch.manual_seed(options.seed)
+    if job.init:
+        start, _ = load(job.init, BertForPreTraining, dtype=torch.float32)
+        add_extra_embeddings(start.bert, config.extra_fields, config.extra_embeddings)
+    else:
+        start = BertForPreTraining(config)
+        initialise(start, config.initializer_range)
+    put = partial(put_model, config=config, tokenizer=data.folder)
     return TrainedTask(
         options=options.settled(len(rows)),
         objective=PretrainingObjective(data, held, other),
@@ -217,7 +211,7 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
             "instances_sha256": sha256(data.folder / INDEX),
             "init_sha256": weights and " ".join(map(sha256, weights)),
         },
-        build=build,
+        build=partial(rebuilt, start),
         put=put,
         publish=put,
         keeps_best=False,

@@ -23,9 +23,10 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -84,7 +85,7 @@ class State:
 
     step: int = 0  # steps done
     log_bytes: int = 0  # of the log, at this step
-    window: dict[str, float] = field(default_factory=dict)  # sums since the log's last line
+    window: Counter[str] = field(default_factory=Counter)  # sums since the log's last line
     scaler: Mapping[str, float] = field(default_factory=dict)  # of float16's gradients
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # what decides the numbers
     best: Mapping[str, Any] = field(default_factory=dict)  # the evaluation of the best weights
@@ -102,9 +103,7 @@ class Checkpoints:
 
     def refuse_inputs(self, *named: str | Path | None) -> None:
         """Raise OutputError when a file or folder to read is in this one, which a run clears."""
-        inputs: list[str | Path] = [path for path in named if path]
-        inputs += [file for path in inputs if os.path.isdir(path) for file in Path(path).rglob("*")]
-        refuse_inputs(inputs, [self.output, *self.output.rglob("*")])
+        refuse_inputs(filter(None, named), [self.output, *self.output.rglob("*")])
 
     def refuse_others(self) -> None:
         """Raise OutputError when the folder has files not to be overwritten."""
@@ -148,22 +147,7 @@ class Checkpoints:
         """Remove what a killed run left half written or half removed."""
         for path in self.output.glob(making(Path("*"), "*").name):
             shutil.rmtree(path)
-        self._drop()
-
-    @contextmanager
-    def written(self, state: State) -> Iterator[Path]:
-        """Yield a folder for the files of a checkpoint, which becomes that of its step.
-
-        Old ones are removed.
-        """
-        target = self.path(state.step)
-        with own_folder(target) as folder:
-            yield folder
-            digests = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-            record = {"version": VERSION, **asdict(state), "sha256": digests}
-            write_json(folder / STATE, {**record, "digest": _digest(record)})
-            put_folder(folder, target)
-        self._drop()
+        self.drop()
 
     def clear(self) -> None:
         """Remove what an earlier run left, the model first, as it is no longer complete."""
@@ -174,7 +158,8 @@ class Checkpoints:
         for name in RESULT:
             (self.output / name).unlink(missing_ok=True)
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Remove old checkpoints."""
         for step in self.steps()[: -self.keep]:
             self._remove(self.path(step))
 
@@ -208,7 +193,7 @@ def read_state(folder: Path) -> State:
     for name, expected in record.pop("sha256").items():
         refuse_changed_file(folder / name, expected, hint=hint)
     del record["version"]
-    return State(**record)
+    return State(**{**record, "window": Counter(record["window"])})
 
 
 # --- the run ---
@@ -229,7 +214,9 @@ class TrainingRun:
         self.task, self.checkpoints, self.ranks = task, checkpoints, ranks
         self.options = options = task.options
         self.notes = list(task.notes)
-        self.state = State(fingerprint=as_json({**task.identity, "options": options.numbers()}))
+        # What is nested too deeply to be written with the model is refused here, before a step.
+        identity = strict({**task.identity, "options": options.numbers()})
+        self.state = State(fingerprint=as_json(identity))
         last = checkpoints.last() if checkpoints.resume else None
         if last:
             state = read_state(last)
@@ -243,8 +230,7 @@ class TrainingRun:
         self.best_weights: Mapping[str, torch.Tensor] = {}
         if last:
             restore_moments(training.optimizer, load_tensors(last / OPTIMIZER))
-            if self.state.scaler:
-                training.scaler.load_state_dict(dict(self.state.scaler))
+            training.scaler.load_state_dict(dict(self.state.scaler))
             if self.state.best:
                 self.best_weights = load_tensors(last / BEST)
 
@@ -252,21 +238,13 @@ class TrainingRun:
         """Train, and yield what happens; the result is written when this is exhausted.
 
         ModelError, naming the last good checkpoint, when the loss is no number any more or memory
-        runs out; OutputError, naming it too, when something cannot be written.
+        runs out; OutputError when something cannot be written.
         """
-        try:
-            yield from self._events()
-        except OSError:
-            with explained(f"{self.checkpoints.output} ({self.checkpoints.kept()})"):
-                raise
-
-    def _events(self) -> Iterator[Event]:
-        options = self.options
+        options, output = self.options, self.checkpoints.output
         self.ranks.wait()  # all processes have checked the folder before anything is written
-        with ExitStack() as stack:
+        with explained(output), ExitStack() as stack:
             log: IO[bytes] | None = None
             if self.ranks.first:
-                output = self.checkpoints.output
                 output.mkdir(exist_ok=True)
                 sync_folder(output.parent)
                 stack.enter_context(locked(output / ".lock", output))
@@ -280,9 +258,7 @@ class TrainingRun:
                     break
                 began = monotonic()
                 values, step = self._step(number), number + 1
-                window = self.state.window
-                for name, value in {**values, "seconds": monotonic() - began, "steps": 1}.items():
-                    window[name] = window.get(name, 0) + value
+                self.state.window.update({**values, "seconds": monotonic() - began, "steps": 1})
                 yield Event("step", step, values)
                 for event in self._after(step, values["lr"]):
                     if log is not None:
@@ -330,7 +306,7 @@ class TrainingRun:
             metrics = objective.evaluate(training.model, options.batch_size, training.dtype)
             self._select(step, metrics)
         if self._due(step, options.log_every):
-            sums, self.state.window = self.state.window, {}
+            sums, self.state.window = self.state.window, Counter()
             means = {name: sums[name] / sums["steps"] for name in objective.losses}
             line = {
                 "epoch": round(step * options.batch_size / len(self.task.rows), 4),
@@ -358,16 +334,22 @@ class TrainingRun:
             self.best_weights = {name: weights[name].to("cpu", copy=True) for name in weights}
 
     def _save(self, step: int, log: IO[bytes]) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, and remove old ones."""
         training, state = self.training, self.state
         sync(log)
         state.step, state.log_bytes = step, log.seek(0, os.SEEK_END)
         state.scaler = training.scaler.state_dict()
-        with self.checkpoints.written(state) as folder:
+        target = self.checkpoints.path(step)
+        with own_folder(target) as folder:
             self.task.put(folder, training.model)
             save_tensors(folder / OPTIMIZER, moments(training.optimizer))
             if state.best:
                 save_tensors(folder / BEST, self.best_weights)
+            digests = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+            record = {"version": VERSION, **vars(state), "sha256": digests}
+            write_json(folder / STATE, {**record, "digest": _digest(record)})
+            put_folder(folder, target)
+        self.checkpoints.drop()
 
     def _finish(self) -> None:
         """Write the model and the figure of the log to the output folder."""
@@ -386,7 +368,6 @@ class TrainingRun:
 
 # --- the figure of the log ---
 
-MARKED = 100  # points of a curve up to which each is drawn
 CURVES = {"loss": "loss", "mlm_loss": "masked words", "eval_loss": "held out"}
 
 
@@ -404,7 +385,6 @@ def plot(log: Path) -> bytes:
         for key, name in CURVES.items():
             points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
             if points:
-                marker = "." if len(points) < MARKED else ""
-                axes.plot(*zip(*points, strict=True), marker=marker, label=name)
+                axes.plot(*zip(*points, strict=True), marker=".", label=name)
         axes.legend()
         return encode(figure, "svg", "Loss by step")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -26,13 +27,15 @@ from front import (
 
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.files.versions import install_command
-from bertcli.ray.run import EmbedJob, Model, Pool, Shard, ShardWorker, TokenizeJob, plan
+from bertcli.hub import find_model
+from bertcli.ray.run import EmbedJob, Pool, Shard, ShardWorker, TokenizeJob, plan
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
 from bertcli.vectors.run_folder import put_json
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "samples" / "tiny-bert")
+FIND = partial(find_model, TINY)
 DEADLINE = 480  # seconds, against hanging only: a cluster starts slowly on a busy machine
 TEXTS = (ROOT / "samples" / "texts.txt").read_text("utf-8").splitlines()
 
@@ -120,7 +123,7 @@ def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards,
 def worker(pooling, texts):
     """One worker, in this process."""
     source = Source(paths=(str(texts),), on_error="skip")
-    return ShardWorker(EmbedJob(Model(TINY), source, on_torch(pooling=pooling), "npy"))
+    return ShardWorker(EmbedJob(FIND, source, on_torch(pooling=pooling), "npy"))
 
 
 def test_a_shard_is_made_once_and_never_by_other_options(tmp_path):
@@ -159,7 +162,7 @@ def test_an_empty_shard_is_made_once(tmp_path, form):
     source = tmp_path / "a.txt"
     source.touch()
     shard = Shard(str(source), str(tmp_path / "out" / f"a.{form}"))
-    job = EmbedJob(Model(TINY), Source(paths=(str(source),)), on_torch(), form)
+    job = EmbedJob(FIND, Source(paths=(str(source),)), on_torch(), form)
     done = ShardWorker(job).make(shard)
     assert Path(shard.output).exists() and done.sha256
     assert done.tally.records == 0
@@ -168,8 +171,8 @@ def test_an_empty_shard_is_made_once(tmp_path, form):
 
 def jobs(source):
     return (
-        EmbedJob(Model(TINY), source, on_torch(), "jsonl"),
-        TokenizeJob(Model(TINY), source, Layout(), "jsonl"),
+        EmbedJob(FIND, source, on_torch(), "jsonl"),
+        TokenizeJob(FIND, source, Layout(), "jsonl"),
     )
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import pyarrow.parquet
 import pytest
@@ -32,7 +33,7 @@ from bertcli.hub import MODEL_FILES, find_model
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES, BertForSequenceClassification
 from bertcli.models.surgery import initialise
-from bertcli.ray.run import EmbedJob, Model
+from bertcli.ray.run import EmbedJob
 from bertcli.records.source import Source
 
 pytestmark = pytest.mark.parity
@@ -404,7 +405,9 @@ def test_opened_from_python_such_a_model_is_refused_too(tmp_path):
     with pytest.raises(ModelError, match="'foo' has id 347, but the model has 347"):
         Embedder.open(found, on_torch())
     with pytest.raises(ModelError, match="'foo' has id 347, but the model has 347"):
-        EmbedJob(Model(str(folder)), Source(), on_torch(), "npy").open()  # a worker of Ray
+        EmbedJob(
+            partial(find_model, str(folder)), Source(), on_torch(), "npy"
+        ).open()  # a worker of Ray
 
 
 @pytest.mark.parametrize("command", [*CALLS, "embed"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from bertcli.cli.commands.on_ray import EmbedEngineOptions, on_ray
+from bertcli.cli.commands.on_ray import EmbedEngineOptions, Find, on_ray
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     AT,
@@ -46,7 +46,7 @@ from bertcli.tokenizing.columns import PLACE
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.pooling import Embedded
-    from bertcli.ray.run import Model, Pool, ShardJob
+    from bertcli.ray.run import Pool, ShardJob
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
     from bertcli.tokenizing.run import TokenCounts
@@ -154,13 +154,13 @@ def embed(
         source.refuse_kept_fields(form)
     if engine.engine == "ray":
 
-        def make(model: "Model", source: "Source", form: str, pool: "Pool") -> "ShardJob":
+        def make(find: Find, source: "Source", form: str, pool: "Pool") -> "ShardJob":
             from bertcli.ray.run import EmbedJob
 
             source = replace(source, taken=_taken(options))
             how = replace(options, threads=compute.threads or pool.cpus)
             return record(
-                EmbedJob, vector, output, model=model, source=source, options=how, form=form
+                EmbedJob, vector, output, model=find, source=source, options=how, form=form
             )
 
         on_ray(make, source, model, output, engine, console)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import InputOptions, ModelOptions, OutputOptions, allowed_form
@@ -10,7 +10,7 @@ from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import UsageError, counted
 
 if TYPE_CHECKING:
-    from bertcli.ray.run import Model, Pool, ShardJob
+    from bertcli.ray.run import Pool, ShardJob
     from bertcli.records.source import Source
 
 
@@ -62,8 +62,9 @@ class TokenizeEngineOptions(EngineOptions):
     )
 
 
-# Makes a job from the model, the source, the output format and the resources of a worker.
-MakeJob = Callable[["Model", "Source", str, "Pool"], "ShardJob"]
+Find = Callable[..., Any]  # finds the model, where a worker runs
+# Makes a job from that, the source, the output format and the resources of a worker.
+MakeJob = Callable[[Find, "Source", str, "Pool"], "ShardJob"]
 
 FORMATS = ("parquet", "jsonl", "csv", "npy", "npz", "safetensors")
 
@@ -79,7 +80,7 @@ def on_ray(
     """Run a job on every input file, on the workers of a cluster, and report the result."""
     from bertcli.files.atomic import explained
     from bertcli.ray.locations import is_local, local_path, output_place
-    from bertcli.ray.run import DEAD, Done, Model, connected, plan, put_manifest, run, told, totals
+    from bertcli.ray.run import DEAD, Done, connected, plan, put_manifest, run, told, totals
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
@@ -95,7 +96,7 @@ def on_ray(
     with connected(engine.ray_address) as nodes:
         pool = engine.pool().on(nodes)
         console.detail(f"{counted(len(shards), 'shard')} on {counted(len(nodes), 'node')}, {pool}")
-        job = make(Model(model.model, model.revision, model.offline), read, form, pool)
+        job = make(model.folder, read, form, pool)
         console.follow(run(job, shards, pool, done))
         put_manifest(place, done)
     console.note(told(done, monotonic() - begun))

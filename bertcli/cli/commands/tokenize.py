@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertcli.cli.commands.on_ray import TokenizeEngineOptions, on_ray
+from bertcli.cli.commands.on_ray import Find, TokenizeEngineOptions, on_ray
 from bertcli.cli.options.common import (
     FILES,
     FILES_FROM,
@@ -43,7 +43,7 @@ from bertcli.tokenizing.statistics import CorpusStats, file_rows
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from bertcli.ray.run import Model, Pool, ShardJob
+    from bertcli.ray.run import Pool, ShardJob
 
 
 class FieldOptions(OptionGroup, panel="Fields", of=Layout):
@@ -162,7 +162,7 @@ def tokenize(
     if engine.engine == "ray":
         source.refuse_kept_fields(output.format)
 
-        def make(model: "Model", source: "Source", form: str, pool: "Pool") -> "ShardJob":
+        def make(find: Find, source: "Source", form: str, pool: "Pool") -> "ShardJob":
             from bertcli.ray.run import TokenizeJob
 
             shape = layout.layout(fields, fields.columns())
@@ -171,7 +171,7 @@ def tokenize(
                 TokenizeJob,
                 layout,
                 output,
-                model=model,
+                model=find,
                 source=replace(source, taken=task.fields),
                 form=form,
                 layout=task.layout,
