@@ -30,7 +30,6 @@ from bertcli.embedding.options import (
     settled,
 )
 from bertcli.embedding.pooling import (
-    COLUMNS,
     PLACES,
     TOKEN_COLUMNS,
     EmbeddedBlock,
@@ -53,7 +52,16 @@ from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import SILENCE, Ran, Tell
-from bertcli.inference.runner import Finish, ModelSpec, Reading, Runtime, Tokens, Work, result_of
+from bertcli.inference.runner import (
+    COLUMNS,
+    Finish,
+    ModelSpec,
+    Reading,
+    Runtime,
+    Tokens,
+    Work,
+    result_of,
+)
 from bertcli.inference.runtime import open_runtime, open_tokenizer, refuse_pairs, token_limit
 from bertcli.records.reader import Reader
 from bertcli.records.records import CHARACTERS, Record, TextBlock

@@ -37,7 +37,7 @@ def model():
 def texts():
     draw = np.random.default_rng(3)
     ids = draw.integers(0, 10, sum(LENGTHS), np.uint32)
-    return Tokens(ids, np.zeros(len(ids), np.uint8), np.cumsum([0, *LENGTHS]))
+    return Tokens(np.stack([ids, np.zeros_like(ids)], 1), np.cumsum([0, *LENGTHS]))
 
 
 LAST = Reading()
