@@ -276,10 +276,10 @@ def table_places(net: OpenvinoNetwork) -> Node:
 
 def sinusoids(width: int, places: int) -> np.ndarray:
     """Return the waves of each place, [places, width], sine and cosine alternating."""
-    even = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-    angles = np.arange(places, dtype=np.float32)[:, None] / np.float32(10000) ** even
-    waves: np.ndarray = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(places, -1)
-    return waves[:, :width]
+    number, place = np.arange(width), np.arange(places, dtype=np.float32)[:, None]
+    exponent = (number // 2 * 2).astype(np.float32) / np.float32(width)
+    angles = place / np.float32(10000) ** exponent
+    return np.where(number % 2, np.cos(angles), np.sin(angles))
 
 
 # --- attention ---

@@ -218,8 +218,7 @@ class Runtime:
     """
 
     def __init__(self, spec: ModelSpec, tokenizer: Tokenizer, devices: Sequence[Engine]) -> None:
-        self.spec, self.tokenizer, self.devices = spec, tokenizer, devices
-        self.engine = devices[0]
+        self.spec, self.tokenizer, self.engine = spec, tokenizer, devices[0]
         self.config, self.budget = self.engine.config, self.engine.budget
         self.extra = ExtraColumns(self.config.fields_of_extra, self.config.extra_embeddings)
         self.free: SimpleQueue[Engine] = SimpleQueue()

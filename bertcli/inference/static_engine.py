@@ -110,13 +110,7 @@ def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> StaticTable:
         return StaticTable(np.zeros((1 + max(ids, default=0), 0), np.float32))
     folder = bert_folder(spec.folder)
     table = read_table(folder)
-    if beyond := tokenizer.beyond(table.config.vocab_size):
-        index, token = beyond
-        raise ModelError(
-            f"{folder}: token {token!r} has id {index}, but the model has "
-            f"{table.config.vocab_size} token vectors",
-            "use the tokenizer that belongs to this model",
-        )
+    tokenizer.refuse_beyond(table.config.vocab_size, folder)
     table.dropped = unknown_id(tokenizer) if is_model2vec(spec.folder) else None
     return table
 

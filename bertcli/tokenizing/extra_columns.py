@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bertcli.errors import counted
 from bertcli.records.reader import Reader
@@ -75,22 +76,25 @@ def _numbers(item: Encoded, field: str, count: int, tokenizer: Tokenizer) -> lis
     """
     layout = Layout(columns=("input_ids", *NEEDED), special_tokens=False)
     (whole,) = tokenizer.encode_records([item.record], layout)
-    keys = [*zip(*(whole.columns[name] for name in NEEDED), strict=True)]
+    keys = [*_keys(whole)]
     if len(keys) != count:
         words = counted(word_count(item.record), "word")
         needed = f"{words} and {counted(len(keys), 'token')}"
         raise unfit_ids(item.record, field, count, needed)
     number = {key: at for at, key in enumerate(keys)}
-    mine = zip(*(item.columns[name] for name in NEEDED), strict=True)
-    return [None if key[-1] is None else number[key] for key in mine]
+    return [number.get(key) for key in _keys(item)]
+
+
+def _keys(item: Encoded) -> Iterator[tuple[Any, ...]]:
+    """Yield what tells the tokens of a record apart."""
+    return zip(*(item.columns[name] for name in NEEDED), strict=True)
 
 
 def _words(item: Encoded) -> Iterator[int | None]:
     """Yield the number of each token's word in its record; None for special tokens."""
     texts = (item.record.text, item.record.pair or "")
     starts = [word_starts(text) for text in texts]
-    of_tokens = (item.columns[name] for name in NEEDED)
-    for (start, _), word, which in zip(*of_tokens, strict=True):
+    for (start, _), word, which in _keys(item):
         if which is None or not starts[which]:
             yield None
             continue

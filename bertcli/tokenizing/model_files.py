@@ -1,12 +1,10 @@
 """The tokenizer files of a model folder, of every age, read into the tokenizers library.
 
-tokenizer.json holds everything; older folders have vocab.txt, vocab.json with merges.txt, or a
-SentencePiece model, and, each of them optional, tokenizer_config.json, special_tokens_map.json and
-added_tokens.json. Words alone do not say what a text goes through before: the class of the
-tokenizer does (`tokenizer_classes`). A SentencePiece model is a protocol buffer
-(sentencepiece_model.proto): its pieces and their scores, and the table of its normalizer. Ids are
-those of transformers 5.23, which puts tokens of fairseq before the pieces of some classes
-(convert_slow_tokenizer.py).
+tokenizer.json holds everything; older folders have vocab.txt, vocab.json with merges.txt, or
+DeBERTa's SentencePiece model, and, each of them optional, tokenizer_config.json,
+special_tokens_map.json and added_tokens.json. Words alone do not say what a text goes through
+before: the class of the tokenizer does (`tokenizer_classes`). A SentencePiece model is a protocol
+buffer (sentencepiece_model.proto): its pieces and their scores. Ids are those of transformers 5.23.
 """
 
 from __future__ import annotations
@@ -54,16 +52,13 @@ LONGEST_GROWTH = 100  # times; where memory ends, the library ends the process
 USUAL = {  # file -> the class of tokenizers that mostly has it
     "vocab.txt": "BertTokenizer",
     "vocab.json": "RobertaTokenizer",
-    "sentencepiece.bpe.model": "XLMRobertaTokenizer",
-    "spiece.model": "AlbertTokenizer",
     "spm.model": "DebertaV2Tokenizer",
 }
 UNKNOWN = "\U0010ffff"  # a character that is in no vocabulary
 UNIGRAM, CONTROL, NAMED = 1, 3, 4  # kind of a model, and kinds of pieces
-PIECES, TRAINER, NORMALIZER = 1, 2, 3  # of a model
+PIECES, TRAINER = 1, 2  # of a model
 TEXT_OF_PIECE, SCORE, KIND = 1, 2, 3  # of a piece
 MODEL_TYPE, UNKNOWN_ID = 3, 40  # of how it was trained
-TABLE = 2  # of its normalizer
 
 
 def content(settings: JsonObject, role: str) -> str | None:
@@ -235,16 +230,16 @@ def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
     from tokenizers import Tokenizer, models
 
     warnings: list[str] = []
-    model = {".txt": "WordPiece", ".json": "BPE"}.get(path.suffix, "Unigram")
-    kind = class_of(settings, config, model)
-    if kind.make is None:
-        kind = CLASSES[USUAL[path.name]]
+    usual = CLASSES[USUAL[path.name]]
+    kind, model = class_of(settings, config, str(usual.model)), usual.model
+    if kind.make is None or model == "Unigram":
+        kind = usual
     roles = {**(kind.roles or ROLES), **_named(settings)}
     try:
         if model == "WordPiece":
             core, warnings = _word_pieces(path, settings, roles)
         elif model == "Unigram":
-            core = pieces(path, kind, roles)
+            core = pieces(path, roles)
         else:
             merges = path.with_name(MERGES)
             if not is_regular(merges):
@@ -298,40 +293,24 @@ def _word_pieces(
     return core, warnings
 
 
-def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokenizer:
+def pieces(path: Path, roles: Mapping[str, str]) -> Tokenizer:
     """Return the Unigram model of a SentencePiece file. ModelError when it is broken or another."""
-    from tokenizers import AddedToken, Tokenizer, models, normalizers
+    from tokenizers import AddedToken, Tokenizer, models
 
-    listed, unknown, table = _read_pieces(path)
-    first = [(roles[role], 0.0) for role in ("cls_token", "pad_token", "sep_token", "unk_token")]
-    last = [(roles["mask_token"], 0.0)]
+    listed, unknown = _read_pieces(path)
     words = [(text, score) for text, score, _ in listed]
-    unused: list[str] = []  # special tokens that no role names
-    match kind.name:
-        case "XLMRobertaTokenizer":
-            words, unknown = [*first, *words[3:], *last], 3
-        case "CamembertTokenizer":
-            first[0], first[2] = ("<s>NOTUSED", 0.0), ("</s>NOTUSED", 0.0)
-            words, unknown = [*first, ("<unk>NOTUSED", -100.0), *words[1:], *last], 3
-            unused = [first[0][0], first[2][0], words[4][0]]
-        case "DebertaV2Tokenizer":
-            names = [text for text, _ in words]
-            unknown = names.index(roles["unk_token"]) if roles["unk_token"] in names else unknown
+    names = [text for text, _ in words]
+    unknown = names.index(roles["unk_token"]) if roles["unk_token"] in names else unknown
     core = Tokenizer(models.Unigram(words, unknown, False))
-    steps: list[Any] = [normalizers.Precompiled(table)] if table else []
-    if kind.name == "AlbertTokenizer":  # what it does unless it is told not to
-        steps = [normalizers.StripAccents(), normalizers.Lowercase(), *steps]
-    core.normalizer = normalizers.Sequence(steps)
-    core.add_special_tokens(unused)
     for text, _, sort in listed:
-        if sort in (CONTROL, NAMED) and core.token_to_id(text) is not None:
+        if sort in (CONTROL, NAMED):
             token = AddedToken(text, normalized=False, special=sort == CONTROL)
             (core.add_special_tokens if token.special else core.add_tokens)([token])
     return core
 
 
-def _read_pieces(path: Path) -> tuple[list[tuple[str, float, int]], int, bytes]:
-    """Return pieces with their scores and kinds, the id of the unknown one, and the table."""
+def _read_pieces(path: Path) -> tuple[list[tuple[str, float, int]], int]:
+    """Return pieces with their scores and kinds, and the id of the unknown one."""
     try:
         model, pieces = fields(read_bytes(path) or b""), []
         for piece in map(fields, messages(model, PIECES)):
@@ -339,7 +318,6 @@ def _read_pieces(path: Path) -> tuple[list[tuple[str, float, int]], int, bytes]:
             text = b"".join(messages(piece, TEXT_OF_PIECE)).decode()
             pieces.append((text, score, number(piece, KIND) or 1))
         trainer = fields(b"".join(messages(model, TRAINER)))
-        table = b"".join(messages(fields(b"".join(messages(model, NORMALIZER))), TABLE))
         sort, unknown = number(trainer, MODEL_TYPE) or UNIGRAM, number(trainer, UNKNOWN_ID)
         if not pieces[unknown:]:
             raise LookupError
@@ -350,7 +328,7 @@ def _read_pieces(path: Path) -> tuple[list[tuple[str, float, int]], int, bytes]:
             f"{path}: only SentencePiece models of the kind unigram can be read",
             "save the tokenizer with transformers, which writes tokenizer.json",
         )
-    return pieces, unknown, table
+    return pieces, unknown
 
 
 def _check(core: Tokenizer, folder: Path) -> list[str]:

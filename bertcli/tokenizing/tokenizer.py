@@ -180,12 +180,19 @@ class Tokenizer:
         """Return the number of tokens, added ones included."""
         return self.core.get_vocab_size()
 
-    def beyond(self, rows: int) -> tuple[int, str] | None:
-        """Return the first id, and its token, that a table of so many rows does not have."""
+    def refuse_beyond(self, rows: int, folder: Path) -> None:
+        """Raise ModelError for an id that the model of a folder, of so many rows, does not have."""
         if len(self) <= rows and all(map(self.core.id_to_token, range(len(self)))):
-            return None  # all tokens have the first ids: to list them takes four times as long
+            return  # all tokens have the first ids: to list them takes four times as long
         vocabulary = self.core.get_vocab().items()
-        return min(((index, token) for token, index in vocabulary if index >= rows), default=None)
+        beyond = [(index, token) for token, index in vocabulary if index >= rows]
+        if beyond:
+            index, token = min(beyond)
+            raise ModelError(
+                f"{folder}: token {token!r} has id {index}, but the model has {rows} word "
+                "embeddings",
+                "use the tokenizer that belongs to this model, or resize its embeddings",
+            )
 
     def special_ids(self) -> dict[str, int]:
         """Return special token -> id, in the order of [UNK], [SEP], [PAD], [CLS], [MASK]."""

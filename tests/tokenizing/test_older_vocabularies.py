@@ -37,9 +37,9 @@ def model(pieces, kind=1, unknown=0) -> bytes:
     return written + part(2, b"\x18" + number(kind) + b"\xc0\x02" + number(unknown))
 
 
-def words(family, special):
-    """Return the words of a trained vocabulary behind its special tokens, without the mask."""
-    listed = json.loads(stored(family))["model"]["vocab"][special:-1]
+def words(family):
+    """Return the words of a trained vocabulary without the mask."""
+    listed = json.loads(stored(family))["model"]["vocab"][:-1]
     return [(text, struct.unpack("<f", struct.pack("<f", score))[0]) for text, score in listed]
 
 
@@ -73,35 +73,16 @@ def test_byte_pairs(tmp_path):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("family", ["xlm_roberta", "camembert", "albert", "deberta"])
-def test_sentence_pieces(tmp_path, family):
-    import transformers
+def test_sentence_pieces(tmp_path):
+    from transformers import DebertaV2Tokenizer
 
-    special = {"xlm_roberta": 4, "camembert": 7}.get(family, 0)
-    known = words(family, special)
-    if special:
-        name = "sentencepiece.bpe.model"
-        listed = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3)]
-        listed += [(*word, 1) for word in known]
-    else:
-        name = {"albert": "spiece.model", "deberta": "spm.model"}[family]
-        control = dict.fromkeys(("[CLS]", "[SEP]", "<pad>", "[PAD]"), 3)
-        kinds = control | {"<unk>": 2, "[UNK]": 2}
-        listed = [(*word, kinds.get(word[0], 1)) for word in known]
+    vocabulary = words("deberta")
+    kinds = dict.fromkeys(("[CLS]", "[SEP]", "[PAD]"), 3) | {"[UNK]": 2}
+    listed = [(*word, kinds.get(word[0], 1)) for word in vocabulary]
     unknown = next(at for at, one in enumerate(listed) if one[2] == 2)
-    folder = write(tmp_path / "m", family, name, model(listed, unknown=unknown))
-    first = [(text, 0.0) for text in ("<s>", "<pad>", "</s>", "<unk>")]
-    plain = [(text, score) for text, score, _ in listed]
-    vocabulary = {
-        "xlm_roberta": [*first, *known, ("<mask>", 0.0)],
-        "camembert": [
-            *[("<s>NOTUSED", 0.0), first[1], ("</s>NOTUSED", 0.0), first[3]],
-            *[("<unk>NOTUSED", -100.0), *plain[1:], ("<mask>", 0.0)],
-        ],
-    }.get(family, plain)
-    kind = getattr(transformers, FAMILIES[family][1]["tokenizer_class"])
-    said = {key: value for key, value in FAMILIES[family][1].items() if key != "tokenizer_class"}
-    same(Tokenizer.load(folder), kind(vocab=vocabulary, **said))
+    folder = write(tmp_path / "m", "deberta", "spm.model", model(listed, unknown=unknown))
+    said = {key: value for key, value in FAMILIES["deberta"][1].items() if key != "tokenizer_class"}
+    same(Tokenizer.load(folder), DebertaV2Tokenizer(vocab=vocabulary, **said))
 
 
 @pytest.mark.parametrize(
@@ -119,9 +100,9 @@ def test_sentence_pieces(tmp_path, family):
     ],
 )
 def test_a_broken_model(tmp_path, content, says):
-    folder = write(tmp_path / "m", "xlm_roberta", "sentencepiece.bpe.model", content)
+    folder = write(tmp_path / "m", "deberta", "spm.model", content)
     error = bad("tokenize", "-m", folder, "a").error
-    assert error.startswith(f"{folder / 'sentencepiece.bpe.model'}: {says}")
+    assert error.startswith(f"{folder / 'spm.model'}: {says}")
 
 
 @pytest.mark.parametrize(
