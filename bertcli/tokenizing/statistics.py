@@ -32,12 +32,9 @@ def file_rows(
     files[None] = counter()
     for batch in batches:
         files[None].add(batch)
-        start = 0
-        for file, rows_of_file in groupby(batch.records.files):
-            stop = start + len(list(rows_of_file))
-            part = batch if stop - start == len(batch) else batch.take(range(start, stop))
-            files[file].add(part)
-            start = stop
+        for file, rows in groupby(range(len(batch)), batch.records.files.__getitem__):
+            part = [*rows]
+            files[file].add(batch if len(part) == len(batch) else batch.take(part))
     return [{"file": name} | counts.summary() for name, counts in files.items()]
 
 
