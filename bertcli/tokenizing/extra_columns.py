@@ -98,9 +98,8 @@ def _words(item: Encoded) -> Iterator[int | None]:
         if which is None or not starts[which]:
             yield None
             continue
-        split = isinstance(texts[which], list)
-        inside = word if split else max(bisect_right(starts[which], start) - 1, 0)
-        yield inside + which * len(starts[0])
+        at = word if isinstance(texts[which], list) else start
+        yield max(bisect_right(starts[which], at) - 1, 0) + which * len(starts[0])
 
 
 def largest_id(records: Sequence[Record], field: str) -> int:

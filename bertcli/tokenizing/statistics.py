@@ -8,7 +8,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from bertcli.files.paths import input_name
-from bertcli.records.records import Record
+from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import TokenBlock, as_lists
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -106,16 +106,11 @@ class CorpusStats:
 
     def _remember(self, record: Record) -> None:
         """Count the words that became [UNK]: the text at its offsets."""
-        split = isinstance(record.text, list)
-        encoding = self.tokenizer.core.encode(record.text, record.pair, split, False)
-        sequences, offsets = encoding.sequence_ids, encoding.offsets
-        for at, index in enumerate(encoding.ids):
-            if index != self.unk:
-                continue
-            text: Any = record.pair if sequences[at] == 1 else record.text
-            start, stop = offsets[at]
-            word = text[encoding.word_ids[at] or 0] if split else text
-            self.unknown_words[word[start:stop]] += 1
+        for text in TextBlock.of([record]).strings:
+            encoding = self.tokenizer.core.encode(text, add_special_tokens=False)
+            for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+                if index == self.unk:
+                    self.unknown_words[text[start:stop]] += 1
         if len(self.unknown_words) > 2 * UNKNOWN_KEPT:
             self.unknown_words = Counter(dict(self.unknown_words.most_common(UNKNOWN_KEPT)))
 
