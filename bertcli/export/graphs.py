@@ -62,8 +62,8 @@ LARGE = (
 TYPES = {"f32": 1, "i64": 7, "boolean": 9, "f16": 10, "bf16": 16}  # as in onnx.TensorProto
 NAMES = {  # in ONNX, of operations with the same inputs and no attributes; others have one name
     "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "Maximum": "Max", "Minimum": "Min",
-    "HSwish": "HardSwish", "Select": "Where", "LogicalAnd": "And", "LessEqual": "LessOrEqual",
-    "GreaterEqual": "GreaterOrEqual", "SoftPlus": "Softplus", "Broadcast": "Expand",
+    "Select": "Where", "LogicalAnd": "And", "LessEqual": "LessOrEqual",
+    "GreaterEqual": "GreaterOrEqual", "Broadcast": "Expand",
     "ShapeOf": "Shape",
 }  # fmt: skip
 

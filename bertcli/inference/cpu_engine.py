@@ -118,7 +118,8 @@ class CompiledModel(Engine):
             size = budget // max(1, int(length))
             if HEAD_PARTS[self.spec.kind].words:
                 size = min(size, SCORED // max(1, int(counts[same].max())))
-            yield from np.split(same, range(max(1, size), len(same), max(1, size)))
+            size = max(1, size)
+            yield from np.split(same, range(size, len(same), size))
 
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Run a batch of texts whose rows have one length."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from bertcli.errors import counted
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, extra_ids, unfit_ids, word_count, word_starts
+from bertcli.records.records import extra_ids, unfit_ids, word_count, word_starts
 from bertcli.tokenizing.columns import EXTRA, Encoded, Layout, TokenBlock
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -100,9 +100,3 @@ def _words(item: Encoded) -> Iterator[int | None]:
             continue
         at = word if isinstance(texts[which], list) else start
         yield max(bisect_right(starts[which], at) - 1, 0) + which * len(starts[0])
-
-
-def largest_id(records: Sequence[Record], field: str) -> int:
-    """Return the largest id in a field of records, 0 where it has none."""
-    ids_of_records = (extra_ids(record, field) for record in records)
-    return max(max([0, *ids]) if isinstance(ids, list) else ids for ids in ids_of_records)

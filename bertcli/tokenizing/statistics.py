@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from bertcli.files.paths import input_name
@@ -120,20 +120,26 @@ class CorpusStats:
             return []
         low, high, top = min(self.lengths), quantile(self.lengths, 0.99), max(self.lengths)
         width = max(1, -(-(high - low + 1) // BARS))
-        starts, bars = range(low, high + 1, width), Counter[int]()
-        for length, count in self.lengths.items():
-            bars[min((length - low) // width, len(starts))] += count
+        starts = [*range(low, high + 1, width)]
         ends = [start + width - 1 for start in starts]
         if ends[-1] < top:
+            starts.append(ends[-1] + 1)
             ends.append(top)
         return [
-            {"from": low + at * width, "to": end, "texts": bars[at]} for at, end in enumerate(ends)
+            {
+                "from": start,
+                "to": end,
+                "texts": sum(n for length, n in self.lengths.items() if start <= length <= end),
+            }
+            for start, end in zip(starts, ends, strict=True)
         ]
 
 
 def quantile(lengths: Counter[int], share: float) -> int:
     """Return the smallest length that this share of the texts does not exceed."""
-    ordered = sorted(lengths)
-    counts = accumulate(lengths[length] for length in ordered)
-    needed = share * lengths.total()
-    return next((at for at, n in zip(ordered, counts, strict=True) if n >= needed), 0)
+    missing = share * lengths.total()
+    for length in sorted(lengths):
+        missing -= lengths[length]
+        if missing <= 0:
+            return length
+    return 0
