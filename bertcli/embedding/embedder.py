@@ -205,9 +205,9 @@ class Embedder:
     @property
     def max_length(self) -> int:
         """The number of tokens, special ones included, that a text is truncated to."""
-        asked, instead = self.options.max_length, ", or --on-truncate window"
         meant = (self.late and self.late.length) or self.sentence.max_length
-        return token_limit(self.runtime.config, self.runtime.tokenizer, asked, meant, instead)
+        asked = self.options.max_length
+        return token_limit(self.runtime.config, self.runtime.tokenizer, asked, meant)
 
     @property
     def _shape(self) -> tuple[int, ...]:

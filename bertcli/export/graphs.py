@@ -63,8 +63,7 @@ TYPES = {"f32": 1, "i64": 7, "boolean": 9, "f16": 10, "bf16": 16}  # as in onnx.
 NAMES = {  # in ONNX, of operations with the same inputs and no attributes; others have one name
     "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "Maximum": "Max", "Minimum": "Min",
     "Select": "Where", "LogicalAnd": "And", "LessEqual": "LessOrEqual",
-    "GreaterEqual": "GreaterOrEqual", "Broadcast": "Expand",
-    "ShapeOf": "Shape",
+    "GreaterEqual": "GreaterOrEqual", "Broadcast": "Expand", "ShapeOf": "Shape",
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.errors import ModelError, UsageError
-from bertcli.files.versions import require_torch
+from bertcli.files.versions import install_command, require_torch
 from bertcli.inference.compute import OpenvinoError, gpu_possible, openvino_installed
 from bertcli.inference.progress import SILENCE, Tell
 from bertcli.inference.runner import Engine, ModelSpec, Runtime
@@ -69,7 +69,9 @@ def open_engine(spec: ModelSpec, tell: Tell = SILENCE) -> Engine:
     if spec.compute.dtype == "int8":
         raise UsageError(
             f"--dtype int8 is not possible: OpenVINO computes it, on a CPU ({reason})",
-            "leave that out, or use --dtype float32",
+            "leave that out, or use --dtype float32"
+            if openvino_installed()
+            else f"{install_command('int8')}, or use --dtype float32",
         )
     require_torch(f"running the model ({reason})" if reason else "running the model")
     from bertcli.inference.torch_engine import open_torch
@@ -96,11 +98,7 @@ def _not_openvino(spec: ModelSpec) -> str:
 
 
 def token_limit(
-    config: BertConfig,
-    tokenizer: Tokenizer,
-    asked: int | None,
-    meant: int | None = None,
-    instead: str = "",
+    config: BertConfig, tokenizer: Tokenizer, asked: int | None, meant: int | None = None
 ) -> int:
     """Return how many tokens a text may have: as asked, as the folder means it, or what fits.
 
@@ -110,7 +108,7 @@ def token_limit(
     if asked is not None and asked > fits:
         raise UsageError(
             f"--max-length {asked} is more than the {fits} positions of this model",
-            f"give at most {fits}{instead}",
+            f"give at most {fits}",
         )
     return asked or min(meant or tokenizer.limit or fits, fits)
 
