@@ -127,6 +127,6 @@ def test_memory_that_runs_out_halves_the_batches(model, texts):
     for work in works:
         assert np.abs(expected - result_of(work, said.append)).max() < 1e-5
     assert said == [f"out of memory on cpu: batches of {n} tokens from here on" for n in (75, 37)]
-    halves.devices[0].room = 20
+    halves.engine.room = 20
     with pytest.raises(BertcliError, match="out of memory on cpu"):
         result_of(halves.run(texts, first))
