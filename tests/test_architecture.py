@@ -302,7 +302,6 @@ ONE_HOME = {
     "os.open": "files/system_calls",
     "import fcntl": "files/system_calls",
     "import csv": "files/delimited",
-    "import nncf": "inference/compute",
     "import zipfile": "files/arrays",
     "import pyarrow": "files/parquet",
     "O_NOFOLLOW": "files/system_calls",
@@ -314,6 +313,7 @@ ONE_HOME = {
 NOWHERE = [
     "import click",
     "import openvino",
+    "import nncf",
     "os.rename",
     "os.fork",
     "json.load",

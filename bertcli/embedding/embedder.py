@@ -30,7 +30,6 @@ from bertcli.embedding.options import (
     settled,
 )
 from bertcli.embedding.pooling import (
-    COLUMNS,
     PLACES,
     TOKEN_COLUMNS,
     EmbeddedBlock,
@@ -53,7 +52,16 @@ from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import Ran
-from bertcli.inference.runner import Finish, ModelSpec, Reading, Runtime, Tokens, Work, result_of
+from bertcli.inference.runner import (
+    COLUMNS,
+    Finish,
+    ModelSpec,
+    Reading,
+    Runtime,
+    Tokens,
+    Work,
+    result_of,
+)
 from bertcli.inference.runtime import open_runtime, open_tokenizer, refuse_pairs, token_limit
 from bertcli.records.reader import Reader
 from bertcli.records.records import CHARACTERS, Record, TextBlock
@@ -196,9 +204,9 @@ class Embedder:
     @property
     def max_length(self) -> int:
         """The number of tokens, special ones included, that a text is truncated to."""
-        asked, instead = self.options.max_length, ", or --on-truncate window"
         meant = (self.late and self.late.length) or self.sentence.max_length
-        return token_limit(self.runtime.config, self.runtime.tokenizer, asked, meant, instead)
+        asked = self.options.max_length
+        return token_limit(self.runtime.config, self.runtime.tokenizer, asked, meant)
 
     @property
     def _shape(self) -> tuple[int, ...]:

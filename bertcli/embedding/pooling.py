@@ -130,7 +130,6 @@ def finish(
 
 # --- what comes of records ---
 
-COLUMNS = ("input_ids", "token_type_ids")  # that a model needs of each text
 TOKEN_COLUMNS = ("tokens", "offset_mapping", "sequence_ids")
 WORD_COLUMNS = ("word_ids", "sequence_ids", "offset_mapping")  # that `words_of` needs
 PLACES = "places"  # the column that `joined` needs

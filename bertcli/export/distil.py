@@ -179,9 +179,8 @@ class Distillation:
             for start in range(0, len(pieces), AT_ONCE):
                 some = pieces[start : start + AT_ONCE]
                 texts = [*map(tokenizer.build_inputs_with_special_tokens, some)]
-                flat = np.array([*chain(*texts)], np.uint32)
-                offsets = np.cumsum([0, *map(len, texts)])
-                tokens = Tokens(flat, np.zeros(len(flat), np.uint8), offsets)
+                columns = np.array([(index, 0) for index in chain(*texts)], np.uint32)
+                tokens = Tokens(columns, np.cumsum([0, *map(len, texts)]))
                 parts.append(teacher.vectors_of(tokens))
                 done = start + len(texts)
                 yield Advance(done, "tokens", done / len(pieces))

@@ -150,21 +150,19 @@ def has_bfloat16() -> bool:
 def nncf() -> Any:
     """Import the library that makes 8-bit models. Raises BertcliError when it is not installed."""
     openvino()
-    try:
-        import nncf
-    except ImportError as failed:
-        raise BertcliError(
-            f"--dtype int8 needs the package nncf to make an 8-bit model: {failed}",
-            f"{install_command('int8')}, or use --dtype float32",
-        ) from None
-    return nncf
+    return _imported("nncf", "--dtype int8", "int8", "--dtype float32")
 
 
-def _imported(name: str) -> Any:
+def _imported(
+    name: str,
+    option: str = "--backend openvino",
+    extra: str = NAME,
+    instead: str = "--backend torch",
+) -> Any:
     try:
         return import_module(name)
     except ImportError as failed:
         raise OpenvinoError(
-            f"--backend openvino needs the package openvino: {failed}",
-            f"{install_command('openvino')}, or use --backend torch",
+            f"{option} needs the package {name.partition('.')[0]}: {failed}",
+            f"{install_command(extra)}, or use {instead}",
         ) from None

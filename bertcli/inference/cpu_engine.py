@@ -117,7 +117,8 @@ class CompiledModel(Engine):
             size = budget // max(1, int(length))
             if HEAD_PARTS[self.spec.kind].words:
                 size = min(size, SCORED // max(1, int(counts[same].max())))
-            yield from np.split(same, range(max(1, size), len(same), max(1, size)))
+            size = max(1, size)
+            yield from np.split(same, range(size, len(same), size))
 
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Run a batch of texts whose rows have one length."""
@@ -222,15 +223,11 @@ def output_of_file(net: OpenvinoNetwork, path: Path) -> Node:
         ends = [result.input_value(0) for result in graph.get_results()]
         x = next(end for end in ends if name in end.get_names())
         last = list(x.get_partial_shape())[-1]
-        fits = last.compatible(net.core.Dimension(width))
+        if not last.compatible(net.core.Dimension(width)):
+            raise LookupError(f"config.json says {width} numbers a row, it gives {last}")
     except (RuntimeError, LookupError, StopIteration) as failed:
         reason = str(failed).strip().splitlines() or [f"no output {name}"]
-        raise unfit(path, reason[-1]) from None
-    if not fits:
-        raise unfit(path, f"config.json says {width} numbers a row, it gives {last}")
+        raise ModelError(
+            f"{path}: not the graph of this model: {reason[-1]}", "export the model again"
+        ) from None
     return x
-
-
-def unfit(path: Path, reason: str) -> ModelError:
-    """Return the error for a graph that is not the model's."""
-    return ModelError(f"{path}: not the graph of this model: {reason}", "export the model again")

@@ -12,7 +12,7 @@ state is [B, L, hidden].
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -55,11 +55,11 @@ READ = "read"  # a further input: which places of all rows are read, [n]
 
 @dataclass
 class OpenvinoNetwork:
-    """What nodes are made with, of one model."""
+    """What nodes are made with, of one model. Equal ones are made one by OpenVINO."""
 
     weights: Weights
     widened: dict[int, Node] = field(default_factory=dict)  # layer -> its units, [1, T, units]
-    shared: dict[Any, Node] = field(default_factory=dict)  # what several layers use
+    constants: dict[str, Node] = field(default_factory=dict)  # tensors of the file
 
     def __post_init__(self) -> None:
         self.core = openvino_core()
@@ -87,12 +87,6 @@ class OpenvinoNetwork:
             array = array.astype(np.float32)
         return self.core.op.Constant(array).output(0)
 
-    def once(self, key: object, make: Callable[[], Any]) -> Any:
-        """Return what was made for this key, or make it."""
-        if key not in self.shared:
-            self.shared[key] = make()
-        return self.shared[key]
-
     def parameter(self, name: str, axes: int) -> Node:
         """Return an input of whole numbers."""
         shape = self.core.PartialShape([-1] * axes)
@@ -111,14 +105,12 @@ class OpenvinoNetwork:
 
     def stored(self, name: str) -> Node:
         """Return a tensor as the file has it: its memory is that of the mapped file."""
-
-        def make() -> Node:
+        if name not in self.constants:
             array = self.weights.arrays[name]
             kind = getattr(self.core.Type, STORED_TYPES[array.dtype.name])
             tensor = self.core.Tensor(array, self.core.Shape(array.shape), kind)
-            return self.core.op.Constant(tensor, shared_memory=True).output(0)
-
-        return self.once(name, make)
+            self.constants[name] = self.core.op.Constant(tensor, shared_memory=True).output(0)
+        return self.constants[name]
 
     def float32(self, node: Node) -> Node:
         """Return numbers of any format as float32."""
@@ -276,10 +268,10 @@ def table_places(net: OpenvinoNetwork) -> Node:
 
 def sinusoids(width: int, places: int) -> np.ndarray:
     """Return the waves of each place, [places, width], sine and cosine alternating."""
-    even = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-    angles = np.arange(places, dtype=np.float32)[:, None] / np.float32(10000) ** even
-    waves: np.ndarray = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(places, -1)
-    return waves[:, :width]
+    number, place = np.arange(width), np.arange(places, dtype=np.float32)[:, None]
+    exponent = (number // 2 * 2).astype(np.float32) / np.float32(width)
+    angles = place / np.float32(10000) ** exponent
+    return np.where(number % 2, np.cos(angles), np.sin(angles))
 
 
 # --- attention ---
@@ -309,18 +301,13 @@ def attention_bias(net: OpenvinoNetwork, layer: int, near: Node | float) -> Node
     """
     windows = net.structure.windows
     reach = windows[layer] if windows else None
-    alike = net.structure.buckets or isinstance(near, float)  # in all layers
-
-    def make() -> Node:
-        seen = net("Unsqueeze", net.real, [1, 2])  # [B, 1, 1, L]
-        if net.config.is_decoder:
-            seen = net("LogicalAnd", seen, net("GreaterEqual", net.apart, 0))
-        if reach is not None:
-            close = net("LessEqual", net("Abs", net.apart), reach)
-            seen = net("LogicalAnd", seen, close)
-        return net("Select", seen, near, HIDDEN)
-
-    return net.once(("bias", None if alike else layer, reach), make)
+    seen = net("Unsqueeze", net.real, [1, 2])  # [B, 1, 1, L]
+    if net.config.is_decoder:
+        seen = net("LogicalAnd", seen, net("GreaterEqual", net.apart, 0))
+    if reach is not None:
+        close = net("LessEqual", net("Abs", net.apart), reach)
+        seen = net("LogicalAnd", seen, close)
+    return net("Select", seen, near, HIDDEN)
 
 
 def placed(net: OpenvinoNetwork, layer: int, q: Node, k: Node) -> tuple[Node, Node, Node | float]:
@@ -353,14 +340,10 @@ def placed(net: OpenvinoNetwork, layer: int, q: Node, k: Node) -> tuple[Node, No
 def rotated(net: OpenvinoNetwork, x: Node, turns: np.ndarray) -> Node:
     """Turn [B, H, L, D] by angles that grow with the place."""
     half = net.config.head_size // 2
-
-    def make() -> tuple[Node, Node]:  # [L, D] each
-        places = net.float32(net("Unsqueeze", net.row, 1))
-        angles = net("Multiply", places, np.tile(turns, 2)[None])
-        signs = np.repeat([-1.0, 1.0], half)
-        return net("Cos", angles), net("Multiply", net("Sin", angles), signs)
-
-    cos, sin = net.once(turns.tobytes(), make)
+    places = net.float32(net("Unsqueeze", net.row, 1))
+    angles = net("Multiply", places, np.tile(turns, 2)[None])
+    signs = np.repeat([-1.0, 1.0], half)
+    cos, sin = net("Cos", angles), net("Multiply", net("Sin", angles), signs)  # [L, D]
     swapped = net("Gather", x, np.roll(np.arange(2 * half), half), 3)
     return net("Add", net("Multiply", x, cos), net("Multiply", swapped, sin))
 
@@ -373,7 +356,7 @@ def disentangled_scores(
     k: Node,
 ) -> Node:
     """Return the scores of queries and keys with the distances between them, [B, H, L, L]."""
-    rows = net.once("rows", lambda: net.of_distances(distance_rows(disentangled)))  # [L, L]
+    rows = net.of_distances(distance_rows(disentangled))  # [L, L]
     total: Node = 0.0
     for part, x, used in (
         ("key", q, disentangled.word_to_distance),

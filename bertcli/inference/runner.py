@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
@@ -36,31 +36,30 @@ if TYPE_CHECKING:
 
     Places = NDArray[np.int64]
 
+COLUMNS = ("input_ids", "token_type_ids")  # that every model is given
+
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """Some texts as the model takes them, one after the other."""
 
-    ids: NDArray[np.uint32]  # [T]
-    types: NDArray[np.uint8]  # [T]
+    columns: NDArray[np.uint32]  # [T, n]: ids, token types, ids of each extra embedding
     offsets: Places  # [B + 1]
-    extra: Mapping[str, Places] = field(default_factory=dict)  # an extra embedding -> ids [T]
+    extra: Sequence[str] = ()  # the extra embeddings
 
     @classmethod
     def of(cls, rows: Sequence[Encoded]) -> Tokens:
         """Return encoded texts without what the model does not need."""
-        tokens = TokenBlock.of(rows, ("input_ids", "token_type_ids"))
-        columns = tokens.columns
-        return cls(
-            np.asarray(tokens.ids, np.uint32),
-            np.asarray(columns["token_type_ids"], np.uint8),
-            np.asarray(tokens.offsets, np.int64),
-            {
-                name.removeprefix(EXTRA): np.asarray(columns[name], np.int64)
-                for name in columns
-                if name.startswith(EXTRA)
-            },
-        )
+        tokens = TokenBlock.of(rows, COLUMNS)
+        extra = [name for name in tokens.columns if name.startswith(EXTRA)]
+        columns = [np.asarray(tokens.columns[name], np.uint32) for name in (*COLUMNS, *extra)]
+        names = [name.removeprefix(EXTRA) for name in extra]
+        return cls(np.stack(columns, 1), np.asarray(tokens.offsets, np.int64), names)
+
+    @property
+    def ids(self) -> NDArray[np.uint32]:
+        """The token ids [T]."""
+        return self.columns[:, 0]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -79,10 +78,7 @@ class Tokens:
     def take(self, rows: Places) -> Tokens:
         """Return some of the texts, in the order of their numbers [n]."""
         starts, lengths = self.offsets[rows], self.lengths[rows]
-        ids: NDArray[np.uint32] = spans(self.ids, starts, lengths)
-        types: NDArray[np.uint8] = spans(self.types, starts, lengths)
-        extra = {name: spans(flat, starts, lengths) for name, flat in self.extra.items()}
-        return Tokens(ids, types, offsets_of(lengths), extra)
+        return Tokens(spans(self.columns, starts, lengths), offsets_of(lengths), self.extra)
 
 
 @dataclass(frozen=True)
@@ -127,10 +123,9 @@ class Reading:
         That is which places are tokens, and which others attend to: [B, L] each.
         """
         places = np.arange(longest)
-        columns: list[NDArray[Any]] = [texts.ids, texts.types, *texts.extra.values()]
         real, attended = (places < x[:, None] for x in (texts.lengths, self.attended(texts)))
-        rows = np.zeros((len(columns), *real.shape), np.int64)
-        rows[:, real] = np.stack(columns)
+        rows = np.zeros((texts.columns.shape[1], *real.shape), np.int64)
+        rows[:, real] = texts.columns.T
         return rows, real, attended
 
     def places(self, texts: Tokens) -> Places:
@@ -206,9 +201,6 @@ class Engine(ABC):
             yield order[at : at + size]
             at += size
 
-    def free(self) -> None:  # noqa: B027 - most keep nothing
-        """Give back what is kept for later batches, as memory ran out."""
-
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Return what decides the numbers, for manifests."""
@@ -226,8 +218,7 @@ class Runtime:
     """
 
     def __init__(self, spec: ModelSpec, tokenizer: Tokenizer, devices: Sequence[Engine]) -> None:
-        self.spec, self.tokenizer, self.devices = spec, tokenizer, devices
-        self.engine = devices[0]
+        self.spec, self.tokenizer, self.engine = spec, tokenizer, devices[0]
         self.config, self.budget = self.engine.config, self.engine.budget
         self.extra = ExtraColumns(self.config.fields_of_extra, self.config.extra_embeddings)
         self.free: SimpleQueue[Engine] = SimpleQueue()
@@ -293,8 +284,6 @@ class Runtime:
                 f"out of memory on {where} with a batch of {self.budget} tokens",
                 "use a smaller --max-length, another --device, or a smaller model",
             )
-        for device in self.devices:
-            device.free()
         if len(lengths) * int(lengths.max()) <= self.budget:  # else it was begun before another
             self.budget //= 2
             LOG.warn(f"out of memory on {where}: batches of {self.budget} tokens from here on")

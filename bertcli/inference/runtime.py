@@ -97,11 +97,7 @@ def _not_openvino(spec: ModelSpec) -> str:
 
 
 def token_limit(
-    config: BertConfig,
-    tokenizer: Tokenizer,
-    asked: int | None,
-    meant: int | None = None,
-    instead: str = "",
+    config: BertConfig, tokenizer: Tokenizer, asked: int | None, meant: int | None = None
 ) -> int:
     """Return how many tokens a text may have: as asked, as the folder means it, or what fits.
 
@@ -111,7 +107,7 @@ def token_limit(
     if asked is not None and asked > fits:
         raise UsageError(
             f"--max-length {asked} is more than the {fits} positions of this model",
-            f"give at most {fits}{instead}",
+            f"give at most {fits}",
         )
     return asked or min(meant or tokenizer.limit or fits, fits)
 
@@ -154,30 +150,23 @@ def fit_tokenizer(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> Non
     A checkpoint may hold a tokenizer with more tokens than embeddings: tokens were added, and the
     model was not resized. transformers loads it, and fails at the first such token.
     """
-    if beyond := tokenizer.beyond(config.vocab_size):
-        index, token = beyond
-        raise ModelError(
-            f"{folder}: token {token!r} has id {index}, but the model has "
-            f"{config.vocab_size} word embeddings",
-            "resize the model's embeddings and save it again, or remove the added tokens",
-        )
+    tokenizer.refuse_beyond(config.vocab_size, folder)
     tokenizer.reads_types = "token_type_ids" in tokenizer.model_inputs
-    types = max(tokenizer.core.encode("a").type_ids, default=0) if tokenizer.reads_types else 0
-    if not config.takes_types(types):
-        raise ModelError(
-            f"{folder}: the tokenizer gives texts token type {types}, but the model has "
-            f"{config.type_vocab_size} of them (type_vocab_size)",
-            "use the tokenizer that belongs to this model",
-        )
+    if tokenizer.reads_types:
+        _refuse_types(tokenizer.core.encode("a").type_ids, config, f"{folder}: a text")
 
 
 def refuse_pairs(batch: Sequence[Encoded], config: BertConfig) -> None:
     """Raise ModelError for a pair whose token types a model has no embeddings for."""
     for item in batch:
-        types = max(item.columns["token_type_ids"], default=0)
-        if not config.takes_types(types):
-            raise ModelError(
-                f"{item.record.where}: a text pair has token type {types}, but the model has "
-                f"{config.type_vocab_size} of them (type_vocab_size)",
-                "give single texts, or use a model that was trained on pairs",
-            )
+        _refuse_types(item.columns["token_type_ids"], config, f"{item.record.where}: a text pair")
+
+
+def _refuse_types(types: Sequence[int], config: BertConfig, what: str) -> None:
+    last = max(types, default=0)
+    if not config.takes_types(last):
+        raise ModelError(
+            f"{what} has token type {last}, but the model has {config.type_vocab_size} of them "
+            "(type_vocab_size)",
+            "give single texts, or a model that was trained on pairs, with its own tokenizer",
+        )

@@ -59,16 +59,14 @@ class StaticTable(Engine):
 
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
         """Take the mean over the tokens of each text, zero without tokens; that is all of it."""
-        ids, offsets = batch.ids, batch.offsets
-        if self.dropped is not None and (unknown := ids == self.dropped).any():
-            offsets = offsets - np.append(0, unknown.cumsum())[offsets]
-            ids = ids[~unknown]
         vectors = np.zeros((len(batch), self.config.hidden_size), np.float32)
-        for row, (start, end) in enumerate(pairwise(offsets.tolist())):
-            for first in range(start, end, STEP):
-                tokens = ids[first : min(first + STEP, end)]
-                vectors[row] += np.add.reduce(self._vectors(tokens), 0)
-        vectors /= np.maximum(np.diff(offsets), 1)[:, None].astype(np.float32)
+        for vector, (start, end) in zip(vectors, pairwise(batch.offsets.tolist()), strict=True):
+            ids = batch.ids[start:end]
+            if self.dropped is not None:
+                ids = ids[ids != self.dropped]
+            for first in range(0, len(ids), STEP):
+                vector += np.add.reduce(self._vectors(ids[first : first + STEP]), 0)
+            vector /= max(len(ids), 1)
         return lambda: vectors
 
     def facts(self) -> dict[str, Any]:
@@ -110,13 +108,7 @@ def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> StaticTable:
         return StaticTable(np.zeros((1 + max(ids, default=0), 0), np.float32))
     folder = bert_folder(spec.folder)
     table = read_table(folder)
-    if beyond := tokenizer.beyond(table.config.vocab_size):
-        index, token = beyond
-        raise ModelError(
-            f"{folder}: token {token!r} has id {index}, but the model has "
-            f"{table.config.vocab_size} token vectors",
-            "use the tokenizer that belongs to this model",
-        )
+    tokenizer.refuse_beyond(table.config.vocab_size, folder)
     table.dropped = unknown_id(tokenizer) if is_model2vec(spec.folder) else None
     return table
 

@@ -151,8 +151,8 @@ class Encoder(Engine):
         They are [T, hidden] where the kernel takes packed texts, else [B, L, hidden].
         """
         if self.varlen and np.array_equal(self.reading.attended(batch), batch.lengths):
-            columns = np.stack([batch.ids, batch.types, batch.places, *batch.extra.values()])
-            ids, types, at, *others = self._there(columns.astype(np.int64))
+            columns = np.stack([*batch.columns.T, batch.places])
+            ids, types, *others, at = self._there(columns)
             bounds = self._there(batch.offsets.astype(np.int32))
             extra = dict(zip(batch.extra, others, strict=True))
             kernel = varlen(bounds, int(batch.lengths.max()), self.varlen)
@@ -188,11 +188,6 @@ class Encoder(Engine):
             return [part.copy() for part in np.split(here.numpy(), ends)]
 
         return arrived
-
-    def free(self) -> None:
-        """Give back what is kept for later batches."""
-        if self.on_cuda:
-            torch.cuda.empty_cache()
 
     def facts(self) -> dict[str, Any]:
         """Return what decides the numbers; devices of a kind give the same."""

@@ -21,14 +21,14 @@ import numpy as np
 from bertcli.checkpoints.scan import bert_folder, find_weights, read_config, read_modules
 from bertcli.embedding.embedder import Embedder, refuse_infinite
 from bertcli.embedding.options import EmbedOptions, default_prompt, prepared
-from bertcli.embedding.pooling import COLUMNS, split
+from bertcli.embedding.pooling import split
 from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder, files_for, find_model
 from bertcli.inference.compute import Compute, options_from
-from bertcli.inference.runner import Finish, ModelSpec, Reading, Runtime, Tokens, result_of
+from bertcli.inference.runner import COLUMNS, Finish, ModelSpec, Reading, Runtime, Tokens, result_of
 from bertcli.inference.runtime import open_runtime, open_tokenizer, refuse_pairs, token_limit
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record

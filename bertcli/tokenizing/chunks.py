@@ -201,10 +201,9 @@ class Chunker:
         (self.empty,) = self.counts([""])  # tokens that an empty text has
         self.room = self.limit - self.empty
         if self.room < 1:
-            what = "special tokens and the prompt" if prepare else "special tokens"
             raise UsageError(
                 f"--max-length {self.limit} leaves no room for text",
-                f"increase it: {what} take {self.empty}",
+                f"increase it: special tokens and a prompt take {self.empty}",
             )
         if settings.overlap >= self.room:
             raise UsageError(

@@ -8,10 +8,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bertcli.errors import counted
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, extra_ids, unfit_ids, word_count, word_starts
+from bertcli.records.records import extra_ids, unfit_ids, word_count, word_starts
 from bertcli.tokenizing.columns import EXTRA, Encoded, Layout, TokenBlock
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -75,31 +76,27 @@ def _numbers(item: Encoded, field: str, count: int, tokenizer: Tokenizer) -> lis
     """
     layout = Layout(columns=("input_ids", *NEEDED), special_tokens=False)
     (whole,) = tokenizer.encode_records([item.record], layout)
-    keys = [*zip(*(whole.columns[name] for name in NEEDED), strict=True)]
+    keys = [*_keys(whole)]
     if len(keys) != count:
         words = counted(word_count(item.record), "word")
         needed = f"{words} and {counted(len(keys), 'token')}"
         raise unfit_ids(item.record, field, count, needed)
     number = {key: at for at, key in enumerate(keys)}
-    mine = zip(*(item.columns[name] for name in NEEDED), strict=True)
-    return [None if key[-1] is None else number[key] for key in mine]
+    return [number.get(key) for key in _keys(item)]
+
+
+def _keys(item: Encoded) -> Iterator[tuple[Any, ...]]:
+    """Yield what tells the tokens of a record apart."""
+    return zip(*(item.columns[name] for name in NEEDED), strict=True)
 
 
 def _words(item: Encoded) -> Iterator[int | None]:
     """Yield the number of each token's word in its record; None for special tokens."""
     texts = (item.record.text, item.record.pair or "")
     starts = [word_starts(text) for text in texts]
-    of_tokens = (item.columns[name] for name in NEEDED)
-    for (start, _), word, which in zip(*of_tokens, strict=True):
+    for (start, _), word, which in _keys(item):
         if which is None or not starts[which]:
             yield None
             continue
-        split = isinstance(texts[which], list)
-        inside = word if split else max(bisect_right(starts[which], start) - 1, 0)
-        yield inside + which * len(starts[0])
-
-
-def largest_id(records: Sequence[Record], field: str) -> int:
-    """Return the largest id in a field of records, 0 where it has none."""
-    ids_of_records = (extra_ids(record, field) for record in records)
-    return max(max([0, *ids]) if isinstance(ids, list) else ids for ids in ids_of_records)
+        at = word if isinstance(texts[which], list) else start
+        yield max(bisect_right(starts[which], at) - 1, 0) + which * len(starts[0])

@@ -75,16 +75,15 @@ PROOF = (
 class WordPieceEngine:
     """The fastest way from many texts to ids that is exact for a tokenizer."""
 
-    def __init__(self, core: Tokenizer, expected: int = 0) -> None:
-        self.core = core
-        self.seen, self.expected = 0, expected  # characters
+    def __init__(self, core: Tokenizer) -> None:
+        self.core, self.seen = core, 0  # characters
 
     def __call__(self, texts: Sequence[str]) -> Flat:
         """Return the ids of all texts, one after the other, and where those of each begin."""
         with PROVING:
-            if max(self.seen, self.expected) < MANY:
+            if self.seen < MANY:
                 self.seen += sum(map(len, texts))
-            many = max(self.seen, self.expected) >= MANY
+            many = self.seen >= MANY
             fast = self.fast if many and not self.core.encode_special_tokens else None
         if fast is not None:
             rows: Flat = fast.encode_batch(texts, add_special_tokens=False, parallel=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from bertcli.files.paths import input_name
-from bertcli.records.records import Record
+from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import TokenBlock, as_lists
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -32,12 +32,9 @@ def file_rows(
     files[None] = counter()
     for batch in batches:
         files[None].add(batch)
-        start = 0
-        for file, rows_of_file in groupby(batch.records.files):
-            stop = start + len(list(rows_of_file))
-            part = batch if stop - start == len(batch) else batch.take(range(start, stop))
-            files[file].add(part)
-            start = stop
+        for file, rows in groupby(range(len(batch)), batch.records.files.__getitem__):
+            part = [*rows]
+            files[file].add(batch if len(part) == len(batch) else batch.take(part))
     return [{"file": name} | counts.summary() for name, counts in files.items()]
 
 
@@ -109,16 +106,11 @@ class CorpusStats:
 
     def _remember(self, record: Record) -> None:
         """Count the words that became [UNK]: the text at its offsets."""
-        split = isinstance(record.text, list)
-        encoding = self.tokenizer.core.encode(record.text, record.pair, split, False)
-        sequences, offsets = encoding.sequence_ids, encoding.offsets
-        for at, index in enumerate(encoding.ids):
-            if index != self.unk:
-                continue
-            text: Any = record.pair if sequences[at] == 1 else record.text
-            start, stop = offsets[at]
-            word = text[encoding.word_ids[at] or 0] if split else text
-            self.unknown_words[word[start:stop]] += 1
+        for text in TextBlock.of([record]).strings:
+            encoding = self.tokenizer.core.encode(text, add_special_tokens=False)
+            for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+                if index == self.unk:
+                    self.unknown_words[text[start:stop]] += 1
         if len(self.unknown_words) > 2 * UNKNOWN_KEPT:
             self.unknown_words = Counter(dict(self.unknown_words.most_common(UNKNOWN_KEPT)))
 
@@ -128,20 +120,26 @@ class CorpusStats:
             return []
         low, high, top = min(self.lengths), quantile(self.lengths, 0.99), max(self.lengths)
         width = max(1, -(-(high - low + 1) // BARS))
-        starts, bars = range(low, high + 1, width), Counter[int]()
-        for length, count in self.lengths.items():
-            bars[min((length - low) // width, len(starts))] += count
+        starts = [*range(low, high + 1, width)]
         ends = [start + width - 1 for start in starts]
         if ends[-1] < top:
+            starts.append(ends[-1] + 1)
             ends.append(top)
         return [
-            {"from": low + at * width, "to": end, "texts": bars[at]} for at, end in enumerate(ends)
+            {
+                "from": start,
+                "to": end,
+                "texts": sum(n for length, n in self.lengths.items() if start <= length <= end),
+            }
+            for start, end in zip(starts, ends, strict=True)
         ]
 
 
 def quantile(lengths: Counter[int], share: float) -> int:
     """Return the smallest length that this share of the texts does not exceed."""
-    ordered = sorted(lengths)
-    counts = accumulate(lengths[length] for length in ordered)
-    needed = share * lengths.total()
-    return next((at for at, n in zip(ordered, counts, strict=True) if n >= needed), 0)
+    missing = share * lengths.total()
+    for length in sorted(lengths):
+        missing -= lengths[length]
+        if missing <= 0:
+            return length
+    return 0

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import bert_folder, is_static
-from bertcli.errors import InputError, ModelError, UsageError, called_from_python, counted
+from bertcli.errors import InputError, ModelError, UsageError, called_from_python
 from bertcli.files.streams import stop
 from bertcli.files.typed_json import NOTHING, JsonObject, write_json
 from bertcli.hub import DEFAULT_MODEL, find_model
@@ -100,7 +100,6 @@ class Tokenizer:
         self.limit = limit
         self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
         self.padding_side = settings.choice("padding_side", SIDES) or "right"
-        self.expected = 0  # characters that are to come, about
         self.reads_types = True  # whether the model that it is loaded for takes token types
         self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
         self.core.no_truncation()
@@ -134,13 +133,6 @@ class Tokenizer:
             settings = read_settings(folder)
             tokenizer = cls(load(folder, settings), settings, sequence_limit(folder, settings))
         tokenizer.core.encode_special_tokens = not parse_special
-        special = tokenizer.core.num_special_tokens_to_add(False)
-        if tokenizer.limit is not None and tokenizer.limit < special:
-            raise ModelError(
-                f"{folder}: a limit of {counted(tokenizer.limit, 'token')} leaves no room for the "
-                f"{special} special tokens",
-                "correct model_max_length, max_seq_length or max_position_embeddings",
-            )
         return tokenizer
 
     from_pretrained = load
@@ -169,7 +161,7 @@ class Tokenizer:
         """What makes ids of many texts at once."""
         from bertcli.tokenizing.ragged import WordPieceEngine
 
-        return WordPieceEngine(self.core, self.expected)
+        return WordPieceEngine(self.core)
 
     @cached_property
     def words_core(self) -> Core:
@@ -180,12 +172,19 @@ class Tokenizer:
         """Return the number of tokens, added ones included."""
         return self.core.get_vocab_size()
 
-    def beyond(self, rows: int) -> tuple[int, str] | None:
-        """Return the first id, and its token, that a table of so many rows does not have."""
+    def refuse_beyond(self, rows: int, folder: Path) -> None:
+        """Raise ModelError for an id that the model of a folder, of so many rows, does not have."""
         if len(self) <= rows and all(map(self.core.id_to_token, range(len(self)))):
-            return None  # all tokens have the first ids: to list them takes four times as long
+            return  # all tokens have the first ids: to list them takes four times as long
         vocabulary = self.core.get_vocab().items()
-        return min(((index, token) for token, index in vocabulary if index >= rows), default=None)
+        beyond = [(index, token) for token, index in vocabulary if index >= rows]
+        if beyond:
+            index, token = min(beyond)
+            raise ModelError(
+                f"{folder}: token {token!r} has id {index}, but the model has {rows} word "
+                "embeddings",
+                "use the tokenizer that belongs to this model, or resize its embeddings",
+            )
 
     def special_ids(self) -> dict[str, int]:
         """Return special token -> id, in the order of [UNK], [SEP], [PAD], [CLS], [MASK]."""

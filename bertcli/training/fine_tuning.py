@@ -36,12 +36,12 @@ from bertcli.models.heads import ARCHITECTURES
 from bertcli.models.surgery import add_extra_embeddings, initialise
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record
+from bertcli.records.records import Record, extra_ids
 from bertcli.tasks.answer import in_windows
 from bertcli.tasks.head import CLASSIFIER, COMMANDS
 from bertcli.tasks.tag import tags_of, word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
-from bertcli.tokenizing.extra_columns import ExtraColumns, largest_id
+from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.training.loop import Objective, TrainedTask, put_model, rebuilt
 from bertcli.training.objectives import (
@@ -324,7 +324,10 @@ def head_task(
             " ".join(f"--extra {name}=FIELD" for name in missing),
         )
     if extra:
-        sizes = {name: largest_id(texts.records, field) + 1 for name, field in extra.items()}
+        sizes = {
+            name: 1 + int(max(np.max(extra_ids(row, field), initial=0) for row in texts.records))
+            for name, field in extra.items()
+        }
         add_extra_embeddings(bert, extra, sizes)
     config = replace(bert.config, problem_type=PROBLEMS.get(task))
     if task == "regress":

@@ -261,8 +261,8 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
         extra = dict(zip(tokens.extra, others, strict=True))
         hidden: Tensor = bert(ids, tensor(real, weight), types, extra=extra)
         return hidden.flatten(0, 1).index_select(0, tensor(np.flatnonzero(real), hidden))
-    columns = np.stack([tokens.ids, tokens.types, tokens.places, *tokens.extra.values()])
-    ids, types, at, *others = tensor(columns.astype(np.int64), weight)
+    columns = np.stack([*tokens.columns.T, tokens.places])
+    ids, types, *others, at = tensor(columns, weight)
     extra = dict(zip(tokens.extra, others, strict=True))
     hidden = bert(ids, None, types, at, extra, bert.direction(packed(tokens.lengths.tolist())))
     return hidden

@@ -128,7 +128,7 @@ class Documents:
             end.tofile(ends_file)
             for block in TokenizeRun(reader, tokenizer, layout):
                 tokens = Tokens.of(columns.added(block, tokenizer))
-                table = np.stack([tokens.ids, *tokens.extra.values()], 1).astype(np.int32)
+                table = np.delete(tokens.columns, 1, 1).astype(np.int32)  # without token types
                 self.largest = np.maximum(self.largest, table.reshape(-1, width).max(0, initial=0))
                 filled = tokens.lengths > 0  # a sentence without a token is none
                 reached = self.sentences + filled.cumsum()

@@ -27,7 +27,7 @@ from bertcli.families.family import CHECKS
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import is_regular, read_object, whole_number
 from bertcli.hub import TOKENIZER_FILES
-from bertcli.inference.runner import Tokens
+from bertcli.inference.runner import COLUMNS, Tokens
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import add_extra_embeddings, initialise
@@ -112,9 +112,10 @@ class PretrainingObjective(Objective):
         lengths = columns["lengths"].astype(np.int64)
         chosen = np.arange(self.data.max_predictions) < columns["masked_lm_counts"][:, None]
         real = np.arange(self.data.max_length) < lengths[:, None]
-        ids, types = columns["input_ids"][real], columns["token_type_ids"][real]
-        extra = {name: columns[EXTRA + name][real] for name in model.bert.config.extra_embeddings}
-        tokens = Tokens(ids, types, offsets_of(lengths), extra)
+        extra = [*model.bert.config.extra_embeddings]
+        names = (*COLUMNS, *(EXTRA + name for name in extra))
+        table = np.stack([columns[name][real] for name in names], 1)
+        tokens = Tokens(table, offsets_of(lengths), extra)
         starts, hidden = tokens.offsets[:-1], states(model.bert, tokens)
         pooled = model.bert.pooler(hidden.index_select(0, tensor(starts, hidden)))
         masked = (starts[:, None] + columns["masked_lm_positions"])[chosen]

@@ -256,10 +256,10 @@ def test_training_needs_an_encoder(tmp_path, frozen):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"embeddings": table(5)}, "has id 5, but the model has 5 token vectors"),
+        ({"embeddings": table(5)}, "has id 5, but the model has 5 word embeddings"),
         (
             {"embeddings": table(5), "weights": np.ones(300, np.float32)},
-            "has id 5, but the model has 5 token vectors",
+            "has id 5, but the model has 5 word embeddings",
         ),
         ({"embeddings": table(5)[0]}, "embeddings is no table"),
         (

@@ -116,13 +116,14 @@ def test_states_are_those_of_torch(tmp_path, changes):
     ids = [generator.choices(range(1, 97), k=length) for length in (1, 2, 15, 16, 17, 23, 23)]
     types = [[min(config.type_vocab_size - 1, at % 2) for at in range(len(row))] for row in ids]
     tables = config.extra_embeddings.items()
-    flat, kinds = np.concatenate(ids).astype(np.uint32), np.concatenate(types).astype(np.uint8)
-    texts = Tokens(
+    flat, kinds = np.concatenate(ids), np.concatenate(types)
+    columns = [
         flat,
         kinds if config.structure.token_types else np.zeros_like(kinds),
-        np.cumsum([0, *map(len, ids)]),
-        {name: np.arange(len(flat)) % size for name, size in tables},
-    )
+        *(np.arange(len(flat)) % size for _, size in tables),
+    ]
+    offsets = np.cumsum([0, *map(len, ids)])
+    texts = Tokens(np.stack(columns, 1).astype(np.uint32), offsets, [*config.extra_embeddings])
     for reading in (Reading((0, 1, -1), "stack"), Reading((1, -1), "concat", first=True)):
         spec = ModelSpec(tmp_path, Compute(dtype="float32"), reading=reading)
         runtime = Runtime(spec, None, [open_compiled(spec)])
@@ -130,7 +131,7 @@ def test_states_are_those_of_torch(tmp_path, changes):
         for at, (row, kinds) in enumerate(zip(ids, types, strict=True)):
             extra = {
                 name: torch.from_numpy(flat[texts.offsets[at] : texts.offsets[at + 1]])[None]
-                for name, flat in texts.extra.items()
+                for (name, _), flat in zip(tables, columns[2:], strict=True)
             }
             given = {"types": torch.tensor([kinds]), "extra": extra}
             every = [state[0].numpy() for state in model.states(torch.tensor([row]), **given)]

@@ -37,7 +37,7 @@ def model():
 def texts():
     draw = np.random.default_rng(3)
     ids = draw.integers(0, 10, sum(LENGTHS), np.uint32)
-    return Tokens(ids, np.zeros(len(ids), np.uint8), np.cumsum([0, *LENGTHS]))
+    return Tokens(np.stack([ids, np.zeros_like(ids)], 1), np.cumsum([0, *LENGTHS]))
 
 
 LAST = Reading()
@@ -128,6 +128,6 @@ def test_memory_that_runs_out_halves_the_batches(model, texts, caplog):
     assert caplog.messages == [
         f"out of memory on cpu: batches of {n} tokens from here on" for n in (75, 37)
     ]
-    halves.devices[0].room = 20
+    halves.engine.room = 20
     with pytest.raises(BertcliError, match="out of memory on cpu"):
         result_of(halves.run(texts, first))

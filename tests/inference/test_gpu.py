@@ -86,7 +86,7 @@ def test_half_precision_is_packed_by_a_kernel_that_proved_itself(folder, texts, 
     assert embedder.runtime.engine.facts()["kernel"] == "varlen"
     packed = RecordVectors(embedder, texts)
     list(packed)
-    embedder.runtime.devices[0].varlen = None
+    embedder.runtime.engine.varlen = None
     padded = RecordVectors(embedder, texts)
     list(padded)
     assert cosines(packed.vectors, padded.vectors).min() > (0.9999 if dtype == "float16" else 0.998)

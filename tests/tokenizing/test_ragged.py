@@ -38,7 +38,7 @@ def fresh(default_folder):
 
 def fast(tokenizer: Tokenizer) -> Tokenizer:
     """Let the engine think that it has seen much text."""
-    tokenizer.engine.expected = ragged.MANY
+    tokenizer.engine.seen = ragged.MANY
     return tokenizer
 
 
@@ -163,7 +163,7 @@ class WrongTokenizer:
 def assert_right(tokenizer):
     """The ids are those of tokenizers, which makes them."""
     texts = hostile.composed(2, 1000)
-    tokenizer.engine.expected = ragged.MANY
+    tokenizer.engine.seen = ragged.MANY
     ids, _ = tokenizer.engine(texts)
     right = tokenizer.core.encode_batch_fast(texts, add_special_tokens=False)
     assert ids.tolist() == [index for encoding in right for index in encoding.ids]
