@@ -374,6 +374,18 @@ WORDS = (  # parameters with a row for each word
 )
 
 
+def from_others(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Hide padding from tokens, and nothing from it: return embeddings and mask as they are."""
+    return x, keep
+
+
+def blanked(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Make padding, where `keep` [B, L] is 0, blank in x [B, L, hidden] and hide all from it."""
+    if keep is None or keep.ndim == x.ndim:
+        return x, keep
+    return x * keep[..., None].to(x.dtype), keep[..., None] * keep[..., None, :]
+
+
 class Network(nn.Module):
     """What all models have: the calls and methods of transformers' models."""
 
@@ -441,6 +453,7 @@ class BertModel(Network):
         pooler = pooler and config.structure.pooler
         self.pooler: nn.Module = BertPooler(config) if pooler else Absent("pooler")
         self.direction = causal if config.is_decoder else bidirectional
+        self.hiding = blanked if config.structure.blank_padding else from_others
 
     def states(
         self,
@@ -461,9 +474,7 @@ class BertModel(Network):
         """
         if kernels is not None and keep is not None:
             raise ValueError("kernels have their own mask: pass `keep` to the kernel")
-        x, mask = self.embeddings(ids, types, at, extra), keep
-        if self.config.structure.blank_padding and keep is not None and keep.ndim < x.ndim:
-            x, mask = x * keep[..., None].to(x.dtype), keep[..., None] * keep[..., None, :]
+        x, mask = self.hiding(self.embeddings(ids, types, at, extra), keep)
         kernels = masked(mask, self.direction) if kernels is None else kernels
         return self.encoder.states(x, kernels, memories, at, keep)
 

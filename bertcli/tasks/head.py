@@ -323,12 +323,12 @@ def growing(windows: Iterable[TokenBlock]) -> Iterator[Sequence[Encoded]]:
     """Cut windows into parts that become larger; the rows of one record stay together."""
     size = FIRST
     for window in windows:
-        start = 0
+        rows, start = [*window], 0
         for stop in accumulate(window.windows[:-1]):
             if stop - start >= size:
-                yield window.take(range(start, stop))
+                yield rows[start:stop]
                 start, size = stop, 2 * size
-        yield window.take(range(start, len(window)))
+        yield rows[start:]
 
 
 def command_of(folder: ModelFolder) -> str:

@@ -6,7 +6,7 @@ Truncation, windows and padding treat all columns alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate, chain, groupby, pairwise
@@ -195,6 +195,12 @@ class TokenBlock(Sequence[Encoded]):
         start, stop = self.offsets[at : at + 2]
         columns = {name: as_lists(flat[start:stop]) for name, flat in self.columns.items()}
         return Encoded(self.records[at], columns, self.cut[at], self.samples[at])
+
+    def __iter__(self) -> Iterator[Encoded]:
+        names = [*self.columns]
+        rows = zip(*map(self.lists, names), strict=True)
+        columns = (dict(zip(names, row, strict=True)) for row in rows)
+        return map(Encoded, self.records, columns, self.cut, self.samples)
 
     @property
     def ids(self) -> Any:
