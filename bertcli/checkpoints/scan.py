@@ -27,6 +27,8 @@ TOKENIZERS = (  # best first: the words, in one format or another
     "tokenizer.json",
     "vocab.txt",
     "vocab.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
     "spm.model",
 )
 MERGES = "merges.txt"  # beside vocab.json

@@ -99,9 +99,14 @@ def _claimed(place: Path) -> int:
             shutil.rmtree(place) if place.is_dir() else place.unlink()
         finally:
             os.close(left)
-    place.mkdir()
-    held = open_folder(place)
-    hold(held)
+    try:
+        place.mkdir()
+        held = open_folder(place)
+        hold(held)
+    except KeyboardInterrupt:
+        with suppress(OSError):
+            place.rmdir()
+        raise
     if not is_at(place, held):  # another took it for left before it was held
         os.close(held)
         raise FileExistsError(place)
