@@ -254,6 +254,13 @@ class FolderReport(ModelReport):
                 others = len(comparison.mismatched) - 1
                 more = f", and {others} more do not fit" if others else ""
                 yield f"{name} is {by(stored)}, {self.config_file} requires {by(needed)}{more}"
+            if odd := sorted(
+                kind for kind in comparison.dtypes if not kind.startswith(("F", "BF"))
+            ):
+                kinds = ", ".join(odd)
+                yield f"weights are stored as {kinds}: these are not floating-point numbers"
+            if comparison.twice:
+                yield f"stored under two names: {', '.join([*comparison.twice][:4])}"
         if self.tokenizer:
             tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]
             rows = config.vocab_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -208,6 +208,14 @@ class Console:
         """Run to the end, with a progress bar when somebody watches for long."""
         for _ in self.track(run):
             pass
+
+    def waiting(self, what: str) -> AbstractContextManager[Any]:
+        """Show what goes on while nobody knows how far it is, when somebody watches."""
+        if not self.watched:
+            return nullcontext()
+        from bertcli.cli.display.tables import Screen
+
+        return Screen(stderr=True).status(what)
 
     def truncated(
         self, tally: TokenCounts, limit: int | None, advice: str = "", what: str = "texts"
