@@ -332,5 +332,7 @@ def _stdin() -> Any:
 
 
 def size_on_disk(paths: tuple[str, ...]) -> int | None:
-    """Return the bytes of all files together, 0 for a pipe; None when one of them is stdin."""
-    return None if "-" in paths else sum(map(os.path.getsize, paths))
+    """Return the bytes of all files together; None when one of them is a pipe."""
+    if any(not os.path.isfile(path) for path in paths):
+        return None
+    return sum(os.path.getsize(path) for path in paths)

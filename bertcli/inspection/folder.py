@@ -486,9 +486,9 @@ def _loads(report: FolderReport) -> VerifyCheck:
 
 
 def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
-    """Check what stands beside the encoder: modules, and the layers of BGE-M3."""
+    """Check what stands beside the encoder: modules, and the layers of ColBERT and BGE-M3."""
     from bertcli.embedding.late_interaction import BGE, linear
-    from bertcli.embedding.sentence_modules import READERS
+    from bertcli.embedding.sentence_modules import READERS, linear_in
     from bertcli.embedding.sparse import BGE as SPARSE_BGE
     from bertcli.embedding.sparse import read_terms
 
@@ -506,6 +506,9 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
     for name in (BGE, SPARSE_BGE):
         if (folder / name).exists():
             readers[name] = partial(linear, folder / name)
+    if isinstance(report, FolderReport) and COLBERT in report.config.architectures:
+        layer = partial(linear_in, find_weights(report.bert), report.bert, "linear.")
+        readers["the linear layer of ColBERT"] = layer
     for name, read in readers.items():
         fields = (pair for part in [read] for pair in vars(part()).items())  # it is read then
         yield _finite(f"{name}: every number is finite", fields)

@@ -42,6 +42,9 @@ class Fault(NamedTuple):
     command: str
 
 
+ENDS = ("", ".manifest.json", ".index.jsonl", ".terms.npz")  # of what an output may be
+
+
 def run_case(case: str, sound: Path, place: Path, errors: Path | None = None) -> Fault | None:
     """Make a case in an empty folder and run it; ``errors`` is where fd 2 goes, if anywhere."""
     kind, _, seed = case.partition(":")
@@ -192,7 +195,7 @@ def disk_problems(
         if path in after and after[path] != was:
             yield f"a file was changed: {path}"
     new = sorted(set(after) - set(before))
-    whole = {f"{name}{end}" for name in outs for end in ("", ".manifest.json", ".index.jsonl")}
+    whole = {f"{name}{end}" for name in outs for end in ENDS}
     allowed = {f"{name}.run" for name in outs} if done.code else whole
     if done.code and ({"--on-error", "--tolerance"} & {*command.argv} or "kept in" in done.err):
         allowed |= whole  # exit code 1 when any was skipped; vectors stay where a map fails
