@@ -154,9 +154,10 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     for name in asked:
         if name in present:
             continue
-        hint = (
-            f"available: {', '.join(names) or 'none'}; choose with --text-field, --pair-field, ..."
-        )
+        hint = f"available: {', '.join(names) or 'none'}"
+        options = [option for option in source.asked if option.startswith("--")]
+        if options or (source.text_field is None and not source.ids):
+            hint += f"; choose with {', '.join(options) or '--text-field'}"
         likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
         if likely and likely in names[0]:  # the header is one column
             advice = "--input-format tsv" if likely == "\t" else f"--delimiter '{likely}'"

@@ -167,6 +167,8 @@ def embed(
         return
     if form != "table":
         refuse_format(form, options)
+    if output.output is None and file.update:
+        raise UsageError("--update requires --output")
     if output.output is None and form == "table" and vector.precision != "float32":
         raise UsageError(
             f"a table shows float32, not --precision {vector.precision}",

@@ -82,7 +82,6 @@ RULES = (
     "--cpus-per-worker requires --engine ray",
     "--gpus-per-worker requires --engine ray",
     "--update cannot be combined with --engine ray",
-    "--update requires --output",
     "--sparse cannot be combined with --engine ray",
     "--no-manifest cannot be combined with --engine ray; "
     "its manifests record which shards are done",
