@@ -102,8 +102,7 @@ def principal_components(states: np.ndarray, dim: int) -> tuple[np.ndarray, floa
 
     In each, the value that is farthest from zero is positive.
     """
-    centred = states.astype(np.float64)
-    centred -= centred.mean(0)
+    centred = states - states.mean(0)  # float32, as in model2vec
     variances, axes = np.linalg.eigh(centred.T @ centred)  # the smallest first
     components = centred @ axes[:, : -dim - 1 : -1]
     farthest = np.abs(components).argmax(0)
