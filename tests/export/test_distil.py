@@ -15,7 +15,7 @@ from static_folders import model2vec_folder
 
 from bertcli import Embedder
 
-TEXTS = ["I love NLP!", "", "the capital of France is Paris.", "word " * 900, "[SEP] 龘 [MASK]"]
+TEXTS = ["I love NLP!", "", "the capital of France is Paris.", "word " * 600, "[SEP] 龘 [MASK]"]
 SAMPLES = TINY.parent / "texts.txt"
 
 # What model2vec 0.10.0 makes of samples/tiny-bert (with skeletoken 0.6.1, transformers 5.23):
