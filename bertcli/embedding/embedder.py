@@ -389,7 +389,7 @@ class Embedder:
             records = [[*map(add, windows)] for windows in records]
         filled = [item for windows in records for item in windows if item.length]
         states = iter((yield from self._run(self._tokens(TokenBlock.of(filled, COLUMNS)))))
-        nothing = np.zeros((0, *self._shape), np.float32)
+        nothing = np.zeros((0, *self._shape[:-1], self.state_width), np.float32)
         items, vectors, owners = [], [], []
         for windows in records:
             parts = [next(states) if item.length else nothing for item in windows]

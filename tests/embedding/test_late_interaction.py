@@ -108,6 +108,8 @@ def test_tokens_say_whose_vectors_there_are(root, base):
     (row,) = good(*EMBED, "-m", folder, "Is it?", "--prompt-name", "query").rows
     assert len(row["tokens"]) == len(row["vectors"]) == row["n_tokens"] == 20
     assert "?" in row["tokens"] and row["tokens"][-1] == "[MASK]"
+    folder = native(base, root / "nothing")
+    assert vectors("-m", folder, "--no-special-tokens", "")[0].size == 0
 
 
 def test_python_has_both_kinds_of_texts(root, base):
