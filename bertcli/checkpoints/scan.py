@@ -91,6 +91,10 @@ MODEL_FILES: tuple[str, ...] = (
     TENSORFLOW,
     TENSORFLOW_DATA,
 )
+OTHER_MODELS = (  # modules of sentence-transformers that take texts, and that bertcli does not have
+    *("Asym", "BoW", "CLIPModel", "Router", "SparseStaticEmbedding", "WordEmbeddings"),
+    *("CNN", "LSTM", "WordWeights"),
+)
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # modules that a network is in
 POINTER = b"version https://git-lfs"
 INSIDE = "a path inside the model's folder"
@@ -296,9 +300,9 @@ def bert_folder(folder: Path) -> Path:
     modules = read_modules(folder)
     if modules and modules[0].kind == "Router":
         modules = read_routes(folder).get("document") or modules
-    first, names = modules[0].kind if modules else "", [module.kind for module in modules]
-    if first and "." not in first and not {*TRANSFORMERS, STATIC}.intersection(names):
-        kinds = ", ".join(names)
+    first = modules[0].kind if modules else ""
+    if first in OTHER_MODELS and not any(module.kind in TRANSFORMERS for module in modules):
+        kinds = ", ".join(module.kind for module in modules)
         raise ModelError(
             f"{folder / MODULES}: unsupported module {first} (of {kinds})",
             f"choose a model whose modules begin with Transformer or {STATIC}",
