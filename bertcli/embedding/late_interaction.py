@@ -29,7 +29,7 @@ from bertcli.checkpoints.scan import (
 from bertcli.embedding.options import COLBERT, CONFIG
 from bertcli.embedding.sentence_modules import Dense, VectorModule, linear_in, read_chain
 from bertcli.errors import ModelError
-from bertcli.files.typed_json import JsonObject, is_regular, read_object
+from bertcli.files.typed_json import JsonObject, is_regular, is_text, read_object
 from bertcli.tokenizing.columns import Column, Encoded, padded
 from bertcli.tokenizing.model_files import sentence_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -231,8 +231,9 @@ def _of_modules(folder: Path, settings: JsonObject, limits: JsonObject) -> LateF
 
 
 def _words(raw: JsonObject, name: str, default: Sequence[str]) -> Sequence[str]:
-    """Return a list of words."""
-    words = raw.texts(name)
+    """Return a list of words, or one alone."""
+    word = raw[name] if is_text(raw.get(name)) else None
+    words = [word] if word else raw.texts(name)
     return default if words is None else words
 
 

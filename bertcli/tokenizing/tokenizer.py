@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import bert_folder, is_static
-from bertcli.errors import InputError, ModelError, UsageError, called_from_python
+from bertcli.errors import InputError, ModelError, UsageError, called_from_python, counted
 from bertcli.files.streams import stop
 from bertcli.files.typed_json import NOTHING, JsonObject, write_json
 from bertcli.hub import DEFAULT_MODEL, find_model
@@ -133,6 +133,13 @@ class Tokenizer:
             settings = read_settings(folder)
             tokenizer = cls(load(folder, settings), settings, sequence_limit(folder, settings))
         tokenizer.core.encode_special_tokens = not parse_special
+        special = tokenizer.core.num_special_tokens_to_add(False)
+        if tokenizer.limit is not None and tokenizer.limit < special:
+            raise ModelError(
+                f"{folder}: a limit of {counted(tokenizer.limit, 'token')} leaves no room for the "
+                f"{special} special tokens",
+                "correct model_max_length, max_seq_length or max_position_embeddings",
+            )
         return tokenizer
 
     from_pretrained = load
