@@ -57,6 +57,7 @@ DECODED = 16 << 20  # bytes decoded together, as far as the sizes of columns tel
 AT_ONCE = 1 << 18  # bytes that become Python's objects together
 
 VECTOR = re.compile(r"((fixed_size_|large_)?list<\w+: )+(u?int|halffloat|float|double)")  # a type
+WHOLE = re.compile(r"u?int\d+")  # a type of numbers
 STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
 
 
@@ -166,13 +167,19 @@ def common_type(kind: Any, values: Sequence[Any]) -> Any:
 
 
 def fits(values: Any, kind: Any) -> bool:
-    """Return whether a type holds these lists."""
+    """Return whether a type of ours holds these lists as they are: text is no list of characters.
+
+    Whole numbers are narrowed where they fit.
+    """
+    if isinstance(values, FlatLists):
+        return True
+    kinds = common_type(None, values), kind
+    natural, ours = (WHOLE.sub("int", str(name)) for name in kinds)
     try:
-        if not isinstance(values, FlatLists):
-            pyarrow.array(values, kind)
+        pyarrow.array(values, kind)
     except (pyarrow.ArrowException, OverflowError):
         return False
-    return True
+    return natural == ours or "null" in natural  # no list has an item
 
 
 def column(values: Any, kind: Any) -> Any:

@@ -58,7 +58,9 @@ def parse(text: str | bytes) -> Any:
         raise BadJsonError(f"{bad.msg}, {place}") from None
     except RecursionError:
         raise BadJsonError("lists or objects are nested too deeply") from None
-    except ValueError as bad:  # no UTF-8, or an integer of more digits than Python converts
+    except UnicodeDecodeError as bad:
+        raise BadJsonError(f"byte {bad.start} is not valid UTF-8") from None
+    except ValueError as bad:  # an integer of more digits than Python converts
         raise BadJsonError(str(bad).partition(";")[0]) from None
 
 

@@ -163,6 +163,8 @@ def _replacing(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
         return
     _refuse_existing(path, overwrite=overwrite)
     target = Path(os.path.realpath(path))  # a link stays one
+    if target.is_symlink():
+        raise OutputError(f"{path}: circular symlink")
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     with whole_file(target, mode) as file:  # what replaces a private file is private
         yield file

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bertcli.checkpoints.scan import TOKENIZER_FILES
+from bertcli.checkpoints.scan import MODULES, TOKENIZER_FILES
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.versions import pip_command
 from bertcli.hub.local import (
@@ -122,7 +122,9 @@ def _from_hub(
     from bertcli.hub.download import download
 
     def choose(names: Sequence[str]) -> list[str]:
-        if gap := none_of(files, lambda name: bool(pick([name], names))):
+        # A table of token vectors needs no config; the modules say so once they are here.
+        has, config = (lambda name: bool(pick([name], names))), MODULES not in names
+        if gap := none_of(files, has, config=config):
             raise ModelError(f"model {name!r} has no {gap} on the hub", "choose a BERT model")
         return pick(files, names)
 

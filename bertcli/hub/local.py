@@ -19,10 +19,12 @@ from os.path import isdir, isfile  # unlike Path.is_file, false where looking is
 from pathlib import Path
 
 from bertcli.checkpoints.scan import (
+    CONFIGS,
     GRAPHS,
     MERGES,
     MODULES,
     SHARDS,
+    STATIC,
     TENSORFLOW,
     TENSORFLOW_DATA,
     TOKENIZERS,
@@ -169,16 +171,16 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def none_of(files: Iterable[str], has: Callable[[str], bool]) -> str | None:
+def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = True) -> str | None:
     """Name the first kind of file that `files` needs and that is missing.
 
-    `has` is asked about names, and about patterns of names. That there is a config, whoever reads
-    it sees: a table of token vectors has none.
+    `has` is asked about names, and about patterns of names. A table of token vectors needs no
+    ``config``.
     """
     asked = set(files)
     kinds: list[tuple[str, ...]] = [TOKENIZERS] if asked.issuperset(TOKENIZERS) else []
     if not asked.isdisjoint(WEIGHTS):
-        kinds.append((*WEIGHTS, TENSORFLOW, *GRAPHS.values()))
+        kinds += [*([CONFIGS] if config else []), (*WEIGHTS, TENSORFLOW, *GRAPHS.values())]
     missing: tuple[str, ...] = next((kind for kind in kinds if not any(map(has, kind))), ())
     return " or ".join(missing[:2]) or None
 
@@ -189,7 +191,8 @@ def lacking(folder: Path, files: Sequence[str]) -> str | None:
     Raises ModelError where a list of what else is needed is broken.
     """
     bert, modules = bert_folder(folder), read_modules(folder)
-    if missing := none_of(files, partial(_has, bert)):
+    static = [module.kind for module in modules[:1]] == [STATIC]
+    if missing := none_of(files, partial(_has, bert), config=not static):
         return missing if bert == folder else f"{missing} in {bert.relative_to(folder)}"
     if set(files).isdisjoint(WEIGHTS):
         return None

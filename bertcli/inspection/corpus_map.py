@@ -75,7 +75,7 @@ class CorpusMap:
             chosen = np.sort(random.choice(total, min(total, MOST), replace=False))
             rows = chosen.tolist()
             texts = CorpusTexts(search).at({*rows}, total)
-            vectors = aside.vectors()[chosen]
+            vectors = aside.vectors()[chosen].astype(np.float64)
             distinct = len(np.unique(vectors, axis=0))
             if distinct < 2:
                 raise InputError("all vectors are equal, and have no map")

@@ -15,7 +15,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, NamedTuple
 
-from bertcli.errors import SKIP, InputError, counted
+from bertcli.errors import SKIP, InputError, UsageError, counted
 from bertcli.files.jsonl import value_of
 from bertcli.files.paths import input_name
 from bertcli.files.streams import can_be_reread, suffix_of
@@ -86,7 +86,10 @@ def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
         return SIMILARITY
     if len(fitting) == 1:
         return fitting[0]
-    choices = (f"{form.text}, {form.target}" for form in map(names.of, fitting or candidates))
+    choices = []
+    for form in map(names.of, fitting or candidates):
+        pair = [form.pair] if form.pair and form.needs_pair else []
+        choices.append(", ".join(dict.fromkeys((form.text, *pair, form.target))))
     needed = " or ".join(dict.fromkeys(choices))
     raise InputError(
         f"{record.where}: an example needs the fields {needed}{', not of several' * bool(fitting)}",
@@ -128,7 +131,7 @@ class Examples:
 
 
 def examples_source(path: str, **options: Any) -> Source:
-    """Return the source of a file of examples, which a reader refuses where it has no fields."""
+    """Return the source of a file of examples; UsageError for one without fields."""
     text_field = options.get("text_field")
     names = (text_field,) if text_field else tuple(dict.fromkeys(form.text for form in FORMS))
     if options.get("format", "auto") == "auto":
@@ -136,8 +139,15 @@ def examples_source(path: str, **options: Any) -> Source:
             "jsonl" if path == "-" else "conll" if suffix_of(path) in CONLL else "auto"
         )
     usual = {"text_fields": names, "single": True, "sentences": True, "keep": "*"}
-    can_be_reread(path)  # or it is a folder, or not there
-    return Source(paths=(path,), asked=("examples",), **usual | options)
+    source = Source(paths=(path,), **usual | options)
+    if source.format_of(path) == "txt":
+        can_be_reread(path)  # or there is no such file
+        raise UsageError(
+            f"{path}: a text file has no fields",
+            "examples are .jsonl, .csv, .tsv or .parquet with fields such as label, or .conll; "
+            "--input-format says what another file is",
+        )
+    return source
 
 
 def read_examples(

@@ -147,17 +147,17 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     else:
         carried = [name.strip() for name in source.keep.split(",")] if source.keep else []
         carried = [name for name in dict.fromkeys(carried) if name != "id" or key != "id"]
-    asked = [text, *carried, *source.extra_ids]
-    asked += [pair] if pair and source.pair_field else []
-    asked += [key] if source.id_field else []
+    asked = [("--text-field", text), *(("--keep-fields", name) for name in carried)]
+    asked += [("--pair-field", pair)] if pair and source.pair_field else []
+    asked += [("--id-field", key)] if source.id_field else []
+    asked += [("--extra", name) for name in source.extra_ids]
     present = {*names}
-    for name in asked:
+    for option, name in asked:
         if name in present:
             continue
         hint = f"available: {', '.join(names) or 'none'}"
-        options = [option for option in source.asked if option.startswith("--")]
-        if options or (source.text_field is None and not source.ids):
-            hint += f"; choose with {', '.join(options) or '--text-field'}"
+        if not source.ids:
+            hint += f"; choose with {source.flags.get(name, option)}"
         likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
         if likely and likely in names[0]:  # the header is one column
             advice = "--input-format tsv" if likely == "\t" else f"--delimiter '{likely}'"

@@ -52,6 +52,7 @@ class Source:
     sentences: bool = False  # a text may be a list of sentences
     ids: bool = False  # the records are lists of token ids
     asked: tuple[str, ...] = ()  # options given that name fields
+    flags: Mapping[str, str] = field(default_factory=dict)  # a field -> its option's own name
     taken: frozenset[str] = frozenset()  # names of output fields, which no kept field may have
     extra_ids: Mapping[str, int] = field(default_factory=dict)  # fields of ids, and how many each
     on_error: Literal["fail", "skip"] = "fail"
@@ -61,9 +62,8 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.texts and self.paths:
-            raise UsageError(
-                "TEXT cannot be combined with --input", "quote globs, or leave out one of the two"
-            )
+            expanded = os.path.isfile(self.texts[0])
+            raise UsageError("TEXT cannot be combined with --input", QUOTE if expanded else "")
         if self.paths.count("-") > 1:
             raise UsageError("--input - is given twice, and stdin can be read once")
         if self.pair is not None and len(self.texts) != 1:
@@ -111,7 +111,8 @@ class Source:
         return form
 
 
-OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl")  # what is written next to outputs
+# What is written next to outputs.
+OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl", ".terms.npz")
 
 
 def input_files(named: Iterable[str], source: Source) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bertcli.files.tables import TableHeader
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 
@@ -74,17 +75,16 @@ def tabular(
     ``blank`` are the fields of a result, with one item in their list; fields ``consumed`` by the
     task are not carried.
     """
-    empty = True
+    first, empty = None, True
     for batch in batches:
         rows = [line for result in batch for line in flat_rows(result)]
-        empty = empty and not rows
+        first, empty = first or batch[0], empty and not rows
         yield rows
     if empty:
-        (line,) = flat_rows(Result(Record(""), 0, blank))
-        header = reader.header(line)
-        for name in consumed - line.keys():
-            header.pop(name, None)
-        yield [header]
+        others = reader.fields.carried if reader.fields else ()
+        extra = {name: None for name in others if name not in consumed}
+        record = first.record if first else Record("", extra=extra)
+        yield [TableHeader(line) for line in flat_rows(Result(record, 0, blank))]
 
 
 def fields_written(blank: Mapping[str, Any], *, flat: bool) -> frozenset[str]:

@@ -75,8 +75,8 @@ PROOF = (
 class WordPieceEngine:
     """The fastest way from many texts to ids that is exact for a tokenizer."""
 
-    def __init__(self, core: Tokenizer) -> None:
-        self.core, self.seen = core, 0  # characters
+    def __init__(self, core: Tokenizer, expected: int = 0) -> None:
+        self.core, self.seen = core, expected  # characters
 
     def __call__(self, texts: Sequence[str]) -> Flat:
         """Return the ids of all texts, one after the other, and where those of each begin."""

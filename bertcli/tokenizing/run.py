@@ -148,7 +148,8 @@ class TokenizeRun(ReaderRun):
             size = self.window or WINDOW
             groups = windows(groups, size, full=self.full, characters=self.characters)
         numbered = self._numbered(groups)
-        if size_on_disk(self.reader.source.paths):
+        self.tokenizer.expected = size_on_disk(self.reader.source.paths) or 0
+        if self.tokenizer.expected:
             threads = min(most, THREADS, cores())
             results = ahead(numbered, self._tokenized, threads=threads, most=most)
         else:  # texts that may be typed are answered one by one

@@ -100,6 +100,7 @@ class Tokenizer:
         self.limit = limit
         self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
         self.padding_side = settings.choice("padding_side", SIDES) or "right"
+        self.expected = 0  # characters that are to come, about
         self.reads_types = True  # whether the model that it is loaded for takes token types
         self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
         self.core.no_truncation()
@@ -168,7 +169,7 @@ class Tokenizer:
         """What makes ids of many texts at once."""
         from bertcli.tokenizing.ragged import WordPieceEngine
 
-        return WordPieceEngine(self.core)
+        return WordPieceEngine(self.core, self.expected)
 
     @cached_property
     def words_core(self) -> Core:

@@ -167,9 +167,11 @@ class LabelledTexts:
     @property
     def digest(self) -> str:
         """The sha256 of all examples and of how they are parted."""
-        digest = hashlib.sha256(self.held.tobytes())
+        digest = hashlib.sha256()
         for record, target in self.examples.examples:
-            digest.update(repr((record[:4], target)).encode())
+            values = record.text, record.pair, record.extra, target
+            digest.update(repr(values).encode())
+        digest.update(self.held.tobytes())
         return digest.hexdigest()
 
 

@@ -335,6 +335,7 @@ class InstanceMaker:
 
 INDEX, ROWS, FORMAT, VERSION = "instances.json", "instances.bin", "bertcli-pretrain", 3
 OURS = ("instances*", *TOKENIZER_PARTS)  # names of the files in the folder
+MOSTLY = 0.75  # share of random pairs above which a warning is shown; half is intended
 
 
 def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dtype[Any]:
@@ -460,4 +461,15 @@ def described(statistics: Mapping[str, Any]) -> str:
         f"{statistics['instances']:,} instances, {statistics['tokens']:,} tokens, "
         f"{statistics['predicted_share']:.1%} of them masked; second sentence random in "
         f"{statistics['random_next_share']:.1%} of the pairs"
+    )
+
+
+def doubts(statistics: Mapping[str, Any]) -> str:
+    """Return a warning about a corpus that is probably not as intended, or nothing."""
+    share = statistics["random_next_share"]
+    if share <= MOSTLY:
+        return ""
+    return (
+        f"second sentence random in {share:.0%} of the pairs, as many sentences fill "
+        "a sequence alone; give one sentence per line"
     )

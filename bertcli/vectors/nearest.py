@@ -238,7 +238,7 @@ class Postings(NamedTuple):
         return None
 
     def keep(self, file: Path, vectors: str) -> None:
-        """Write them for another search, where that is possible; ``vectors`` is a sha256."""
+        """Write them for another search, where that is possible; ``vectors`` is what tells them."""
         with suppress(OSError), whole_file(file) as place:
             np.savez(place, vectors=vectors, **self._asdict())
 

@@ -455,7 +455,7 @@ class CorpusTexts:
         self.digest = InputDigest()
         self.empty = array("q")
         manifest, file = manifest_of(self.path), beside(Path(self.path), TERM_INDEX)
-        vectors = manifest.text("sha256") or ""
+        vectors = f"{manifest.text('texts_sha256')} {manifest.text('sha256')}"
         kept = Postings.kept(file, vectors) if index else None
         for block in self.reader.blocks():
             if index and not kept:

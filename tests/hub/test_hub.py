@@ -170,6 +170,7 @@ INDEX = json.dumps({"weight_map": {"a": "s1.safetensors", "b": "s2.safetensors"}
     ("files", "missing"),
     [
         (without("model.safetensors"), "model.safetensors or model.safetensors.index.json"),
+        (without("config.json"), "config.json or bert_config.json"),
         (without("1_Pooling/config.json"), "1_Pooling/config.json"),
         (
             without("model.safetensors")

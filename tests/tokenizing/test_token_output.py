@@ -7,6 +7,7 @@ import sys
 import hostile
 import pytest
 from front import (
+    TINY,
     call,
     environment,
     good,
@@ -132,3 +133,12 @@ def test_of_many_threads_the_first_failure_is_told(many_blocks, tmp_path):
     places = told.findall(skipped.err)
     assert places == [str(n + 1) for n in range(0, 2000, 7)]
     assert len(skipped.rows) == 2000 - len(places)
+
+
+def test_a_kept_field_with_the_name_of_one_of_our_lists_stays_what_it_is(tmp_path):
+    row = {"text": "a b", "tokens": "a word", "attention_mask": [1.0, 0.5], "word_ids": [1, None]}
+    (tmp_path / "a.jsonl").write_text(jsonl([row]))
+    argv = ("-i", tmp_path / "a.jsonl", "--keep-fields", "-o", tmp_path / "a.parquet")
+    good("chunk", "-q", "-m", TINY, *argv)
+    (read,) = read_table(tmp_path / "a.parquet").to_pylist()
+    assert {name: read[name] for name in row} == row

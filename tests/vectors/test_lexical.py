@@ -100,6 +100,16 @@ def test_the_index_is_kept_beside_the_vectors_and_made_anew_for_others(corpus, t
     assert remade == hits_of(*argv) != hits
 
 
+def test_the_index_is_of_whole_texts_though_the_vectors_are_not(tmp_path):
+    source, vectors = tmp_path / "c.txt", tmp_path / "v.npy"
+    for last in ("4711", "hello"):
+        source.write_text(f"love the film great world {last}\nme too\n")
+        cut = ("--max-length", 5, "--on-truncate", "ignore", "-o", vectors, "--overwrite")
+        good("embed", "-q", "-m", TINY, "-i", source, *cut)
+        hit, *_ = hits_of(last, "--corpus", source, "--vectors", vectors, "--hybrid")
+        assert hit["lexical_rank"] == 1
+
+
 def test_passages_of_notes_are_found_by_their_words(tmp_path):
     note = "# Trains\n\nThe train to the north stops at 4711.\n\n" + "Love the film. " * 60
     (tmp_path / "note.md").write_text(note)

@@ -93,7 +93,8 @@ class QueryOptions(OptionGroup):
             if queries:
                 raise UsageError("--mine takes no QUERY", "give pairs with --input FILE")
             changes = {"text_field": self.query_field or "anchor", "pair_field": "positive"}
-        source = source_of(self, texts=queries, objects=self.mine, **changes)
+        flags = {changes["text_field"] or "text": "--query-field"}
+        source = source_of(self, texts=queries, objects=self.mine, flags=flags, **changes)
         return reader_of(source)
 
 

@@ -83,6 +83,10 @@ class QuestionOptions(OptionGroup):
         changes: dict[str, Any] = {
             "texts": texts,
             "text_field": self.question_field,
+            "flags": {
+                self.question_field: "--question-field",
+                self.context_field: "--context-field",
+            },
             "single": not self.both,
         }
         if self.both:
@@ -121,6 +125,10 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
         changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1], "single": True}
         if not self.texts:
             changes["text_field"] = self.prompt_field
+            changes["flags"] = {
+                self.prompt_field: "--prompt-field",
+                self.choices_field: "--choices-field",
+            }
             names = ",".join(filter(None, (keep, self.choices_field)))
             changes["keep"] = keep if keep == "*" else names
         source = source_of(files, objects=True, **changes)

@@ -375,6 +375,7 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
             sentences=True,
             single=True,
             keep=",".join(dict.fromkeys(extra)) or None,
+            flags=dict.fromkeys(extra, "--extra"),
             asked=(*fields_asked([self]), *(("--extra",) if extra else ())),
         )
         return reader_of(source)
@@ -461,7 +462,7 @@ def pretrain_prepare(
     $ bertcli pretrain prepare corpus.txt.gz -m tokenizer -o instances
     $ bertcli pretrain prepare texts.jsonl --extra emotion=emotion_ids -o instances
     """
-    from bertcli.training.prepare import PrepareRun, described
+    from bertcli.training.prepare import PrepareRun, described, doubts
 
     extra, settings = extra_fields(options.extra), record(PrepareOptions, options)
     reader = corpus.reader(extra.values())
@@ -479,6 +480,7 @@ def pretrain_prepare(
     console.note(described(run.statistics))
     for name, size in run.sizes.items():
         console.note(f"extra embedding {name}: ids 0 to {size - 1}, from the field {extra[name]}")
+    console.warn(doubts(run.statistics))
     console.close(reader)
 
 
