@@ -197,6 +197,7 @@ DEEP = {"deep": '{"a":' * 100_000}
 
 FOUND_BY_LOOKING = {  # for a regular file
     "1_Pooling/config.json": "1_Pooling/config.json",
+    "config.json": "config.json or bert_config.json",
     "model.safetensors.index.json": "model.safetensors or ",
 }
 
