@@ -140,7 +140,7 @@ class Distillation:
             tokenizer = teacher.runtime.tokenizer
             core: Any = tokenizer.core
             ids = kept_ids(tokenizer)
-            most = min(teacher.width, len(ids) - 1)
+            most = min(teacher.nothing.shape[-1], len(ids) - 1)
             dim = self.dim or min(DIM, most)
             if not 0 < dim <= most:
                 raise UsageError(f"--dim {dim} is not possible", f"give a number from 1 to {most}")

@@ -210,6 +210,18 @@ def test_more_dimensions_than_there_are(tmp_path, dim):
     assert left_in(tmp_path) == []
 
 
+def test_a_teacher_whose_vectors_are_shortened_has_no_more_dimensions(tmp_path):
+    model = shutil.copytree(TINY, tmp_path / "m")
+    put_json(model / "config_sentence_transformers.json", {"truncate_dim": 8})
+    put_json(
+        model / "modules.json", [{"type": "sentence_transformers.models.Transformer", "path": ""}]
+    )
+    done = bad("distil", "-m", model, "-o", tmp_path / "s", "--dim", 9, code=2)
+    assert done.error == "--dim 9 is not possible"
+    table, _, _ = distilled(tmp_path / "s", model=model)
+    assert table.shape[1] == 8
+
+
 @pytest.mark.parametrize("content", ["", "\n\n", "[MASK]\n"])
 def test_a_corpus_without_text(tmp_path, content):
     corpus = tmp_path / "c.txt"
