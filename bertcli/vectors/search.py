@@ -456,14 +456,14 @@ class CorpusTexts:
         self.empty = array("q")
         manifest, file = manifest_of(self.path), beside(Path(self.path), TERM_INDEX)
         vectors = f"{manifest.text('texts_sha256')} {manifest.text('sha256')}"
-        kept = Postings.kept(file, vectors) if index else None
+        postings = Postings.kept(file, vectors) if index else None
         for block in self.reader.blocks():
-            if index and not kept:
+            if index and not postings:
                 index.add(block)
             self.empty.extend(search.empty_rows(block, self.digest.records))
             self.digest.add(block)
-        if index and kept:
-            index.postings = kept
+        if index and postings:
+            index.postings = postings
         elif index and manifest.text("texts_sha256") == self.digest.texts.hexdigest():
             index.postings.keep(file, vectors)
 

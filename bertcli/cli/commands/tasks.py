@@ -373,19 +373,8 @@ def tag(
     Only entities in the text are returned; its pair, if any, serves as context.
     """
     ignored = tuple(label for label in entities.ignore_labels.split(",") if label)
-    read, advice = source.reader, "--stride N tags all of them"
-    run_task(
-        "Tagger",
-        [entities],
-        read,
-        model,
-        length,
-        compute,
-        output,
-        console,
-        advice,
-        ignored=ignored,
-    )
+    usual, advice = (model, length, compute, output, console), "--stride N tags all of them"
+    run_task("Tagger", [entities], source.reader, *usual, advice, ignored=ignored)
 
 
 class AnswerOptions(OptionGroup):
@@ -435,16 +424,6 @@ def choose(
 
     A record has the fields prompt and choices, a list of texts. "best" counts from 0.
     """
-    read = partial(choices.reader, files)
-    run_task(
-        "Chooser",
-        [],
-        read,
-        model,
-        length,
-        compute,
-        output,
-        console,
-        field=choices.choices_field,
-        choices=choices.given,
-    )
+    read, usual = partial(choices.reader, files), (model, length, compute, output, console)
+    field, listed = choices.choices_field, choices.given
+    run_task("Chooser", [], read, *usual, field=field, choices=listed)
