@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
@@ -123,12 +123,14 @@ class Embedder:
         modules = read_chain(folder.path, sentence.of_texts if own else ())
         place = folder.path if sentence.static else folder.path / sentence.transformer
         special = options.parse_special
-        tokenizer = open_tokenizer(place, kind=kind, parse_special=special, extra=extra)
+        tokenizer = cache(
+            partial(open_tokenizer, place, kind=kind, parse_special=special, extra=extra)
+        )
         late = None
         if options.per_token and options.word_vectors is None and not sentence.static:
             from bertcli.embedding.late_interaction import read_late
 
-            late = read_late(folder.path, tokenizer, options.prompt_name)
+            late = read_late(folder.path, tokenizer(), options.prompt_name)
         if late:
             if late.idle is not None and read_config(place).structure.blank_padding:
                 raise ModelError(f"{place}: queries of a DeBERTa cannot be filled up")
@@ -142,7 +144,7 @@ class Embedder:
             prompts = {**sentence.prompts, **late.prompts}
             sentence = replace(sentence, prompts=prompts, default_prompt="document")
         asked, options = options.dim, settled(options, sentence)
-        terms = maker(tokenizer) if maker else None
+        terms = maker(tokenizer()) if maker else None
         if extra and not sentence.static:  # texts that have ids for their words keep these words
             changed = late or options.prompt or options.on_truncate == "chunk"
             if changed and read_config(place).extra_embeddings:

@@ -8,10 +8,12 @@ takes it longer than a small batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -148,9 +150,10 @@ class CompiledModel(Engine):
         }
 
 
-def open_compiled(spec: ModelSpec) -> CompiledModel:
-    """Make the graph of a folder's model and compile it for this CPU.
+def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledModel:
+    """Make the graph of a folder's model, and compile it for this CPU.
 
+    That takes OpenVINO a third of a short run, and no Python: other work is done ``meanwhile``.
     Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
     choice that this model or this engine cannot follow, OpenvinoError where OpenVINO is not
     installed, or cannot run the model.
@@ -175,8 +178,18 @@ def open_compiled(spec: ModelSpec) -> CompiledModel:
         weights = read_weights(spec.folder, spec.kind, spec.pooler)
     net = OpenvinoNetwork(weights)
     graph = built(net, spec, output_of_file(net, file) if file else None)
+    chosen, compiled = settings(dtype, compute.threads), []
+
+    def compile_graph() -> None:
+        with suppress(Exception):  # it is raised below
+            compiled.append(core.compile_model(graph, "CPU", chosen))
+
+    compiling = Thread(target=compile_graph)
+    compiling.start()
+    meanwhile()
+    compiling.join()
     try:
-        model = core.compile_model(graph, "CPU", settings(dtype, compute.threads))
+        model = compiled[0] if compiled else core.compile_model(graph, "CPU", chosen)
     except RuntimeError as failed:
         reason = str(failed).strip().splitlines()[-1]
         raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None

@@ -1,7 +1,7 @@
 """A model that is open, whatever runs it: for vectors and for every task. Nothing here needs torch.
 
     spec = ModelSpec(folder, Compute(dtype="bfloat16"))
-    runtime = open_runtime(spec, open_tokenizer(folder))
+    runtime = open_runtime(spec, lambda: open_tokenizer(folder))
     vectors = result_of(runtime.run(Tokens.of(rows), finish))   # encoded texts
 
 Nobody else puts a tokenizer, a config, weights and a device together, or chooses the engine: by
@@ -11,7 +11,7 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,26 +27,27 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 # --- opening ---
 
 
-def open_runtime(spec: ModelSpec, tokenizer: Tokenizer) -> Runtime:
+def open_runtime(spec: ModelSpec, tokenizer: Callable[[], Tokenizer]) -> Runtime:
     """Open a model with the engine that is asked for, on each device that is named.
 
-    Raises ModelError for a folder that is not a whole model of this kind, UsageError for a choice
-    that this model or this machine cannot follow.
+    Its tokenizer is asked for while the first engine gets ready. Raises ModelError for a folder
+    that is not a whole model of this kind, UsageError for a choice that this model or this machine
+    cannot follow.
     """
     if spec.kind in (STATIC, TERM_TABLE):
         from bertcli.inference.static_engine import open_static
 
-        engine: Engine = open_static(spec, tokenizer)
+        engine: Engine = open_static(spec, tokenizer())
     else:
-        engine = open_engine(spec)
+        engine = open_engine(spec, tokenizer)
     engines = [engine]
     for place in engine.places[1:]:
         compute = replace(spec.compute, backend=engine.backend, device=place)
-        engines.append(open_engine(replace(spec, compute=compute)))
-    return Runtime(spec, tokenizer, engines)
+        engines.append(open_engine(replace(spec, compute=compute), tokenizer))
+    return Runtime(spec, tokenizer(), engines)
 
 
-def open_engine(spec: ModelSpec) -> Engine:
+def open_engine(spec: ModelSpec, meanwhile: Callable[[], object]) -> Engine:
     """Open a model on the first device that is named. Errors as of `open_runtime`.
 
     auto is OpenVINO on a CPU, where it is installed and can do what is asked, else torch.
@@ -60,7 +61,7 @@ def open_engine(spec: ModelSpec) -> Engine:
         from bertcli.inference.cpu_engine import open_compiled
 
         try:
-            return open_compiled(spec)
+            return open_compiled(spec, meanwhile)
         except OpenvinoError as failed:
             if backend == "openvino" or spec.compute.dtype == "int8":
                 raise

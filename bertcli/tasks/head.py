@@ -119,7 +119,7 @@ class Head:
         tokenizer = open_tokenizer(folder, parse_special=special, extra=extra)
         spec = ModelSpec(folder, settings, kind, reading(folder, kind, tokenizer))
         prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
-        return cls(open_runtime(spec, tokenizer), settings, prompt)
+        return cls(open_runtime(spec, lambda: tokenizer), settings, prompt)
 
     @property
     def max_length(self) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
@@ -165,6 +166,7 @@ class Console:
     quiet: bool
     verbose: bool
     beside_output = False  # whether rows come to the terminal during the run
+    kept: ClassVar[deque[Any]] = deque(maxlen=0)  # until the process ends, where that is near
 
     def note(self, message: str) -> None:
         """Write a note."""
