@@ -122,6 +122,7 @@ NO_ROOM = (  # in messages of libraries, of Python's threads and of the system's
     "failed to map segment",
     "can't start new thread",
     "ThreadPoolBuildError",
+    "Resource temporarily unavailable",
 )
 
 

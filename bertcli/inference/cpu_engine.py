@@ -20,7 +20,7 @@ import numpy as np
 
 from bertcli.checkpoints.scan import GRAPHS, find_weights, read_config
 from bertcli.checkpoints.weights import Weights, read_weights
-from bertcli.errors import LOG, ModelError, UsageError
+from bertcli.errors import LOG, ModelError, UsageError, out_of_memory
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.inference.compute import (
@@ -191,6 +191,8 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
     try:
         model = compiled[0] if compiled else core.compile_model(graph, "CPU", chosen)
     except RuntimeError as failed:
+        if out_of_memory(failed):
+            raise
         reason = str(failed).strip().splitlines()[-1]
         raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
     return CompiledModel(model, weights, spec, dtype, file)

@@ -6,6 +6,8 @@ import shutil
 import pytest
 from front import TINY, bad, call, good, left_in, struck
 
+pytestmark = pytest.mark.usefixtures("usual_engine")
+
 WORDS = "i love nlp the film was great hello world me too".split()  # noqa: SIM905
 COMMANDS = {
     "out.jsonl.gz": ("tokenize", "--length"),

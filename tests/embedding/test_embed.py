@@ -150,7 +150,7 @@ def arguments(source, out, *more):
     return ["embed", "-m", TINY, "-i", source, "-o", out, "--window", 100, "-q", *more]
 
 
-def test_ctrl_c_leaves_what_can_be_resumed(many, tmp_path):
+def test_ctrl_c_leaves_what_can_be_resumed(many, tmp_path, usual_engine):
     out = tmp_path / "out.npy"
     assert struck("SIGINT", *arguments(many, out)) == 130
     assert not out.exists()

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from front import bad, environment, good
 
+pytestmark = pytest.mark.usefixtures("usual_engine")
+
 PROC = Path("/proc")
 
 GONE = {

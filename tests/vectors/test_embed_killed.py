@@ -104,7 +104,7 @@ def test_killed_at_random_instants(forked, tmp_path, lines, kills, suffix, optio
 
 
 @pytest.mark.parametrize("suffix", FORMS)
-def test_a_disk_that_is_full(tmp_path, texts, whole, suffix):
+def test_a_disk_that_is_full(tmp_path, texts, whole, suffix, usual_engine):
     """Also when there is room again for a while only."""
     expected, out = whole(suffix), tmp_path / f"out.{suffix}"
     command = " ".join(map(str, (*SET, "-m", TINY, "-i", texts, "-o", out)))
