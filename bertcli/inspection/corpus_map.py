@@ -28,7 +28,7 @@ from bertcli.inspection.attention import filled_page
 from bertcli.records.records import Record, row_of
 from bertcli.vectors.nearest import refuse_infinite, unit
 from bertcli.vectors.reading import Aside, vectors_in
-from bertcli.vectors.search import CorpusTexts, Search
+from bertcli.vectors.search import CorpusTexts, Search, texts_at
 
 COLUMNS = ("row", "text", "x", "y", "cluster", "label")
 MOST = 20_000  # texts that are drawn
@@ -74,7 +74,7 @@ class CorpusMap:
             random = np.random.default_rng(seed)
             chosen = np.sort(random.choice(total, min(total, MOST), replace=False))
             rows = chosen.tolist()
-            texts = CorpusTexts(search).at({*rows}, total)
+            texts = texts_at({*rows}, CorpusTexts(search).blocks(total))
             vectors = aside.vectors()[chosen].astype(np.float64)
             distinct = len(np.unique(vectors, axis=0))
             if distinct < 2:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -60,6 +60,7 @@ from bertcli.vectors.formats import (
 from bertcli.vectors.nearest import (
     DEPTH,
     DIGITS,
+    NO_TEXT,
     Bm25,
     Match,
     MaxSim,
@@ -100,7 +101,6 @@ SAME = (  # options of which a manifest has the values
 )  # fmt: skip
 DOCUMENT = ("document", "passage", "corpus")  # names of prompts, as in sentence-transformers
 AT_ONCE = 1024  # queries that are answered together
-NO_TEXT = Record(None)  # type: ignore[arg-type] # of a row with nothing but its vector
 
 
 def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
@@ -180,37 +180,11 @@ class SearchOptions:
     hybrid: bool = False  # whether texts are found by their terms as well
 
 
-class Hit(NamedTuple):
-    """A row of the corpus, and its text and fields as far as they are there."""
-
-    row: int
-    score: float
-    record: Record
-    ranks: Mapping[str, int | None] = {}  # in the searches that it is fused of
-
-    @property
-    def id(self) -> Any:
-        """The id of its text or its vector, else its own number."""
-        return self.row if self.record.id is None else self.record.id
-
-    @property
-    def text(self) -> str | None:
-        """The text of the row; None where the corpus has none."""
-        return None if self.record.text is None else str(self.record.text)
-
-    def fields(self) -> dict[str, Any]:
-        """Return what is written."""
-        row = {"row": self.row, "id": self.id, "score": self.score, **self.ranks}
-        if self.text is not None:
-            row["text"] = self.record.text
-        return row | (self.record.extra or {})
-
-
 class Answer(NamedTuple):
     """A query and the nearest rows, the nearest first."""
 
     query: Record
-    hits: list[Hit]
+    hits: list[Match]
 
     def fields(self) -> dict[str, Any]:
         """Return what is written: one object."""
@@ -327,7 +301,7 @@ class Search:
                 matches = [fused(best, index.best(query, depth), top_k) for query, best in both]
             rows = rows_of(matches)
             if texts:
-                records = texts.at(rows, nearest.rows)
+                records = texts_at(rows, texts.blocks(nearest.rows))
             else:
                 records = records_at(path, rows, self.options.keep_fields)
             answers = answers_of(batch, matches, records)
@@ -383,26 +357,21 @@ class PassingSearch(EmbedRun):
         vectors: Any = block.vectors
         self.nearest.excluded = np.array(self.search.empty_rows(block.records, first), int)
         self.nearest.add(vectors)
-        near = self.nearest.found
+        near = rows_of(self.nearest.matches())
         fresh = {row: block.records[row - first] for row in near if row >= first}
         self.texts = {row: text for row, text in (self.texts | fresh).items() if row in near}
 
 
-class LexicalSearch:
-    """A search for the terms of queries alone, which takes a tokenizer and no model."""
-
-    def __init__(self, tokenizer: Tokenizer, reader: Reader, top_k: int) -> None:
-        self.tokenizer, self.reader, self.top_k = tokenizer, reader, top_k
-
-    def answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
-        """Yield answers as queries come."""
-        index = Bm25(self.tokenizer)
-        for block in self.reader.blocks():
-            index.add(block)
-        for batch in windows(queries, AT_ONCE):
-            matches = [index.best(query, self.top_k) for query in batch]
-            texts = texts_at(rows_of(matches), self.reader.again().blocks())
-            yield answers_of(batch, matches, texts)
+def lexical_answers(
+    queries: Iterable[Sequence[Record]], reader: Reader, tokenizer: Tokenizer, top_k: int
+) -> Iterator[list[Answer]]:
+    """Yield the texts with the terms of queries, as these come: no model is needed."""
+    index = Bm25(tokenizer)
+    for block in reader.blocks():
+        index.add(block)
+    for batch in windows(queries, AT_ONCE):
+        matches = [index.best(query, top_k) for query in batch]
+        yield answers_of(batch, matches, texts_at(rows_of(matches), reader.again().blocks()))
 
 
 def rows_of(matches: Iterable[Iterable[Match]]) -> set[int]:
@@ -423,10 +392,7 @@ def answers_of(
     return [
         Answer(
             query,
-            [
-                Hit(match.row, match.score, texts.get(match.row, NO_TEXT), match.ranks)
-                for match in best
-            ],
+            [match._replace(record=texts.get(match.row, NO_TEXT)) for match in best],
         )
         for query, best in zip(queries, matches, strict=True)
     ]
@@ -466,10 +432,6 @@ class CorpusTexts:
             index.postings = postings
         elif index and manifest.text("texts_sha256") == self.digest.texts.hexdigest():
             index.postings.keep(file, vectors)
-
-    def at(self, rows: Container[int], count: int) -> Texts:
-        """Return the texts of some of ``count`` rows."""
-        return texts_at(rows, self.blocks(count))
 
     def blocks(self, count: int) -> Iterable[Sequence[Record]]:
         """Return all of ``count`` texts.
@@ -589,7 +551,7 @@ class Mining:
             scores = np.einsum("nd,nd->n", nearest.queries, positives)
             nearest.excluded, nearest.ceilings = excluded, scores - self.margin
             add_stored(nearest, self.search.path)
-            records = texts.at(nearest.found, nearest.rows)
+            records = texts_at(rows_of(nearest.matches()), texts.blocks(nearest.rows))
             rows: list[dict[str, Any]] = []
             for (anchor, positive), score, matches in zip(
                 batch, scores, nearest.matches(), strict=True
