@@ -26,7 +26,6 @@ from bertcli.embedding.options import (
     Sentence,
     prepared,
     read_sentence,
-    reads_first,
     settled,
 )
 from bertcli.embedding.pooling import (
@@ -152,10 +151,11 @@ class Embedder:
                     "this model needs an id for each word, so its texts cannot be changed",
                     "leave out --prompt, --on-truncate chunk and --token-vectors",
                 )
+        first = options.pooling in ("cls", "pooler")
         reading = Reading(
             options.layers,
             options.layer_combine,
-            reads_first(options, sentence),
+            first and (sentence.include_prompt or not options.prompt),
             idle=late.idle if late else None,
         )
         pooler = options.pooling == "pooler"
@@ -257,7 +257,7 @@ class Embedder:
         return Layout(
             columns=tuple(dict.fromkeys(columns)),
             special_tokens=self.options.special_tokens,
-            max_length=self.max_length - (self.late.added if self.late else 0),
+            max_length=self.max_length - bool(self.late and self.late.prefix),
             truncation="longest_first",
             stride=self.options.stride if window else 0,
             overflowing=window,

@@ -288,10 +288,6 @@ def _pooling(folder: Path, modules: list[SentenceModule]) -> TermPooling:
             f"leave out --sparse, or give --model a sparse one, {EXAMPLE}",
         )
     raw = read_object(folder / modules[1].path / "config.json")
-    chosen = []
-    for key, known in (("pooling_strategy", TERM_POOLINGS), ("activation_function", LOGARITHMS)):
-        chosen.append(raw.text(key) or next(iter(known)))
-        if chosen[-1] not in known:
-            problem = f"{raw.source}: unsupported {key} {chosen[-1]!r}"
-            raise ModelError(problem, f"known: {', '.join(known)}")
-    return TermPooling(chosen[0], LOGARITHMS[chosen[1]])
+    how = raw.choice("pooling_strategy", TERM_POOLINGS) or "max"
+    name = raw.choice("activation_function", [*LOGARITHMS]) or "relu"
+    return TermPooling(how, LOGARITHMS[name])
