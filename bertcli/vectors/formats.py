@@ -59,8 +59,7 @@ MOST = 8192  # rows read at a time
 
 VECTOR, VECTORS = "embedding", "vectors"  # of a record with one, and with several
 TERMS, INDICES, VALUES = "terms", "indices", "values"
-TERM_COLUMNS = ((0, np.int32), (1, np.float32))  # of the rows of a text
-TERM_TYPES = {INDICES: "list<int32>", VALUES: "list<float32>"}  # of them in Arrow
+TERM_TYPES = {INDICES: "list<int32>", VALUES: "list<float32>"}  # of the rows of a text
 AT_ONCE = 256  # records that are made text together
 FIRST = ("id", "n_tokens", "truncated")
 PIECES = {  # what several vectors belong to; Arrow types that empty lists do not show
@@ -300,9 +299,7 @@ def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
         for metas, vectors in rows.portions():
             parts: Sequence[Vectors] = [vectors]
             if rows.terms:
-                parts = [
-                    [terms[:, at].astype(kind) for terms in vectors] for at, kind in TERM_COLUMNS
-                ]
+                parts = [[terms[:, at] for terms in vectors] for at in range(len(TERM_TYPES))]
             values: dict[str, Any] = {key: column_of(metas, key) for key in columns}
             write(values | dict(zip(vectors_as, parts, strict=True)))
 
