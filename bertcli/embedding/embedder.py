@@ -200,8 +200,7 @@ class Embedder:
         if self.terms:
             return np.zeros((0, 2), np.float32)
         *layers, width = self._shape
-        size = width if self.options.dim is None else self.options.dim
-        return np.zeros((0, *layers, size), np.float32)
+        return np.zeros((0, *layers, self.options.dim or width), np.float32)
 
     @property
     def max_length(self) -> int:
@@ -397,7 +396,8 @@ class Embedder:
             parts = [next(states) if item.length else nothing for item in windows]
             item, vector = joined(windows, parts)
             matched, vector = self.late.matched(item, vector) if self.late else (item, vector)
-            pieces = TokenVectors.of_tokens(matched)
+            columns = (list(matched.columns[name]) for name in TOKEN_COLUMNS)
+            pieces = TokenVectors("tokens", *columns)
             if self.options.word_vectors is not None:
                 (read,) = self.prepare([item.record])
                 pieces, words = words_of(item._replace(record=read))

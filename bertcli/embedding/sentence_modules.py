@@ -236,17 +236,14 @@ def write_sentence_parts(
     pooling: dict[str, Any] = {"word_embedding_dimension": width}
     pooling |= {key: MODES[name] in options.modes for key, name in LEGACY.items()}
     pooling["include_prompt"] = sentence.include_prompt
-    chain: list[tuple[str, Path | Dense | dict[str, Any]]] = [("Transformer", base)]
-    chain += [("Pooling", pooling)]
+    chain: list[tuple[str, Path | Dense | dict[str, Any]]] = [("Pooling", pooling)]
     chain += [(module.kind, base / module.path) for module in sentence.of_texts]
     chain += [("Normalize", {})] * bool(options.normalize)
     chain += [("Dense", layer)] if layer else []
-    kinds = {f"{at}_{kind}" if at else "": kind for at, (kind, _) in enumerate(chain)}
-    put_modules(folder, kinds)
-    for name, (_, content) in zip(kinds, chain, strict=True):
-        if not name:
-            continue
-        place = folder / name
+    kinds = {"": "Transformer"}
+    for at, (kind, content) in enumerate(chain, 1):
+        place = folder / f"{at}_{kind}"
+        kinds[place.name] = kind
         place.mkdir()
         if isinstance(content, Dense):
             _write_dense(place, content)
@@ -256,6 +253,7 @@ def write_sentence_parts(
             for path in (content / "config.json", *find_weights(content).all):
                 if path.is_file():
                     shutil.copyfile(path, place / path.name)
+    put_modules(folder, kinds)
     limits = {"max_seq_length": max_length, "do_lower_case": sentence.lower_case}
     write_json(folder / "sentence_bert_config.json", limits)
     if (base / CONFIG).is_file():

@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.embedding.options import RANGED, refuse_stream
+from bertcli.embedding.options import RANGED
 from bertcli.embedding.pooling import split
 from bertcli.errors import PrecisionError
 from bertcli.files.arrays import ArrayParts, write_arrays
@@ -337,9 +337,8 @@ def stdout_writer(
 ) -> Iterator[Callable[[EmbeddedBlock], None]]:
     """Yield a function that streams records to stdout as JSONL or CSV, the same as those of a file.
 
-    In CSV the first rows settle the columns. Raises OutputError for what cannot be streamed.
+    In CSV the first rows settle the columns. `refuse_stream` tells what cannot be streamed.
     """
-    refuse_stream(form, precision)
     with open_output(None) as file, writer_of(form)(file) as write:
 
         def put(block: EmbeddedBlock) -> None:

@@ -76,6 +76,7 @@ from bertcli.vectors.reading import (
     Array,
     form_of,
     manifest_of,
+    parquet_table,
     stored_lists,
     vectors_in,
 )
@@ -500,9 +501,7 @@ def _fields_in(path: str, chosen: set[int]) -> Iterator[dict[str, Any]]:
             reader = Reader(Source(paths=(path,), text_field=FIELD, single=True, keep="*"))
             yield from ({"id": record.id, **(record.extra or {})} for record in reader)
         case "parquet":
-            from bertcli.files.parquet import opened
-
-            with opened(path, path) as table:
+            with parquet_table(path) as table:
                 own = [name for name in table.names if name in OWN or name not in OF_VECTORS]
                 for _, columns in table.columns(own):
                     for values in zip(*(columns[name] for name in own), strict=True):
