@@ -199,8 +199,7 @@ class Embedder:
         """No vector, [0, D...], or no term, [0, 2]: what an empty input becomes."""
         if self.terms:
             return np.zeros((0, 2), np.float32)
-        *layers, width = self._shape
-        return np.zeros((0, *layers, self.options.dim or width), np.float32)
+        return np.zeros((0, *self._stacked, self.options.dim or self.width), np.float32)
 
     @property
     def max_length(self) -> int:
@@ -210,10 +209,9 @@ class Embedder:
         return token_limit(self.runtime.config, self.runtime.tokenizer, asked, meant)
 
     @property
-    def _shape(self) -> tuple[int, ...]:
-        """The shape of the vector of a token: [D], or [k, D]."""
-        stacked = self.options.layer_combine == "stack"
-        return (len(self.options.layers), self.width) if stacked else (self.width,)
+    def _stacked(self) -> tuple[int, ...]:
+        """The layers that have a vector each, where there is not just one: (), or (k,)."""
+        return (len(self.options.layers),) if self.options.layer_combine == "stack" else ()
 
     @property
     def chunks(self) -> bool:
@@ -390,7 +388,7 @@ class Embedder:
             records = [[*map(add, windows)] for windows in records]
         filled = [item for windows in records for item in windows if item.length]
         states = iter((yield from self._run(self._tokens(TokenBlock.of(filled, COLUMNS)))))
-        nothing = np.zeros((0, *self._shape[:-1], self.state_width), np.float32)
+        nothing = np.zeros((0, *self._stacked, self.state_width), np.float32)
         items, vectors, owners = [], [], []
         for windows in records:
             parts = [next(states) if item.length else nothing for item in windows]

@@ -28,8 +28,6 @@ from bertcli.files.typed_json import AGAIN, read_object, write_json
 MODULE = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
 
-Activation: TypeAlias = Callable[[np.ndarray], np.ndarray]
-
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -47,7 +45,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 # The name of a class in torch.nn -> [..., D] -> [..., D].
-ACTIVATIONS: Mapping[str, Activation] = {
+ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "Identity": lambda x: x,
     "Tanh": np.tanh,
     "ReLU": lambda x: np.maximum(x, 0),

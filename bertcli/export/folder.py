@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
@@ -63,9 +63,6 @@ from bertcli.tasks.head import (
     text_logits,
     token_logits,
 )
-
-Format: TypeAlias = Literal["openvino", "onnx"]
-Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
 
 FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
 HELD_OUT = 4  # each so many-th text of the sample is not calibrated on: it tells how near it is
@@ -144,8 +141,8 @@ def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node
 class ExportOptions:
     """What is made."""
 
-    to: Format = "openvino"
-    dtype: Precision = "float32"
+    to: Literal["openvino", "onnx"] = "openvino"
+    dtype: Literal["float32", "bfloat16", "int8"] = "float32"
 
     @property
     def file(self) -> str:

@@ -392,10 +392,10 @@ def restore(
     if precision in RANGED:
         least, step = _steps(ranges)
         shift = np.float32(128.5 if precision == "int8" else 0.5)
-        return ((vectors.astype(np.float32) + shift) * step + least).astype(np.float32)
-    packed = vectors.view(np.uint8) ^ (0x80 if precision == "binary" else 0)
+        return (vectors.astype(np.float32) + shift) * step + least
+    packed: Any = vectors.view(np.uint8) ^ (0x80 if precision == "binary" else 0)
     count = dim if packed.shape[-1] == math.ceil(dim / 8) else None
-    bits = np.unpackbits(packed.astype(np.uint8), axis=-1, count=count)
+    bits = np.unpackbits(packed, axis=-1, count=count)
     return bits.astype(np.float32) * 2 - 1
 
 
@@ -431,6 +431,5 @@ def check_values(vectors: Floats, precision: str) -> None:
 
 def _steps(ranges: Any) -> tuple[Floats, Floats]:
     """Return the least value and the width of a bucket for each dimension; a constant has 1."""
-    ranges = ranges.astype(np.float32, copy=False)
     step = (ranges[1] - ranges[0]) / BUCKETS
-    return ranges[0], np.where(step == 0, np.float32(1), step).astype(np.float32, copy=False)
+    return ranges[0], np.where(step == 0, np.float32(1), step)

@@ -193,11 +193,6 @@ class Answer(NamedTuple):
         hits = [hit.fields() for hit in self.hits]
         return key | {"query": self.query.text, "hits": hits, **(self.query.extra or {})}
 
-    def without_empty(self) -> Answer:
-        """Return the answer without hits whose text has no character."""
-        hits = [hit for hit in self.hits if hit.text is None or hit.text.strip()]
-        return self._replace(hits=hits)
-
     def rows(self) -> list[dict[str, Any]]:
         """Return what is written to a table: a row for each hit."""
         return [
@@ -307,7 +302,9 @@ class Search:
                 records = records_at(path, rows, self.options.keep_fields)
             answers = answers_of(batch, matches, records)
             if texts is None and self.options.skip_empty is not False:
-                answers = [answer.without_empty() for answer in answers]
+                for answer in answers:
+                    hits = [hit for hit in answer.hits if hit.text is None or hit.text.strip()]
+                    answer.hits[:] = hits
             yield answers
 
     def empty_rows(self, records: Iterable[Record], first: int) -> list[int]:
