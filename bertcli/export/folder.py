@@ -124,13 +124,12 @@ def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node
     y = vectors[0] if len(vectors) == 1 else net("Concat", *vectors, axis=-1)
     for module in embedder.modules:
         y = after_module(net, y, module)
-    shorter = None if options.dim is None else np.arange(options.dim)
-    if shorter is not None and not options.dim_last:
-        y = net("Gather", y, shorter, 1)
-    if options.normalize:
+    if options.normalize and options.dim_last:
         y = after_module(net, y, UnitLength())
-    if shorter is not None and options.dim_last:
-        y = net("Gather", y, shorter, 1)
+    if options.dim:
+        y = net("Gather", y, np.arange(options.dim), 1)
+    if options.normalize and not options.dim_last:
+        y = after_module(net, y, UnitLength())
     return {STATES: rows, VECTORS: y}
 
 

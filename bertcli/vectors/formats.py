@@ -188,8 +188,7 @@ def write_index(rows: Rows, place: Path, *, with_fields: bool) -> None:
 def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write vectors, or terms as a sparse matrix [n, V] as `scipy.sparse.save_npz` does; ids."""
     shape, dtype = rows.kind()
-    vectors = (part.tobytes() for part in rows.vectors())
-    arrays = {NAME: ArrayParts(dtype.str, shape, vectors)}
+    arrays = {NAME: _array(dtype.str, shape, rows.vectors())}
     if rows.terms:
         counts = (record.rows for record in chain.from_iterable(rows.stored()))
         ends = accumulate(counts, initial=0)

@@ -243,11 +243,10 @@ def stored_lists(path: str, names: TermNames | None = None) -> Iterator[Lists]:
             with closing(Aside()) as aside:
                 for block in floats(path):
                     aside.add(block)
-                ends, vectors = _ends_in_index(path), aside.vectors()
+                ends, vectors = _ends_in_index(path), np.asarray(aside.vectors())
                 if ends[-1] > len(vectors):
                     raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
-                for parts in _texts(vectors, ends):
-                    yield [*map(np.array, parts)]
+                yield from _texts(vectors, ends)
         case form:
             what = "weights of terms" if names else "vectors of tokens"
             raise InputError(f"{path}: {form} holds no {what}")
