@@ -68,12 +68,15 @@ from bertcli.vectors.nearest import (
     Postings,
     TermProducts,
     fused,
+    refuse_infinite,
+    unit,
 )
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
     ROWS,
     Array,
+    Aside,
     form_of,
     manifest_of,
     parquet_table,
@@ -335,6 +338,18 @@ def add_stored(nearest: Collector, path: str, names: TermNames | None = None) ->
         return
     for vectors in vectors_in(path, nearest.queries.shape[1]):
         nearest.add(vectors)
+
+
+def put_aside(search: Search, aside: Aside, *, of_others: bool = False) -> Array:
+    """Keep the vectors that are stored, of length 1, where they are read in any order: [n, D].
+
+    Raises InputError for those that `vectors_in` refuses, and for NaN or infinity.
+    """
+    width = search.embedder.nothing.shape[-1]
+    for block in vectors_in(search.path, width, of_others=of_others):
+        refuse_infinite(block, aside.count)
+        aside.add(unit(block))
+    return aside.vectors()
 
 
 class PassingSearch(EmbedRun):
