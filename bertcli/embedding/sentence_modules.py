@@ -155,24 +155,17 @@ def _dense(folder: Path) -> Dense:
     config = read_object(folder / MODULE)
     # sentence-transformers takes Tanh where none is named.
     named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
-    name, tensors = named.rpartition(".")[2], arrays_in(require_weights(folder))
+    name, files = named.rpartition(".")[2], require_weights(folder)
     if name not in ACTIVATIONS or not named.startswith("torch.nn."):
         problem = f"{config.source}: unsupported activation {named}"
         raise ModelError(problem, f"bertcli has {', '.join(ACTIVATIONS)}")
-    layer, residual = _linear(tensors, folder, "linear."), None
+    layer, residual = linear_in(files, folder, "linear."), None
     if config.switch("use_residual"):
-        shape = layer.weight.shape
+        tensors, shape = arrays_in(files, "residual."), layer.weight.shape
         if shape[0] == shape[1]:
             tensors.setdefault("residual.weight", np.eye(shape[0], dtype=np.float32))
         residual = _shaped(tensors, "residual.weight", folder, shape)
     return replace(layer, activation=name, residual=residual)
-
-
-def _linear(tensors: Mapping[str, np.ndarray], where: Path, before: str) -> Dense:
-    weight, bias = _shaped(tensors, f"{before}weight", where, 2), None
-    if f"{before}bias" in tensors:
-        bias = _shaped(tensors, f"{before}bias", where, weight.shape[:1])
-    return Dense(weight, bias)
 
 
 def _shaped(
@@ -195,7 +188,11 @@ def _vector_norm(folder: Path) -> VectorNorm:
 
 def linear_in(files: WeightFiles, where: Path, before: str = "") -> Dense:
     """Return the linear layer of this name in files. ModelError where there is none."""
-    return _linear(arrays_in(files, before), where, before)
+    tensors = arrays_in(files, before)
+    weight, bias = _shaped(tensors, f"{before}weight", where, 2), None
+    if f"{before}bias" in tensors:
+        bias = _shaped(tensors, f"{before}bias", where, weight.shape[:1])
+    return Dense(weight, bias)
 
 
 def arrays_in(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
