@@ -26,7 +26,6 @@ from bertcli.embedding.options import (
     Sentence,
     prepared,
     read_sentence,
-    reads_first,
     settled,
 )
 from bertcli.embedding.pooling import (
@@ -152,10 +151,11 @@ class Embedder:
                     "this model needs an id for each word, so its texts cannot be changed",
                     "leave out --prompt, --on-truncate chunk and --token-vectors",
                 )
+        first = options.pooling in ("cls", "pooler")
         reading = Reading(
             options.layers,
             options.layer_combine,
-            reads_first(options, sentence),
+            first and (sentence.include_prompt or not options.prompt),
             idle=late.idle if late else None,
         )
         pooler = options.pooling == "pooler"
@@ -199,9 +199,7 @@ class Embedder:
         """No vector, [0, D...], or no term, [0, 2]: what an empty input becomes."""
         if self.terms:
             return np.zeros((0, 2), np.float32)
-        *layers, width = self._shape
-        size = width if self.options.dim is None else self.options.dim
-        return np.zeros((0, *layers, size), np.float32)
+        return np.zeros((0, *self._stacked, self.options.dim or self.width), np.float32)
 
     @property
     def max_length(self) -> int:
@@ -211,10 +209,9 @@ class Embedder:
         return token_limit(self.runtime.config, self.runtime.tokenizer, asked, meant)
 
     @property
-    def _shape(self) -> tuple[int, ...]:
-        """The shape of the vector of a token: [D], or [k, D]."""
-        stacked = self.options.layer_combine == "stack"
-        return (len(self.options.layers), self.width) if stacked else (self.width,)
+    def _stacked(self) -> tuple[int, ...]:
+        """The layers that have a vector each, where there is not just one: (), or (k,)."""
+        return (len(self.options.layers),) if self.options.layer_combine == "stack" else ()
 
     @property
     def chunks(self) -> bool:
@@ -257,7 +254,7 @@ class Embedder:
         return Layout(
             columns=tuple(dict.fromkeys(columns)),
             special_tokens=self.options.special_tokens,
-            max_length=self.max_length - (self.late.added if self.late else 0),
+            max_length=self.max_length - bool(self.late and self.late.prefix),
             truncation="longest_first",
             stride=self.options.stride if window else 0,
             overflowing=window,
@@ -391,13 +388,14 @@ class Embedder:
             records = [[*map(add, windows)] for windows in records]
         filled = [item for windows in records for item in windows if item.length]
         states = iter((yield from self._run(self._tokens(TokenBlock.of(filled, COLUMNS)))))
-        nothing = np.zeros((0, *self._shape[:-1], self.state_width), np.float32)
+        nothing = np.zeros((0, *self._stacked, self.state_width), np.float32)
         items, vectors, owners = [], [], []
         for windows in records:
             parts = [next(states) if item.length else nothing for item in windows]
             item, vector = joined(windows, parts)
             matched, vector = self.late.matched(item, vector) if self.late else (item, vector)
-            pieces = TokenVectors.of_tokens(matched)
+            columns = (list(matched.columns[name]) for name in TOKEN_COLUMNS)
+            pieces = TokenVectors("tokens", *columns)
             if self.options.word_vectors is not None:
                 (read,) = self.prepare([item.record])
                 pieces, words = words_of(item._replace(record=read))

@@ -56,11 +56,6 @@ class LateInteraction:
     normalize: bool
 
     @property
-    def added(self) -> int:
-        """The number of tokens that come to those of a text, those it is filled up with apart."""
-        return 0 if self.prefix is None else 1
-
-    @property
     def idle(self) -> int | None:
         """The id of tokens at the end of a text that no other attends to."""
         return None if self.filler is None or self.attended else self.filler[1]
@@ -83,8 +78,9 @@ class LateInteraction:
     def matched(self, item: Encoded, vectors: np.ndarray) -> tuple[Encoded, np.ndarray]:
         """Return the tokens of a text that are matched, and their vectors."""
         ids = item.columns["input_ids"]
-        places = [at for at, index in enumerate(ids) if index not in self.skipped]
-        places = places if self.first else [at for at in places if at]
+        places = [
+            at for at, index in enumerate(ids) if index not in self.skipped and (at or self.first)
+        ]
         columns: dict[str, Column] = {
             name: [column[at] for at in places] for name, column in item.columns.items()
         }

@@ -337,22 +337,17 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
     if not is_regular(path):
         raise ModelError(f"{path}: file not found; it sets the pooling")
     raw = read_object(path)
-
-    def holds(named: Any) -> bool:
-        return _listed(named) != [] and all(is_text(n) and n in MODES for n in _listed(named))
-
     if "pooling_mode" in raw:
-        modes = _listed(raw.needed("pooling_mode", holds, f"one or more of {', '.join(MODES)}"))
+        modes = raw["pooling_mode"]
+        modes = modes if isinstance(modes, list) else [modes]
+        if not modes or any(mode not in [*MODES] for mode in modes):
+            raise raw.bad("pooling_mode", f"one or more of {', '.join(MODES)}")
     else:
         modes = [mode for key, mode in LEGACY.items() if raw.switch(key)] or ["mean"]
     include = raw.switch("include_prompt")
     keys = ("embedding_dimension", "word_embedding_dimension")  # since 6, and before
     dimension = next((width for key in keys if (width := raw.whole(key, 1))), None)
     return tuple(MODES[name] for name in modes), include is not False, dimension
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def default_prompt(folder: Path) -> str:
@@ -420,12 +415,6 @@ def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
         dim_last=options.dim is None and sentence.dim is not None and not options.normalize,
         prompt=prompt,
     )
-
-
-def reads_first(options: EmbedOptions, sentence: Sentence) -> bool:
-    """Say whether vectors are made of first tokens alone."""
-    skips = bool(options.prompt) and not sentence.include_prompt
-    return options.pooling in ("cls", "pooler") and not skips
 
 
 def prepared(

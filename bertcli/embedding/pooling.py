@@ -144,11 +144,6 @@ class TokenVectors(NamedTuple):
     offsets: list[tuple[int, int]]  # characters in the sentence; in the word if it came split
     sequences: list[int | None]  # 0 for the text, 1 for its pair, None for special tokens
 
-    @classmethod
-    def of_tokens(cls, encoded: Encoded) -> TokenVectors:
-        """Return the tokens, special ones included."""
-        return cls("tokens", *(list(encoded.columns[name]) for name in TOKEN_COLUMNS))
-
     def fields(self, *, pair: bool) -> dict[str, Any]:
         """Return what is written of them; ``pair`` tells whether there are two sentences."""
         fields: dict[str, Any] = {self.name: self.texts, "offsets": self.offsets}

@@ -28,8 +28,6 @@ from bertcli.files.typed_json import AGAIN, read_object, write_json
 MODULE = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
 
-Activation: TypeAlias = Callable[[np.ndarray], np.ndarray]
-
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -47,7 +45,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 # The name of a class in torch.nn -> [..., D] -> [..., D].
-ACTIVATIONS: Mapping[str, Activation] = {
+ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "Identity": lambda x: x,
     "Tanh": np.tanh,
     "ReLU": lambda x: np.maximum(x, 0),
@@ -157,24 +155,17 @@ def _dense(folder: Path) -> Dense:
     config = read_object(folder / MODULE)
     # sentence-transformers takes Tanh where none is named.
     named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
-    name, tensors = named.rpartition(".")[2], arrays_in(require_weights(folder))
+    name, files = named.rpartition(".")[2], require_weights(folder)
     if name not in ACTIVATIONS or not named.startswith("torch.nn."):
         problem = f"{config.source}: unsupported activation {named}"
         raise ModelError(problem, f"bertcli has {', '.join(ACTIVATIONS)}")
-    layer, residual = _linear(tensors, folder, "linear."), None
+    layer, residual = linear_in(files, folder, "linear."), None
     if config.switch("use_residual"):
-        shape = layer.weight.shape
+        tensors, shape = arrays_in(files, "residual."), layer.weight.shape
         if shape[0] == shape[1]:
             tensors.setdefault("residual.weight", np.eye(shape[0], dtype=np.float32))
         residual = _shaped(tensors, "residual.weight", folder, shape)
     return replace(layer, activation=name, residual=residual)
-
-
-def _linear(tensors: Mapping[str, np.ndarray], where: Path, before: str) -> Dense:
-    weight, bias = _shaped(tensors, f"{before}weight", where, 2), None
-    if f"{before}bias" in tensors:
-        bias = _shaped(tensors, f"{before}bias", where, weight.shape[:1])
-    return Dense(weight, bias)
 
 
 def _shaped(
@@ -197,7 +188,11 @@ def _vector_norm(folder: Path) -> VectorNorm:
 
 def linear_in(files: WeightFiles, where: Path, before: str = "") -> Dense:
     """Return the linear layer of this name in files. ModelError where there is none."""
-    return _linear(arrays_in(files, before), where, before)
+    tensors = arrays_in(files, before)
+    weight, bias = _shaped(tensors, f"{before}weight", where, 2), None
+    if f"{before}bias" in tensors:
+        bias = _shaped(tensors, f"{before}bias", where, weight.shape[:1])
+    return Dense(weight, bias)
 
 
 def arrays_in(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
@@ -236,17 +231,14 @@ def write_sentence_parts(
     pooling: dict[str, Any] = {"word_embedding_dimension": width}
     pooling |= {key: MODES[name] in options.modes for key, name in LEGACY.items()}
     pooling["include_prompt"] = sentence.include_prompt
-    chain: list[tuple[str, Path | Dense | dict[str, Any]]] = [("Transformer", base)]
-    chain += [("Pooling", pooling)]
+    chain: list[tuple[str, Path | Dense | dict[str, Any]]] = [("Pooling", pooling)]
     chain += [(module.kind, base / module.path) for module in sentence.of_texts]
     chain += [("Normalize", {})] * bool(options.normalize)
     chain += [("Dense", layer)] if layer else []
-    kinds = {f"{at}_{kind}" if at else "": kind for at, (kind, _) in enumerate(chain)}
-    put_modules(folder, kinds)
-    for name, (_, content) in zip(kinds, chain, strict=True):
-        if not name:
-            continue
-        place = folder / name
+    kinds = {"": "Transformer"}
+    for at, (kind, content) in enumerate(chain, 1):
+        place = folder / f"{at}_{kind}"
+        kinds[place.name] = kind
         place.mkdir()
         if isinstance(content, Dense):
             _write_dense(place, content)
@@ -256,6 +248,7 @@ def write_sentence_parts(
             for path in (content / "config.json", *find_weights(content).all):
                 if path.is_file():
                     shutil.copyfile(path, place / path.name)
+    put_modules(folder, kinds)
     limits = {"max_seq_length": max_length, "do_lower_case": sentence.lower_case}
     write_json(folder / "sentence_bert_config.json", limits)
     if (base / CONFIG).is_file():

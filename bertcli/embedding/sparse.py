@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -200,17 +200,13 @@ LOGARITHMS = {"relu": 1, "log1p_relu": 2}  # by the names of activations
 EXAMPLE = "for example naver/splade-cocondenser-ensembledistil"
 
 
-class SparseModel(NamedTuple):
-    """How weights of terms are made: what the user chose, else what the model's files specify."""
-
-    options: EmbedOptions
-    sentence: Sentence
-    kind: str  # the class of the model
-    maker: Callable[[Tokenizer], TermMaker]  # of the terms of a tokenizer's tokens; or ModelError
-
-
-def read_sparse(folder: Path, options: EmbedOptions, sentence: Sentence) -> SparseModel:
+def read_sparse(
+    folder: Path, options: EmbedOptions, sentence: Sentence
+) -> tuple[EmbedOptions, Sentence, str, Callable[[Tokenizer], TermMaker]]:
     """Return how a model makes weights of terms; a bare masked language model takes the maximum.
+
+    These are the options and the sentence with what its files specify in place, the class of the
+    model, and what returns the maker of terms for a tokenizer, or raises ModelError.
 
     Where queries are made in another way than documents, the prompt's name tells them apart. Raises
     ModelError when a file is broken, or the modules make none.
@@ -236,14 +232,13 @@ def read_sparse(folder: Path, options: EmbedOptions, sentence: Sentence) -> Spar
         pooling = _pooling(folder, modules)
         pooling = pooling if options.pooling == "auto" else replace(pooling, how=options.pooling)
         options = replace(options, pooling=pooling.how)
-        return SparseModel(options, sentence, "BertForMaskedLM", lambda _: pooling)
+        return options, sentence, "BertForMaskedLM", lambda _: pooling
     if options.pooling == "sum":
         raise UsageError("--pooling sum is not possible: this model takes the maximum")
     options = replace(options, pooling="max", special_tokens=options.special_tokens and bge)
     if bge:
-        return SparseModel(options, sentence, "BertModel", partial(_token_weights, folder / BGE))
-    maker = partial(read_terms, folder / modules[0].path)
-    return SparseModel(options, sentence, TERM_TABLE, maker)
+        return options, sentence, "BertModel", partial(_token_weights, folder / BGE)
+    return options, sentence, TERM_TABLE, partial(read_terms, folder / modules[0].path)
 
 
 def has_routes(folder: Path) -> bool:
@@ -288,10 +283,6 @@ def _pooling(folder: Path, modules: list[SentenceModule]) -> TermPooling:
             f"leave out --sparse, or give --model a sparse one, {EXAMPLE}",
         )
     raw = read_object(folder / modules[1].path / "config.json")
-    chosen = []
-    for key, known in (("pooling_strategy", TERM_POOLINGS), ("activation_function", LOGARITHMS)):
-        chosen.append(raw.text(key) or next(iter(known)))
-        if chosen[-1] not in known:
-            problem = f"{raw.source}: unsupported {key} {chosen[-1]!r}"
-            raise ModelError(problem, f"known: {', '.join(known)}")
-    return TermPooling(chosen[0], LOGARITHMS[chosen[1]])
+    how = raw.choice("pooling_strategy", TERM_POOLINGS) or "max"
+    name = raw.choice("activation_function", [*LOGARITHMS]) or "relu"
+    return TermPooling(how, LOGARITHMS[name])

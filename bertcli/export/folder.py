@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
@@ -63,9 +63,6 @@ from bertcli.tasks.head import (
     text_logits,
     token_logits,
 )
-
-Format: TypeAlias = Literal["openvino", "onnx"]
-Precision: TypeAlias = Literal["float32", "bfloat16", "int8"]
 
 FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
 HELD_OUT = 4  # each so many-th text of the sample is not calibrated on: it tells how near it is
@@ -127,13 +124,12 @@ def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node
     y = vectors[0] if len(vectors) == 1 else net("Concat", *vectors, axis=-1)
     for module in embedder.modules:
         y = after_module(net, y, module)
-    shorter = None if options.dim is None else np.arange(options.dim)
-    if shorter is not None and not options.dim_last:
-        y = net("Gather", y, shorter, 1)
-    if options.normalize:
+    if options.normalize and options.dim_last:
         y = after_module(net, y, UnitLength())
-    if shorter is not None and options.dim_last:
-        y = net("Gather", y, shorter, 1)
+    if options.dim:
+        y = net("Gather", y, np.arange(options.dim), 1)
+    if options.normalize and not options.dim_last:
+        y = after_module(net, y, UnitLength())
     return {STATES: rows, VECTORS: y}
 
 
@@ -144,8 +140,8 @@ def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node
 class ExportOptions:
     """What is made."""
 
-    to: Format = "openvino"
-    dtype: Precision = "float32"
+    to: Literal["openvino", "onnx"] = "openvino"
+    dtype: Literal["float32", "bfloat16", "int8"] = "float32"
 
     @property
     def file(self) -> str:

@@ -29,7 +29,7 @@ from importlib import import_module
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -173,7 +173,6 @@ def write_onnx(graph: Any, path: Path) -> None:
 
 # --- 8 bits ---
 
-Inputs: TypeAlias = Mapping[str, np.ndarray]  # of a graph
 LOUDEST = 96  # one in so many units stays float32
 # Tensors of a layer -> the axis of its units. The bias of what comes out is added once.
 UNITS = {
@@ -201,10 +200,11 @@ def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
     return texts
 
 
-def loud_apart(weights: Weights, sample: Sequence[Inputs]) -> Weights:
+def loud_apart(weights: Weights, sample: Sequence[Mapping[str, np.ndarray]]) -> Weights:
     """Return weights in which the loudest units of feed-forward blocks have tensors of their own.
 
-    They are the loudest in a sample. Raises ModelError for numbers that cannot be rounded.
+    They are the loudest in a sample of the graph's inputs. Raises ModelError for numbers that
+    cannot be rounded.
     """
     net = OpenvinoNetwork(weights)
     states(net, [net.config.num_hidden_layers])

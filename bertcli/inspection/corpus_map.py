@@ -26,9 +26,8 @@ from bertcli.export.distil import principal_components
 from bertcli.files.versions import install_command
 from bertcli.inspection.attention import filled_page
 from bertcli.records.records import Record, row_of
-from bertcli.vectors.nearest import refuse_infinite, unit
-from bertcli.vectors.reading import Aside, vectors_in
-from bertcli.vectors.search import CorpusTexts, Search
+from bertcli.vectors.reading import Aside
+from bertcli.vectors.search import CorpusTexts, Search, put_aside, texts_at
 
 COLUMNS = ("row", "text", "x", "y", "cluster", "label")
 MOST = 20_000  # texts that are drawn
@@ -65,17 +64,15 @@ class CorpusMap:
         from threadpoolctl import threadpool_limits
 
         with closing(Aside()) as aside, threadpool_limits(1):
-            for block in vectors_in(search.path, search.embedder.nothing.shape[-1]):
-                refuse_infinite(block, aside.count)
-                aside.add(unit(block))
-            total = aside.count
+            all_vectors = put_aside(search, aside)
+            total = len(all_vectors)
             if total < 2:
                 raise InputError(f"a map needs at least two texts, not {total}")
             random = np.random.default_rng(seed)
             chosen = np.sort(random.choice(total, min(total, MOST), replace=False))
             rows = chosen.tolist()
-            texts = CorpusTexts(search).at({*rows}, total)
-            vectors = aside.vectors()[chosen].astype(np.float64)
+            texts = texts_at({*rows}, CorpusTexts(search).blocks(total))
+            vectors = all_vectors[chosen].astype(np.float64)
             distinct = len(np.unique(vectors, axis=0))
             if distinct < 2:
                 raise InputError("all vectors are equal, and have no map")

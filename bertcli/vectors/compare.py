@@ -114,13 +114,26 @@ def compare(a: str, b: str, worst: int = WORST) -> Agreement:
         if not all(sizes):
             agreement.dtype = []
         agreement.shape = [both[0].count, *([] if of_widths else max(sizes, key=len))]
-        measure = _compare_widths if of_widths else _compare
-        measure(agreement, both[0].vectors(), both[1].vectors(), worst)
+        x, y = (side.vectors() for side in both)
+        whole = finite_rows(x) & finite_rows(y)
+        agreement.not_finite = int((~whole).sum())
+        if of_widths:
+            agreement.widths, agreement.identical = [x.shape[1], y.shape[1]], False
+            agreement.similarity = similarity_agreement(x, y, whole)
+        else:
+            _compare(agreement, x, y, whole, worst)
     return agreement
 
 
-def _compare(agreement: Agreement, x: Array, y: Array, worst: int) -> None:
-    """Compare rows of one width, which are in the files."""
+def finite_rows(vectors: Array) -> Array:
+    """Return which rows, [n], have neither NaN nor infinity."""
+    blocks = (vectors[at : at + ROWS] for at in range(0, len(vectors), ROWS))
+    finite = (np.isfinite(block).reshape(len(block), -1).all(axis=1) for block in blocks)
+    return np.concatenate([np.zeros(0, bool), *finite])
+
+
+def _compare(agreement: Agreement, x: Array, y: Array, whole: Array, worst: int) -> None:
+    """Compare rows of one width, those that are ``whole`` [n] by their distance too."""
     total = np.zeros(2)  # of absolute differences, of cosines
     measured: list[tuple[Array, Array, Array]] = []  # rows, how far apart they are, cosines
     for start in range(0, len(x) if x.size else 0, ROWS):
@@ -130,8 +143,7 @@ def _compare(agreement: Agreement, x: Array, y: Array, worst: int) -> None:
         )
         same = (p == q) | (np.isnan(p) & np.isnan(q))
         agreement.identical = agreement.identical and bool(same.all())
-        finite = np.isfinite(p).all(axis=1) & np.isfinite(q).all(axis=1)
-        agreement.not_finite += int((~finite).sum())
+        finite = whole[start : start + ROWS]
         p, q = p[finite], q[finite]
         dots, pp, qq = ((left * right).sum(axis=1) for left, right in ((p, q), (p, p), (q, q)))
         scale, alike = np.sqrt(pp) * np.sqrt(qq), ((pp == 0) & (qq == 0)).astype(np.float64)
@@ -140,7 +152,7 @@ def _compare(agreement: Agreement, x: Array, y: Array, worst: int) -> None:
         apart = np.abs(p - q)
         total += apart.mean(axis=1).sum(), cosines.sum()
         measured.append((start + np.flatnonzero(finite), apart.max(axis=1), cosines))
-    if not any(len(rows) for rows, _, _ in measured):
+    if not (x.size and whole.any()):
         return
     rows, largest, cosines = map(np.concatenate, zip(*measured, strict=True))
     agreement.mean_abs, agreement.cosine_mean = (total / len(rows)).tolist()
@@ -165,18 +177,6 @@ class SimilarityAgreement:
     neighbours: int
     rows_compared: int
     seed: int | None  # None: all rows were compared
-
-
-def _compare_widths(agreement: Agreement, a: Array, b: Array, worst: int) -> None:
-    """Compare the similarities of rows in vectors of different widths."""
-    agreement.widths, agreement.identical = [a.shape[1], b.shape[1]], False
-    finite = [
-        np.isfinite(a[at : at + ROWS]).all(axis=1) & np.isfinite(b[at : at + ROWS]).all(axis=1)
-        for at in range(0, len(a), ROWS)
-    ]
-    whole = np.concatenate(finite)
-    agreement.not_finite = int((~whole).sum())
-    agreement.similarity = similarity_agreement(a, b, whole)
 
 
 def similarity_agreement(a: Array, b: Array, whole: Array) -> SimilarityAgreement:

@@ -25,9 +25,9 @@ import numpy as np
 from bertcli.inference.progress import Advance
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import ORIGIN
-from bertcli.vectors.nearest import DIGITS, refuse_infinite, unit
-from bertcli.vectors.reading import Array, Aside, vectors_in
-from bertcli.vectors.search import CorpusTexts, Search
+from bertcli.vectors.nearest import DIGITS, unit
+from bertcli.vectors.reading import Array, Aside
+from bertcli.vectors.search import CorpusTexts, Search, put_aside
 
 
 class DuplicateGroup(NamedTuple):
@@ -63,11 +63,8 @@ class Duplicates:
 
         Raises InputError when the vectors were made from other texts than those of the corpus.
         """
-        width = self.search.embedder.nothing.shape[-1]
-        for block in vectors_in(self.search.path, width, of_others=True):
-            refuse_infinite(block, self.records)
-            self.aside.add(unit(block))
-        vectors = self.aside.vectors().reshape(self.records, -1 if self.records else 1)
+        vectors = put_aside(self.search, self.aside, of_others=True)
+        vectors = vectors.reshape(self.records, -1 if self.records else 1)
         components = Components(vectors, self.threshold)
         for done in components:
             yield Advance(done, "texts", None)

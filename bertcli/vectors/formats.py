@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.embedding.options import RANGED, refuse_stream
+from bertcli.embedding.options import RANGED
 from bertcli.embedding.pooling import split
 from bertcli.errors import PrecisionError
 from bertcli.files.arrays import ArrayParts, write_arrays
@@ -59,8 +59,7 @@ MOST = 8192  # rows read at a time
 
 VECTOR, VECTORS = "embedding", "vectors"  # of a record with one, and with several
 TERMS, INDICES, VALUES = "terms", "indices", "values"
-TERM_COLUMNS = ((0, np.int32), (1, np.float32))  # of the rows of a text
-TERM_TYPES = {INDICES: "list<int32>", VALUES: "list<float32>"}  # of them in Arrow
+TERM_TYPES = {INDICES: "list<int32>", VALUES: "list<float32>"}  # of the rows of a text
 AT_ONCE = 256  # records that are made text together
 FIRST = ("id", "n_tokens", "truncated")
 PIECES = {  # what several vectors belong to; Arrow types that empty lists do not show
@@ -189,8 +188,7 @@ def write_index(rows: Rows, place: Path, *, with_fields: bool) -> None:
 def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write vectors, or terms as a sparse matrix [n, V] as `scipy.sparse.save_npz` does; ids."""
     shape, dtype = rows.kind()
-    vectors = (part.tobytes() for part in rows.vectors())
-    arrays = {NAME: ArrayParts(dtype.str, shape, vectors)}
+    arrays = {NAME: _array(dtype.str, shape, rows.vectors())}
     if rows.terms:
         counts = (record.rows for record in chain.from_iterable(rows.stored()))
         ends = accumulate(counts, initial=0)
@@ -300,9 +298,7 @@ def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
         for metas, vectors in rows.portions():
             parts: Sequence[Vectors] = [vectors]
             if rows.terms:
-                parts = [
-                    [terms[:, at].astype(kind) for terms in vectors] for at, kind in TERM_COLUMNS
-                ]
+                parts = [[terms[:, at] for terms in vectors] for at in range(len(TERM_TYPES))]
             values: dict[str, Any] = {key: column_of(metas, key) for key in columns}
             write(values | dict(zip(vectors_as, parts, strict=True)))
 
@@ -340,9 +336,8 @@ def stdout_writer(
 ) -> Iterator[Callable[[EmbeddedBlock], None]]:
     """Yield a function that streams records to stdout as JSONL or CSV, the same as those of a file.
 
-    In CSV the first rows settle the columns. Raises OutputError for what cannot be streamed.
+    In CSV the first rows settle the columns. `refuse_stream` tells what cannot be streamed.
     """
-    refuse_stream(form, precision)
     with open_output(None) as file, writer_of(form)(file) as write:
 
         def put(block: EmbeddedBlock) -> None:
@@ -396,10 +391,10 @@ def restore(
     if precision in RANGED:
         least, step = _steps(ranges)
         shift = np.float32(128.5 if precision == "int8" else 0.5)
-        return ((vectors.astype(np.float32) + shift) * step + least).astype(np.float32)
-    packed = vectors.view(np.uint8) ^ (0x80 if precision == "binary" else 0)
+        return (vectors.astype(np.float32) + shift) * step + least
+    packed: Any = vectors.view(np.uint8) ^ (0x80 if precision == "binary" else 0)
     count = dim if packed.shape[-1] == math.ceil(dim / 8) else None
-    bits = np.unpackbits(packed.astype(np.uint8), axis=-1, count=count)
+    bits = np.unpackbits(packed, axis=-1, count=count)
     return bits.astype(np.float32) * 2 - 1
 
 
@@ -435,6 +430,5 @@ def check_values(vectors: Floats, precision: str) -> None:
 
 def _steps(ranges: Any) -> tuple[Floats, Floats]:
     """Return the least value and the width of a bucket for each dimension; a constant has 1."""
-    ranges = ranges.astype(np.float32, copy=False)
     step = (ranges[1] - ranges[0]) / BUCKETS
-    return ranges[0], np.where(step == 0, np.float32(1), step).astype(np.float32, copy=False)
+    return ranges[0], np.where(step == 0, np.float32(1), step)

@@ -40,14 +40,36 @@ from bertcli.vectors.reading import SAME_MODEL, Array
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
 SQUARES = (1e-24, 1e30)  # of lengths: float32 loses no digit between them
 AT_ONCE = 256  # queries whose products with a block are held
+NO_TEXT = Record(None)  # type: ignore[arg-type] # of a row with nothing but its vector
 
 
 class Match(NamedTuple):
-    """A row of the corpus, numbered from 0, and its similarity to the query."""
+    """A row of the corpus, numbered from 0, and its similarity to the query.
+
+    Its text and fields are in the ``record``, once they were read and as far as they are there.
+    """
 
     row: int
     score: float
     ranks: Mapping[str, int | None] = {}  # in the searches that it is fused of
+    record: Record = NO_TEXT
+
+    @property
+    def id(self) -> Any:
+        """The id of its text or its vector, else its own number."""
+        return self.row if self.record.id is None else self.record.id
+
+    @property
+    def text(self) -> str | None:
+        """The text of the row; None where the corpus has none."""
+        return None if self.record.text is None else str(self.record.text)
+
+    def fields(self) -> dict[str, Any]:
+        """Return what is written."""
+        row = {"row": self.row, "id": self.id, "score": self.score, **self.ranks}
+        if self.text is not None:
+            row["text"] = self.record.text
+        return row | (self.record.extra or {})
 
 
 class BestRows:
@@ -79,11 +101,6 @@ class BestRows:
         """Return for each query its rows, the best first."""
         least = -inf if self.threshold is None else self.threshold
         return [[match for match in best if match.score >= least] for best in self._best]
-
-    @property
-    def found(self) -> set[int]:
-        """The rows of all matches."""
-        return {match.row for best in self.matches() for match in best}
 
 
 class Nearest(BestRows):

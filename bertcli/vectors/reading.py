@@ -186,12 +186,12 @@ def _csv(path: str) -> Iterator[Array]:
 
 
 def _parquet(path: str) -> Iterator[Array]:
-    with _table(path, FIELD) as table:
+    with parquet_table(path, FIELD) as table:
         yield from table.arrays(FIELD, ROWS)
 
 
 @contextmanager
-def _table(path: str, *names: str) -> Iterator[Table]:
+def parquet_table(path: str, *names: str) -> Iterator[Table]:
     """Open a Parquet file. Raises InputError where it has no column of one of these names."""
     from bertcli.files.parquet import opened
 
@@ -230,20 +230,23 @@ def stored_lists(path: str, names: TermNames | None = None) -> Iterator[Lists]:
                     for where, row in objects
                 ]
         case "parquet":
-            for columns in _columns(path, (INDICES, VALUES) if names else (VECTORS,)):
-                texts = zip(*columns, strict=True)
-                yield [_rows_of(row, path).T if names else _rows_of(row[0], path) for row in texts]
+            chosen = (INDICES, VALUES) if names else (VECTORS,)
+            with parquet_table(path, *chosen) as table:
+                for _, columns in table.columns(chosen):
+                    texts = zip(*(columns[name] for name in chosen), strict=True)
+                    yield [
+                        _rows_of(row, path).T if names else _rows_of(row[0], path) for row in texts
+                    ]
         case "npz" if names:
             yield from _of_matrix(path)
         case form if form in TENSORS and not names:
             with closing(Aside()) as aside:
                 for block in floats(path):
                     aside.add(block)
-                ends, vectors = _ends_in_index(path), aside.vectors()
+                ends, vectors = _ends_in_index(path), np.asarray(aside.vectors())
                 if ends[-1] > len(vectors):
                     raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
-                for parts in _texts(vectors, ends):
-                    yield [*map(np.array, parts)]
+                yield from _texts(vectors, ends)
         case form:
             what = "weights of terms" if names else "vectors of tokens"
             raise InputError(f"{path}: {form} holds no {what}")
@@ -272,12 +275,6 @@ def _texts(rows: Array, ends: Sequence[int]) -> Iterator[Lists]:
     for at in range(0, len(ends) - 1, ROWS):
         first, *stops = ends[at : at + ROWS + 1]
         yield np.split(rows[first : stops[-1]], np.array(stops[:-1], int) - first)
-
-
-def _columns(path: str, names: tuple[str, ...]) -> Iterator[list[list[Any]]]:
-    with _table(path, *names) as table:
-        for _, columns in table.columns(names):
-            yield [list(columns[name]) for name in names]
 
 
 def _named(row: Mapping[str, Any], where: str, names: TermNames) -> np.ndarray:

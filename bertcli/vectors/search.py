@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -60,6 +60,7 @@ from bertcli.vectors.formats import (
 from bertcli.vectors.nearest import (
     DEPTH,
     DIGITS,
+    NO_TEXT,
     Bm25,
     Match,
     MaxSim,
@@ -67,14 +68,18 @@ from bertcli.vectors.nearest import (
     Postings,
     TermProducts,
     fused,
+    refuse_infinite,
+    unit,
 )
 from bertcli.vectors.reading import (
     FIELD,
     MAKE_AGAIN,
     ROWS,
     Array,
+    Aside,
     form_of,
     manifest_of,
+    parquet_table,
     stored_lists,
     vectors_in,
 )
@@ -100,7 +105,6 @@ SAME = (  # options of which a manifest has the values
 )  # fmt: skip
 DOCUMENT = ("document", "passage", "corpus")  # names of prompts, as in sentence-transformers
 AT_ONCE = 1024  # queries that are answered together
-NO_TEXT = Record(None)  # type: ignore[arg-type] # of a row with nothing but its vector
 
 
 def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
@@ -180,48 +184,17 @@ class SearchOptions:
     hybrid: bool = False  # whether texts are found by their terms as well
 
 
-class Hit(NamedTuple):
-    """A row of the corpus, and its text and fields as far as they are there."""
-
-    row: int
-    score: float
-    record: Record
-    ranks: Mapping[str, int | None] = {}  # in the searches that it is fused of
-
-    @property
-    def id(self) -> Any:
-        """The id of its text or its vector, else its own number."""
-        return self.row if self.record.id is None else self.record.id
-
-    @property
-    def text(self) -> str | None:
-        """The text of the row; None where the corpus has none."""
-        return None if self.record.text is None else str(self.record.text)
-
-    def fields(self) -> dict[str, Any]:
-        """Return what is written."""
-        row = {"row": self.row, "id": self.id, "score": self.score, **self.ranks}
-        if self.text is not None:
-            row["text"] = self.record.text
-        return row | (self.record.extra or {})
-
-
 class Answer(NamedTuple):
     """A query and the nearest rows, the nearest first."""
 
     query: Record
-    hits: list[Hit]
+    hits: list[Match]
 
     def fields(self) -> dict[str, Any]:
         """Return what is written: one object."""
         key = {} if self.query.id is None else {"id": self.query.id}
         hits = [hit.fields() for hit in self.hits]
         return key | {"query": self.query.text, "hits": hits, **(self.query.extra or {})}
-
-    def without_empty(self) -> Answer:
-        """Return the answer without hits whose text has no character."""
-        hits = [hit for hit in self.hits if hit.text is None or hit.text.strip()]
-        return self._replace(hits=hits)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what is written to a table: a row for each hit."""
@@ -327,12 +300,14 @@ class Search:
                 matches = [fused(best, index.best(query, depth), top_k) for query, best in both]
             rows = rows_of(matches)
             if texts:
-                records = texts.at(rows, nearest.rows)
+                records = texts_at(rows, texts.blocks(nearest.rows))
             else:
                 records = records_at(path, rows, self.options.keep_fields)
             answers = answers_of(batch, matches, records)
             if texts is None and self.options.skip_empty is not False:
-                answers = [answer.without_empty() for answer in answers]
+                for answer in answers:
+                    hits = [hit for hit in answer.hits if hit.text is None or hit.text.strip()]
+                    answer.hits[:] = hits
             yield answers
 
     def empty_rows(self, records: Iterable[Record], first: int) -> list[int]:
@@ -365,6 +340,18 @@ def add_stored(nearest: Collector, path: str, names: TermNames | None = None) ->
         nearest.add(vectors)
 
 
+def put_aside(search: Search, aside: Aside, *, of_others: bool = False) -> Array:
+    """Keep the vectors that are stored, of length 1, where they are read in any order: [n, D].
+
+    Raises InputError for those that `vectors_in` refuses, and for NaN or infinity.
+    """
+    width = search.embedder.nothing.shape[-1]
+    for block in vectors_in(search.path, width, of_others=of_others):
+        refuse_infinite(block, aside.count)
+        aside.add(unit(block))
+    return aside.vectors()
+
+
 class PassingSearch(EmbedRun):
     """Queries on their way through texts whose vectors are not kept: iterate it once."""
 
@@ -383,26 +370,21 @@ class PassingSearch(EmbedRun):
         vectors: Any = block.vectors
         self.nearest.excluded = np.array(self.search.empty_rows(block.records, first), int)
         self.nearest.add(vectors)
-        near = self.nearest.found
+        near = rows_of(self.nearest.matches())
         fresh = {row: block.records[row - first] for row in near if row >= first}
         self.texts = {row: text for row, text in (self.texts | fresh).items() if row in near}
 
 
-class LexicalSearch:
-    """A search for the terms of queries alone, which takes a tokenizer and no model."""
-
-    def __init__(self, tokenizer: Tokenizer, reader: Reader, top_k: int) -> None:
-        self.tokenizer, self.reader, self.top_k = tokenizer, reader, top_k
-
-    def answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
-        """Yield answers as queries come."""
-        index = Bm25(self.tokenizer)
-        for block in self.reader.blocks():
-            index.add(block)
-        for batch in windows(queries, AT_ONCE):
-            matches = [index.best(query, self.top_k) for query in batch]
-            texts = texts_at(rows_of(matches), self.reader.again().blocks())
-            yield answers_of(batch, matches, texts)
+def lexical_answers(
+    queries: Iterable[Sequence[Record]], reader: Reader, tokenizer: Tokenizer, top_k: int
+) -> Iterator[list[Answer]]:
+    """Yield the texts with the terms of queries, as these come: no model is needed."""
+    index = Bm25(tokenizer)
+    for block in reader.blocks():
+        index.add(block)
+    for batch in windows(queries, AT_ONCE):
+        matches = [index.best(query, top_k) for query in batch]
+        yield answers_of(batch, matches, texts_at(rows_of(matches), reader.again().blocks()))
 
 
 def rows_of(matches: Iterable[Iterable[Match]]) -> set[int]:
@@ -423,10 +405,7 @@ def answers_of(
     return [
         Answer(
             query,
-            [
-                Hit(match.row, match.score, texts.get(match.row, NO_TEXT), match.ranks)
-                for match in best
-            ],
+            [match._replace(record=texts.get(match.row, NO_TEXT)) for match in best],
         )
         for query, best in zip(queries, matches, strict=True)
     ]
@@ -466,10 +445,6 @@ class CorpusTexts:
             index.postings = postings
         elif index and manifest.text("texts_sha256") == self.digest.texts.hexdigest():
             index.postings.keep(file, vectors)
-
-    def at(self, rows: Container[int], count: int) -> Texts:
-        """Return the texts of some of ``count`` rows."""
-        return texts_at(rows, self.blocks(count))
 
     def blocks(self, count: int) -> Iterable[Sequence[Record]]:
         """Return all of ``count`` texts.
@@ -538,9 +513,7 @@ def _fields_in(path: str, chosen: set[int]) -> Iterator[dict[str, Any]]:
             reader = Reader(Source(paths=(path,), text_field=FIELD, single=True, keep="*"))
             yield from ({"id": record.id, **(record.extra or {})} for record in reader)
         case "parquet":
-            from bertcli.files.parquet import opened
-
-            with opened(path, path) as table:
+            with parquet_table(path) as table:
                 own = [name for name in table.names if name in OWN or name not in OF_VECTORS]
                 for _, columns in table.columns(own):
                     for values in zip(*(columns[name] for name in own), strict=True):
@@ -589,7 +562,7 @@ class Mining:
             scores = np.einsum("nd,nd->n", nearest.queries, positives)
             nearest.excluded, nearest.ceilings = excluded, scores - self.margin
             add_stored(nearest, self.search.path)
-            records = texts.at(nearest.found, nearest.rows)
+            records = texts_at(rows_of(nearest.matches()), texts.blocks(nearest.rows))
             rows: list[dict[str, Any]] = []
             for (anchor, positive), score, matches in zip(
                 batch, scores, nearest.matches(), strict=True

@@ -35,15 +35,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # Options that an open model follows; what else is given to `encode` opens the model again.
-AT_ANY_TIME = {"prompt", "prompt_name", "normalize", "dim", "special_tokens", "window"}
-AT_ANY_TIME |= {"max_length", "on_truncate", "stride", "overlap", "at"}
-OURS = ("precision", "pre_split")  # options that are not of how a vector is made
+AT_ANY_TIME = {
+    *("prompt", "prompt_name", "normalize", "dim", "special_tokens", "window"),
+    *("max_length", "on_truncate", "stride", "overlap", "at"),
+}
 NAMES = {  # of arguments of sentence-transformers -> in EmbedOptions
     "truncate_dim": "dim",
     "normalize_embeddings": "normalize",
 }
-# Arguments of theirs that change no vector.
-IDLE = ("batch_size", "show_progress_bar", "convert_to_numpy")
+# Options that are not of how a vector is made, and arguments of theirs that change none.
+IDLE = ("precision", "pre_split", "batch_size", "show_progress_bar", "convert_to_numpy")
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,7 @@ def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
 
     Raises UsageError for an unknown option or value.
     """
-    idle = {*OURS, *IDLE}
-    named = {NAMES.get(name, name): value for name, value in asked.items() if name not in idle}
+    named = {NAMES.get(name, name): value for name, value in asked.items() if name not in IDLE}
     if "normalize_embeddings" in asked:  # there, False leaves it to the model
         named["normalize"] = named["normalize"] or None
     if "device" in named:

@@ -189,7 +189,7 @@ def similar(
     folder = model.folder(files_for(compute.dtype))
     from bertcli.embedding.options import EmbedOptions
     from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
-    from bertcli.vectors.search import LexicalSearch, Search, SearchOptions
+    from bertcli.vectors.search import Search, SearchOptions, lexical_answers
 
     how = record(EmbedOptions, compute, score)
     whole = texts and "whole" in map(texts.format_of, texts.source.paths)
@@ -201,7 +201,7 @@ def similar(
         tokenizer = model.tokenizer()
         if whole:
             texts.divide = partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph")))
-        answers = LexicalSearch(tokenizer, texts, query.top_k).answering(queries.blocks())
+        answers = lexical_answers(queries.blocks(), texts, tokenizer, query.top_k)
     else:
         if whole and not how.several:
             how = replace(how, on_truncate="chunk", at="paragraph")
