@@ -79,19 +79,16 @@ class Classifier(HeadTask):
             return {"score": values[0]}
         ranked = sorted(zip(values, labels, strict=True), key=lambda pair: -pair[0])
         if self.several:
-            named = [{"label": label, "score": value} for value, label in self._shown(ranked)]
-            return {"labels": named}
+            least = self.threshold
+            if least is None and self.top_k is None:
+                least = 0.0 if self.logits else LIKELY
+            likely = [pair for pair in ranked if least is None or pair[0] >= least]
+            shown = likely[: self.top_k]
+            return {"labels": [{"label": label, "score": value} for value, label in shown]}
         fields: dict[str, Any] = {"label": ranked[0][1], "score": ranked[0][0]}
         if self.all_scores:
             fields["scores"] = dict(zip(labels, values, strict=True))
         return fields
-
-    def _shown(self, ranked: list[tuple[float, str]]) -> list[tuple[float, str]]:
-        least = self.threshold
-        if least is None and self.top_k is None:
-            least = 0.0 if self.logits else LIKELY
-        likely = ranked if least is None else [pair for pair in ranked if pair[0] >= least]
-        return likely[: self.top_k]
 
 
 def activation(head: Head) -> str:
