@@ -140,8 +140,9 @@ class Judge:
         numbers |= {label: len(names) + place for place, label in enumerate(lacking)}
         if task == "classify":
             classes = np.array([numbers[label] for (label,) in targets])
+            names = [*names, *lacking]
             predictions = ClassPredictions(classes, scores.argmax(-1), len(names))
-            details = predictions.details([*names, *lacking])
+            details = predictions.details(names)
             details["calibration"] = calibration(scores, predictions.predicted == classes)
             return Judged(task, len(scores), predictions, details)
         truth = np.array([[label in target for label in numbers] for target in targets])
