@@ -124,7 +124,17 @@ class Head:
             )
         special, extra = settings.parse_special, TASKS[kind].extra
         tokenizer = open_tokenizer(folder, parse_special=special, extra=extra)
-        spec = ModelSpec(folder, settings, kind, reading(folder, kind, tokenizer))
+        if kind == "BertForMaskedLM":
+            token = tokenizer.roles["mask_token"]
+            mask = tokenizer.special_ids().get(token)
+            if mask is None:
+                raise ModelError(f"{folder}: the vocabulary has no mask token {token}")
+            reading = Reading(token=mask)
+        else:
+            own = config.structure.own_layer(HEAD_PARTS[kind])
+            mean = own is not None and own.mean
+            reading = Reading(first=TASKS[kind].whole and not mean, mean=mean)
+        spec = ModelSpec(folder, settings, kind, reading)
         prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
         return cls(open_runtime(spec, lambda: tokenizer), settings, prompt)
 
@@ -173,19 +183,6 @@ class PooledHead(Head):
     def run(self, texts: Tokens, finish: Finish) -> Any:
         """Run the model, and return the logits of each text."""
         return self.embedder.vectors_of(texts)
-
-
-def reading(folder: Path, kind: str, tokenizer: Tokenizer) -> Reading:
-    """Return which tokens a head judges. ModelError for a vocabulary without the one it needs."""
-    if kind != "BertForMaskedLM":
-        own = read_config(folder).structure.own_layer(HEAD_PARTS[kind])
-        mean = own is not None and own.mean
-        return Reading(first=TASKS[kind].whole and not mean, mean=mean)
-    token = tokenizer.roles["mask_token"]
-    mask = tokenizer.special_ids().get(token)
-    if mask is None:
-        raise ModelError(f"{folder}: the vocabulary has no mask token {token}")
-    return Reading(token=mask)
 
 
 def token_logits(model: Any, states: Any, lengths: Sequence[int]) -> Sequence[Any]:
