@@ -241,10 +241,10 @@ class HeadTask(ABC):
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return what is said of a text from the outputs for its windows."""
 
-    @property
-    def finish(self) -> Finish:
-        """What is kept of the states of a text."""
-        return text_logits if TASKS[self.kind].whole else token_logits
+    def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
+        """Return what is kept of the states of each text."""
+        logits_of: Finish = text_logits if TASKS[self.kind].whole else token_logits
+        return logits_of(model, states, lengths)
 
     @property
     def layout(self) -> Layout:
