@@ -439,13 +439,12 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
     if find_spec("ray") is None:
         raise BertcliError("--engine ray needs Ray", install_command("ray"))
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    parts = urlsplit(address if "://" in address else f"//{address}")
-    if address not in ("local", "auto") and parts.hostname:
-        try:  # Ray itself would retry for minutes
-            port = parts.port or 10001
-            socket.create_connection((parts.hostname, port), PATIENCE).close()
-        except (OSError, ValueError) as failed:
-            raise _unreachable(address, str(failed)) from None
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        if address not in ("local", "auto") and parts.hostname:  # Ray would retry for minutes
+            socket.create_connection((parts.hostname, parts.port or 10001), PATIENCE).close()
+    except (OSError, ValueError) as failed:
+        raise _unreachable(address, str(failed)) from None
     import ray
 
     # Ray prints to stdout, at any log level, that a worker died and its task will be retried.
