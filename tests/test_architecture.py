@@ -254,8 +254,8 @@ def test_the_package_itself_imports_nothing():
 ROOM = {
     "checkpoints": 6_750, "cli": 23_550, "embedding": 11_500, "evaluation": 3_750, "export": 4_850,
     "families": 5_500, "files": 14_750, "hub": 2_500, "inference": 10_250, "inspection": 8_250,
-    "models": 10_250, "ray": 3_000, "records": 9_000, "tasks": 7_500, "tokenizing": 17_250,
-    "training": 15_500, "vectors": 19_750,
+    "models": 10_250, "ray": 3_000, "records": 9_000, "tasks": 7_250, "tokenizing": 17_250,
+    "training": 15_250, "vectors": 19_750,
 }  # fmt: skip
 LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}
 

@@ -41,9 +41,9 @@ class ClassPredictions:
     truth or are predicted.
     """
 
-    truth: np.ndarray  # [n] class numbers; k and above: classes that the model does not have
+    truth: np.ndarray  # [n] class numbers
     predicted: np.ndarray  # [n] class numbers
-    k: int
+    k: int  # with the classes that only the truth has
 
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return the metrics of some rows, or of all."""
@@ -58,9 +58,8 @@ class ClassPredictions:
 
     def confusion(self, rows: Rows = ALL) -> np.ndarray:
         """Return the counts of truths (rows) and predictions (columns), [classes, classes]."""
-        count = max(self.k, self.truth.max(initial=0) + 1)
-        cells = (self.truth * count + self.predicted)[rows]
-        counts: np.ndarray = np.bincount(cells, minlength=count**2).reshape(count, count)
+        cells = (self.truth * self.k + self.predicted)[rows]
+        counts: np.ndarray = np.bincount(cells, minlength=self.k**2).reshape(self.k, self.k)
         return counts
 
     def details(self, names: Sequence[str]) -> dict[str, Any]:

@@ -105,24 +105,19 @@ class Judge:
             scores, _ = self._class_scores(rows)
             predicted = scores[:, 0]
         else:
-            task, predicted = "embed", self._cosines(rows)
+            records = [example.record for example in rows]
+            for record in records:
+                if record.pair is None:
+                    raise ModelError(
+                        f"{record.where}: an embedding model scores pairs, and this is a text",
+                        "give pairs, or a model with a head of one score",
+                    )
+            sides = [record._replace(pair=None) for record in records]
+            sides += [record._replace(text=record.pair or "", pair=None) for record in records]
+            left, right = np.split(unit(self.vectors(sides)), 2)
+            task, predicted = "embed", (left * right).sum(1)
         predictions = ScorePredictions(np.array(truth, np.float64), predicted)
         return Judged(task, len(rows), predictions)
-
-    def _cosines(self, examples: Sequence[Example]) -> np.ndarray:
-        """Return the cosine of each pair, [n]."""
-        records = [example.record for example in examples]
-        for record in records:
-            if record.pair is None:
-                raise ModelError(
-                    f"{record.where}: an embedding model scores pairs, and this is a text",
-                    "give pairs, or a model with a head of one score",
-                )
-        sides = [record._replace(pair=None) for record in records]
-        sides += [record._replace(text=record.pair or "", pair=None) for record in records]
-        left, right = np.split(unit(self.vectors(sides)), 2)
-        cosines: np.ndarray = (left * right).sum(1)
-        return cosines
 
     def _class_scores(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[str]]:
         """Return the scores of all labels of each text, [n, k], and the labels."""
@@ -140,8 +135,9 @@ class Judge:
         numbers |= {label: len(names) + place for place, label in enumerate(lacking)}
         if task == "classify":
             classes = np.array([numbers[label] for (label,) in targets])
+            names = [*names, *lacking]
             predictions = ClassPredictions(classes, scores.argmax(-1), len(names))
-            details = predictions.details([*names, *lacking])
+            details = predictions.details(names)
             details["calibration"] = calibration(scores, predictions.predicted == classes)
             return Judged(task, len(scores), predictions, details)
         truth = np.array([[label in target for label in numbers] for target in targets])

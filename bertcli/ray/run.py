@@ -281,10 +281,10 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     """
     if source.texts or "-" in source.paths:
         raise UsageError("--engine ray reads files only", "give folders, globs or files with -i")
-    listing = [(place, pattern) for pattern in source.paths for place in listed(pattern)]
     files = dict.fromkeys(
         place
-        for place, pattern in listing
+        for pattern in source.paths
+        for place in listed(pattern)
         if place == pattern or is_data(named(place), source, glob=has_magic(pattern))
     )
     if not files:
@@ -439,7 +439,12 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
     if find_spec("ray") is None:
         raise BertcliError("--engine ray needs Ray", install_command("ray"))
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    _reachable(address)
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        if address not in ("local", "auto") and parts.hostname:  # Ray would retry for minutes
+            socket.create_connection((parts.hostname, parts.port or 10001), PATIENCE).close()
+    except (OSError, ValueError) as failed:
+        raise _unreachable(address, str(failed)) from None
     import ray
 
     # Ray prints to stdout, at any log level, that a worker died and its task will be retried.
@@ -452,18 +457,6 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
             yield [node["Resources"] for node in ray.nodes() if node["Alive"]]
         finally:
             ray.shutdown()
-
-
-def _reachable(address: str) -> None:
-    """Raise BertcliError when nothing listens there: Ray itself would retry for minutes."""
-    parts = urlsplit(address if "://" in address else f"//{address}")
-    if address in ("local", "auto") or not parts.hostname:
-        return
-    try:
-        port = parts.port or 10001
-        socket.create_connection((parts.hostname, port), PATIENCE).close()
-    except (OSError, ValueError) as failed:
-        raise _unreachable(address, str(failed)) from None
 
 
 def _unreachable(address: str, reason: str) -> BertcliError:

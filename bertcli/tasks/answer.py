@@ -8,7 +8,7 @@ answer found elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -40,50 +40,30 @@ def best_answers(
     answers: dict[str, dict[str, Any]] = {}
     nothing = 1.0
     for item, logits in windows:
-        start, end = probabilities(item, logits)
+        offsets, words = item.columns["offset_mapping"], item.columns["word_ids"]
+        context, stop = span(item.columns["sequence_ids"], 1)
+        allowed = np.zeros(len(logits), dtype=bool)
+        allowed[0] = allowed[context:stop] = True
+        start, end = softmax(np.where(allowed, logits.T, -np.inf))
         nothing = min(nothing, float(start[0] * end[0]))
         start[0] = end[0] = 0.0
+        scores = np.tril(np.triu(np.outer(start, end)), max_answer_length - 1)
+        spans = np.argwhere(scores)  # the others are impossible
+        likely = scores[tuple(spans.T)]
         # spans that become equal when they grow to words leave room for others
-        for score, first, last in candidates(start, end, max_answer_length, 2 * top_k + 10):
-            answer = in_context(item, first, last) | {"score": score}
-            same = answers.setdefault(answer["answer"].lower(), answer)
-            if same is not answer:
-                same["score"] += answer["score"]
+        best = np.argsort(-likely, kind="stable")[: 2 * top_k + 10]
+        for score, (first, last) in zip(likely[best].tolist(), spans[best].tolist(), strict=True):
+            while first > context and words[first - 1] == words[first]:
+                first -= 1
+            while last + 1 < stop and words[last + 1] == words[last]:
+                last += 1
+            begin, behind = offsets[first][0], offsets[last][1]
+            text = str(item.record.pair)[begin:behind]
+            answer = {"answer": text, "score": 0.0, "start": begin, "end": behind}
+            answers.setdefault(text.lower(), answer)["score"] += score
     none = [{**NONE, "score": nothing}] if no_answer else []
     ranked = sorted([*answers.values(), *none], key=lambda answer: -answer["score"])
     return ranked[:top_k]
-
-
-def probabilities(item: Encoded, logits: np.ndarray) -> np.ndarray:
-    """Return how likely each token is the start and the end, [2, L]; 0 outside of the context."""
-    first, stop = span(item.columns["sequence_ids"], 1)
-    allowed = np.zeros(len(logits), dtype=bool)
-    allowed[0] = allowed[first:stop] = True
-    return softmax(np.where(allowed, logits.T, -np.inf))
-
-
-def candidates(start: np.ndarray, end: np.ndarray, longest: int, count: int) -> Iterator[Any]:
-    """Yield the score, the first and the last token of the best spans, of at most so many tokens.
-
-    The best comes first; none is impossible.
-    """
-    scores = np.tril(np.triu(np.outer(start, end)), longest - 1)
-    spans = np.argwhere(scores)
-    likely = scores[tuple(spans.T)]
-    best = np.argsort(-likely, kind="stable")[:count]
-    yield from zip(likely[best].tolist(), *spans[best].T.tolist(), strict=True)
-
-
-def in_context(item: Encoded, begin: int, last: int) -> dict[str, Any]:
-    """Return tokens as an answer: whole words, with their characters in the context."""
-    offsets, words = item.columns["offset_mapping"], item.columns["word_ids"]
-    first, stop = span(item.columns["sequence_ids"], 1)
-    while begin > first and words[begin - 1] == words[begin]:
-        begin -= 1
-    while last + 1 < stop and words[last + 1] == words[last]:
-        last += 1
-    start, end = offsets[begin][0], offsets[last][1]
-    return {"answer": str(item.record.pair)[start:end], "score": 0.0, "start": start, "end": end}
 
 
 @dataclass(frozen=True, repr=False)

@@ -27,7 +27,7 @@ from bertcli.inference.runtime import refuse_extra
 from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record, windows
 from bertcli.records.source import Source
-from bertcli.tasks.head import FIRST, Head, HeadTask
+from bertcli.tasks.head import FIRST, HeadTask
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.run import TokenizeRun
@@ -53,7 +53,24 @@ class Classifier(HeadTask):
     @cached_property
     def function(self) -> str:
         """What makes scores of logits, one of `SCORES`."""
-        return "Identity" if self.logits else activation(self.head)
+        if self.logits:
+            return "Identity"
+        folder, config = self.head.runtime.spec.folder, self.head.runtime.config
+        key = "activation_fn"  # in any of the places where cross-encoders ever kept it
+        config_file = JsonObject(config.other, str(folder / "config.json"))
+        inner = config_file.object("sentence_transformers")
+        old = config_file.text("sbert_ce_default_activation_function")
+        named = read_object(folder / CONFIG).text(key) or inner.text(key) or old
+        if config.num_labels == 1 and named:
+            if (kind := named.rpartition(".")[2]) in ACTIVATIONS:
+                return kind
+            LOG.warn(
+                f"the activation {named} named in the model's folder is unknown; sigmoid is used"
+            )
+        elif config.problem_type == "regression":
+            return "Identity"
+        several = config.problem_type == "multi_label_classification" or config.num_labels == 1
+        return "Sigmoid" if several else "Softmax"
 
     @property
     def several(self) -> bool:
@@ -79,37 +96,16 @@ class Classifier(HeadTask):
             return {"score": values[0]}
         ranked = sorted(zip(values, labels, strict=True), key=lambda pair: -pair[0])
         if self.several:
-            named = [{"label": label, "score": value} for value, label in self._shown(ranked)]
-            return {"labels": named}
+            least = self.threshold
+            if least is None and self.top_k is None:
+                least = 0.0 if self.logits else LIKELY
+            likely = [pair for pair in ranked if least is None or pair[0] >= least]
+            shown = likely[: self.top_k]
+            return {"labels": [{"label": label, "score": value} for value, label in shown]}
         fields: dict[str, Any] = {"label": ranked[0][1], "score": ranked[0][0]}
         if self.all_scores:
             fields["scores"] = dict(zip(labels, values, strict=True))
         return fields
-
-    def _shown(self, ranked: list[tuple[float, str]]) -> list[tuple[float, str]]:
-        least = self.threshold
-        if least is None and self.top_k is None:
-            least = 0.0 if self.logits else LIKELY
-        likely = ranked if least is None else [pair for pair in ranked if pair[0] >= least]
-        return likely[: self.top_k]
-
-
-def activation(head: Head) -> str:
-    """Return what makes scores of logits, one of `SCORES`."""
-    folder, config = head.runtime.spec.folder, head.runtime.config
-    key = "activation_fn"  # in any of the places where cross-encoders ever kept it
-    config_file = JsonObject(config.other, str(folder / "config.json"))
-    inner = config_file.object("sentence_transformers")
-    old = config_file.text("sbert_ce_default_activation_function")
-    named = read_object(folder / CONFIG).text(key) or inner.text(key) or old
-    if config.num_labels == 1 and named:
-        if (kind := named.rpartition(".")[2]) in ACTIVATIONS:
-            return kind
-        LOG.warn(f"the activation {named} named in the model's folder is unknown; sigmoid is used")
-    elif config.problem_type == "regression":
-        return "Identity"
-    several = config.problem_type == "multi_label_classification" or config.num_labels == 1
-    return "Sigmoid" if several else "Softmax"
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,10 +15,9 @@ import numpy as np
 
 from bertcli.embedding.pooling import split
 from bertcli.errors import LOG, InputError, UsageError
-from bertcli.inference.runner import Finish, library_of
+from bertcli.inference.runner import library_of
 from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded
-from bertcli.tokenizing.tokenizer import Tokenizer
 
 ROWS = 256  # masks whose whole vocabulary is scored together
 BLANK = {"mask": 0, "score": 0.0, "token": 0, "token_str": "", "sequence": ""}
@@ -39,8 +38,27 @@ class MaskFiller(HeadTask):
 
     @cached_property
     def ids(self) -> list[int]:
-        """The ids of the targets."""
-        ids = (target_id(target, self.head.tokenizer) for target in self.targets)
+        """The ids of the targets: their own, or those of their first tokens.
+
+        Raises UsageError for a target with neither.
+        """
+        tokenizer, ids = self.head.tokenizer, list[int]()
+        for target in self.targets:
+            index = tokenizer.core.token_to_id(target)
+            if index is None:
+                pieces = tokenizer.core.encode(target, add_special_tokens=False)
+                unknown = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
+                if not pieces.ids or pieces.ids[0] == unknown:
+                    raise UsageError(
+                        f"--targets: {target!r} is not in the vocabulary", "choose other words"
+                    )
+                if len(pieces.ids) > 1:
+                    LOG.warn(
+                        f"--targets: {target!r} is not one token; its first, "
+                        f"{pieces.tokens[0]!r}, is scored"
+                    )
+                index = pieces.ids[0]
+            ids.append(index)
         return [*dict.fromkeys(ids)]
 
     @property
@@ -48,12 +66,7 @@ class MaskFiller(HeadTask):
         """A result as an example."""
         return {"predictions": [BLANK]}
 
-    @property
-    def finish(self) -> Finish:
-        """What is kept of the states of a text: the best words at its masks."""
-        return self._best_words
-
-    def _best_words(self, model: Any, states: Any, lengths: Sequence[int]) -> Sequence[Any]:
+    def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
         """Return the best words at each mask, [masks, k, 2] per text: scores and ids."""
         parts = [states[at : at + ROWS] for at in range(0, len(states), ROWS)]
         best = [self._best(model.packed_logits(part)) for part in parts]
@@ -120,19 +133,3 @@ def top(scores: Any, count: int) -> tuple[Any, Any]:
     order = np.argsort(-np.take_along_axis(scores, largest, -1), kind="stable")
     places = np.take_along_axis(largest, order, -1)
     return np.take_along_axis(scores, places, -1), places
-
-
-def target_id(target: str, tokenizer: Tokenizer) -> int:
-    """Return the id of a word: its own, or that of its first token. UsageError for neither."""
-    index = tokenizer.core.token_to_id(target)
-    if index is not None:
-        return index
-    pieces = tokenizer.core.encode(target, add_special_tokens=False)
-    unknown = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
-    if not pieces.ids or pieces.ids[0] == unknown:
-        raise UsageError(f"--targets: {target!r} is not in the vocabulary", "choose other words")
-    if len(pieces.ids) > 1:
-        LOG.warn(
-            f"--targets: {target!r} is not one token; its first, {pieces.tokens[0]!r}, is scored"
-        )
-    return pieces.ids[0]

@@ -34,7 +34,7 @@ from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tasks.results import Result, row
-from bertcli.tokenizing.columns import Encoded, Layout, TokenBlock
+from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -114,10 +114,27 @@ class Head:
             embedder = Embedder.open(place, EmbedOptions(**options))
             return PooledHead(embedder.runtime, settings, embedder=embedder)
         folder = bert_folder(place.path)
-        refuse_other_class(folder, kind)
+        config = read_config(folder)
+        named = next(iter(config.architectures), "")
+        if TASKS[kind].alike and named in TASKS and TASKS[named].alike and named != kind:
+            theirs, ours = map(config.family.their_class, (named, kind))
+            raise ModelError(
+                f"{folder}: config.json says {theirs}, and {ours} is needed",
+                f"bertcli {TASKS[named].command} is for this model; give another --model",
+            )
         special, extra = settings.parse_special, TASKS[kind].extra
         tokenizer = open_tokenizer(folder, parse_special=special, extra=extra)
-        spec = ModelSpec(folder, settings, kind, reading(folder, kind, tokenizer))
+        if kind == "BertForMaskedLM":
+            token = tokenizer.roles["mask_token"]
+            mask = tokenizer.special_ids().get(token)
+            if mask is None:
+                raise ModelError(f"{folder}: the vocabulary has no mask token {token}")
+            reading = Reading(token=mask)
+        else:
+            own = config.structure.own_layer(HEAD_PARTS[kind])
+            mean = own is not None and own.mean
+            reading = Reading(first=TASKS[kind].whole and not mean, mean=mean)
+        spec = ModelSpec(folder, settings, kind, reading)
         prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
         return cls(open_runtime(spec, lambda: tokenizer), settings, prompt)
 
@@ -137,22 +154,6 @@ class Head:
     def run(self, texts: Tokens, finish: Finish) -> Any:
         """Run the model, and return what ``finish`` makes of each text's states."""
         return result_of(self.runtime.run(texts, finish))
-
-    def outputs(self, batch: Sequence[Encoded], finish: Finish) -> list[np.ndarray]:
-        """Return what ``finish`` makes of each text's states.
-
-        Raises InputError for a text without a token to judge, ModelError for one with a result that
-        is not finite.
-        """
-        for item in batch:
-            if finish is text_logits and not item.length:  # without special tokens
-                raise InputError(
-                    f"{item.record.where}: has no tokens", "leave it out, or give --skip-empty"
-                )
-        refuse_pairs(batch, self.runtime.config)
-        outputs = list(self.run(Tokens.of(self.runtime.extra.added(batch, self.tokenizer)), finish))
-        refuse_infinite([item.record for item in batch], outputs, "its logits contain")
-        return outputs
 
 
 @dataclass(frozen=True)
@@ -182,19 +183,6 @@ class PooledHead(Head):
     def run(self, texts: Tokens, finish: Finish) -> Any:
         """Run the model, and return the logits of each text."""
         return self.embedder.vectors_of(texts)
-
-
-def reading(folder: Path, kind: str, tokenizer: Tokenizer) -> Reading:
-    """Return which tokens a head judges. ModelError for a vocabulary without the one it needs."""
-    if kind != "BertForMaskedLM":
-        own = read_config(folder).structure.own_layer(HEAD_PARTS[kind])
-        mean = own is not None and own.mean
-        return Reading(first=TASKS[kind].whole and not mean, mean=mean)
-    token = tokenizer.roles["mask_token"]
-    mask = tokenizer.special_ids().get(token)
-    if mask is None:
-        raise ModelError(f"{folder}: the vocabulary has no mask token {token}")
-    return Reading(token=mask)
 
 
 def token_logits(model: Any, states: Any, lengths: Sequence[int]) -> Sequence[Any]:
@@ -253,10 +241,10 @@ class HeadTask(ABC):
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return what is said of a text from the outputs for its windows."""
 
-    @property
-    def finish(self) -> Finish:
-        """What is kept of the states of a text."""
-        return text_logits if TASKS[self.kind].whole else token_logits
+    def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
+        """Return what is kept of the states of each text."""
+        logits_of: Finish = text_logits if TASKS[self.kind].whole else token_logits
+        return logits_of(model, states, lengths)
 
     @property
     def layout(self) -> Layout:
@@ -272,8 +260,21 @@ class HeadTask(ABC):
         return item
 
     def judge(self, batch: Sequence[Encoded]) -> list[Result]:
-        """Return what the model says of texts that are tokenized, each with all of its windows."""
-        outputs = self.head.outputs(batch, self.finish)
+        """Return what the model says of texts that are tokenized, each with all of its windows.
+
+        Raises InputError for a text without a token to judge, ModelError for one with a result that
+        is not finite.
+        """
+        head, extra = self.head, self.head.runtime.extra
+        for item in batch:
+            if TASKS[self.kind].whole and not item.length:  # without special tokens
+                raise InputError(
+                    f"{item.record.where}: has no tokens", "leave it out, or give --skip-empty"
+                )
+        refuse_pairs(batch, head.runtime.config)
+        tokens = Tokens.of(extra.added(batch, head.tokenizer))
+        outputs = list(head.run(tokens, self.finish))
+        refuse_infinite([item.record for item in batch], outputs, "its logits contain")
         results = []
         for _, same in groupby(zip(batch, outputs, strict=True), key=lambda pair: pair[0].sample):
             items, values = zip(*same, strict=True)
@@ -282,11 +283,19 @@ class HeadTask(ABC):
         return results
 
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
-        """Yield the records of a run as tokens to judge, in windows."""
-        for part in growing(run):
-            asked = run.reader.collect(self.ask, part)
-            run.skipped += len(part) - len(asked)
-            yield asked
+        """Yield the records of a run as tokens to judge, with all windows of each.
+
+        The first parts are small, so that a reader of the output sees something soon.
+        """
+        size = FIRST
+        for window in run:
+            rows, start, end = [*window], 0, len(window)
+            for stop in accumulate(window.windows):
+                if stop - start >= size or stop == end:
+                    asked = run.reader.collect(self.ask, rows[start:stop])
+                    run.skipped += stop - start - len(asked)
+                    yield asked
+                    start, size = stop, max(size, 2 * (stop - start))
 
     def stream(self, reader: Reader) -> Stream:
         """Return the pass over the records of a reader."""
@@ -319,18 +328,6 @@ class Stream:
         return result._replace(record=result.record._replace(extra=others or None))
 
 
-def growing(windows: Iterable[TokenBlock]) -> Iterator[Sequence[Encoded]]:
-    """Cut windows into parts that become larger; the rows of one record stay together."""
-    size = FIRST
-    for window in windows:
-        rows, start = [*window], 0
-        for stop in accumulate(window.windows[:-1]):
-            if stop - start >= size:
-                yield rows[start:stop]
-                start, size = stop, 2 * size
-        yield rows[start:]
-
-
 def command_of(folder: ModelFolder) -> str:
     """Return the command for the head that config.json names; "" for none."""
     named = next(iter(read_config(folder.path).architectures), "")
@@ -345,18 +342,6 @@ def origin(model: ModelFolder, spec: ModelSpec) -> dict[str, Any]:
         "model": model.name,
         "weights": {path.name: sha256(path) for path in find_weights(spec.folder).all},
     }
-
-
-def refuse_other_class(folder: Path, kind: str) -> None:
-    """Raise a ModelError that names the command to take instead, where the config tells it."""
-    config = read_config(folder)
-    named = next(iter(config.architectures), "")
-    if TASKS[kind].alike and named in TASKS and TASKS[named].alike and named != kind:
-        theirs, ours = map(config.family.their_class, (named, kind))
-        raise ModelError(
-            f"{folder}: config.json says {theirs}, and {ours} is needed",
-            f"bertcli {TASKS[named].command} is for this model; give another --model",
-        )
 
 
 def is_pooled_head(folder: Path) -> bool:

@@ -57,7 +57,10 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
     The spans of a text that is split into words count in the words joined by blanks. The tokens of
     its pair are left out: their spans would count in another text.
     """
-    text, starts = joined(item.record.text)
+    text, starts = item.record.text, None
+    if not isinstance(text, str):
+        starts = [*accumulate((len(word) + 1 for word in text), initial=0)]
+        text = " ".join(text)
     unseen = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
     marked = getattr(tokenizer.core.model, "continuing_subword_prefix", None)
     columns = (item.columns[name] for name in ("input_ids", *COLUMNS))
@@ -75,13 +78,6 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
         else:
             continues = start > 0 and " " not in text[start - 1 : start + 1]
         yield Piece(token, scores[at], start, end, at, continues)
-
-
-def joined(text: str | list[str]) -> tuple[str, list[int] | None]:
-    """Return a text, and where its words begin when it comes in words."""
-    if isinstance(text, str):
-        return text, None
-    return " ".join(text), [*accumulate((len(word) + 1 for word in text), initial=0)]
 
 
 def grouped(pieces: Iterable[Piece], begins: Callable[[Piece, Piece], bool]) -> list[list[Piece]]:

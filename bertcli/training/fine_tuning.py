@@ -89,7 +89,16 @@ class LabelledTexts:
         task = examples.form.task
         if fields and task in ("answer", "embed"):
             raise UsageError(f"--extra cannot be combined with --task {task}")
-        names = label_names(examples)
+        names = UNNAMED.get(task, [])
+        if task not in UNNAMED:
+            names = sorted({label for example in examples.examples for label in example.target})
+            if len(names) < (1 if task == "multilabel" else 2):
+                raise InputError(
+                    f"{examples.source}: labels found: {', '.join(names) or 'none'}",
+                    "training needs examples of at least two labels",
+                )
+            if all(name.isdecimal() for name in names):
+                names = sorted(names, key=int)  # equal numbers, 01 and 1, by their names
         if (job.class_weights or job.label_smoothing) and task in UNNAMED:
             raise UsageError(f"--class-weights and --label-smoothing have no effect on {task}")
         rows = list(examples.examples)
@@ -173,24 +182,6 @@ class LabelledTexts:
             digest.update(repr(values).encode())
         digest.update(self.held.tobytes())
         return digest.hexdigest()
-
-
-def label_names(examples: Examples) -> list[str]:
-    """Return the labels that occur, sorted; whole numbers by their value.
-
-    Raises InputError when there is nothing to tell apart.
-    """
-    task = examples.form.task
-    if task in UNNAMED:
-        return UNNAMED[task]
-    names = sorted({label for example in examples.examples for label in example.target})
-    if len(names) < (1 if task == "multilabel" else 2):
-        raise InputError(
-            f"{examples.source}: labels found: {', '.join(names) or 'none'}",
-            "training needs examples of at least two labels",
-        )
-    numbers = all(name.isdecimal() for name in names)
-    return sorted(names, key=int) if numbers else names  # equal numbers, 01 and 1, by their names
 
 
 def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any, Any]:
@@ -337,10 +328,10 @@ def head_task(
         config = replace(config, other={**config.other, "sentence_transformers": activation})
     items, limit, tally = tokenized(job, task, texts.records, bert_folder(base), config)
     samples = np.array([item.sample for item in items])
-    lengths = np.array([item.length for item in items])
+    tokens = Tokens.of(items)
     rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
-    held = held[np.argsort(lengths[held], kind="stable")]
-    how = {"data": Tokens.of(items), "held": held, "task": task, **texts.weighing(job)}
+    held = held[np.argsort(tokens.lengths[held], kind="stable")]
+    how = {"data": tokens, "held": held, "task": task, **texts.weighing(job)}
     objective: Objective
     if task == "answer":
         answers = [example.target for example in texts.examples.examples]

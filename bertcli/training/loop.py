@@ -276,29 +276,6 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
 # --- weights and their optimizer ---
 
 
-def adamw(model: nn.Module, options: TrainingOptions) -> torch.optim.AdamW:
-    """Make the optimizer; biases and the weights of LayerNorm do not decay.
-
-    Source: BERT, appendix A.2, and the optimizer of google-research/bert.
-    """
-    with_decay: list[nn.Parameter] = []
-    without_decay: list[nn.Parameter] = []
-    for name, weight in model.named_parameters():
-        no_decay = name.endswith("bias") or "LayerNorm" in name
-        if weight.requires_grad:
-            (without_decay if no_decay else with_decay).append(weight)
-    return torch.optim.AdamW(
-        [
-            {"params": with_decay, "weight_decay": options.weight_decay},
-            {"params": without_decay, "weight_decay": 0.0},
-        ],
-        lr=options.learning_rate,
-        betas=(options.adam_beta1, options.adam_beta2),
-        eps=options.adam_epsilon,
-        fused=(with_decay + without_decay)[0].device.type in ("cpu", "cuda"),
-    )
-
-
 def moments(optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
     """Return the moments of the optimizer, by the number of the weight and their name."""
     return {
@@ -340,10 +317,26 @@ class Training:
         self.model, self.objective = model.train(), objective
         self.options, self.ranks = options, ranks
         self.rows = rows
-        self.optimizer = adamw(model, options)
-        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
-        for weight in self.weights:  # also those that a process has no rows for
-            weight.grad = torch.zeros_like(weight)
+        self.weights: list[nn.Parameter] = []
+        with_decay: list[nn.Parameter] = []
+        without_decay: list[nn.Parameter] = []
+        for name, weight in model.named_parameters():
+            if weight.requires_grad:
+                weight.grad = torch.zeros_like(weight)  # also where a process has no rows for it
+                # Source: BERT, appendix A.2, and the optimizer of google-research/bert.
+                no_decay = name.endswith("bias") or "LayerNorm" in name
+                (without_decay if no_decay else with_decay).append(weight)
+                self.weights.append(weight)
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": with_decay, "weight_decay": options.weight_decay},
+                {"params": without_decay, "weight_decay": 0.0},
+            ],
+            lr=options.learning_rate,
+            betas=(options.adam_beta1, options.adam_beta2),
+            eps=options.adam_epsilon,
+            fused=self.weights[0].device.type in ("cpu", "cuda"),
+        )
         self.dtype = dtype_of(options.dtype)
         half = self.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=half)

@@ -223,22 +223,19 @@ class PairObjective(Objective):
         return (self.data.lengths[self.texts[rows]] * (self.texts[rows] != NONE)).sum(1)
 
     def predict(self, model: BertModel, rows: Any) -> Tensor:
-        """Return the vectors of examples, [3, n, D]; 0 for a negative that is not there."""
+        """Return the vectors of examples, [3, n, D], of length 1, or 0 for no negative."""
         texts, vectors = self.texts[rows].T, self._nothing(model, len(rows))
-        vectors[tensor(texts != NONE, vectors)] = self.vectors(model, texts[texts != NONE])
+        numbers = texts[texts != NONE]
+        order = np.argsort(self.data.lengths[numbers], kind="stable")
+        tokens = self.data.take(numbers[order])
+        pooled = pool(states(model, tokens), tokens.lengths.tolist(), self.modes)
+        back = pooled[tensor(np.argsort(order), pooled)]
+        vectors[tensor(texts != NONE, vectors)] = F.normalize(back.float(), dim=-1)
         return vectors
 
     def _nothing(self, model: BertModel, count: int) -> Tensor:
         width, device = model.config.hidden_size * len(self.modes), next(model.parameters()).device
         return torch.zeros(3, count, width, device=device)
-
-    def vectors(self, model: BertModel, texts: Any) -> Tensor:
-        """Return the vectors of texts by their numbers, each of length 1, [B, D]."""
-        order = np.argsort(self.data.lengths[texts], kind="stable")
-        tokens = self.data.take(texts[order])
-        pooled = pool(states(model, tokens), tokens.lengths.tolist(), self.modes)
-        back: Tensor = pooled[tensor(np.argsort(order), pooled)]
-        return F.normalize(back.float(), dim=-1)
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
         """Return the loss of pairs of vectors, in float32, times their number."""

@@ -231,7 +231,7 @@ class InstanceMaker:
     """
 
     options: PrepareOptions
-    special: tuple[int, int, int, int]  # [CLS], [SEP], [PAD] and [MASK]
+    special: Sequence[int]  # [CLS], [SEP], [PAD] and [MASK]
     replacements: Sequence[int]  # candidates for a random token
     continuing: frozenset[int]  # tokens that continue a word
 
@@ -271,8 +271,7 @@ class InstanceMaker:
                 f"no token begins with {PREFIX}: --whole-word cannot tell what is one word",
                 "leave out --whole-word, or choose a --model with WordPiece",
             )
-        cls_id, sep, pad, mask = map(ids.__getitem__, names)
-        return cls(options, (cls_id, sep, pad, mask), words, pieces)
+        return cls(options, [ids[name] for name in names], words, pieces)
 
     def fill(self, row: Any, pair: Pair, rng: Random) -> None:
         """Write a pair to an empty row: with its special tokens, masked.
@@ -420,27 +419,23 @@ class PrepareRun:
                 **statistics(rows),
             }
             del rows  # or a system that locks open files would move no folder with it
-            self._write_index(folder)
-
-    def _write_index(self, folder: Path) -> None:
-        """Copy the tokenizer's files and write instances.json, the index."""
-        digests = {ROWS: sha256(folder / ROWS)}
-        for path in tokenizer_files(bert_folder(self.model)):
-            digests[path.name] = sha256(shutil.copyfile(path, folder / path.name))
-        index = {
-            "format": FORMAT,
-            "version": VERSION,
-            "max_length": self.options.max_length,
-            "max_predictions": self.options.max_predictions,
-            "vocab_size": len(self.tokenizer),
-            "pad_token_id": self.maker.special[2],
-            "extra_embeddings": self.sizes,
-            "extra_fields": dict(self.extra),
-            "options": asdict(self.options),
-            "statistics": self.statistics,
-            "sha256": digests,
-        }
-        write_json(folder / INDEX, index)
+            digests = {ROWS: sha256(folder / ROWS)}
+            for path in tokenizer_files(bert_folder(self.model)):
+                digests[path.name] = sha256(shutil.copyfile(path, folder / path.name))
+            index = {
+                "format": FORMAT,
+                "version": VERSION,
+                "max_length": options.max_length,
+                "max_predictions": options.max_predictions,
+                "vocab_size": len(self.tokenizer),
+                "pad_token_id": self.maker.special[2],
+                "extra_embeddings": self.sizes,
+                "extra_fields": dict(self.extra),
+                "options": asdict(options),
+                "statistics": self.statistics,
+                "sha256": digests,
+            }
+            write_json(folder / INDEX, index)
 
 
 def statistics(rows: Array) -> dict[str, Any]:

@@ -242,44 +242,6 @@ def config_of(job: PretrainingJob, data: Instances, held: Instances) -> BertConf
     """
     source = str(job.init or job.config)
     config = read_config(job.init) if job.init else _named(job.config or "", data)
-    _check(config, data, source)
-    sizes = {
-        name: max(size, held.extra_embeddings[name]) for name, size in data.extra_embeddings.items()
-    }
-    for name, size in config.extra_embeddings.items():
-        if sizes.get(name, inf) > size:
-            raise ModelError(
-                f"{source}: the extra embedding {name} has {size} ids, and the instances "
-                f"{sizes.get(name, 'none')}",
-                f"prepare the instances with --extra {name}=FIELD, and ids below {size}",
-            )
-    embeddings = {**sizes, **config.extra_embeddings}
-    return replace(config, extra_embeddings=embeddings, extra_fields=data.extra_fields)
-
-
-def _named(name: str, data: Instances) -> BertConfig:
-    """Return a size, or a config in a file; vocab_size and pad_token_id may be missing there."""
-    ids: dict[str, Any] = {"vocab_size": data.vocab_size, "pad_token_id": data.pad_token_id}
-    if name in SIZES:
-        layers, hidden = SIZES[name]
-        shape = (hidden, layers, hidden // HEAD, WIDER * hidden)
-        return BertConfig(**{**ids, **dict(zip(SHAPE, shape, strict=True))})
-    if not os.path.isfile(name):
-        raise ModelError(
-            f"--config {name}: file not found",
-            f"give a config.json, or one of {', '.join(SIZES)}",
-        )
-    try:
-        values = read_object(Path(name))
-        if values.keys().isdisjoint(SHAPE):  # the defaults are those of bert-base
-            raise ModelError(f"{name}: names none of {', '.join(SHAPE)}")
-        return BertConfig.from_dict({**ids, **values}, name)
-    except ModelError as bad:
-        raise ModelError(str(bad), f"fix it, or give --config one of {', '.join(SIZES)}") from None
-
-
-def _check(config: BertConfig, data: Instances, source: str) -> None:
-    """Raise ModelError for a config that does not fit the instances."""
     size, tokens = config.vocab_size, data.vocab_size
     refusals = [
         (
@@ -316,3 +278,36 @@ def _check(config: BertConfig, data: Instances, source: str) -> None:
                 f"{source}: {problem}",
                 "fix the config, or prepare instances for this model (-m, --max-length)",
             )
+    sizes = {
+        name: max(size, held.extra_embeddings[name]) for name, size in data.extra_embeddings.items()
+    }
+    for name, size in config.extra_embeddings.items():
+        if sizes.get(name, inf) > size:
+            raise ModelError(
+                f"{source}: the extra embedding {name} has {size} ids, and the instances "
+                f"{sizes.get(name, 'none')}",
+                f"prepare the instances with --extra {name}=FIELD, and ids below {size}",
+            )
+    embeddings = {**sizes, **config.extra_embeddings}
+    return replace(config, extra_embeddings=embeddings, extra_fields=data.extra_fields)
+
+
+def _named(name: str, data: Instances) -> BertConfig:
+    """Return a size, or a config in a file; vocab_size and pad_token_id may be missing there."""
+    ids: dict[str, Any] = {"vocab_size": data.vocab_size, "pad_token_id": data.pad_token_id}
+    if name in SIZES:
+        layers, hidden = SIZES[name]
+        shape = (hidden, layers, hidden // HEAD, WIDER * hidden)
+        return BertConfig(**{**ids, **dict(zip(SHAPE, shape, strict=True))})
+    if not os.path.isfile(name):
+        raise ModelError(
+            f"--config {name}: file not found",
+            f"give a config.json, or one of {', '.join(SIZES)}",
+        )
+    try:
+        values = read_object(Path(name))
+        if values.keys().isdisjoint(SHAPE):  # the defaults are those of bert-base
+            raise ModelError(f"{name}: names none of {', '.join(SHAPE)}")
+        return BertConfig.from_dict({**ids, **values}, name)
+    except ModelError as bad:
+        raise ModelError(str(bad), f"fix it, or give --config one of {', '.join(SIZES)}") from None

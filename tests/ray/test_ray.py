@@ -429,8 +429,9 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(tmp_path, monkeypatch)
         said = failing("-i", source / "a.txt", "-o", file).error
         assert f"{tmp_path}/file: cannot be written: File exists" in said
     assert "cannot be written" in failing("-i", source / "a.txt", "-o", tmp_path / "file/x").error
-    gone = failing("-i", source / "a.txt", "-o", out, "--ray-address", "ray://127.0.0.1:1")
-    assert "no Ray cluster at ray://127.0.0.1:1" in gone.error
+    for address in ("ray://127.0.0.1:1", "ray://[::1"):
+        gone = failing("-i", source / "a.txt", "-o", out, "--ray-address", address)
+        assert f"no Ray cluster at {address}" in gone.error
     assert "s3a" in failing("-i", "s3a://bucket/*.txt", "-o", out).error
     monkeypatch.setattr("bertcli.ray.run.find_spec", lambda name: None)
     missing = failing("-i", source / "a.txt", "-o", out)
