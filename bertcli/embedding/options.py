@@ -34,6 +34,7 @@ from bertcli.checkpoints.scan import (
 from bertcli.errors import ModelError, OutputError, UsageError
 from bertcli.files.typed_json import (
     NOTHING,
+    Check,
     JsonObject,
     is_regular,
     is_text,
@@ -342,7 +343,9 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
         return _listed(named) != [] and all(is_text(n) and n in MODES for n in _listed(named))
 
     if "pooling_mode" in raw:
-        modes = _listed(raw.needed("pooling_mode", holds, f"one or more of {', '.join(MODES)}"))
+        modes = _listed(
+            raw.needed("pooling_mode", Check(holds, f"one or more of {', '.join(MODES)}"))
+        )
     else:
         modes = [mode for key, mode in LEGACY.items() if raw.switch(key)] or ["mean"]
     include = raw.switch("include_prompt")

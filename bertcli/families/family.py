@@ -239,7 +239,7 @@ def rotary(values: JsonObject, theta: float, layers: int) -> tuple[Rotary, ...]:
     size, heads = values.whole("head_dim", 1), values["num_attention_heads"]
     if size is not None and size * heads != values.get("hidden_size", 768):
         raise values.bad("head_dim", "the hidden size divided by the heads")
-    older = values.checked("rope_theta", *POSITIVE) or theta
+    older = values.checked("rope_theta", POSITIVE) or theta
     scaling_settings = values.object("rope_scaling") or values.object("rope_parameters")
     return (scaled(scaling_settings, older),) * layers
 
@@ -252,8 +252,8 @@ def scaled(scaling_settings: JsonObject, theta: float) -> Rotary:
         raise unsupported(scaling_settings, key, " and ".join(ROPE_TYPES))
     if scaling_settings.get("partial_rotary_factor") not in (None, 1, 1.0):
         raise unsupported(scaling_settings, "partial_rotary_factor", "1")
-    base: float = scaling_settings.checked("rope_theta", *POSITIVE) or theta
-    scaling: float = scaling_settings.needed("factor", *POSITIVE) if kind == "linear" else 1.0
+    base: float = scaling_settings.checked("rope_theta", POSITIVE) or theta
+    scaling: float = scaling_settings.needed("factor", POSITIVE) if kind == "linear" else 1.0
     return Rotary(base, scaling)
 
 
@@ -290,7 +290,7 @@ class Family(NamedTuple):
             key = self.key(name)
             present = raw.get(key) is not None or (key in raw and name in SIZES)
             if present and name not in self.lacks:
-                raw.needed(key, *check)
+                raw.needed(key, check)
         values = {key: value for key, value in raw.items() if value is not None}
         if "pad_token_id" in raw:
             values["pad_token_id"] = raw["pad_token_id"]

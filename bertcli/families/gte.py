@@ -35,8 +35,8 @@ def new_structure(values: JsonObject) -> Structure:
         return structure(values)
     if scaling.get("mixed_b") is not None:
         raise ModelError(f"{values.source}: rope_scaling with mixed_b is not supported")
-    factor = scaling.needed("factor", *POSITIVE)
-    theta = values.checked("rope_theta", *POSITIVE) or 10_000.0
+    factor = scaling.needed("factor", POSITIVE)
+    theta = values.checked("rope_theta", POSITIVE) or 10_000.0
     head_size = values["hidden_size"] // values["num_attention_heads"]
     turned = Rotary(theta * factor, factor ** (2 / head_size))
     plain = JsonObject({**values, "rope_scaling": None}, values.source)

@@ -16,7 +16,7 @@ BUCKETS = 32  # that distances are sorted into, however large the table is
 
 def structure(values: JsonObject) -> Structure:
     """Return where MPNet differs from BERT. ModelError for a table with too few rows."""
-    buckets: int = values.needed("relative_attention_num_buckets", *whole_number())
+    buckets: int = values.needed("relative_attention_num_buckets", whole_number())
     if buckets < BUCKETS:
         raise unsupported(values, "relative_attention_num_buckets", f"{BUCKETS} or more")
     return Structure(

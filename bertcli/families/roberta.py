@@ -14,7 +14,7 @@ from bertcli.files.typed_json import JsonObject, whole_number
 
 def structure(values: JsonObject) -> Structure:
     """Return where RoBERTa differs from BERT. ModelError without an id of the padding token."""
-    padding: int = values.needed("pad_token_id", *whole_number())
+    padding: int = values.needed("pad_token_id", whole_number())
     return Structure(
         first_position=padding + 1,
         word_head=WordHead(activation="gelu"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import ModelError
-from bertcli.families.family import CHECKS, HIDDEN_ACTS, SIZE, Family
+from bertcli.families.family import CHECKS, HIDDEN_ACTS, Family
 from bertcli.families.registry import BERT, family_of
 from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject, is_regular, read_object, whole_number
@@ -72,13 +72,13 @@ class BertConfig:
         """Read config.json's content; ModelError, naming `source`, when no family has it."""
         content = JsonObject(raw, source)
         for key in ("model_type", "architectures"):
-            content.checked(key, *CHECKS[key])
+            content.checked(key, CHECKS[key])
         family = family_of(raw, source)
         raw = family.renewed(content)
         settings = family.filled(JsonObject(raw, source))
         structure = family.structure(settings)
         if structure.token_types:
-            settings.checked("type_vocab_size", *SIZE)
+            settings.whole("type_vocab_size", 1)
         own, remaining = _own_keys(family), dict(settings)
         tables = {name: remaining.pop(key) for key, name in EXTRA_SIZES.items() if key in remaining}
         if tables:
@@ -86,19 +86,16 @@ class BertConfig:
         values = {name: remaining[key] for name, key in own.items() if key in remaining}
         values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
         values["architectures"] = tuple(map(family.our_class, values.get("architectures", ())))
-        used = {*own.values(), *EXTRA_SIZES}
+        used = {*own.values(), *EXTRA_SIZES, "model_type"}
         other = {key: value for key, value in raw.items() if key not in used}
         count = other.pop("num_labels", None)
         if count is not None and not values.get("id2label"):
             values["id2label"] = {i: f"LABEL_{i}" for i in range(count)}
-        if other.get("model_type", "") is None:
-            del other["model_type"]
         config = cls(**values, other=other, family=family, structure=structure)
         config.refuse_bad_heads(source)
         if structure.absolute_positions and config.most_tokens < 1:
             key, least = family.key("max_position_embeddings"), structure.first_position + 1
-            whole = JsonObject({key: config.max_position_embeddings}, source)
-            whole.checked(key, *whole_number(least))  # the first token has a position
+            settings.needed(key, whole_number(least))  # the first token has a position
         return config
 
     @classmethod
