@@ -17,7 +17,7 @@ from bertcli.errors import ModelError
 from bertcli.families.family import CHECKS, HIDDEN_ACTS, Family
 from bertcli.families.registry import BERT, family_of
 from bertcli.families.structure import Structure
-from bertcli.files.typed_json import JsonObject, is_regular, read_object, whole_number
+from bertcli.files.typed_json import JsonObject, is_regular, read_object, shown, whole_number
 
 SCHEMES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
 MADE = ("other", "family", "structure")  # fields that are no keys of config.json
@@ -138,13 +138,12 @@ class BertConfig:
         """Raise ModelError, naming `source`, when heads are pruned that do not exist, or all."""
         layers, heads = self.num_hidden_layers, self.num_attention_heads
         for layer, gone in self.pruned_heads.items():
-            bad = f"{source}: pruned_heads"
-            if not 0 <= layer < layers:
-                raise ModelError(f"{bad} names layer {layer}, but there are {layers}")
-            if lost := [head for head in gone if not 0 <= head < heads]:
-                raise ModelError(f"{bad} names head {lost[0]}, but there are {heads}")
-            if len({*gone}) == heads:
-                raise ModelError(f"{bad} leaves layer {layer} no head")
+            present = 0 <= layer < layers and all(0 <= head < heads for head in gone)
+            if not present or len({*gone}) == heads:
+                raise ModelError(
+                    f"{source}: pruned_heads: layer {layer} cannot lose the heads {shown(gone)}: "
+                    f"there are {layers} layers of {heads} heads, and one has to stay"
+                )
 
     def refuse_unbuildable(self, kind: str = "BertModel") -> None:
         """Raise ModelError for a config that contradicts itself: no such class can be built."""
@@ -153,7 +152,7 @@ class BertConfig:
             raise ModelError(f"pad_token_id {pad} is outside the vocabulary of {self.vocab_size}")
         if self.add_cross_attention and not self.is_decoder:
             raise ModelError("add_cross_attention needs is_decoder as well")
-        if any(structure.rotary) and self.head_size % 2:
+        if structure.rotary and self.head_size % 2:
             raise ModelError(f"rotary positions need an even head size, not {self.head_size}")
         if self.pruned_heads and (structure.buckets or structure.disentangled):
             raise ModelError("heads of a model whose layers share a table cannot be pruned")
