@@ -246,9 +246,9 @@ def rotary(values: JsonObject, theta: float, layers: int) -> tuple[Rotary, ...]:
 
 def scaled(scaling_settings: JsonObject, theta: float) -> Rotary:
     """Return the rotary positions of one object. ModelError for a kind that is unknown."""
-    kind = scaling_settings.text("rope_type") or scaling_settings.text("type") or "default"
+    key = "type" if scaling_settings.get("rope_type") is None else "rope_type"
+    kind = scaling_settings.text(key) or "default"
     if kind not in ROPE_TYPES:
-        key = "rope_type" if scaling_settings.text("rope_type") else "type"
         raise unsupported(scaling_settings, key, " and ".join(ROPE_TYPES))
     if scaling_settings.get("partial_rotary_factor") not in (None, 1, 1.0):
         raise unsupported(scaling_settings, "partial_rotary_factor", "1")

@@ -68,10 +68,6 @@ class Absent(nn.Module):
         """Refuse with a ModelError."""
         raise ModelError(f"this model has no {self.what}")
 
-    def extra_repr(self) -> str:
-        """Name the absent part in `print(model)`."""
-        return self.what
-
 
 class CrossAttentionMemory(NamedTuple):
     """The encoder's keys and values for the cross-attention of one layer, and the kernel."""

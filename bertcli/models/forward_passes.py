@@ -31,7 +31,7 @@ def attention_maps(
     ids: Sequence[int],
     types: Sequence[int],
     layers: int,
-    extra: Mapping[str, Sequence[int]] | None = None,
+    extra: Mapping[str, Sequence[int]],
 ) -> list[Any]:
     """Return the maps of the first `layers` layers, each a numpy array [H, L, L].
 
@@ -39,7 +39,7 @@ def attention_maps(
     """
     maps: list[torch.Tensor] = []
     kernel = model.direction(Recording(maps))
-    also = {name: torch.tensor([column]) for name, column in (extra or {}).items()}
+    also = {name: torch.tensor([column]) for name, column in extra.items()}
     tokens = torch.tensor([ids]), torch.tensor([types])
     states = model.states(tokens[0], types=tokens[1], extra=also, kernels=kernel)
     for _ in range(layers + 1):  # the first state is the embeddings

@@ -302,7 +302,7 @@ def shared_table(config: BertConfig) -> nn.Module | None:
     )
 
 
-def distances(config: BertConfig, layer: int, table: nn.Module | None = None) -> Distance:
+def distances(config: BertConfig, layer: int, table: nn.Module | None) -> Distance:
     """Return what knows places in the attention of a layer; `table` is that of all layers."""
     structure, scheme = config.structure, config.position_embedding_type
     within = Distance()
@@ -313,7 +313,7 @@ def distances(config: BertConfig, layer: int, table: nn.Module | None = None) ->
     elif scheme in ("relative_key", "relative_key_query"):
         both = scheme == "relative_key_query"
         within = RelativeKey(config.max_position_embeddings, config.head_size, both)
-    if structure.rotary and (rotary := structure.rotary[layer]):
-        within = RotaryPositions(config.head_size, rotary)
+    if structure.rotary:
+        within = RotaryPositions(config.head_size, structure.rotary[layer])
     reach = structure.windows[layer] if structure.windows else None
     return within if reach is None else SlidingWindow(reach, within)

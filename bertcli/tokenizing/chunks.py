@@ -167,8 +167,7 @@ class Chunk(NamedTuple):
     @property
     def text(self) -> str:
         """The characters of the piece."""
-        text = self.record.text
-        assert isinstance(text, str)
+        text: Any = self.record.text
         return text[self.start : self.end]
 
 
