@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 from bertcli.errors import ModelError
-from bertcli.families.structure import BERT, Rotary, Structure
+from bertcli.families.structure import BERT, Rotary, Structure, TextHead, WordHead
 from bertcli.files.typed_json import (
     POSITIVE,
     PROBABILITY,
@@ -169,7 +169,11 @@ HEADS: Mapping[str, str] = {
     "ForTokenClassification": "BertForTokenClassification",
     "ForQuestionAnswering": "BertForQuestionAnswering",
 }
-QKV = tuple(f"encoder.layer.#.attention.self.{part}" for part in ("query", "key", "value"))
+QKV = (
+    "encoder.layer.#.attention.self.query",
+    "encoder.layer.#.attention.self.key",
+    "encoder.layer.#.attention.self.value",
+)
 WORD_HEAD: Names = (
     ("lm_head.dense", "cls.predictions.transform.dense"),
     ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
@@ -212,12 +216,20 @@ def refuse_variants(values: JsonObject, supported: Mapping[str, Any]) -> None:
             raise unsupported(values, key, json.dumps(only))
 
 
+# The heads of RoBERTa, which others have as well.
+LIKE_ROBERTA = Structure(
+    word_head=WordHead(activation="gelu"),
+    text_head=TextHead(pooler=False, drop_first=True),
+)
+
 # --- what pages with rotary positions have in common ---
 
 ROPE_TYPES = ("default", "linear")
 # Tensors of a layer as newer models of transformers with rotary positions call them.
 ROTARY_LAYERS: Names = (
-    *((f"layers.#.self_attn.{theirs}_proj", ours) for theirs, ours in zip("qkv", QKV, strict=True)),
+    ("layers.#.self_attn.q_proj", QKV[0]),
+    ("layers.#.self_attn.k_proj", QKV[1]),
+    ("layers.#.self_attn.v_proj", QKV[2]),
     ("layers.#.self_attn.o_proj", "encoder.layer.#.attention.output.dense"),
     ("layers.#.post_attention_layernorm", "encoder.layer.#.attention.output.LayerNorm"),
     ("layers.#.post_mlp_layernorm", "encoder.layer.#.output.LayerNorm"),

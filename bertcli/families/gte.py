@@ -11,7 +11,7 @@ from bertcli.families.family import QKV, ROTARY_LAYERS, Family, classes, refuse_
 from bertcli.families.structure import Dropouts, Rotary, Structure, WordHead
 from bertcli.files.typed_json import POSITIVE, JsonObject
 
-GATE, UP = (f"encoder.layer.#.intermediate.{part}" for part in ("gate", "dense"))
+GATE, UP = "encoder.layer.#.intermediate.gate", "encoder.layer.#.intermediate.dense"
 
 
 def structure(values: JsonObject) -> Structure:

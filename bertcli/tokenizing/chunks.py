@@ -167,8 +167,7 @@ class Chunk(NamedTuple):
     @property
     def text(self) -> str:
         """The characters of the piece."""
-        text: Any = self.record.text
-        return text[self.start : self.end]
+        return str(self.record.text)[self.start : self.end]
 
 
 def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:

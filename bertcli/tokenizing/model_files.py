@@ -218,9 +218,7 @@ def sequence_limit(folder: Path, settings: JsonObject) -> int | None:
         rows = config.whole("max_position_embeddings", 1)  # which the model has
         family = FAMILIES.get(config.text("model_type") or "")
         if rows is not None and family is not None:
-            first = family.structure(family.filled(config)).first_position
-            config.whole("max_position_embeddings", first + 1)
-            rows -= first
+            rows -= family.structure(family.filled(config)).first_position
         limits.append(rows)
     return min((limit for limit in limits if limit is not None), default=None)
 
