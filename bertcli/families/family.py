@@ -242,7 +242,7 @@ OLDER_NORMS: Names = (
 )
 
 
-def rotary(values: JsonObject, theta: float, layers: int) -> tuple[Rotary, ...]:
+def rotary(values: JsonObject, theta: float) -> tuple[Rotary, ...]:
     """Return the rotary positions of every layer, the same in all, `theta` where none is named.
 
     Today's key is `rope_parameters`, older ones are `rope_scaling` and `rope_theta`. ModelError for
@@ -253,7 +253,7 @@ def rotary(values: JsonObject, theta: float, layers: int) -> tuple[Rotary, ...]:
         raise values.bad("head_dim", "the hidden size divided by the heads")
     older = values.checked("rope_theta", POSITIVE) or theta
     scaling_settings = values.object("rope_scaling") or values.object("rope_parameters")
-    return (scaled(scaling_settings, older),) * layers
+    return (scaled(scaling_settings, older),) * values["num_hidden_layers"]
 
 
 def scaled(scaling_settings: JsonObject, theta: float) -> Rotary:

@@ -22,7 +22,7 @@ def structure(values: JsonObject) -> Structure:
         gated=True,
         feed_forward_bias=(False, True),
         dropouts=Dropouts(gated=values["hidden_dropout_prob"]),
-        rotary=rotary(values, 160_000.0, values["num_hidden_layers"]),
+        rotary=rotary(values, 160_000.0),
         word_head=WordHead(activation="gelu", bias_twice=False),
     )
 

@@ -23,8 +23,7 @@ from bertcli.files.typed_json import JsonObject
 
 def structure(values: JsonObject) -> Structure:
     """Return where Jina v3 differs from BERT."""
-    turns = rotary(values, 20_000.0, values["num_hidden_layers"])
-    return LIKE_ROBERTA._replace(absolute_positions=False, rotary=turns)
+    return LIKE_ROBERTA._replace(absolute_positions=False, rotary=rotary(values, 20_000.0))
 
 
 JINA_V3 = Family(
