@@ -142,7 +142,8 @@ class BertSelfAttention(nn.Module):
         self.query = nn.Linear(*sizes, bias)
         self.key = nn.Linear(*sizes, bias)
         self.value = nn.Linear(*sizes, bias)
-        self.distance_embedding = distance.beside(self.query, self.key)
+        self.distance_embedding = distance
+        distance.makers = {"query": self.query, "key": self.key}
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def heads(self, x: Tensor) -> Tensor:
