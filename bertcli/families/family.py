@@ -65,8 +65,9 @@ HIDDEN_ACTS = (
 )
 
 
-def _texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(is_text, value))
+def _listing(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return what tells whether a value is a list of such values."""
+    return lambda value: isinstance(value, list | tuple) and all(map(of, value))
 
 
 def _mapping(of: Callable[[Any], bool], to: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -83,10 +84,6 @@ def _mapping(of: Callable[[Any], bool], to: Callable[[Any], bool]) -> Callable[[
 def _is_table(name: Any) -> bool:
     """Tell whether a module may have this name, which cannot contain a dot."""
     return bool(is_text(name) and name and "." not in name)
-
-
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(COUNT.holds, value))
 
 
 def _is_label(value: Any) -> bool:
@@ -139,13 +136,13 @@ CHECKS: Mapping[str, Check] = {
     "add_cross_attention": SWITCH,
     "use_cache": SWITCH,
     "tie_word_embeddings": SWITCH,
-    "architectures": Check(_texts, "a list of strings"),
+    "architectures": Check(_listing(is_text), "a list of strings"),
     "id2label": Check(_mapping(_is_index, _is_label), "an object of labels by number"),
     "label2id": Check(_mapping(_is_label, _is_index), "an object of labels and their numbers"),
     "num_labels": whole_number(1, 10**5),
     "problem_type": TEXT,
     "pruned_heads": Check(
-        _mapping(_is_index, _are_counts), "an object of layers and lists of heads"
+        _mapping(_is_index, _listing(COUNT.holds)), "an object of layers and lists of heads"
     ),
     "extra_embeddings": Check(
         _mapping(_is_table, SIZE.holds), "an object of names without dots, and sizes"
@@ -253,7 +250,7 @@ def rotary(values: JsonObject, theta: float) -> tuple[Rotary, ...]:
         raise values.bad("head_dim", "the hidden size divided by the heads")
     older = values.checked("rope_theta", POSITIVE) or theta
     scaling_settings = values.object("rope_scaling") or values.object("rope_parameters")
-    return (scaled(scaling_settings, older),) * values["num_hidden_layers"]
+    return (scaled(scaling_settings, older),) * int(values["num_hidden_layers"])
 
 
 def scaled(scaling_settings: JsonObject, theta: float) -> Rotary:
