@@ -218,7 +218,9 @@ def sequence_limit(folder: Path, settings: JsonObject) -> int | None:
         rows = config.whole("max_position_embeddings", 1)  # which the model has
         family = FAMILIES.get(config.text("model_type") or "")
         if rows is not None and family is not None:
-            rows -= family.structure(family.filled(config)).first_position
+            first = family.structure(family.filled(config)).first_position
+            config.whole("max_position_embeddings", first + 1)
+            rows -= first
         limits.append(rows)
     return min((limit for limit in limits if limit is not None), default=None)
 
