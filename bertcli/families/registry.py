@@ -19,7 +19,8 @@ from bertcli.families.nomic import NOMIC_BERT
 from bertcli.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from bertcli.families.structure import HEAD_PARTS
 
-BERT = Family("bert", "BERT", classes={name: name for name in HEAD_PARTS})
+ELECTRAS = "BertForReplacedTokens"  # a head that transformers has for ELECTRA alone
+BERT = Family("bert", "BERT", classes={name: name for name in HEAD_PARTS if name != ELECTRAS})
 
 FAMILIES: Mapping[str, Family] = {
     family.model_type: family
