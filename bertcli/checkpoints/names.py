@@ -9,7 +9,7 @@ families call them is on their pages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from bertcli.families.family import Family
 
@@ -99,7 +99,6 @@ def ignored(name: str) -> bool:
     return IGNORED.fullmatch(name) is not None
 
 
-def heads_in(names: Iterable[str]) -> list[str]:
+def heads_in(names: Collection[str]) -> list[str]:
     """List the heads, the pooler among them, that a checkpoint of these canonical names holds."""
-    names = set(names)
     return [head for head, start in HEADS.items() if any(name.startswith(start) for name in names)]

@@ -20,7 +20,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
-from bertcli.files.typed_json import AGAIN, TEXT, is_regular, is_text, read_object, read_objects
+from bertcli.files.typed_json import (
+    AGAIN,
+    TEXT,
+    Check,
+    is_regular,
+    is_text,
+    read_object,
+    read_objects,
+)
 from bertcli.models.config import BertConfig
 
 TOKENIZERS = (  # best first: the words, in one format or another
@@ -97,6 +105,7 @@ OTHER_MODELS = (  # modules of sentence-transformers that take texts, and that b
 )
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # modules that a network is in
 POINTER = b"version https://git-lfs"
+ROUTE = Check(lambda value: isinstance(value, list), "a list of modules")
 INSIDE = "a path inside the model's folder"
 
 
@@ -203,11 +212,12 @@ def weight_map(index: Path) -> dict[str, str]:
         return beside and name.endswith(suffix)
 
     content = read_object(index)
-    content.needed("weight_map", lambda value: value not in (None, {}), "tensors and their files")
     shards = content.object("weight_map")
+    if not shards:
+        raise content.bad("weight_map", "tensors and their files")
     shards.check_keys(is_text, "tensor names as keys")
-    expected = f"the name of a {suffix} file beside it"
-    return {name: shards.needed(name, is_shard, expected) for name in shards}
+    check = Check(is_shard, f"the name of a {suffix} file beside it")
+    return {name: shards.needed(name, check) for name in shards}
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
@@ -246,7 +256,9 @@ def refuse_placeholder(path: Path) -> None:
 def read_modules(folder: Path) -> list[SentenceModule]:
     """Return the modules that modules.json lists, in their order; none without such a file."""
     return [
-        SentenceModule(_short(entry.needed("type", *TEXT)), entry.needed("path", _inside, INSIDE))
+        SentenceModule(
+            _short(entry.needed("type", TEXT)), entry.needed("path", Check(_inside, INSIDE))
+        )
         for entry in read_objects(folder / MODULES)
     ]
 
@@ -263,15 +275,9 @@ def read_routes(folder: Path) -> dict[str, list[SentenceModule]]:
     def module(name: Any) -> SentenceModule:
         if not _inside(name):
             raise ModelError(f"{raw.source}: {name!r} is not {INSIDE}")
-        return SentenceModule(_short(types.needed(name, *TEXT)), str(place / name))
+        return SentenceModule(_short(types.needed(name, TEXT)), str(place / name))
 
-    def is_route(value: Any) -> bool:
-        return isinstance(value, list)
-
-    return {
-        route: [module(name) for name in structure.needed(route, is_route, "a list of modules")]
-        for route in structure
-    }
+    return {route: [module(name) for name in structure.needed(route, ROUTE)] for route in structure}
 
 
 def transformer_path(modules: Sequence[SentenceModule]) -> str:

@@ -42,13 +42,11 @@ def tied(config: BertConfig, name: str) -> dict[str, str]:
     return {second: first for second, first in TIED.items() if {second, first} <= names.keys()}
 
 
-def count(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> int:
-    """Count the parameters of a class, each tied one once, with or without BERT's pooler."""
-    return sum(parts(config, name, pooler).values())
-
-
 def parts(config: BertConfig, name: str, pooler: bool = True) -> dict[str, int]:
-    """Return part of the model -> its parameters; a tied tensor belongs to the embeddings."""
+    """Return part of a class -> its parameters, with or without BERT's pooler.
+
+    A tied tensor belongs to the embeddings, and counts once.
+    """
     titles = {"embeddings": "embeddings", "encoder": "layers", "pooler": "pooler"}
     counts = dict.fromkeys([*titles.values(), "head"], 0)
     second = tied(config, name)

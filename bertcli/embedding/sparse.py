@@ -42,7 +42,7 @@ from bertcli.embedding.options import CONFIG, TERM_POOLINGS, EmbedOptions, Sente
 from bertcli.embedding.pooling import split, widened
 from bertcli.embedding.sentence_modules import Dense, arrays_in, described
 from bertcli.errors import ModelError, UsageError
-from bertcli.files.typed_json import is_regular, read_object
+from bertcli.files.typed_json import NUMBER, is_regular, read_object
 from bertcli.inference.runner import library_of
 from bertcli.tokenizing.model_files import sentence_limit, sentence_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -269,7 +269,7 @@ def read_terms(folder: Path, tokenizer: Tokenizer) -> OwnTerms:
     for token in raw:
         index = tokenizer.core.token_to_id(token)
         if index is not None and index < size:
-            weights[index] = raw.number(token) or 0
+            weights[index] = raw.checked(token, NUMBER) or 0
     return OwnTerms(table=weights)
 
 

@@ -16,10 +16,10 @@ LAYER = "encoder.albert_layer_groups.#.albert_layers.0"  # a group has one layer
 def structure(values: JsonObject) -> Structure:
     """Return where ALBERT differs from BERT. ModelError for groups of several layers."""
     count: int = values["num_hidden_layers"]
-    groups: int = values.needed("num_hidden_groups", *whole_number(1, max(count, 1)))
+    groups: int = values.needed("num_hidden_groups", whole_number(1, max(count, 1)))
     refuse_variants(values, {"inner_group_num": 1})
     return Structure(
-        embedding_size=values.needed("embedding_size", *whole_number(1)),
+        embedding_size=values.needed("embedding_size", whole_number(1)),
         layer_groups=tuple(int(layer / (count / groups)) for layer in range(count)),
         dropouts=Dropouts(fed=0.0),
     )

@@ -11,7 +11,7 @@ from typing import Any
 from bertcli.errors import ModelError
 from bertcli.families.family import Family, classes, refuse_variants, unsupported
 from bertcli.families.structure import Convolution, Disentangled, Structure, TextHead
-from bertcli.files.typed_json import PROBABILITY, TEXT, JsonObject, whole_number
+from bertcli.files.typed_json import PROBABILITY, TEXT, JsonObject
 
 
 def renewed(values: JsonObject) -> dict[str, Any]:
@@ -26,11 +26,11 @@ def structure(values: JsonObject) -> Structure:
     refuse_variants(values, {**sizes, "attention_head_size": hidden // heads})
     if values.get("pos_att_type") and not values.switch("relative_attention"):
         raise ModelError(f"{values.source}: pos_att_type needs relative_attention")
-    last = values.checked("cls_dropout", *PROBABILITY)
+    last = values.checked("cls_dropout", PROBABILITY)
     text = TextHead(
         pooler=False,
-        activation=values.needed("pooler_hidden_act", *TEXT),
-        drop_first=values.needed("pooler_dropout", *PROBABILITY),
+        activation=values.needed("pooler_hidden_act", TEXT),
+        drop_first=values.needed("pooler_dropout", PROBABILITY),
         dropout=values["hidden_dropout_prob"] if last is None else last,
     )
     return Structure(
@@ -46,12 +46,12 @@ def structure(values: JsonObject) -> Structure:
 
 
 def _convolution(values: JsonObject) -> Convolution | None:
-    size = values.checked("conv_kernel_size", *whole_number()) or 0
+    size = values.whole("conv_kernel_size") or 0
     if size <= 0:
         return None
     if size % 2 == 0:
         raise unsupported(values, "conv_kernel_size", "an odd number of tokens")
-    groups = values.checked("conv_groups", *whole_number(1)) or 1
+    groups = values.whole("conv_groups", 1) or 1
     if values["hidden_size"] % groups:
         raise values.bad("conv_groups", "a divisor of hidden_size")
     return Convolution(size, groups, values.text("conv_act") or "tanh")

@@ -14,7 +14,7 @@ from bertcli.files.typed_json import PROBABILITY, JsonObject
 def structure(values: JsonObject) -> Structure:
     """Return where DistilBERT differs from BERT."""
     head = TextHead(
-        pooler=False, activation="relu", dropout=values.checked("seq_classif_dropout", *PROBABILITY)
+        pooler=False, activation="relu", dropout=values.checked("seq_classif_dropout", PROBABILITY)
     )
     return Structure(
         token_types=False,
@@ -23,7 +23,7 @@ def structure(values: JsonObject) -> Structure:
         word_head=WordHead(bias_twice=False),
         text_head=head,
         choice_head=head,
-        answer_dropout=values.checked("qa_dropout", *PROBABILITY) or 0.0,
+        answer_dropout=values.checked("qa_dropout", PROBABILITY) or 0.0,
     )
 
 

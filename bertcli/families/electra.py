@@ -14,7 +14,7 @@ from bertcli.files.typed_json import PROBABILITY, JsonObject, whole_number
 
 def structure(values: JsonObject) -> Structure:
     """Return where ELECTRA differs from BERT. ModelError for a summary other than usual."""
-    width: int = values.needed("embedding_size", *whole_number(1))
+    width: int = values.needed("embedding_size", whole_number(1))
     refuse_variants(values, {"summary_type": "first", "summary_use_proj": True})
     return Structure(
         embedding_size=width if width != values["hidden_size"] else None,
@@ -24,7 +24,7 @@ def structure(values: JsonObject) -> Structure:
         choice_head=TextHead(
             pooler=False,
             activation=values.text("summary_activation") or "linear",
-            dropout=values.checked("summary_last_dropout", *PROBABILITY),
+            dropout=values.checked("summary_last_dropout", PROBABILITY),
         ),
     )
 

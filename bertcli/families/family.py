@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 from bertcli.errors import ModelError
-from bertcli.families.structure import BERT, Rotary, Structure
+from bertcli.families.structure import BERT, Rotary, Structure, TextHead, WordHead
 from bertcli.files.typed_json import (
     POSITIVE,
     PROBABILITY,
@@ -65,8 +65,9 @@ HIDDEN_ACTS = (
 )
 
 
-def _texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(is_text, value))
+def _listing(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return what tells whether a value is a list of such values."""
+    return lambda value: isinstance(value, list | tuple) and all(map(of, value))
 
 
 def _mapping(of: Callable[[Any], bool], to: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -83,10 +84,6 @@ def _mapping(of: Callable[[Any], bool], to: Callable[[Any], bool]) -> Callable[[
 def _is_table(name: Any) -> bool:
     """Tell whether a module may have this name, which cannot contain a dot."""
     return bool(is_text(name) and name and "." not in name)
-
-
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(COUNT.holds, value))
 
 
 def _is_label(value: Any) -> bool:
@@ -139,13 +136,13 @@ CHECKS: Mapping[str, Check] = {
     "add_cross_attention": SWITCH,
     "use_cache": SWITCH,
     "tie_word_embeddings": SWITCH,
-    "architectures": Check(_texts, "a list of strings"),
+    "architectures": Check(_listing(is_text), "a list of strings"),
     "id2label": Check(_mapping(_is_index, _is_label), "an object of labels by number"),
     "label2id": Check(_mapping(_is_label, _is_index), "an object of labels and their numbers"),
     "num_labels": whole_number(1, 10**5),
     "problem_type": TEXT,
     "pruned_heads": Check(
-        _mapping(_is_index, _are_counts), "an object of layers and lists of heads"
+        _mapping(_is_index, _listing(COUNT.holds)), "an object of layers and lists of heads"
     ),
     "extra_embeddings": Check(
         _mapping(_is_table, SIZE.holds), "an object of names without dots, and sizes"
@@ -169,7 +166,11 @@ HEADS: Mapping[str, str] = {
     "ForTokenClassification": "BertForTokenClassification",
     "ForQuestionAnswering": "BertForQuestionAnswering",
 }
-QKV = tuple(f"encoder.layer.#.attention.self.{part}" for part in ("query", "key", "value"))
+QKV = (
+    "encoder.layer.#.attention.self.query",
+    "encoder.layer.#.attention.self.key",
+    "encoder.layer.#.attention.self.value",
+)
 WORD_HEAD: Names = (
     ("lm_head.dense", "cls.predictions.transform.dense"),
     ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
@@ -212,12 +213,20 @@ def refuse_variants(values: JsonObject, supported: Mapping[str, Any]) -> None:
             raise unsupported(values, key, json.dumps(only))
 
 
+# The heads of RoBERTa, which others have as well.
+LIKE_ROBERTA = Structure(
+    word_head=WordHead(activation="gelu"),
+    text_head=TextHead(pooler=False, drop_first=True),
+)
+
 # --- what pages with rotary positions have in common ---
 
 ROPE_TYPES = ("default", "linear")
 # Tensors of a layer as newer models of transformers with rotary positions call them.
 ROTARY_LAYERS: Names = (
-    *((f"layers.#.self_attn.{theirs}_proj", ours) for theirs, ours in zip("qkv", QKV, strict=True)),
+    ("layers.#.self_attn.q_proj", QKV[0]),
+    ("layers.#.self_attn.k_proj", QKV[1]),
+    ("layers.#.self_attn.v_proj", QKV[2]),
     ("layers.#.self_attn.o_proj", "encoder.layer.#.attention.output.dense"),
     ("layers.#.post_attention_layernorm", "encoder.layer.#.attention.output.LayerNorm"),
     ("layers.#.post_mlp_layernorm", "encoder.layer.#.output.LayerNorm"),
@@ -230,7 +239,7 @@ OLDER_NORMS: Names = (
 )
 
 
-def rotary(values: JsonObject, theta: float, layers: int) -> tuple[Rotary, ...]:
+def rotary(values: JsonObject, theta: float) -> tuple[Rotary, ...]:
     """Return the rotary positions of every layer, the same in all, `theta` where none is named.
 
     Today's key is `rope_parameters`, older ones are `rope_scaling` and `rope_theta`. ModelError for
@@ -239,21 +248,21 @@ def rotary(values: JsonObject, theta: float, layers: int) -> tuple[Rotary, ...]:
     size, heads = values.whole("head_dim", 1), values["num_attention_heads"]
     if size is not None and size * heads != values.get("hidden_size", 768):
         raise values.bad("head_dim", "the hidden size divided by the heads")
-    older = values.checked("rope_theta", *POSITIVE) or theta
+    older = values.checked("rope_theta", POSITIVE) or theta
     scaling_settings = values.object("rope_scaling") or values.object("rope_parameters")
-    return (scaled(scaling_settings, older),) * layers
+    return (scaled(scaling_settings, older),) * int(values["num_hidden_layers"])
 
 
 def scaled(scaling_settings: JsonObject, theta: float) -> Rotary:
     """Return the rotary positions of one object. ModelError for a kind that is unknown."""
-    kind = scaling_settings.text("rope_type") or scaling_settings.text("type") or "default"
+    key = "type" if scaling_settings.get("rope_type") is None else "rope_type"
+    kind = scaling_settings.text(key) or "default"
     if kind not in ROPE_TYPES:
-        key = "rope_type" if scaling_settings.text("rope_type") else "type"
         raise unsupported(scaling_settings, key, " and ".join(ROPE_TYPES))
     if scaling_settings.get("partial_rotary_factor") not in (None, 1, 1.0):
         raise unsupported(scaling_settings, "partial_rotary_factor", "1")
-    base: float = scaling_settings.checked("rope_theta", *POSITIVE) or theta
-    scaling: float = scaling_settings.needed("factor", *POSITIVE) if kind == "linear" else 1.0
+    base: float = scaling_settings.checked("rope_theta", POSITIVE) or theta
+    scaling: float = scaling_settings.needed("factor", POSITIVE) if kind == "linear" else 1.0
     return Rotary(base, scaling)
 
 
@@ -290,7 +299,7 @@ class Family(NamedTuple):
             key = self.key(name)
             present = raw.get(key) is not None or (key in raw and name in SIZES)
             if present and name not in self.lacks:
-                raw.needed(key, *check)
+                raw.needed(key, check)
         values = {key: value for key, value in raw.items() if value is not None}
         if "pad_token_id" in raw:
             values["pad_token_id"] = raw["pad_token_id"]

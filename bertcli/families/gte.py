@@ -11,7 +11,7 @@ from bertcli.families.family import QKV, ROTARY_LAYERS, Family, classes, refuse_
 from bertcli.families.structure import Dropouts, Rotary, Structure, WordHead
 from bertcli.files.typed_json import POSITIVE, JsonObject
 
-GATE, UP = (f"encoder.layer.#.intermediate.{part}" for part in ("gate", "dense"))
+GATE, UP = "encoder.layer.#.intermediate.gate", "encoder.layer.#.intermediate.dense"
 
 
 def structure(values: JsonObject) -> Structure:
@@ -22,7 +22,7 @@ def structure(values: JsonObject) -> Structure:
         gated=True,
         feed_forward_bias=(False, True),
         dropouts=Dropouts(gated=values["hidden_dropout_prob"]),
-        rotary=rotary(values, 160_000.0, values["num_hidden_layers"]),
+        rotary=rotary(values, 160_000.0),
         word_head=WordHead(activation="gelu", bias_twice=False),
     )
 
@@ -35,8 +35,8 @@ def new_structure(values: JsonObject) -> Structure:
         return structure(values)
     if scaling.get("mixed_b") is not None:
         raise ModelError(f"{values.source}: rope_scaling with mixed_b is not supported")
-    factor = scaling.needed("factor", *POSITIVE)
-    theta = values.checked("rope_theta", *POSITIVE) or 10_000.0
+    factor = scaling.needed("factor", POSITIVE)
+    theta = values.checked("rope_theta", POSITIVE) or 10_000.0
     head_size = values["hidden_size"] // values["num_attention_heads"]
     turned = Rotary(theta * factor, factor ** (2 / head_size))
     plain = JsonObject({**values, "rope_scaling": None}, values.source)

@@ -7,6 +7,7 @@ transformers, whose checkpoints have the adapters merged or left out.
 from __future__ import annotations
 
 from bertcli.families.family import (
+    LIKE_ROBERTA,
     OLDER_NORMS,
     QKV,
     ROTARY_LAYERS,
@@ -16,18 +17,13 @@ from bertcli.families.family import (
     classes,
     rotary,
 )
-from bertcli.families.structure import Structure, TextHead, WordHead
+from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject
 
 
 def structure(values: JsonObject) -> Structure:
     """Return where Jina v3 differs from BERT."""
-    return Structure(
-        absolute_positions=False,
-        rotary=rotary(values, 20_000.0, values["num_hidden_layers"]),
-        word_head=WordHead(activation="gelu"),
-        text_head=TextHead(pooler=False, drop_first=True),
-    )
+    return LIKE_ROBERTA._replace(absolute_positions=False, rotary=rotary(values, 20_000.0))
 
 
 JINA_V3 = Family(

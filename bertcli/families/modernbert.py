@@ -19,15 +19,15 @@ KINDS = {
 def structure(values: JsonObject) -> Structure:
     """Return where ModernBERT differs from BERT."""
     kinds, rotary = _kinds(values), _rotary(values)
-    reach = values.needed("local_attention", *whole_number()) // 2
+    reach = values.needed("local_attention", whole_number()) // 2
     attention, mlp, norm, dense, decoder = (
-        values.needed(f"{part}_bias", *SWITCH)
+        values.needed(f"{part}_bias", SWITCH)
         for part in ("attention", "mlp", "norm", "classifier", "decoder")
     )
     embeddings, attended, gated = (
-        values.needed(f"{part}_dropout", *PROBABILITY) for part in ("embedding", "attention", "mlp")
+        values.needed(f"{part}_dropout", PROBABILITY) for part in ("embedding", "attention", "mlp")
     )
-    act = values.needed("classifier_activation", *TEXT)
+    act = values.needed("classifier_activation", TEXT)
     head = TextHead(pooler=False, activation=act, norm=True, bias=dense)
     mean = values.choice("classifier_pooling", ("cls", "mean")) == "mean"
     return Structure(
@@ -50,7 +50,7 @@ def structure(values: JsonObject) -> Structure:
 
 
 def _kinds(values: JsonObject) -> list[str]:
-    layers = values.needed("num_hidden_layers", *whole_number(1))
+    layers = values.needed("num_hidden_layers", whole_number(1))
     if kinds := values.texts("layer_types"):
         for kind in kinds:
             if kind not in KINDS or len(kinds) != layers:
@@ -64,7 +64,7 @@ def _rotary(values: JsonObject) -> dict[str, Rotary]:
     parameters, scaling = values.object("rope_parameters"), values.object("rope_scaling")
     bases = {}
     for kind, (key, theta) in KINDS.items():
-        base = values.checked(key, *POSITIVE) or theta
+        base = values.checked(key, POSITIVE) or theta
         bases[kind] = scaled(scaling.over(parameters.object(kind)), base)
     return bases
 

@@ -6,8 +6,8 @@ Pre-training for Language Understanding; the classes of this name in transformer
 
 from __future__ import annotations
 
-from bertcli.families.family import TEXT_HEAD, WORD_HEAD, Family, classes, unsupported
-from bertcli.families.structure import Structure, TextHead, WordHead
+from bertcli.families.family import LIKE_ROBERTA, TEXT_HEAD, WORD_HEAD, Family, classes, unsupported
+from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject, whole_number
 
 PADDING = 1  # whatever pad_token_id says, positions are counted so
@@ -16,16 +16,10 @@ BUCKETS = 32  # that distances are sorted into, however large the table is
 
 def structure(values: JsonObject) -> Structure:
     """Return where MPNet differs from BERT. ModelError for a table with too few rows."""
-    buckets: int = values.needed("relative_attention_num_buckets", *whole_number())
+    buckets: int = values.needed("relative_attention_num_buckets", whole_number())
     if buckets < BUCKETS:
         raise unsupported(values, "relative_attention_num_buckets", f"{BUCKETS} or more")
-    return Structure(
-        first_position=PADDING + 1,
-        token_types=False,
-        buckets=buckets,
-        word_head=WordHead(activation="gelu"),
-        text_head=TextHead(pooler=False, drop_first=True),
-    )
+    return LIKE_ROBERTA._replace(first_position=PADDING + 1, token_types=False, buckets=buckets)
 
 
 MPNET = Family(

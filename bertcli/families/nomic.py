@@ -65,13 +65,12 @@ def renewed(values: JsonObject) -> dict[str, Any]:
 
 def structure(values: JsonObject) -> Structure:
     """Return where NomicBERT differs from BERT."""
-    layers = values["num_hidden_layers"]
     return Structure(
         absolute_positions=False,
         attention_bias=False,
         gated=True,
         feed_forward_bias=(False, False),
-        rotary=rotary(values, 1000.0, layers),
+        rotary=rotary(values, 1000.0),
     )
 
 

@@ -17,20 +17,10 @@ from bertcli.families.modernbert import MODERNBERT
 from bertcli.families.mpnet import MPNET
 from bertcli.families.nomic import NOMIC_BERT
 from bertcli.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from bertcli.families.structure import HEAD_PARTS
 
-BERT_CLASSES = (
-    "BertModel",
-    "BertForMaskedLM",
-    "BertLMHeadModel",
-    "BertForPreTraining",
-    "BertForNextSentencePrediction",
-    "BertForSequenceClassification",
-    "BertForMultipleChoice",
-    "BertForTokenClassification",
-    "BertForQuestionAnswering",
-)
-
-BERT = Family("bert", "BERT", classes={name: name for name in BERT_CLASSES})
+ELECTRAS = "BertForReplacedTokens"  # a head that transformers has for ELECTRA alone
+BERT = Family("bert", "BERT", classes={name: name for name in HEAD_PARTS if name != ELECTRAS})
 
 FAMILIES: Mapping[str, Family] = {
     family.model_type: family

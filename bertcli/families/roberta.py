@@ -7,19 +7,15 @@ make_positions; the classes of these names in transformers.
 
 from __future__ import annotations
 
-from bertcli.families.family import TEXT_HEAD, WORD_HEAD, Family, classes
-from bertcli.families.structure import Structure, TextHead, WordHead
+from bertcli.families.family import LIKE_ROBERTA, TEXT_HEAD, WORD_HEAD, Family, classes
+from bertcli.families.structure import Structure
 from bertcli.files.typed_json import JsonObject, whole_number
 
 
 def structure(values: JsonObject) -> Structure:
     """Return where RoBERTa differs from BERT. ModelError without an id of the padding token."""
-    padding: int = values.needed("pad_token_id", *whole_number())
-    return Structure(
-        first_position=padding + 1,
-        word_head=WordHead(activation="gelu"),
-        text_head=TextHead(pooler=False, drop_first=True),
-    )
+    padding: int = values.needed("pad_token_id", whole_number())
+    return LIKE_ROBERTA._replace(first_position=padding + 1)
 
 
 ROBERTA = Family(

@@ -130,7 +130,7 @@ class Structure(NamedTuple):
     feed_forward_bias: tuple[bool, bool] = (True, True)  # of the wide matrices, of the narrow one
     dropouts: Dropouts = Dropouts()
     # --- attention ---
-    rotary: tuple[Rotary | None, ...] = ()  # of each layer; () is none
+    rotary: tuple[Rotary, ...] = ()  # of each layer; () is none
     windows: tuple[int | None, ...] = ()  # of each layer: a token sees so many on both sides
     buckets: int = 0  # a learned score a head for each bucket of distances, one table (MPNet)
     disentangled: Disentangled | None = None  # (DeBERTa)

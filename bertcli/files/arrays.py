@@ -118,7 +118,7 @@ class StoredArray:
 
     dtype: Any  # NumPy's: that of bytes for one that NumPy has not, but BF16 is read as float32
     shape: tuple[int, ...]
-    read: Callable[[int, int, int], Iterator[Array]]  # rows, width, at most so many at a time
+    opened: Callable[[], IO[bytes]]  # at its first number
     label: str  # what its file calls the type: float32, F32
 
     def blocks(self, most: int = BLOCK) -> Iterator[Array]:
@@ -126,6 +126,14 @@ class StoredArray:
         rows, *inner = self.shape or (1,)
         for block in self.read(rows, math.prod(inner), most):
             yield block.reshape(len(block), *inner)
+
+    def read(self, rows: int, width: int, most: int) -> Iterator[Array]:
+        """Yield the numbers as so many rows of this width: [<= most, width]."""
+        bits = self.label == "BF16"
+        kind = safetensors.NUMPY_OF["BF16"] if bits else self.dtype
+        with self.opened() as file:
+            for block in read_blocks(file, kind, rows, width, most):
+                yield safetensors.float32_of(block) if bits else block
 
 
 Arrays = Mapping[str, Callable[[], StoredArray]]  # name, "" in NPY -> what opens it
@@ -188,10 +196,7 @@ def _array(stream: IO[bytes]) -> StoredArray:
     if min(shape, default=0) < 0 or by_columns:
         raise ValueError(f"shape {shape}{' in Fortran order' * by_columns}")
 
-    def read(rows: int, width: int, most: int) -> Iterator[Array]:
-        return read_blocks(stream, dtype, rows, width, most)
-
-    return StoredArray(dtype, shape, read, str(dtype))
+    return StoredArray(dtype, shape, lambda: stream, str(dtype))
 
 
 @contextmanager
@@ -199,17 +204,13 @@ def _safetensors(place: str) -> Iterator[Arrays]:
     import numpy
 
     def tensor(info: safetensors.StoredTensor) -> StoredArray:
-        kind = safetensors.NUMPY_OF.get(info.dtype)
-        bits = info.dtype == "BF16"
+        def opened() -> IO[bytes]:
+            file = open(place, "rb")  # noqa: SIM115 - `blocks` closes it
+            file.seek(info.start)
+            return file
 
-        def read(rows: int, width: int, most: int) -> Iterator[Array]:
-            with open(place, "rb") as file:
-                file.seek(info.start)
-                for block in read_blocks(file, kind, rows, width, most):
-                    yield safetensors.float32_of(block) if bits else block
-
-        dtype = numpy.dtype("<f4" if bits else kind or "V1")
-        return StoredArray(dtype, info.shape, read, info.dtype)
+        kind = "<f4" if info.dtype == "BF16" else safetensors.NUMPY_OF.get(info.dtype, "V1")
+        return StoredArray(numpy.dtype(kind), info.shape, opened, info.dtype)
 
     yield {info.name: partial(tensor, info) for info in safetensors.tensors_in(place)}
 

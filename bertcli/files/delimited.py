@@ -11,6 +11,7 @@ from bertcli.errors import SKIP, InputError, OutputError, counted
 from bertcli.files.streams import CHUNK, LARGEST_RECORD, LineDecoder, blocks, stop, too_large
 from bertcli.files.tables import Row, cell, fields_of, lines_of, refuse_new
 
+QUOTES = "check for an unclosed quotation mark, or lines that end with a carriage return alone"
 ROWS = 1024  # records a list, where the format does not set it
 
 
@@ -54,7 +55,10 @@ class DelimitedRows:
                 row = next(self.table)
             except csv.Error as bad:
                 if not self.lost:
-                    self._lose(self._invalid(bad))
+                    error = InputError(
+                        f"{self.decode.name}:{self.first}: not valid CSV: {bad}", QUOTES
+                    )
+                    self._lose(error)
             else:
                 if not self.lost:
                     return self.first, row
@@ -79,12 +83,6 @@ class DelimitedRows:
         """Pass over the row that is being read, or stop."""
         self.skip(error)
         self.lost = True
-
-    def _invalid(self, bad: csv.Error) -> InputError:
-        return InputError(
-            f"{self.decode.name}:{self.first}: not valid CSV: {bad}",
-            "check for an unclosed quotation mark, or lines that end with a carriage return alone",
-        )
 
 
 def refuse_other_columns(where: str, row: Sequence[str], header: Sequence[str]) -> None:

@@ -139,20 +139,18 @@ def is_regular(path: Path, error: type[BertcliError] = ModelError, hint: str = H
     return True
 
 
-def read_value(path: Path, error: type[BertcliError], hint: str, absent: Any = None) -> Any:
+def _value_in(path: Path, error: type[BertcliError], absent: Any) -> Any:
     """Return the value in a JSON file, or what there is where there is no such file."""
-    raw = read_bytes(path, error, hint)
-    if raw is None:
-        return absent
+    raw = read_bytes(path, error)
     try:
-        return parse(raw)
+        return absent if raw is None else parse(raw)
     except BadJsonError as bad:
-        raise error(f"{path}: not valid JSON: {bad}", hint) from None
+        raise error(f"{path}: not valid JSON: {bad}", HINT) from None
 
 
 def read_object(path: Path, error: type[BertcliError] = ModelError) -> JsonObject:
     """Return the object in a JSON file; an empty one when there is no such file."""
-    value = read_value(path, error, HINT, {})
+    value = _value_in(path, error, {})
     if not isinstance(value, dict):
         raise error(f"{path}: expected a JSON object, found {kind_of(value)}", HINT)
     return JsonObject(value, str(path), error)
@@ -160,7 +158,7 @@ def read_object(path: Path, error: type[BertcliError] = ModelError) -> JsonObjec
 
 def read_objects(path: Path) -> list[JsonObject]:
     """Return the objects in the list in a JSON file; an empty one when there is no such file."""
-    values = read_value(path, ModelError, HINT, [])
+    values = _value_in(path, ModelError, [])
     if not isinstance(values, list):
         raise ModelError(f"{path}: expected a list of objects, found {kind_of(values)}", HINT)
     listed = JsonObject({str(at): value for at, value in enumerate(values)}, str(path))
@@ -208,6 +206,7 @@ POSITIVE = Check(
     "a number above 0",
 )
 OBJECT = Check(lambda value: isinstance(value, Mapping), "an object")
+ENTRIES = Check(lambda value: isinstance(value, list | dict), "a list or an object")
 
 
 def kind_of(value: Any) -> str:
@@ -218,7 +217,7 @@ def kind_of(value: Any) -> str:
 def shown(value: Any) -> str:
     """Return a JSON value for a message, shortened."""
     try:
-        text = json.dumps(value, ensure_ascii=True)
+        text = json.dumps(value)
     except (TypeError, ValueError, RecursionError):  # it came from Python
         text = f"a value of the type {type(value).__name__}"
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
@@ -257,52 +256,49 @@ class JsonObject(dict[str, Any]):
         both.origins = {**other.origins, **theirs, **self.origins}
         return both
 
-    def checked(self, key: str, holds: Callable[[Any], bool], expected: str) -> Any:
-        """Return the value of a key for which ``holds`` is true, or None."""
-        return None if self.get(key) is None else self.needed(key, holds, expected)
+    def checked(self, key: str, check: Check) -> Any:
+        """Return the value of a key that passes a check, or None."""
+        return None if self.get(key) is None else self.needed(key, check)
 
-    def needed(self, key: str, holds: Callable[[Any], bool], expected: str) -> Any:
-        """Return the value of a key that has to be there, and for which ``holds`` is true."""
+    def needed(self, key: str, check: Check) -> Any:
+        """Return the value of a key that has to be there, and passes a check."""
         value = self.get(key)
-        if not holds(value):
-            raise self.bad(key, expected)
+        if not check.holds(value):
+            raise self.bad(key, check.expected)
         return value
 
     def text(self, key: str) -> str | None:
         """Return a string that is valid Unicode."""
-        return self.checked(key, *TEXT)
+        return self.checked(key, TEXT)
 
     def choice(self, key: str, names: Sequence[str]) -> str | None:
         """Return one of these strings."""
-        return self.checked(key, names.__contains__, " or ".join(f'"{name}"' for name in names))
+        expected = " or ".join(f'"{name}"' for name in names)
+        return self.checked(key, Check(names.__contains__, expected))
 
     def texts(self, key: str) -> list[str] | None:
         """Return a list of strings."""
-        return self.checked(key, *TEXTS)
+        return self.checked(key, TEXTS)
 
     def switch(self, key: str) -> bool | None:
         """Return true or false."""
-        return self.checked(key, *SWITCH)
+        return self.checked(key, SWITCH)
 
-    def whole(self, key: str, least: int = 0, most: int = LARGEST_NUMBER) -> int | None:
-        """Return a whole number in a range, its ends included."""
-        return self.checked(key, *whole_number(least, most))
-
-    def number(self, key: str) -> float | None:
-        """Return a number that a float holds; NaN and infinity are such numbers."""
-        return self.checked(key, *NUMBER)
+    def whole(self, key: str, least: int = 0) -> int | None:
+        """Return a whole number that is not below the least one."""
+        return self.checked(key, whole_number(least))
 
     def object(self, key: str) -> JsonObject:
         """Return an object inside; an empty one when there is none."""
-        return self._inside(key, self.checked(key, *OBJECT) or {})
+        return self._inside(key, self.checked(key, OBJECT) or {})
 
     def objects(self) -> dict[str, JsonObject]:
         """Return the objects that all values have to be."""
-        return {key: self._inside(key, self.needed(key, *OBJECT)) for key in self}
+        return {key: self._inside(key, self.needed(key, OBJECT)) for key in self}
 
     def entries(self, key: str) -> JsonObject:
         """Return what a list or an object holds, by number or by key; empty when there is none."""
-        entries = self.checked(key, lambda v: isinstance(v, list | dict), "a list or an object")
+        entries = self.checked(key, ENTRIES)
         if isinstance(entries, list):
             entries = {str(at): value for at, value in enumerate(entries)}
         return self._inside(key, entries or {})

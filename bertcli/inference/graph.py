@@ -322,8 +322,8 @@ def placed(net: OpenvinoNetwork, layer: int, q: Node, k: Node) -> tuple[Node, No
         return net("Multiply", q, 1 / math.sqrt(structure.disentangled.parts)), k, scores
     if structure.buckets:
         return q, k, net.bucket_scores
-    if structure.rotary and (rotary := structure.rotary[layer]):
-        turns = rotary_turns(config.head_size, rotary)
+    if structure.rotary:
+        turns = rotary_turns(config.head_size, structure.rotary[layer])
         return rotated(net, q, turns), rotated(net, k, turns), 0.0
     if config.position_embedding_type in ("relative_key", "relative_key_query"):
         rows = net("Add", net.apart, config.max_position_embeddings - 1)

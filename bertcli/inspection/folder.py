@@ -316,7 +316,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         parts = shapes.parts(config, comparison.model, comparison.pooler)
         counts = {
             "total": sum(parts.values()),
-            "without_pooler": shapes.count(config, pooler=False),
+            "without_pooler": sum(shapes.parts(config, "BertModel", False).values()),
             "parts": parts,
         }
     except ModelError as bad:
@@ -481,7 +481,7 @@ def _loads(report: FolderReport) -> VerifyCheck:
         loaded.refuse()
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
-    numbers = shapes.count(loaded.config, loaded.model, loaded.pooler)
+    numbers = sum(shapes.parts(loaded.config, loaded.model, loaded.pooler).values())
     return VerifyCheck(what, True, f"{numbers:,} parameters, {loaded.dtype}")
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import groupby
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -114,9 +114,9 @@ def packed(lengths: Sequence[int]) -> Attend:
         parts = x.split([count * length for count, length in shapes])
         return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, *beside: Any) -> Tensor:
         parts = zip(runs(q), runs(k), runs(v), strict=True)
-        mixed = [inner(q, k, v, distance, drop) for q, k, v in parts]
+        mixed = [inner(q, k, v, *beside) for q, k, v in parts]
         return torch.cat([run.flatten(0, 1) for run in mixed])
 
     return attend
@@ -130,7 +130,7 @@ def varlen(bounds: Tensor, longest: int, run: Varlen) -> Attend:
     `distance` and `drop` are not asked.
     """
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
         return run(q, k, v, bounds, bounds, longest, longest)
 
     return attend
@@ -163,9 +163,9 @@ def masked(keep: Tensor | None, direction: Callable[[Attend], Attend]) -> Attend
     whole = padded(keep)
     within = direction(whole)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+    def attend(q: Tensor, *beside: Any) -> Tensor:
         kernel = whole if keep is not None and _from_to(keep, q) else within
-        return kernel(q, k, v, distance, drop)
+        return kernel(q, *beside)
 
     return attend
 
@@ -180,9 +180,9 @@ def head_masked(kernel: Attend, weights: Tensor) -> Attend:
     of_maps = torch.atleast_2d(weights)[..., None].transpose(-2, -3)  # [..., H, L or 1, 1]
 
     @wraps(kernel)
-    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+    def attend(*inputs: Any) -> Tensor:
         before = len(maps)
-        mixed = kernel(q, k, v, distance, drop) * weights[..., None]
+        mixed = kernel(*inputs) * weights[..., None]
         maps[before:] = [attention * of_maps for attention in maps[before:]]
         return mixed
 

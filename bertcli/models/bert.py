@@ -8,9 +8,8 @@ the classes of the same names in transformers' modeling_bert.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -37,29 +36,6 @@ if TYPE_CHECKING:
 
 KV: TypeAlias = tuple[Tensor, Tensor]  # keys and values, each [..., H, D]
 Kernels: TypeAlias = Attend | Sequence[Attend]  # one for all layers, or one per layer
-Call: TypeAlias = Callable[..., Tensor]  # (part, its arguments) -> its result
-
-
-# --- ways to call a part of the model: the same result, other needs of memory and time ---
-
-
-def directly(part: Call, *inputs: object) -> Tensor:
-    """Call a part of the model as it is."""
-    return part(*inputs)
-
-
-def chunked(size: int, part: Call, x: Tensor) -> Tensor:
-    """Call a part on `size` tokens at a time: less memory, the same result."""
-    return torch.cat([part(stretch) for stretch in x.split(size, dim=-2)], dim=-2)
-
-
-def recomputing(part: Call, *inputs: object) -> Tensor:
-    """Call a part without keeping its activations: they are recomputed for the gradient.
-
-    Source: Training Deep Nets with Sublinear Memory Cost, known as gradient checkpointing.
-    """
-    result: Tensor = checkpoint(part, *inputs, use_reentrant=False)
-    return result
 
 
 # --- the parts ---
@@ -91,10 +67,6 @@ class Absent(nn.Module):
     def forward(self, *inputs: object) -> Tensor:
         """Refuse with a ModelError."""
         raise ModelError(f"this model has no {self.what}")
-
-    def extra_repr(self) -> str:
-        """Name the absent part in `print(model)`."""
-        return self.what
 
 
 class CrossAttentionMemory(NamedTuple):
@@ -170,7 +142,8 @@ class BertSelfAttention(nn.Module):
         self.query = nn.Linear(*sizes, bias)
         self.key = nn.Linear(*sizes, bias)
         self.value = nn.Linear(*sizes, bias)
-        self.distance_embedding = distance.beside(self.query, self.key)
+        self.distance_embedding = distance
+        distance.makers = {"query": self.query, "key": self.key}
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def heads(self, x: Tensor) -> Tensor:
@@ -260,9 +233,7 @@ class BertLayer(nn.Module):
         self.intermediate = BertIntermediate(config)
         narrow, drop = structure.feed_forward_bias[1], structure.dropouts.fed
         self.output = Residual(config, config.intermediate_size, narrow, drop)
-        self.call: Call = directly
-        if size := config.chunk_size_feed_forward:
-            self.call = partial(chunked, size)
+        self.chunk = config.chunk_size_feed_forward  # tokens at a time, which takes less memory
 
     def forward(
         self, x: Tensor, attend: Attend, memory: CrossAttentionMemory | None = None
@@ -271,7 +242,9 @@ class BertLayer(nn.Module):
         x = self.attention(x, attend)
         if memory is not None:
             x = self.crossattention(x, memory.attend, memory.kv)
-        return self.call(self.feed_forward, x)
+        if not self.chunk:
+            return self.feed_forward(x)
+        return torch.cat([self.feed_forward(tokens) for tokens in x.split(self.chunk, -2)], -2)
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Expand, activate, project, add; [..., hidden]."""
@@ -311,21 +284,21 @@ class ConvolutionBeside(nn.Module):
 class BertEncoder(nn.Module):
     """The stack of layers, in an `order` that may repeat some, and a norm where norms are first.
 
-    Set `call` to `recomputing` to train with less memory.
+    Set `recompute` to train with less memory: activations are recomputed for the gradient.
+    Source: Training Deep Nets with Sublinear Memory Cost, known as gradient checkpointing.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.order = config.structure.layer_groups or range(config.num_hidden_layers)
         table = shared_table(config)
-        if table is not None:
-            self.relative_attention_bias = table
+        self.relative_attention_bias = table
         layers = (BertLayer(config, i, table) for i in range(config.distinct_layers))
         self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides
         self.LayerNorm = norm_where(config.structure.norm_first, config)
         beside = config.structure.convolution
         self.conv = ConvolutionBeside(config, beside) if beside else None
-        self.call: Call = directly
+        self.recompute = False
 
     def states(
         self,
@@ -345,7 +318,11 @@ class BertEncoder(nn.Module):
         embedded = x
         steps = zip(self.order, attends, memories, strict=True)
         for place, (index, attend, memory) in enumerate(steps):
-            x = self.call(self.layer[index], x, attend, memory)
+            layer, inputs = self.layer[index], (x, attend, memory)
+            if self.recompute:
+                x = checkpoint(layer, *inputs, use_reentrant=False)
+            else:
+                x = layer(*inputs)
             if self.conv is not None and not place:
                 x = self.conv(x, embedded, at, keep)
             yield self.LayerNorm(x) if place == len(self.order) - 1 else x
@@ -372,11 +349,6 @@ WORDS = (  # parameters with a row for each word
     "predictions.decoder.weight",
     "predictions.decoder.bias",
 )
-
-
-def from_others(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Hide padding from tokens, and nothing from it: return embeddings and mask as they are."""
-    return x, keep
 
 
 def blanked(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -453,7 +425,6 @@ class BertModel(Network):
         pooler = pooler and config.structure.pooler
         self.pooler: nn.Module = BertPooler(config) if pooler else Absent("pooler")
         self.direction = causal if config.is_decoder else bidirectional
-        self.hiding = blanked if config.structure.blank_padding else from_others
 
     def states(
         self,
@@ -474,7 +445,9 @@ class BertModel(Network):
         """
         if kernels is not None and keep is not None:
             raise ValueError("kernels have their own mask: pass `keep` to the kernel")
-        x, mask = self.hiding(self.embeddings(ids, types, at, extra), keep)
+        x, mask = self.embeddings(ids, types, at, extra), keep
+        if self.config.structure.blank_padding:
+            x, mask = blanked(x, keep)
         kernels = masked(mask, self.direction) if kernels is None else kernels
         return self.encoder.states(x, kernels, memories, at, keep)
 

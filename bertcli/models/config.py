@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import ModelError
-from bertcli.families.family import CHECKS, HIDDEN_ACTS, SIZE, Family
+from bertcli.families.family import CHECKS, HIDDEN_ACTS, Family
 from bertcli.families.registry import BERT, family_of
 from bertcli.families.structure import Structure
-from bertcli.files.typed_json import JsonObject, is_regular, read_object, whole_number
+from bertcli.files.typed_json import JsonObject, is_regular, read_object, shown, whole_number
 
 SCHEMES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
 MADE = ("other", "family", "structure")  # fields that are no keys of config.json
@@ -72,13 +72,13 @@ class BertConfig:
         """Read config.json's content; ModelError, naming `source`, when no family has it."""
         content = JsonObject(raw, source)
         for key in ("model_type", "architectures"):
-            content.checked(key, *CHECKS[key])
+            content.checked(key, CHECKS[key])
         family = family_of(raw, source)
         raw = family.renewed(content)
         settings = family.filled(JsonObject(raw, source))
         structure = family.structure(settings)
         if structure.token_types:
-            settings.checked("type_vocab_size", *SIZE)
+            settings.whole("type_vocab_size", 1)
         own, remaining = _own_keys(family), dict(settings)
         tables = {name: remaining.pop(key) for key, name in EXTRA_SIZES.items() if key in remaining}
         if tables:
@@ -86,19 +86,16 @@ class BertConfig:
         values = {name: remaining[key] for name, key in own.items() if key in remaining}
         values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
         values["architectures"] = tuple(map(family.our_class, values.get("architectures", ())))
-        used = {*own.values(), *EXTRA_SIZES}
+        used = {*own.values(), *EXTRA_SIZES, "model_type"}
         other = {key: value for key, value in raw.items() if key not in used}
         count = other.pop("num_labels", None)
         if count is not None and not values.get("id2label"):
             values["id2label"] = {i: f"LABEL_{i}" for i in range(count)}
-        if other.get("model_type", "") is None:
-            del other["model_type"]
         config = cls(**values, other=other, family=family, structure=structure)
         config.refuse_bad_heads(source)
         if structure.absolute_positions and config.most_tokens < 1:
             key, least = family.key("max_position_embeddings"), structure.first_position + 1
-            whole = JsonObject({key: config.max_position_embeddings}, source)
-            whole.checked(key, *whole_number(least))  # the first token has a position
+            settings.needed(key, whole_number(least))  # the first token has a position
         return config
 
     @classmethod
@@ -141,13 +138,12 @@ class BertConfig:
         """Raise ModelError, naming `source`, when heads are pruned that do not exist, or all."""
         layers, heads = self.num_hidden_layers, self.num_attention_heads
         for layer, gone in self.pruned_heads.items():
-            bad = f"{source}: pruned_heads"
-            if not 0 <= layer < layers:
-                raise ModelError(f"{bad} names layer {layer}, but there are {layers}")
-            if lost := [head for head in gone if not 0 <= head < heads]:
-                raise ModelError(f"{bad} names head {lost[0]}, but there are {heads}")
-            if len({*gone}) == heads:
-                raise ModelError(f"{bad} leaves layer {layer} no head")
+            present = 0 <= layer < layers and all(0 <= head < heads for head in gone)
+            if not present or len({*gone}) == heads:
+                raise ModelError(
+                    f"{source}: pruned_heads: layer {layer} cannot lose the heads {shown(gone)}: "
+                    f"there are {layers} layers of {heads} heads, and one has to stay"
+                )
 
     def refuse_unbuildable(self, kind: str = "BertModel") -> None:
         """Raise ModelError for a config that contradicts itself: no such class can be built."""
@@ -156,7 +152,7 @@ class BertConfig:
             raise ModelError(f"pad_token_id {pad} is outside the vocabulary of {self.vocab_size}")
         if self.add_cross_attention and not self.is_decoder:
             raise ModelError("add_cross_attention needs is_decoder as well")
-        if any(structure.rotary) and self.head_size % 2:
+        if structure.rotary and self.head_size % 2:
             raise ModelError(f"rotary positions need an even head size, not {self.head_size}")
         if self.pruned_heads and (structure.buckets or structure.disentangled):
             raise ModelError("heads of a model whose layers share a table cannot be pruned")

@@ -17,7 +17,6 @@ from torch import Tensor
 from bertcli.errors import ModelError
 from bertcli.models.attention import Attend, Recording, causal, masked, padded
 from bertcli.models.bert import KV, BertModel, CrossAttentionMemory
-from bertcli.models.positions import Distance
 
 
 def means(states: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -31,7 +30,7 @@ def attention_maps(
     ids: Sequence[int],
     types: Sequence[int],
     layers: int,
-    extra: Mapping[str, Sequence[int]] | None = None,
+    extra: Mapping[str, Sequence[int]],
 ) -> list[Any]:
     """Return the maps of the first `layers` layers, each a numpy array [H, L, L].
 
@@ -39,7 +38,7 @@ def attention_maps(
     """
     maps: list[torch.Tensor] = []
     kernel = model.direction(Recording(maps))
-    also = {name: torch.tensor([column]) for name, column in (extra or {}).items()}
+    also = {name: torch.tensor([column]) for name, column in extra.items()}
     tokens = torch.tensor([ids]), torch.tensor([types])
     states = model.states(tokens[0], types=tokens[1], extra=also, kernels=kernel)
     for _ in range(layers + 1):  # the first state is the embeddings
@@ -66,11 +65,11 @@ class Cache:
         """Make a kernel that appends to the cache and lets new tokens attend to all tokens."""
 
         @wraps(kernel)
-        def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+        def attend(q: Tensor, k: Tensor, v: Tensor, *beside: Any) -> Tensor:
             if self.past is not None:
                 k, v = (torch.cat(pair, dim=-3) for pair in zip(self.past, (k, v), strict=True))
             self.past = k, v
-            return kernel(q, k, v, distance, drop)
+            return kernel(q, k, v, *beside)
 
         return attend
 

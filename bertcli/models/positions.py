@@ -51,8 +51,11 @@ class Distance(nn.Module):
     """How a layer knows the places of tokens: what becomes of queries and keys, and of scores.
 
     q, k are [..., H, L, D], and `at` is the place of the first query among the keys. Absolute and
-    sinusoidal positions enter through the embeddings: nothing to do here.
+    sinusoidal positions enter through the embeddings: nothing to do here. `makers` are the layers
+    that make queries and keys.
     """
+
+    makers: dict[str, nn.Linear]
 
     def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
         """Turn queries and keys before they are multiplied: these not."""
@@ -61,10 +64,6 @@ class Distance(nn.Module):
     def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
         """Return what is added to the scores, [..., H, Lq, Lk] or what fits it, or None."""
         return None
-
-    def beside(self, query: nn.Linear, key: nn.Linear) -> Distance:
-        """Take note of what makes the queries and keys of this layer."""
-        return self
 
 
 def _places(x: Tensor, at: int = 0) -> Tensor:
@@ -171,14 +170,7 @@ class DisentangledDistance(Distance):
             self.key = nn.Linear(*sizes)
         if terms.distance_to_word and not terms.shared:
             self.query = nn.Linear(*sizes)
-        self.makers: dict[str, nn.Linear] = {}  # of the layer, where it has none of its own
         self.rows = distance_rows(terms).tolist()  # a list, as it may be made on `meta`
-
-    def beside(self, query: nn.Linear, key: nn.Linear) -> Distance:
-        """Take the projections of the layer where it has none of its own."""
-        if self.terms.shared:
-            self.makers = {"query": query, "key": key}
-        return self
 
     def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
         """Shrink queries, as their scores are one part of several."""
@@ -200,7 +192,7 @@ class DisentangledDistance(Distance):
 
     def _met(self, x: Tensor, part: str, vectors: Tensor, rows: Tensor) -> Tensor:
         """Return the scores of x [..., H, L, D] with the keys or queries of distances in `rows`."""
-        maker = self.makers.get(part) or self.get_submodule(part)
+        maker = self.makers[part] if self.terms.shared else self.get_submodule(part)
         of_distances = maker(vectors).unflatten(-1, (-1, self.head_size)).transpose(0, 1)
         met = x @ of_distances.transpose(-1, -2)  # [..., H, L, 2 span]
         return met.gather(-1, rows.expand(*met.shape[:-2], *rows.shape))
@@ -302,7 +294,7 @@ def shared_table(config: BertConfig) -> nn.Module | None:
     )
 
 
-def distances(config: BertConfig, layer: int, table: nn.Module | None = None) -> Distance:
+def distances(config: BertConfig, layer: int, table: nn.Module | None) -> Distance:
     """Return what knows places in the attention of a layer; `table` is that of all layers."""
     structure, scheme = config.structure, config.position_embedding_type
     within = Distance()
@@ -313,7 +305,7 @@ def distances(config: BertConfig, layer: int, table: nn.Module | None = None) ->
     elif scheme in ("relative_key", "relative_key_query"):
         both = scheme == "relative_key_query"
         within = RelativeKey(config.max_position_embeddings, config.head_size, both)
-    if structure.rotary and (rotary := structure.rotary[layer]):
-        within = RotaryPositions(config.head_size, rotary)
+    if structure.rotary:
+        within = RotaryPositions(config.head_size, structure.rotary[layer])
     reach = structure.windows[layer] if structure.windows else None
     return within if reach is None else SlidingWindow(reach, within)

@@ -182,38 +182,38 @@ def _example(form: Form, names: FieldNames, extra: Collection[str], record: Reco
         for name in (named.text, named.target):
             if isinstance(fields.get(name), str):
                 fields[name] = words(fields[name])
-            fields.needed(name, *TEXTS)
+            fields.needed(name, TEXTS)
         text, target = fields[named.text], fields[named.target]
         if len(text) != len(target):
             word_count, tag_count = counted(len(text), "word"), counted(len(target), "tag")
             raise InputError(f"{record.where}: {word_count}, but {tag_count}", SKIP)
     else:
-        text = fields.needed(named.text, *TEXT)
+        text = fields.needed(named.text, TEXT)
         if named.pair:
             pair = fields.text(named.pair) or None
             if form.needs_pair and not pair:
                 raise fields.bad(named.pair, "a text")
         if form == CLASSIFY:
-            target = [_word(fields.needed(named.target, *WORD))]
+            target = [_word(fields.needed(named.target, WORD))]
         elif form == MULTILABEL:
             if isinstance(target, str):  # of CSV
                 listed = value_of(target, record.where) if target[:1] == "[" else target.split(",")
                 fields[named.target] = [v.strip() if isinstance(v, str) else v for v in listed]
-            target = fields.needed(named.target, *LABELS)
+            target = fields.needed(named.target, LABELS)
             target = [*dict.fromkeys(_word(label) for label in target if label != "")]
         elif form == ANSWER:
             answer, start = fields.text(named.target) or "", None
             if answer:
                 context, start = str(pair), str(pair).find(answer)
                 if fields.get("start") not in (None, ""):
-                    start = int(float(fields.needed("start", *NUMBER)))
+                    start = int(float(fields.needed("start", NUMBER)))
                 if start < 0 or context[start : start + len(answer)] != answer:
                     raise fields.bad(named.target, f"a part of the context, at {start}")
             target = AnswerSpan(answer, start)
         elif form == CONTRAST:
             target = fields.text("negative") or None
         else:
-            target = float(fields.needed(named.target, *NUMBER))
+            target = float(fields.needed(named.target, NUMBER))
     kept = {name: fields.get(name) for name in extra}
     record = record._replace(text=text, pair=pair, extra=kept or None)
     for name in extra:

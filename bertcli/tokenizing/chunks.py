@@ -167,9 +167,7 @@ class Chunk(NamedTuple):
     @property
     def text(self) -> str:
         """The characters of the piece."""
-        text = self.record.text
-        assert isinstance(text, str)
-        return text[self.start : self.end]
+        return str(self.record.text)[self.start : self.end]
 
 
 def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:

@@ -27,6 +27,7 @@ from bertcli.files.typed_json import (
     LARGEST_NUMBER,
     NOTHING,
     TEXT,
+    Check,
     JsonObject,
     is_regular,
     is_text,
@@ -58,6 +59,8 @@ USUAL = {  # file -> the class of tokenizers that mostly has it
     "spiece.model": "AlbertTokenizer",
     "spm.model": "DebertaV2Tokenizer",
 }
+TOKEN = Check(is_text, "a token: a string or an object")
+LENGTH = Check(lambda value: type(value) in (int, float) and value >= 1, "a length")
 UNKNOWN = "\U0010ffff"  # a character that is in no vocabulary
 UNIGRAM, CONTROL, NAMED = 1, 3, 4  # kind of a model, and kinds of pieces
 PIECES, TRAINER, NORMALIZER = 1, 2, 3  # of a model
@@ -70,7 +73,7 @@ def content(settings: JsonObject, role: str) -> str | None:
     """Return the text of a special token, which files write as a string or as an object."""
     if isinstance(settings.get(role), dict):
         return settings.object(role).text("content")
-    text: str | None = settings.checked(role, is_text, "a token: a string or an object")
+    text: str | None = settings.checked(role, TOKEN)
     return text
 
 
@@ -224,9 +227,7 @@ def sequence_limit(folder: Path, settings: JsonObject) -> int | None:
 
 def _length(settings: JsonObject) -> int | None:
     """Return the limit that tokenizer_config.json sets, which transformers may write as 1e30."""
-    length: float | None = settings.checked(
-        "model_max_length", lambda value: type(value) in (int, float) and value >= 1, "a length"
-    )
+    length: float | None = settings.checked("model_max_length", LENGTH)
     return None if length is None or length >= UNLIMITED else int(length)
 
 
@@ -403,7 +404,7 @@ def _add_tokens(
     )
     described = {int(key): entry for key, entry in entries.objects().items()}
     for entry in described.values():
-        entry.needed("content", *TEXT)
+        entry.needed("content", TEXT)
     listed = read_object(folder / "added_tokens.json")
     listed.check_keys(is_text, "tokens as keys")
     options = (
@@ -415,7 +416,7 @@ def _add_tokens(
         }
         | {entry["content"]: entry for entry in described.values()}
     )
-    later = {listed.needed(token, *whole_number()): token for token in listed}
+    later = {listed.needed(token, whole_number()): token for token in listed}
     later |= {index: entry["content"] for index, entry in described.items()}
     present = [name for name in (*roles.values(), *more) if tokenizer.token_to_id(name) is not None]
     whole = filter(None, (*present, *(later[index] for index in sorted(later)), *more))

@@ -28,7 +28,7 @@ from bertcli.hub import TOKENIZER_FILES
 from bertcli.inference.runner import Reading, Tokens
 from bertcli.inference.torch_engine import devices, dtype_of
 from bertcli.models.attention import packed
-from bertcli.models.bert import BertEncoder, BertModel, recomputing
+from bertcli.models.bert import BertEncoder, BertModel
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.training.options import TrainingOptions, in_batches
@@ -343,7 +343,7 @@ class Training:
         if options.gradient_checkpointing:
             for part in model.modules():
                 if isinstance(part, BertEncoder):
-                    part.call = recomputing
+                    part.recompute = True
 
     def step(self, number: int) -> dict[str, float]:
         """Run a step, numbered from 0; FloatingPointError when its loss is not finite.

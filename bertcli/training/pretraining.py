@@ -58,14 +58,14 @@ class Instances:
         index.hint = AGAIN
         self.folder, self.index = folder, index
         self.max_length, self.max_predictions, self.vocab_size, self.pad_token_id = (
-            index.needed(key, *whole_number(0, MOST))
+            index.needed(key, whole_number(0, MOST))
             for key in ("max_length", "max_predictions", "vocab_size", "pad_token_id")
         )
         self.extra_embeddings, self.extra_fields = (
-            index.needed(key, *CHECKS[key]) for key in ("extra_embeddings", "extra_fields")
+            index.needed(key, CHECKS[key]) for key in ("extra_embeddings", "extra_fields")
         )
         kind = row_type(self.max_length, self.max_predictions, self.extra_embeddings)
-        size = kind.itemsize * index.object("statistics").needed("instances", *whole_number(1))
+        size = kind.itemsize * index.object("statistics").needed("instances", whole_number(1))
         rows = folder / ROWS
         if not is_regular(rows, InputError) or rows.stat().st_size != size:
             raise InputError(f"{rows}: has not the {size:,} bytes that {INDEX} says", AGAIN)

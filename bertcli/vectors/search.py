@@ -152,7 +152,7 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
     layers = recorded.entries("layers")
     chosen["layers"] = (
-        tuple(layers.needed(at, *whole_number(-99)) for at in layers) or options.layers
+        tuple(layers.needed(at, whole_number(-99)) for at in layers) or options.layers
     )
     if modules:
         chosen["pooling"] = "auto"

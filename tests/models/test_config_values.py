@@ -102,9 +102,9 @@ def test_values_of_a_wrong_kind_are_refused(key, value, changed):
 @pytest.mark.parametrize(
     ("pruned", "said"),
     [
-        ({"99": [0]}, "layer 99, but there are 2"),
-        ({"1": [4]}, "head 4, but there are 4"),
-        ({"0": [0, 1, 2, 3]}, "pruned_heads leaves layer 0 no head"),
+        ({"99": [0]}, "layer 99 cannot lose the heads [0]: there are 2 layers"),
+        ({"1": [4]}, "layer 1 cannot lose the heads [4]: there are 2 layers of 4 heads"),
+        ({"0": [0, 1, 2, 3]}, "pruned_heads: layer 0 cannot lose the heads [0, 1, 2, 3]"),
     ],
 )
 def test_heads_that_never_were_cannot_be_pruned(pruned, said, changed):

@@ -84,10 +84,10 @@ def test_pruning_twice_counts_heads_as_in_the_whole_model(model):
 @pytest.mark.parametrize(
     ("heads", "words"),
     [
-        ({1: range(4)}, "leaves layer 1 no head"),
-        ({3: [0]}, "names layer 3, but there are 3"),
-        ({0: [4]}, "names head 4, but there are 4"),
-        ({0: [-1]}, "names head -1, but there are 4"),
+        ({1: range(4)}, r"layer 1 cannot lose the heads \[0, 1, 2, 3\]"),
+        ({3: [0]}, r"layer 3 cannot lose the heads \[0\]: there are 3 layers"),
+        ({0: [4]}, r"layer 0 cannot lose the heads \[4\]: there are 3 layers of 4 heads"),
+        ({0: [-1]}, r"layer 0 cannot lose the heads \[-1\]"),
     ],
 )
 def test_pruning_too_much_is_refused_before_anything_is_cut(model, heads, words):

@@ -5,7 +5,7 @@ import torch
 from model_reference import close, randomise, texts, tiny
 from pretrain_folders import STILL
 
-from bertcli.models.bert import BertModel, recomputing
+from bertcli.models.bert import BertModel
 
 
 def gradients(model):
@@ -33,7 +33,7 @@ def test_gradient_checkpointing_computes_each_layer_twice():
     model = model_of()
     calls = []
     model.encoder.layer[0].intermediate.register_forward_hook(lambda *_: calls.append(1))
-    model.encoder.call = recomputing
+    model.encoder.recompute = True
     gradients(model)
     assert len(calls) == 2
 

@@ -92,7 +92,7 @@ def summary(
         config, structure = report.config, report.config.structure
         positions = {
             config.position_embedding_type: structure.absolute_positions,
-            "rotary": any(structure.rotary),
+            "rotary": structure.rotary,
             "disentangled": structure.disentangled,
             "bucketed": structure.buckets,
         }
