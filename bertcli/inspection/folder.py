@@ -199,8 +199,8 @@ class FolderReport(ModelReport):
         """The class that is compared with."""
         return self.comparison.model
 
-    def to_json(self, *, with_tree: bool = False, with_tensors: bool = False) -> dict[str, Any]:
-        """Return the report, with the views that are asked for, as JSON values."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
         comparison = self.comparison
         fit = {
             "missing": comparison.missing,
@@ -220,8 +220,7 @@ class FolderReport(ModelReport):
         return {
             **self._json(first, comparison.dtypes, fit=fit),
             "config": self.config.to_dict(),
-            "tensors": self.tensor_rows if self.weights.files or with_tensors else None,
-            **({"tree": asdict(self.tree())} if with_tree else {}),
+            "tensors": self.tensor_rows if self.weights.files else None,
         }
 
     def concerns(self) -> Iterator[str]:
@@ -260,7 +259,7 @@ class FolderReport(ModelReport):
                 kinds = ", ".join(odd)
                 yield f"weights are stored as {kinds}: these are not floating-point numbers"
             if comparison.twice:
-                yield f"stored under two names: {', '.join([*comparison.twice][:4])}"
+                yield f"stored under two names: {shortlist(comparison.twice)}"
         if self.tokenizer:
             tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]
             rows = config.vocab_size
@@ -355,8 +354,8 @@ class StaticReport(ModelReport):
     width: int
     config: dict[str, Any]
 
-    def to_json(self, *, with_tree: bool = False, with_tensors: bool = False) -> dict[str, Any]:
-        """Return the report as JSON values; it has no tree."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
         dtypes: Counter[str] = Counter()
         for tensor in self.tensors:
             dtypes[tensor.dtype] += tensor.numbers
@@ -365,11 +364,7 @@ class StaticReport(ModelReport):
             "parameters": {"total": dtypes.total(), "in_file": dtypes.total()},
             "table": {"tokens": self.tokens, "dimensions": self.width},
         }
-        return {
-            **self._json(first, dtypes),
-            "config": self.config,
-            **({"tensors": self.tensor_rows} if with_tensors else {}),
-        }
+        return {**self._json(first, dtypes), "config": self.config, "tensors": self.tensor_rows}
 
 
 def inspect_static(folder: ModelFolder) -> StaticReport:
@@ -528,8 +523,7 @@ def _finite(what: str, values: Iterable[tuple[str, Any]]) -> VerifyCheck:
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
     if bad:
-        more = f" and {len(bad) - 4} more" if len(bad) > 4 else ""
-        return VerifyCheck(what, False, f"NaN or infinite: {', '.join(bad[:4])}{more}")
+        return VerifyCheck(what, False, f"NaN or infinite: {shortlist(bad)}")
     return VerifyCheck(what, numbers > 0, f"{numbers:,} numbers")
 
 

@@ -208,8 +208,12 @@ def _model(report: FolderReport | StaticReport, views: ViewOptions) -> bool:
 
         return show_model(report, views.chosen, checks)
     done = [*checks] if views.verify else []
-    verified = {"verify": [asdict(check) for check in done]} if views.verify else {}
-    _print_json(report.to_json(with_tree=views.tree, with_tensors=views.tensors) | verified)
+    values = report.to_json()
+    if views.tree and isinstance(report, FolderReport):
+        values["tree"] = asdict(report.tree())
+    if views.verify:
+        values["verify"] = [asdict(check) for check in done]
+    _print_json(values)
     return all(check.ok is not False for check in done)
 
 
