@@ -15,7 +15,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -56,7 +56,6 @@ class AttentionMaps:
     special: Sequence[bool]  # per token: whether it is [CLS], [SEP] or [PAD]
     maps: Mapping[int, Mapping[int, Any]]
     layers: int  # of the model
-    averaged: Mapping[int, int] = field(default_factory=dict)  # layer -> heads in its MEAN
 
     @cached_property
     def mean(self) -> Mapping[int, Any]:
@@ -78,7 +77,7 @@ class AttentionMaps:
     def rounded(self) -> dict[str, Any]:
         """Return the same with weights as whole numbers out of `scale`, for a page."""
         maps = self._json(lambda weights: (weights * SCALE).round().astype(int).tolist())
-        return {**maps, "scale": SCALE, "averaged": self.averaged}
+        return {**maps, "scale": SCALE}
 
     def arrays(self) -> dict[str, Any]:
         """Return exact arrays: `attention` [layers, heads, L, L] and what its axes are.
@@ -248,7 +247,7 @@ def _figure(maps: AttentionMaps) -> Figure:
     ]
     tokens = [printable(token) for token in maps.tokens]
     panels = [
-        (f"layer {layer} · {'mean of heads' if head == MEAN else f'head {head}'}", weights)
+        (f"layer {layer} · {head_name(head)}", weights)
         for layer, heads_of_layer in maps.maps.items()
         for head, weights in heads_of_layer.items()
     ]
@@ -265,6 +264,11 @@ def _figure(maps: AttentionMaps) -> Figure:
         axes.set_axis_off()
     figure.colorbar(image, ax=grid, aspect=40, fraction=0.02, label=LEGEND)
     return figure
+
+
+def head_name(head: int) -> str:
+    """Return what a head is called beside its map."""
+    return "mean of all heads" if head == MEAN else f"head {head}"
 
 
 COLUMNS = ("input_ids", "token_type_ids", "tokens")
@@ -365,7 +369,6 @@ def look(
             special=[index in quiet for index in ids],
             maps=maps,
             layers=config.num_hidden_layers,
-            averaged={layer: config.heads(layer) for layer in heads_of} if choice.mean else {},
         )
         results.append((attention, encoded.cut))
     return results

@@ -12,9 +12,8 @@ from rich.tree import Tree
 
 from bertcli.cli.display.tables import described, drawing, facts, rows_table, shortened
 from bertcli.embedding.options import option_for
-from bertcli.errors import counted
 from bertcli.inspection import FileReport, FolderReport, tokenizer_details
-from bertcli.inspection.attention import SENTENCES, AttentionMaps
+from bertcli.inspection.attention import SENTENCES, AttentionMaps, head_name
 from bertcli.inspection.folder import StaticReport, VerifyCheck, by
 from bertcli.tasks.head import command_of, is_pooled_head
 
@@ -182,9 +181,7 @@ def attention_view(screen: Console, maps: AttentionMaps) -> None:
     ]
     labels = labels[: max(1, (screen.width - LABEL - 2) // CELL)]
     for layer, heads in maps.maps.items():
-        count = maps.averaged.get(layer, len(heads))
-        is_mean = count > 1 or layer in maps.averaged
-        which = f"mean of {counted(count, 'head')}" if is_mean else f"head {next(iter(heads))}"
+        which = f"mean of {len(heads)} heads" if len(heads) > 1 else head_name(*heads)
         title = Text.assemble((f"layer {layer}", "bold"), f" (of 0 to {maps.layers - 1}), {which}")
         screen.print(title.append(": each row looks at the columns", "dim"))
         drawn = Table(box=None, padding=0)
