@@ -38,7 +38,7 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import LOG, ModelError, UsageError, counted
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, files_for
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
 from bertcli.inspection.folder import StaticReport, inspect_static, verify_model
@@ -329,7 +329,6 @@ def export(
     $ bertcli embed -m minilm-int8 -i texts.txt -o vectors.npy
     """
     from bertcli.export.folder import ExportOptions, export
-    from bertcli.hub import MODEL_FILES
 
     options = record(ExportOptions, graph)
     source = model.folder(MODEL_FILES)
@@ -392,7 +391,6 @@ def distil(
         reader = reader_of(source)
     from bertcli.embedding.options import EmbedOptions
     from bertcli.export.distil import Distillation
-    from bertcli.hub import files_for
 
     run = record(
         Distillation,

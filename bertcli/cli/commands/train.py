@@ -50,7 +50,7 @@ from bertcli.cli.options.groups import (
 from bertcli.errors import UsageError
 from bertcli.files.versions import require_torch
 from bertcli.hub import MODEL_FILES
-from bertcli.records.examples import TASKS, FieldNames, examples_source
+from bertcli.records.examples import TASKS, FieldNames, examples_source, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.training import vocabulary
@@ -640,8 +640,6 @@ def evaluate(
     reading += [judged.qrels] if judged.qrels else []
     with output.open(form, reading, *models, view="evaluation_view") as write:
         if judged.file:
-            from bertcli.records.examples import read_examples
-
             extra = sorted({field for judge in judges for field in judge.extra_fields})
             rows = read_examples(readers[0], examples.task, extra, examples.fields)
             results = [judge.judge(rows) for judge in judges]

@@ -150,9 +150,16 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
     rows = []
     for array in report.arrays[: None if whole else ROWS]:
         norm = array["norm"]
-        row = {"name": array["name"], "dtype": array["dtype"], "shape": by(array["shape"])}
-        row["norms"] = f"{norm['min']:.4g} to {norm['max']:.4g}" if norm else ""
-        rows.append({**row, "NaN": array["nan"], "infinite": array["inf"]})
+        rows.append(
+            {
+                "name": array["name"],
+                "dtype": array["dtype"],
+                "shape": by(array["shape"]),
+                "norms": f"{norm['min']:.4g} to {norm['max']:.4g}" if norm else "",
+                "NaN": array["nan"],
+                "infinite": array["inf"],
+            }
+        )
     with drawing() as screen:
         values = report.to_json()
         names = ("file", "format", "bytes", "records", "fields")
