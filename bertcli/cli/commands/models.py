@@ -37,7 +37,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import LOG, ModelError, UsageError, counted
+from bertcli.errors import LOG, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, files_for
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
@@ -73,10 +73,8 @@ class TargetOptions(OptionGroup):
         if self.target is not None and model.model not in (self.target, *usual):
             raise UsageError(f"two models: {self.target} and --model {model.model}", "give one")
         name = self.target if self.target is not None else model.model
-        place = os.path.expanduser(name)
-        if os.path.islink(place) and not os.path.exists(place):
-            raise ModelError(f"{name}: broken or circular symlink")
-        return model.changed(model=name).folder(() if os.path.isdir(place) else FILES)
+        is_folder = os.path.isdir(os.path.expanduser(name))
+        return model.changed(model=name).folder(() if is_folder else FILES)
 
 
 class ViewOptions(OptionGroup, panel="Other views"):
