@@ -87,14 +87,13 @@ class QueryOptions(OptionGroup):
 
     def reader(self) -> Reader:
         """Return the reader of the queries, or of pairs: arguments, files or stdin."""
-        queries = self.queries or ()
         changes: dict[str, Any] = {"text_field": self.query_field, "single": True}
         if self.mine:  # anchors, with positives as their pairs
-            if queries:
-                raise UsageError("--mine takes no QUERY", "give pairs with --input FILE")
             changes = {"text_field": self.query_field or "anchor", "pair_field": "positive"}
         flags = {changes["text_field"] or "text": "--query-field"}
-        source = source_of(self, texts=queries, objects=self.mine, flags=flags, **changes)
+        source = source_of(
+            self, texts=self.queries or (), objects=self.mine, flags=flags, **changes
+        )
         return reader_of(source)
 
 

@@ -66,6 +66,7 @@ RULES = (
     "--lexical cannot be combined with --threshold; its scores have no scale",
     "--lexical requires --corpus",
     "--mine requires --corpus",
+    "--mine cannot be combined with QUERY; give pairs with --input FILE",
     "--mine cannot be combined with --sparse or --token-vectors",
     "--attention cannot be combined with --tree, --tensors, --config, --tokenizer or --verify",
     "--stats cannot be combined with --count or --from-tokens",
