@@ -176,7 +176,9 @@ def embed(
             f"a table shows float32, not --precision {vector.precision}",
             "give -f jsonl, or -o FILE",
         )
-    reader = source.reader(taken=frozenset() if form == "table" else _taken(options))
+    reader = source.reader()
+    if form != "table":
+        reader.reserve(_taken(options))  # which imports numpy
     folder = model.folder(files_for(options.dtype))
     from bertcli.embedding.embedder import Embedder  # its backend comes with it
 
