@@ -40,7 +40,6 @@ from bertcli.cli.options.groups import (
     OUTPUT,
     OptionGroup,
     argument,
-    completed,
     decimal,
     flag,
     number,
@@ -50,7 +49,7 @@ from bertcli.cli.options.groups import (
 from bertcli.errors import UsageError
 from bertcli.files.versions import require_torch
 from bertcli.hub import MODEL_FILES
-from bertcli.records.examples import TASKS, FieldNames, examples_source, read_examples
+from bertcli.records.examples import FieldNames, examples_source, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.training import vocabulary
@@ -142,10 +141,8 @@ def extra_fields(options: Sequence[str] | None) -> dict[str, str]:
 class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
     """What examples are for, and how they are read."""
 
-    task = option(
-        f"Kind of task: {', '.join(TASKS)} (default: by the fields).",
-        "TASK",
-        complete=completed(*TASKS),
+    task: Literal["classify", "multilabel", "regress", "tag", "answer", "embed"] | None = option(
+        "Kind of task (default: by the fields)."
     )
     text_field = field_option("Name of the field text, words, question or anchor.")
     pair_field = field_option("Name of the field pair, context or positive.")
@@ -158,10 +155,6 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
     on_error = ON_ERROR
     encoding = ENCODING
     encoding_errors = ENCODING_ERRORS
-
-    def __post_init__(self) -> None:
-        if self.task is not None and self.task not in TASKS:
-            raise UsageError(f"unknown --task {self.task}", f"one of {', '.join(TASKS)}")
 
     @property
     def fields(self) -> FieldNames:
