@@ -490,20 +490,33 @@ def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
     )
 
 
-class InputOptions(OptionGroup, panel=INPUT, of=Source):
-    """Where records are read from."""
+class TaskFileOptions(OptionGroup, panel=INPUT, of=Source):
+    """Where records are read from, of any fields."""
 
-    texts: list[str] | None = TEXTS
     input = FILES
     files_from = FILES_FROM
+    input_format = FORMAT_OF_FILES
+    whole = WHOLE
+    delimiter = DELIMITER
+    skip_empty = SKIP_EMPTY
+    id_field = ID_FIELD
+    keep_fields = KEEP_FIELDS
+    null = NULL
+    on_error = ON_ERROR
+    encoding = ENCODING
+    encoding_errors = ENCODING_ERRORS
+    max_record_bytes = MAX_RECORD_BYTES
+
+
+class InputOptions(TaskFileOptions, of=Source):
+    """Where texts and pairs are read from."""
+
+    texts: list[str] | None = TEXTS
     input_format = option(
         "auto: by the suffix; stdin is txt, or JSONL if it begins with an object.",
         default="auto",
         kind=InputFormat,
     )
-    whole = WHOLE
-    delimiter = DELIMITER
-    skip_empty = SKIP_EMPTY
     pair: list[str] | None = option("Second sentence for a single TEXT.", "TEXT")
     pairs = option(
         "File of sentence pairs; - is stdin. TSV with two columns and no header, or .csv, "
@@ -514,14 +527,7 @@ class InputOptions(OptionGroup, panel=INPUT, of=Source):
     pair_field = field_option(
         "Column or key of the second sentence (default: pair).", "BERTCLI_PAIR_FIELD"
     )
-    id_field = ID_FIELD
-    keep_fields = KEEP_FIELDS
-    null = NULL
     pre_split = flag("Texts are already split into words: JSON lists, or separated by white space.")
-    on_error = ON_ERROR
-    encoding = ENCODING
-    encoding_errors = ENCODING_ERRORS
-    max_record_bytes = MAX_RECORD_BYTES
 
     def refuse_kept_fields(self, form: str) -> None:
         """Raise UsageError for --keep-fields where a format of arrays has no place for them."""
@@ -548,21 +554,3 @@ class InputOptions(OptionGroup, panel=INPUT, of=Source):
             are_pairs=self.pairs is not None,
             **changes,
         )
-
-
-class TaskFileOptions(OptionGroup, panel=INPUT, of=Source):
-    """Where records with other fields than text and pair are read from."""
-
-    input = FILES
-    files_from = FILES_FROM
-    input_format = FORMAT_OF_FILES
-    whole = WHOLE
-    delimiter = DELIMITER
-    skip_empty = SKIP_EMPTY
-    id_field = ID_FIELD
-    keep_fields = KEEP_FIELDS
-    null = NULL
-    on_error = ON_ERROR
-    encoding = ENCODING
-    encoding_errors = ENCODING_ERRORS
-    max_record_bytes = MAX_RECORD_BYTES
