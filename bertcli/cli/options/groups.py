@@ -100,11 +100,7 @@ RULES = (
     "--stride has no effect without --on-truncate window",
     "--overlap has no effect without --on-truncate chunk",
     "--dtype int8 cannot be combined with --to onnx; OpenVINO runs 8-bit graphs: use --to openvino",
-    "--on-truncate chunk cannot be combined with --pair; "
-    "chunks are made of single texts, in their original characters",
-    "--on-truncate chunk cannot be combined with --pairs; "
-    "chunks are made of single texts, in their original characters",
-    "--on-truncate chunk cannot be combined with --pre-split; "
+    "--on-truncate chunk cannot be combined with --pair, --pairs or --pre-split; "
     "chunks are made of single texts, in their original characters",
 )
 RELATION = re.compile("( cannot be combined with | requires | has no effect with(?:out)? )")
