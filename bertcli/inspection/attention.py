@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,11 +55,6 @@ class AttentionMaps:
     special: Sequence[bool]  # per token: whether it is [CLS], [SEP] or [PAD]
     maps: Mapping[int, Mapping[int, Any]]
     layers: int  # of the model
-
-    @cached_property
-    def mean(self) -> Mapping[int, Any]:
-        """Return layer -> the mean of its heads."""
-        return {layer: sum(heads.values()) / len(heads) for layer, heads in self.maps.items()}
 
     @property
     def count(self) -> int:

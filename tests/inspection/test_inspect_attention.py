@@ -203,7 +203,9 @@ def test_the_mean_of_all_heads(tmp_path):
         assert (code, "map" in err) == (0, True)
     arrays = dict(np.load(tmp_path / "x.npz"))
     assert arrays["heads"].tolist() == [-1]
-    np.testing.assert_allclose(arrays["attention"][1, 0], right.mean[1], rtol=1e-6)
+    np.testing.assert_allclose(
+        arrays["attention"][1, 0], sum(right.maps[1].values()) / 4, rtol=1e-6
+    )
     found = json_in(tmp_path / "x.json")
     assert [one["head"] for one in found["layers"][0]["heads"]] == ["mean"]
     assert "layer 1 · mean of all heads" in (tmp_path / "x.svg").read_text()

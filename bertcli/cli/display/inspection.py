@@ -197,7 +197,8 @@ def attention_view(screen: Console, maps: AttentionMaps) -> None:
         for label in labels:
             letters = Text("\n".join(label.plain), label.style)
             drawn.add_column(letters, justify="right", vertical="bottom", width=CELL)
-        for label, weights in zip(labels, maps.mean[layer].tolist(), strict=False):
+        mean: Any = sum(heads.values()) / len(heads)
+        for label, weights in zip(labels, mean.tolist(), strict=False):
             cells = []
             for weight in weights[: len(labels)]:
                 grey = round(255 * (1 - weight**0.5))
