@@ -60,20 +60,17 @@ LICENCES = ("license", "licence", "copying")  # how names of such files begin, i
 PROJECTION = "linear.weight"  # of ColBERT's own folders: the vectors of tokens pass through it
 
 
-def tokenizer_details(folder: Path, warnings: list[str] | None = None) -> dict[str, Any]:
-    """Return the details of a tokenizer, and add its ``warnings``; ModelError without a whole one.
+def tokenizer_details(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
+    """Return the details of the tokenizer of a folder.
 
     ``lower_case`` is None where nothing tells; ``types_of_pairs`` is the highest token type there.
     """
-    tokenizer = Tokenizer.load(folder)
     core, vocabulary = tokenizer.core, tokenizer.core.get_vocab()
     file, continues = tokenizer_files(bert_folder(folder))[0], goes_on(core)
     added = {token.content: index for index, token in core.get_added_tokens_decoder().items()}
     marked = type(core.model).__name__ == "WordPiece"
     continuations = sum(continues(token) and (marked or token not in added) for token in vocabulary)
     lower = getattr(core.normalizer, "lowercase", None)
-    if warnings is not None:
-        warnings += tokenizer.warnings
     return {
         "file": file.name,
         "sha256": sha256(file),
@@ -98,9 +95,9 @@ def tokenizer_details(folder: Path, warnings: list[str] | None = None) -> dict[s
 
 def read_tokenizer(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """Read the tokenizer, and its warnings; a missing or broken one is one: there is the rest."""
-    warnings: list[str] = []
     try:
-        return tokenizer_details(folder, warnings), warnings
+        tokenizer = Tokenizer.load(folder)
+        return tokenizer_details(tokenizer, folder), [*tokenizer.warnings]
     except ModelError as failed:
         return None, [str(failed)]
 

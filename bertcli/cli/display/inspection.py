@@ -12,7 +12,8 @@ from rich.tree import Tree
 
 from bertcli.cli.display.tables import described, drawing, facts, rows_table, shortened
 from bertcli.embedding.options import option_for
-from bertcli.inspection import FileReport, FolderReport, tokenizer_details
+from bertcli.errors import ModelError
+from bertcli.inspection import FileReport, FolderReport
 from bertcli.inspection.attention import SENTENCES, AttentionMaps, head_name
 from bertcli.inspection.folder import StaticReport, VerifyCheck, by
 from bertcli.tasks.head import command_of, is_pooled_head
@@ -64,8 +65,10 @@ def show_model(
         if "config" in views:
             screen.print_json(data=values["config"])
         if "tokenizer" in views:
-            place = report.bert if isinstance(report, FolderReport) else report.folder.path
-            screen.print(facts(tokenizer_details(place).items()))
+            if report.tokenizer is None:
+                hint = "a model folder has tokenizer.json or vocab.txt"
+                raise ModelError(report.warnings[0], hint)
+            screen.print(facts(report.tokenizer.items()))
         if "tensors" in views:
             rows = [row | {"shape": by(row["shape"])} for row in report.tensor_rows]
             screen.print(rows_table(rows, f"{len(rows)} tensors"))
