@@ -246,10 +246,11 @@ class FolderReport(ModelReport):
             own = PROJECTION if COLBERT in config.architectures else ""
             if unused := [name for name in comparison.spare if name != own]:
                 yield f"in the file, but no part of {named}: {shortlist(unused)}"
-            for name, (stored, needed) in list(comparison.mismatched.items())[:1]:
-                others = len(comparison.mismatched) - 1
-                more = f", and {others} more do not fit" if others else ""
-                yield f"{name} is {by(stored)}, {self.config_file} requires {by(needed)}{more}"
+            if misfits := [
+                f"{name} is {by(stored)}, {self.config_file} requires {by(needed)}"
+                for name, (stored, needed) in comparison.mismatched.items()
+            ]:
+                yield shortlist(misfits)
             if odd := sorted(
                 kind for kind in comparison.dtypes if not kind.startswith(("F", "BF"))
             ):
