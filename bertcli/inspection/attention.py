@@ -339,7 +339,6 @@ def look(
     extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
     layout = Layout((*COLUMNS, *extra.needed), max_length=length, truncation="longest_first")
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
-    quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
     results = []
     for record in records:
         (encoded,) = extra.added(tokenizer.encode_records([record], layout), tokenizer)
@@ -347,7 +346,7 @@ def look(
         if not encoded.length:
             raise InputError("the text has no tokens")
         columns = encoded.columns
-        ids, types = columns["input_ids"], columns["token_type_ids"]
+        ids, types, tokens = (columns[name] for name in COLUMNS)
         beside = {name: columns[EXTRA + name] for name in config.extra_embeddings}
         recorded = attention_maps(model, ids, types, max(heads_of) + 1, beside)
         maps: dict[int, dict[int, Any]] = {
@@ -358,9 +357,9 @@ def look(
         }
         attention = AttentionMaps(
             model=report.folder.name,
-            tokens=columns["tokens"],
+            tokens=tokens,
             sentences=types,
-            special=[index in quiet for index in ids],
+            special=[token in frame for token in tokens],
             maps=maps,
             layers=config.num_hidden_layers,
         )
