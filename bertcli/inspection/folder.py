@@ -116,9 +116,16 @@ class ModelReport:
     @property
     def tensor_rows(self) -> list[dict[str, Any]]:
         """What is shown of each tensor."""
-        names = ("name", "dtype", "shape", "bytes", "file")
-        rows = ((x.name, x.dtype, list(x.shape), x.nbytes, x.file.name) for x in self.tensors)
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return [
+            {
+                "name": tensor.name,
+                "dtype": tensor.dtype,
+                "shape": list(tensor.shape),
+                "bytes": tensor.nbytes,
+                "file": tensor.file.name,
+            }
+            for tensor in self.tensors
+        ]
 
     def _json(
         self, first: Mapping[str, Any], dtypes: Mapping[str, int], **behind: Any
