@@ -121,7 +121,7 @@ class AttentionOptions(OptionGroup, panel="Attention"):
     )
     overwrite = flag("Replace an existing file.")
 
-    def check(self, file: Path | None) -> None:
+    def check(self) -> None:
         """Refuse contradicting options, before anything is read."""
         if self.attention is None:
             return
@@ -138,10 +138,6 @@ class AttentionOptions(OptionGroup, panel="Attention"):
             suffixes = ", ".join(f".{name}" for name in PICTURES)
             raise UsageError(
                 f"{self.output}: unknown format for --attention", f"-o can end in {suffixes}"
-            )
-        if file:
-            raise UsageError(
-                f"{file} is a file, and has no attention (--attention)", "name a model"
             )
 
     def extra_ids(self, fields: Mapping[str, str]) -> dict[str, str]:
@@ -178,8 +174,10 @@ def inspect(
     $ bertcli inspect vectors.npy
     """
     path = target.file()
-    attention.check(path)
+    attention.check()
     if path:
+        if attention.attention is not None or views.tree or views.config or views.tokenizer:
+            raise UsageError("--attention, --tree, --config and --tokenizer require a model")
         sound = _file(inspect_file(path), views)
     else:
         folder = target.folder(model)
@@ -217,8 +215,6 @@ def _model(report: FolderReport | StaticReport, views: ViewOptions) -> bool:
 
 def _file(report: FileReport, views: ViewOptions) -> bool:
     """Show a file of vectors, and return whether it is sound as far as that was to be verified."""
-    if views.tree or views.config or views.tokenizer:
-        raise UsageError("--tree, --config and --tokenizer require a model")
     check = verify_file(report) if views.verify else None
     if views.json:
         _print_json(report.to_json() | ({"verify": {"ok": check.ok}} if check else {}))
