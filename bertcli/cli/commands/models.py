@@ -26,7 +26,6 @@ from bertcli.cli.options.common import (
     RowOutput,
     complete_model,
     reader_of,
-    source_of,
 )
 from bertcli.cli.options.groups import (
     INPUT,
@@ -381,8 +380,7 @@ def distil(
     """
     reader = None
     if texts.corpus:
-        source = source_of(texts, named=texts.corpus, single=True)
-        reader = reader_of(source)
+        reader = reader_of(texts, named=texts.corpus, single=True)
     from bertcli.embedding.options import EmbedOptions
     from bertcli.export.distil import Distillation
 

@@ -17,7 +17,6 @@ from bertcli.cli.options.common import (
     RowOutput,
     TaskFileOptions,
     reader_of,
-    source_of,
     source_paths,
 )
 from bertcli.cli.options.groups import (
@@ -81,7 +80,7 @@ class QuestionOptions(OptionGroup):
         """Return the reader of questions, of contexts, or of both."""
         objects = self.question is None and self.context is None
         contexts_only = self.question is not None and self.context is None
-        source = source_of(
+        return reader_of(
             self,
             files,
             objects=objects,
@@ -95,7 +94,6 @@ class QuestionOptions(OptionGroup):
             },
             single=not (self.both or objects),
         )
-        return reader_of(source)
 
 
 class ChoiceOptions(OptionGroup, panel=INPUT):
@@ -121,7 +119,7 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
             )
         keep = files.keep_fields
         names = ",".join(filter(None, (keep, self.choices_field)))
-        source = source_of(
+        return reader_of(
             files,
             objects=True,
             texts=tuple(self.texts or ())[:1],
@@ -133,7 +131,6 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
             },
             keep=keep if self.texts or keep == "*" else names,
         )
-        return reader_of(source)
 
 
 def open_head(
@@ -329,8 +326,7 @@ def rerank(
     $ bertcli rerank 'late delivery' 'It came on time.' 'It never came.' -m CROSS_ENCODER
     """
     form = output.form()
-    source = source_of(asked, files, single=True)
-    reader = reader_of(source)
+    reader = reader_of(asked, files, single=True)
     kind, head = open_head("Reranker", model, length, compute)
     from bertcli.tasks.classify import BLANK_HIT, ranked, ranked_row
 

@@ -30,7 +30,6 @@ from bertcli.cli.options.common import (
     field_option,
     fields_asked,
     reader_of,
-    source_of,
 )
 from bertcli.cli.options.groups import (
     COMPUTE,
@@ -362,7 +361,7 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
 
     def reader(self, extra: Collection[str] = ()) -> Reader:
         """Return the reader of the corpus, and of fields with ids of ``extra`` embeddings."""
-        source = source_of(
+        return reader_of(
             self,
             named=self.corpus,
             sentences=True,
@@ -371,7 +370,6 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
             flags=dict.fromkeys(extra, "--extra"),
             asked=(*fields_asked([self]), *(("--extra",) if extra else ())),
         )
-        return reader_of(source)
 
 
 class VocabularyOptions(OptionGroup, of=WordPieceOptions):

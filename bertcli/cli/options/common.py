@@ -459,7 +459,12 @@ def source_of(
     return record(Source, *groups, **(usual | values))
 
 
-def reader_of(source: Source) -> Reader:
+def reader_of(*groups: OptionGroup, **values: Any) -> Reader:
+    """Return the reader of the source that these options describe, see `source_of`."""
+    return reader_from(source_of(*groups, **values))
+
+
+def reader_from(source: Source) -> Reader:
     """Return the reader of a source; a text that is also a file was perhaps to be read."""
     texts = (*source.texts, source.pair)
     if files := [text for text in texts if isinstance(text, str) and os.path.isfile(text)]:
@@ -538,7 +543,7 @@ class InputOptions(TaskFileOptions, of=Source):
 
     def reader(self, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        return reader_of(self.source(**changes))
+        return reader_from(self.source(**changes))
 
     def source(self, **changes: Any) -> Source:
         """Return the texts, files or stdin that were given."""
