@@ -291,8 +291,15 @@ def models(output: RowOutput, console: ConsoleOptions) -> None:
     form, rows = output.form(), []
     for model in stored_models():
         facts = facts_of(model.folder) if model.folder else ModelFacts(problem="no files")
-        row = {"model": model.name, "state": model.state, "bytes": model.size}
-        rows.append(row | {"path": str(model.path)} | asdict(facts))
+        rows.append(
+            {
+                "model": model.name,
+                "state": model.state,
+                "bytes": model.size,
+                "path": str(model.path),
+                **asdict(facts),
+            }
+        )
     names = ("model", "state", "bytes", "path", *asdict(ModelFacts()))
     with output.open(form, view="models_view") as write:
         write(rows or [TableHeader(dict.fromkeys(names, ""))])

@@ -188,7 +188,14 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         from bertcli.files.writers import RAGGED, TENSORS, open_writer
 
         if self.output is not None:
-            self._refuse_interrupted(beside(Path(os.path.realpath(self.output)), ".run"))
+            interrupted = beside(Path(os.path.realpath(self.output)), ".run")
+            if os.path.exists(interrupted / "journal"):  # also false where the name is too long
+                if not self.overwrite:
+                    raise OutputError(
+                        f"{self.output}: an interrupted run left {interrupted.name}",
+                        "--resume continues it, --overwrite starts over",
+                    )
+                shutil.rmtree(interrupted)
         if self.on_terminal and form in (*TENSORS, *RAGGED, "parquet"):
             raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
         if self.output is not None and os.path.exists(self.output):
@@ -197,17 +204,6 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
                 *(path for model in models for path in model_files(model.folder().path)),
             ]
         return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
-
-    def _refuse_interrupted(self, folder: Path) -> None:
-        """Raise OutputError where a run was interrupted, unless it is to be started over."""
-        if not os.path.exists(folder / "journal"):  # also false where the name is too long
-            return
-        if not self.overwrite:
-            raise OutputError(
-                f"{self.output}: an interrupted run left {folder.name}",
-                "--resume continues it, --overwrite starts over",
-            )
-        shutil.rmtree(folder)
 
     @contextmanager
     def _resumed(
