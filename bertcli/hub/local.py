@@ -219,7 +219,7 @@ def check_id(name: str, place: str) -> None:
     """Refuse a name that is not a folder (`place`: with ~ resolved) and cannot be on a hub."""
     of_part = r"\w(?:[\w.-]*\w)?"
     is_id = re.fullmatch(rf"{of_part}(?:/{of_part})?", name, re.ASCII) and len(name) <= 96
-    if os.path.exists(place) or not is_id or "--" in name or ".." in name:
+    if os.path.lexists(place) or not is_id or "--" in name or ".." in name:
         raise ModelError(
             f"model {name!r} is neither a folder nor a valid hub id",
             f"give an existing folder, or an id such as {DEFAULT_MODEL}",

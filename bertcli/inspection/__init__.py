@@ -10,7 +10,7 @@ figures; what readies matplotlib there is also for the curves of a training. `co
 the texts of a corpus, on a page or as columns. Begin with `folder`.
 """
 
-from bertcli.inspection.folder import FolderReport, inspect_folder, tokenizer_details
+from bertcli.inspection.folder import FolderReport, inspect_folder
 from bertcli.inspection.vector_file import FILE_SUFFIXES, FileReport, inspect_file
 
 __all__ = [
@@ -19,5 +19,4 @@ __all__ = [
     "FolderReport",
     "inspect_file",
     "inspect_folder",
-    "tokenizer_details",
 ]

@@ -232,7 +232,7 @@ function keys(event) {
 function redraw() {
   paint(get("weights"), weights());
   const layer = data.layers[state.layer];
-  const heads = data.averaged[layer.layer] ?? layer.heads.length;
+  const heads = layer.heads.length > 1 ? layer.heads.length : "all";
   const head = state.head === "mean" ? `mean of ${heads} heads` : `head ${state.head}`;
   get("about").textContent =
     `${data.model} · layer ${layer.layer} (of 0 to ${all.modelLayers - 1}), ${head}`;

@@ -15,8 +15,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,12 +55,6 @@ class AttentionMaps:
     special: Sequence[bool]  # per token: whether it is [CLS], [SEP] or [PAD]
     maps: Mapping[int, Mapping[int, Any]]
     layers: int  # of the model
-    averaged: Mapping[int, int] = field(default_factory=dict)  # layer -> heads in its MEAN
-
-    @cached_property
-    def mean(self) -> Mapping[int, Any]:
-        """Return layer -> the mean of its heads."""
-        return {layer: sum(heads.values()) / len(heads) for layer, heads in self.maps.items()}
 
     @property
     def count(self) -> int:
@@ -78,7 +71,7 @@ class AttentionMaps:
     def rounded(self) -> dict[str, Any]:
         """Return the same with weights as whole numbers out of `scale`, for a page."""
         maps = self._json(lambda weights: (weights * SCALE).round().astype(int).tolist())
-        return {**maps, "scale": SCALE, "averaged": self.averaged}
+        return {**maps, "scale": SCALE}
 
     def arrays(self) -> dict[str, Any]:
         """Return exact arrays: `attention` [layers, heads, L, L] and what its axes are.
@@ -248,7 +241,7 @@ def _figure(maps: AttentionMaps) -> Figure:
     ]
     tokens = [printable(token) for token in maps.tokens]
     panels = [
-        (f"layer {layer} · {'mean of heads' if head == MEAN else f'head {head}'}", weights)
+        (f"layer {layer} · {head_name(head)}", weights)
         for layer, heads_of_layer in maps.maps.items()
         for head, weights in heads_of_layer.items()
     ]
@@ -265,6 +258,11 @@ def _figure(maps: AttentionMaps) -> Figure:
         axes.set_axis_off()
     figure.colorbar(image, ax=grid, aspect=40, fraction=0.02, label=LEGEND)
     return figure
+
+
+def head_name(head: int) -> str:
+    """Return what a head is called beside its map."""
+    return "mean of all heads" if head == MEAN else f"head {head}"
 
 
 COLUMNS = ("input_ids", "token_type_ids", "tokens")
@@ -341,7 +339,6 @@ def look(
     extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
     layout = Layout((*COLUMNS, *extra.needed), max_length=length, truncation="longest_first")
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
-    quiet = {index for token, index in tokenizer.special_ids().items() if token in frame}
     results = []
     for record in records:
         (encoded,) = extra.added(tokenizer.encode_records([record], layout), tokenizer)
@@ -349,7 +346,7 @@ def look(
         if not encoded.length:
             raise InputError("the text has no tokens")
         columns = encoded.columns
-        ids, types = columns["input_ids"], columns["token_type_ids"]
+        ids, types, tokens = (columns[name] for name in COLUMNS)
         beside = {name: columns[EXTRA + name] for name in config.extra_embeddings}
         recorded = attention_maps(model, ids, types, max(heads_of) + 1, beside)
         maps: dict[int, dict[int, Any]] = {
@@ -360,12 +357,11 @@ def look(
         }
         attention = AttentionMaps(
             model=report.folder.name,
-            tokens=columns["tokens"],
+            tokens=tokens,
             sentences=types,
-            special=[index in quiet for index in ids],
+            special=[token in frame for token in tokens],
             maps=maps,
             layers=config.num_hidden_layers,
-            averaged={layer: config.heads(layer) for layer in heads_of} if choice.mean else {},
         )
         results.append((attention, encoded.cut))
     return results

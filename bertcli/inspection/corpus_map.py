@@ -122,12 +122,12 @@ def labels_of(texts: Sequence[str], clusters: np.ndarray) -> list[str]:
     """Return the words that set each cluster [n] apart from all texts."""
     from sklearn.feature_extraction.text import CountVectorizer
 
-    counter = CountVectorizer(max_features=VOCABULARY, binary=True)
+    counter, k = CountVectorizer(max_features=VOCABULARY, binary=True), int(clusters.max()) + 1
     try:
         matrix = counter.fit_transform(texts)  # [n, W]
     except ValueError:  # no words
-        return [""] * (int(clusters.max()) + 1)
-    sums = [matrix[clusters == number].sum(0).A1 for number in range(int(clusters.max()) + 1)]
+        return [""] * k
+    sums = [matrix[clusters == number].sum(0).A1 for number in range(k)]
     counts = np.array(sums, np.float64)  # [k, W]
     frequent = counts.sum(0)  # in how many texts each word is
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)

@@ -60,20 +60,17 @@ LICENCES = ("license", "licence", "copying")  # how names of such files begin, i
 PROJECTION = "linear.weight"  # of ColBERT's own folders: the vectors of tokens pass through it
 
 
-def tokenizer_details(folder: Path, warnings: list[str] | None = None) -> dict[str, Any]:
-    """Return the details of a tokenizer, and add its ``warnings``; ModelError without a whole one.
+def tokenizer_details(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
+    """Return the details of the tokenizer of a folder.
 
     ``lower_case`` is None where nothing tells; ``types_of_pairs`` is the highest token type there.
     """
-    tokenizer = Tokenizer.load(folder)
     core, vocabulary = tokenizer.core, tokenizer.core.get_vocab()
     file, continues = tokenizer_files(bert_folder(folder))[0], goes_on(core)
     added = {token.content: index for index, token in core.get_added_tokens_decoder().items()}
     marked = type(core.model).__name__ == "WordPiece"
     continuations = sum(continues(token) and (marked or token not in added) for token in vocabulary)
     lower = getattr(core.normalizer, "lowercase", None)
-    if warnings is not None:
-        warnings += tokenizer.warnings
     return {
         "file": file.name,
         "sha256": sha256(file),
@@ -98,9 +95,9 @@ def tokenizer_details(folder: Path, warnings: list[str] | None = None) -> dict[s
 
 def read_tokenizer(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """Read the tokenizer, and its warnings; a missing or broken one is one: there is the rest."""
-    warnings: list[str] = []
     try:
-        return tokenizer_details(folder, warnings), warnings
+        tokenizer = Tokenizer.load(folder)
+        return tokenizer_details(tokenizer, folder), [*tokenizer.warnings]
     except ModelError as failed:
         return None, [str(failed)]
 
@@ -119,9 +116,16 @@ class ModelReport:
     @property
     def tensor_rows(self) -> list[dict[str, Any]]:
         """What is shown of each tensor."""
-        names = ("name", "dtype", "shape", "bytes", "file")
-        rows = ((x.name, x.dtype, list(x.shape), x.nbytes, x.file.name) for x in self.tensors)
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return [
+            {
+                "name": tensor.name,
+                "dtype": tensor.dtype,
+                "shape": list(tensor.shape),
+                "bytes": tensor.nbytes,
+                "file": tensor.file.name,
+            }
+            for tensor in self.tensors
+        ]
 
     def _json(
         self, first: Mapping[str, Any], dtypes: Mapping[str, int], **behind: Any
@@ -199,8 +203,8 @@ class FolderReport(ModelReport):
         """The class that is compared with."""
         return self.comparison.model
 
-    def to_json(self, *, with_tree: bool = False, with_tensors: bool = False) -> dict[str, Any]:
-        """Return the report, with the views that are asked for, as JSON values."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
         comparison = self.comparison
         fit = {
             "missing": comparison.missing,
@@ -220,8 +224,7 @@ class FolderReport(ModelReport):
         return {
             **self._json(first, comparison.dtypes, fit=fit),
             "config": self.config.to_dict(),
-            "tensors": self.tensor_rows if self.weights.files or with_tensors else None,
-            **({"tree": asdict(self.tree())} if with_tree else {}),
+            "tensors": self.tensor_rows if self.weights.files else None,
         }
 
     def concerns(self) -> Iterator[str]:
@@ -250,17 +253,18 @@ class FolderReport(ModelReport):
             own = PROJECTION if COLBERT in config.architectures else ""
             if unused := [name for name in comparison.spare if name != own]:
                 yield f"in the file, but no part of {named}: {shortlist(unused)}"
-            for name, (stored, needed) in list(comparison.mismatched.items())[:1]:
-                others = len(comparison.mismatched) - 1
-                more = f", and {others} more do not fit" if others else ""
-                yield f"{name} is {by(stored)}, {self.config_file} requires {by(needed)}{more}"
+            if misfits := [
+                f"{name} is {by(stored)}, {self.config_file} requires {by(needed)}"
+                for name, (stored, needed) in comparison.mismatched.items()
+            ]:
+                yield shortlist(misfits)
             if odd := sorted(
                 kind for kind in comparison.dtypes if not kind.startswith(("F", "BF"))
             ):
                 kinds = ", ".join(odd)
                 yield f"weights are stored as {kinds}: these are not floating-point numbers"
             if comparison.twice:
-                yield f"stored under two names: {', '.join([*comparison.twice][:4])}"
+                yield f"stored under two names: {shortlist(comparison.twice)}"
         if self.tokenizer:
             tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]
             rows = config.vocab_size
@@ -355,8 +359,8 @@ class StaticReport(ModelReport):
     width: int
     config: dict[str, Any]
 
-    def to_json(self, *, with_tree: bool = False, with_tensors: bool = False) -> dict[str, Any]:
-        """Return the report as JSON values; it has no tree."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
         dtypes: Counter[str] = Counter()
         for tensor in self.tensors:
             dtypes[tensor.dtype] += tensor.numbers
@@ -365,11 +369,7 @@ class StaticReport(ModelReport):
             "parameters": {"total": dtypes.total(), "in_file": dtypes.total()},
             "table": {"tokens": self.tokens, "dimensions": self.width},
         }
-        return {
-            **self._json(first, dtypes),
-            "config": self.config,
-            **({"tensors": self.tensor_rows} if with_tensors else {}),
-        }
+        return {**self._json(first, dtypes), "config": self.config, "tensors": self.tensor_rows}
 
 
 def inspect_static(folder: ModelFolder) -> StaticReport:
@@ -528,8 +528,7 @@ def _finite(what: str, values: Iterable[tuple[str, Any]]) -> VerifyCheck:
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
     if bad:
-        more = f" and {len(bad) - 4} more" if len(bad) > 4 else ""
-        return VerifyCheck(what, False, f"NaN or infinite: {', '.join(bad[:4])}{more}")
+        return VerifyCheck(what, False, f"NaN or infinite: {shortlist(bad)}")
     return VerifyCheck(what, numbers > 0, f"{numbers:,} numbers")
 
 

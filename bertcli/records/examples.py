@@ -24,8 +24,6 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, extra_ids, words
 from bertcli.records.source import Source
 
-TASKS = ("classify", "multilabel", "regress", "tag", "answer", "embed")
-
 
 class Form(NamedTuple):
     """The fields of a kind of examples."""

@@ -203,12 +203,14 @@ def test_the_mean_of_all_heads(tmp_path):
         assert (code, "map" in err) == (0, True)
     arrays = dict(np.load(tmp_path / "x.npz"))
     assert arrays["heads"].tolist() == [-1]
-    np.testing.assert_allclose(arrays["attention"][1, 0], right.mean[1], rtol=1e-6)
+    np.testing.assert_allclose(
+        arrays["attention"][1, 0], sum(right.maps[1].values()) / 4, rtol=1e-6
+    )
     found = json_in(tmp_path / "x.json")
     assert [one["head"] for one in found["layers"][0]["heads"]] == ["mean"]
-    assert "layer 1 · mean of heads" in (tmp_path / "x.svg").read_text()
+    assert "layer 1 · mean of all heads" in (tmp_path / "x.svg").read_text()
     out = inspected(TINY, "--attention", "hello world", "--heads", "mean")[1]
-    assert "mean of 4 heads" in out
+    assert "mean of all heads" in out
 
 
 def test_several_texts(tmp_path):
@@ -440,4 +442,4 @@ def test_page_of_several_texts_in_a_browser(tmp_path, browse):
     assert "data-error" not in dom
     assert 'data-strip="[CLS] a the of [SEP]"' in dom
     assert 'data-size="5"' in dom and 'data-names="2"' in dom
-    assert "mean of 4 heads" in dom
+    assert "mean of all heads" in dom

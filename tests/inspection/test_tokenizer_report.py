@@ -4,13 +4,15 @@ import pytest
 from tokenizers_made import MADE
 
 from bertcli.inspection.folder import tokenizer_details
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 KINDS = {"roberta": "BPE", "metaspace": "BPE", "xlm_roberta": "Unigram", "mpnet": "WordPiece"}
 
 
 @pytest.mark.parametrize("family", KINDS)
 def test_any_kind_of_tokenizer(tmp_path, family):
-    found = tokenizer_details(MADE[family](tmp_path / "m", model_max_length=512))
+    folder = MADE[family](tmp_path / "m", model_max_length=512)
+    found = tokenizer_details(Tokenizer.load(folder), folder)
     assert found["model"] == KINDS[family]
     assert found["words"] + found["continuations"] == found["vocabulary_size"]
     assert found["words"] > 40 and found["continuations"] > 40

@@ -70,7 +70,7 @@ def test_vectors_pipes_and_formats(files, tmp_path):
 
 
 def test_what_cannot_be_mined(files, tmp_path):
-    assert "--mine takes no QUERY" in bad(*ARGV, "x", *files[2:], code=2).error
+    assert "--mine cannot be combined with QUERY" in bad(*ARGV, "x", *files[2:], code=2).error
     assert "--mine requires --corpus" in bad(*ARGV, *files[:2], "--vectors", "v", code=2).error
     assert "--margin requires --mine" in bad("similar", "x", "--margin", 1, code=2).error
     (tmp_path / "p.jsonl").write_text('{"anchor": "a"}\n')

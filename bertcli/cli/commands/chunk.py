@@ -12,7 +12,6 @@ from bertcli.cli.options.common import (
     ModelOptions,
     TaskFileOptions,
     reader_of,
-    source_of,
 )
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
 from bertcli.errors import UsageError
@@ -60,8 +59,7 @@ def chunk(
     if form == "txt" and files.keep_fields:
         raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
     taken = frozenset(WRITTEN) if form != "txt" else frozenset()
-    source = source_of(texts, files, single=True, taken=taken)
-    reader = reader_of(source)
+    reader = reader_of(texts, files, single=True, taken=taken)
     tokenizer = model.tokenizer(parse_special=chunks.parse_special)
     chunker = Chunker(tokenizer, record(ChunkSettings, chunks))
     if tokenizer.limit is not None and chunker.limit > tokenizer.limit:

@@ -165,20 +165,20 @@ def embed(
 
         on_ray(make, source, model, output, engine, console)
         return
-    if form != "table":
-        refuse_format(form, options)
     if output.output is None and file.update:
         raise UsageError("--update requires --output")
-    if output.output is None and form == "table" and vector.precision != "float32":
+    if form != "table":
+        refuse_format(form, options)
+        if output.output is None:
+            refuse_stream(form, vector.precision)
+    elif vector.precision != "float32":
         raise UsageError(
             f"a table shows float32, not --precision {vector.precision}",
             "give -f jsonl, or -o FILE",
         )
-    if output.output is None and form != "table":
-        refuse_stream(form, vector.precision)
     reader = source.reader()
     if form != "table":
-        reader.reserve(_taken(options))
+        reader.reserve(_taken(options))  # which imports numpy
     folder = model.folder(files_for(options.dtype))
     from bertcli.embedding.embedder import Embedder  # its backend comes with it
 

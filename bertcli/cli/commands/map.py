@@ -11,7 +11,6 @@ from bertcli.cli.options.common import (
     ModelOptions,
     RowOutput,
     reader_of,
-    source_of,
 )
 from bertcli.cli.options.corpus import FileOptions, refuse_pipes, stored_vectors
 from bertcli.cli.options.groups import OptionGroup, number, option
@@ -75,7 +74,7 @@ def map(
     keep, taken = texts.keep_fields, frozenset({"id", *COLUMNS})
     if form == "html":
         keep, taken = view.color, frozenset()
-    reader = reader_of(source_of(texts, named=texts.files, keep=keep, taken=taken))
+    reader = reader_of(texts, named=texts.files, keep=keep, taken=taken)
     refuse_pipes(reader)
     search = texts.search(reader, model, compute)
     kind = "finished" if form == "html" else form

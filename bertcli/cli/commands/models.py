@@ -26,7 +26,6 @@ from bertcli.cli.options.common import (
     RowOutput,
     complete_model,
     reader_of,
-    source_of,
 )
 from bertcli.cli.options.groups import (
     INPUT,
@@ -37,8 +36,8 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import LOG, ModelError, UsageError, counted
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder
+from bertcli.errors import LOG, UsageError, counted
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, files_for
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
 from bertcli.inspection.folder import StaticReport, inspect_static, verify_model
@@ -73,10 +72,8 @@ class TargetOptions(OptionGroup):
         if self.target is not None and model.model not in (self.target, *usual):
             raise UsageError(f"two models: {self.target} and --model {model.model}", "give one")
         name = self.target if self.target is not None else model.model
-        place = os.path.expanduser(name)
-        if os.path.islink(place) and not os.path.exists(place):
-            raise ModelError(f"{name}: broken or circular symlink")
-        return model.changed(model=name).folder(() if os.path.isdir(place) else FILES)
+        is_folder = os.path.isdir(os.path.expanduser(name))
+        return model.changed(model=name).folder(() if is_folder else FILES)
 
 
 class ViewOptions(OptionGroup, panel="Other views"):
@@ -123,7 +120,7 @@ class AttentionOptions(OptionGroup, panel="Attention"):
     )
     overwrite = flag("Replace an existing file.")
 
-    def check(self, file: Path | None) -> None:
+    def check(self) -> None:
         """Refuse contradicting options, before anything is read."""
         if self.attention is None:
             return
@@ -140,10 +137,6 @@ class AttentionOptions(OptionGroup, panel="Attention"):
             suffixes = ", ".join(f".{name}" for name in PICTURES)
             raise UsageError(
                 f"{self.output}: unknown format for --attention", f"-o can end in {suffixes}"
-            )
-        if file:
-            raise UsageError(
-                f"{file} is a file, and has no attention (--attention)", "name a model"
             )
 
     def extra_ids(self, fields: Mapping[str, str]) -> dict[str, str]:
@@ -180,8 +173,10 @@ def inspect(
     $ bertcli inspect vectors.npy
     """
     path = target.file()
-    attention.check(path)
+    attention.check()
     if path:
+        if attention.attention is not None or views.tree or views.config or views.tokenizer:
+            raise UsageError("--attention, --tree, --config and --tokenizer require a model")
         sound = _file(inspect_file(path), views)
     else:
         folder = target.folder(model)
@@ -208,15 +203,17 @@ def _model(report: FolderReport | StaticReport, views: ViewOptions) -> bool:
 
         return show_model(report, views.chosen, checks)
     done = [*checks] if views.verify else []
-    verified = {"verify": [asdict(check) for check in done]} if views.verify else {}
-    _print_json(report.to_json(with_tree=views.tree, with_tensors=views.tensors) | verified)
+    values = report.to_json()
+    if views.tree and isinstance(report, FolderReport):
+        values["tree"] = asdict(report.tree())
+    if views.verify:
+        values["verify"] = [asdict(check) for check in done]
+    _print_json(values)
     return all(check.ok is not False for check in done)
 
 
 def _file(report: FileReport, views: ViewOptions) -> bool:
     """Show a file of vectors, and return whether it is sound as far as that was to be verified."""
-    if views.tree or views.config or views.tokenizer:
-        raise UsageError("--tree, --config and --tokenizer require a model")
     check = verify_file(report) if views.verify else None
     if views.json:
         _print_json(report.to_json() | ({"verify": {"ok": check.ok}} if check else {}))
@@ -294,8 +291,15 @@ def models(output: RowOutput, console: ConsoleOptions) -> None:
     form, rows = output.form(), []
     for model in stored_models():
         facts = facts_of(model.folder) if model.folder else ModelFacts(problem="no files")
-        row = {"model": model.name, "state": model.state, "bytes": model.size}
-        rows.append(row | {"path": str(model.path)} | asdict(facts))
+        rows.append(
+            {
+                "model": model.name,
+                "state": model.state,
+                "bytes": model.size,
+                "path": str(model.path),
+                **asdict(facts),
+            }
+        )
     names = ("model", "state", "bytes", "path", *asdict(ModelFacts()))
     with output.open(form, view="models_view") as write:
         write(rows or [TableHeader(dict.fromkeys(names, ""))])
@@ -325,7 +329,6 @@ def export(
     $ bertcli embed -m minilm-int8 -i texts.txt -o vectors.npy
     """
     from bertcli.export.folder import ExportOptions, export
-    from bertcli.hub import MODEL_FILES
 
     options = record(ExportOptions, graph)
     source = model.folder(MODEL_FILES)
@@ -384,11 +387,9 @@ def distil(
     """
     reader = None
     if texts.corpus:
-        source = source_of(texts, named=texts.corpus, single=True)
-        reader = reader_of(source)
+        reader = reader_of(texts, named=texts.corpus, single=True)
     from bertcli.embedding.options import EmbedOptions
     from bertcli.export.distil import Distillation
-    from bertcli.hub import files_for
 
     run = record(
         Distillation,

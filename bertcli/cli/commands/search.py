@@ -25,7 +25,6 @@ from bertcli.cli.options.common import (
     ReportOutput,
     RowOutput,
     reader_of,
-    source_of,
 )
 from bertcli.cli.options.corpus import (
     FileOptions,
@@ -87,15 +86,11 @@ class QueryOptions(OptionGroup):
 
     def reader(self) -> Reader:
         """Return the reader of the queries, or of pairs: arguments, files or stdin."""
-        queries = self.queries or ()
         changes: dict[str, Any] = {"text_field": self.query_field, "single": True}
         if self.mine:  # anchors, with positives as their pairs
-            if queries:
-                raise UsageError("--mine takes no QUERY", "give pairs with --input FILE")
             changes = {"text_field": self.query_field or "anchor", "pair_field": "positive"}
         flags = {changes["text_field"] or "text": "--query-field"}
-        source = source_of(self, texts=queries, objects=self.mine, flags=flags, **changes)
-        return reader_of(source)
+        return reader_of(self, texts=self.queries or (), objects=self.mine, flags=flags, **changes)
 
 
 class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
@@ -141,8 +136,7 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
         from bertcli.vectors.search import OF_HITS
 
         skip_empty = bool(self.skip_empty)
-        source = source_of(self, named=self.corpus, skip_empty=skip_empty, taken=OF_HITS)
-        return reader_of(source)
+        return reader_of(self, named=self.corpus, skip_empty=skip_empty, taken=OF_HITS)
 
 
 class ScoreOptions(OptionGroup, panel="Scores"):
@@ -314,7 +308,7 @@ def duplicates(
     $ bertcli duplicates reviews.txt --keep longest -o fewer.txt
     """
     form = output.form()
-    reader = reader_of(source_of(texts, named=texts.files))
+    reader = reader_of(texts, named=texts.files)
     search = texts.search(reader, model, compute)
     from bertcli.vectors.duplicates import Duplicates
     from bertcli.vectors.reading import Aside

@@ -17,7 +17,6 @@ from bertcli.cli.options.common import (
     RowOutput,
     TaskFileOptions,
     reader_of,
-    source_of,
     source_paths,
 )
 from bertcli.cli.options.groups import (
@@ -79,25 +78,22 @@ class QuestionOptions(OptionGroup):
 
     def reader(self, files: TaskFileOptions) -> Reader:
         """Return the reader of questions, of contexts, or of both."""
-        texts = (self.question,) if self.both else ()
-        changes: dict[str, Any] = {
-            "texts": texts,
-            "text_field": self.question_field,
-            "flags": {
+        objects = self.question is None and self.context is None
+        contexts_only = self.question is not None and self.context is None
+        return reader_of(
+            self,
+            files,
+            objects=objects,
+            texts=(self.question,) if self.both else (),
+            pair=self.context if self.both else None,
+            text_field=self.context_field if contexts_only else self.question_field,
+            pair_field=self.context_field if objects else None,
+            flags={
                 self.question_field: "--question-field",
                 self.context_field: "--context-field",
             },
-            "single": not self.both,
-        }
-        if self.both:
-            changes["pair"] = self.context
-        elif self.question is not None:
-            changes["text_field"] = self.context_field
-        elif self.context is None:
-            changes |= {"pair_field": self.context_field, "single": False}
-        objects = self.question is None and self.context is None
-        source = source_of(self, files, objects=objects, **changes)
-        return reader_of(source)
+            single=not (self.both or objects),
+        )
 
 
 class ChoiceOptions(OptionGroup, panel=INPUT):
@@ -122,17 +118,19 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
                 "give PROMPT CHOICE CHOICE..., or --input FILE",
             )
         keep = files.keep_fields
-        changes: dict[str, Any] = {"texts": tuple(self.texts or ())[:1], "single": True}
-        if not self.texts:
-            changes["text_field"] = self.prompt_field
-            changes["flags"] = {
+        names = ",".join(filter(None, (keep, self.choices_field)))
+        return reader_of(
+            files,
+            objects=True,
+            texts=tuple(self.texts or ())[:1],
+            single=True,
+            text_field=None if self.texts else self.prompt_field,
+            flags={
                 self.prompt_field: "--prompt-field",
                 self.choices_field: "--choices-field",
-            }
-            names = ",".join(filter(None, (keep, self.choices_field)))
-            changes["keep"] = keep if keep == "*" else names
-        source = source_of(files, objects=True, **changes)
-        return reader_of(source)
+            },
+            keep=keep if self.texts or keep == "*" else names,
+        )
 
 
 def open_head(
@@ -328,8 +326,7 @@ def rerank(
     $ bertcli rerank 'late delivery' 'It came on time.' 'It never came.' -m CROSS_ENCODER
     """
     form = output.form()
-    source = source_of(asked, files, single=True)
-    reader = reader_of(source)
+    reader = reader_of(asked, files, single=True)
     kind, head = open_head("Reranker", model, length, compute)
     from bertcli.tasks.classify import BLANK_HIT, ranked, ranked_row
 

@@ -185,12 +185,11 @@ def tokenize(
     if mode.from_tokens:
         console.close(_ids_of_tokens(source, fields, output, form, model, tokenizer))
         return
-    columns: tuple[str, ...] = ()
-    if form == "table" and not mode.stats and not mode.count:
+    columns = () if mode.stats or mode.count else fields.columns()
+    if columns and form == "table":
         from bertcli.cli.display.tables import TABLE_COLUMNS as columns
-    elif not mode.stats and not mode.count:  # masks where not all tokens are those of a text
-        hidden = "attention_mask" if fields.ragged else ""
-        columns = tuple(name for name in fields.columns() if name != hidden)
+    elif fields.ragged:  # which has no padding
+        columns = tuple(name for name in columns if name != "attention_mask")
     if mode.stats:  # without truncation: --max-length only sets the limit that is reported
         shape = Layout(columns, special_tokens=layout.special_tokens)
     else:
@@ -297,9 +296,9 @@ def _ids_of_tokens(
     tokenizer: Tokenizer,
 ) -> Reader:
     """Write the ids of tokens, those of the arguments or of each line; return what read them."""
-    names = frozenset({"id", "input_ids"} | ({"tokens"} if fields.tokens else set()))
+    columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
     given = (source.texts,) if source.texts else ()
-    reader = source.reader(texts=given, pre_split=True, taken=names)
+    reader = source.reader(texts=given, pre_split=True, taken=frozenset(("id", *columns)))
     with output.open(form, reader.source.inputs, model) as write:
         for record in reader:
             ids, unknown = tokenizer.ids_of(record.text)
@@ -312,7 +311,6 @@ def _ids_of_tokens(
                 tokens = {"tokens": tokenizer.convert_ids_to_tokens(ids)} if fields.tokens else {}
                 write([row_of(record, {"input_ids": ids} | tokens)])
         if not reader.records:
-            columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
             write([TableHeader({name: [] for name in columns})])
     return reader
 

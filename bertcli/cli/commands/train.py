@@ -30,7 +30,6 @@ from bertcli.cli.options.common import (
     field_option,
     fields_asked,
     reader_of,
-    source_of,
 )
 from bertcli.cli.options.groups import (
     COMPUTE,
@@ -40,7 +39,6 @@ from bertcli.cli.options.groups import (
     OUTPUT,
     OptionGroup,
     argument,
-    completed,
     decimal,
     flag,
     number,
@@ -50,7 +48,7 @@ from bertcli.cli.options.groups import (
 from bertcli.errors import UsageError
 from bertcli.files.versions import require_torch
 from bertcli.hub import MODEL_FILES
-from bertcli.records.examples import TASKS, FieldNames, examples_source
+from bertcli.records.examples import FieldNames, examples_source, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 from bertcli.training import vocabulary
@@ -142,10 +140,8 @@ def extra_fields(options: Sequence[str] | None) -> dict[str, str]:
 class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
     """What examples are for, and how they are read."""
 
-    task = option(
-        f"Kind of task: {', '.join(TASKS)} (default: by the fields).",
-        "TASK",
-        complete=completed(*TASKS),
+    task: Literal["classify", "multilabel", "regress", "tag", "answer", "embed"] | None = option(
+        "Kind of task (default: by the fields)."
     )
     text_field = field_option("Name of the field text, words, question or anchor.")
     pair_field = field_option("Name of the field pair, context or positive.")
@@ -158,10 +154,6 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
     on_error = ON_ERROR
     encoding = ENCODING
     encoding_errors = ENCODING_ERRORS
-
-    def __post_init__(self) -> None:
-        if self.task is not None and self.task not in TASKS:
-            raise UsageError(f"unknown --task {self.task}", f"one of {', '.join(TASKS)}")
 
     @property
     def fields(self) -> FieldNames:
@@ -369,7 +361,7 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
 
     def reader(self, extra: Collection[str] = ()) -> Reader:
         """Return the reader of the corpus, and of fields with ids of ``extra`` embeddings."""
-        source = source_of(
+        return reader_of(
             self,
             named=self.corpus,
             sentences=True,
@@ -378,7 +370,6 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
             flags=dict.fromkeys(extra, "--extra"),
             asked=(*fields_asked([self]), *(("--extra",) if extra else ())),
         )
-        return reader_of(source)
 
 
 class VocabularyOptions(OptionGroup, of=WordPieceOptions):
@@ -640,8 +631,6 @@ def evaluate(
     reading += [judged.qrels] if judged.qrels else []
     with output.open(form, reading, *models, view="evaluation_view") as write:
         if judged.file:
-            from bertcli.records.examples import read_examples
-
             extra = sorted({field for judge in judges for field in judge.extra_fields})
             rows = read_examples(readers[0], examples.task, extra, examples.fields)
             results = [judge.judge(rows) for judge in judges]

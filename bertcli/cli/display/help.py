@@ -74,7 +74,7 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
             page.write("".join(f"  {example}\n" for example in examples))
     for name, inner in getattr(command, "commands", {}).items():
         panels.setdefault("Commands", []).append((name, inner.get_short_help_str(WIDEST)))
-    for param in command.params:
+    for param in sorted(command.params, key=lambda param: param.param_type_name):
         is_argument = param.param_type_name == "argument"
         panel = "Arguments" if is_argument else param.rich_help_panel or "Options"
         if choices := getattr(param.type, "choices", ()):

@@ -12,9 +12,9 @@ from rich.tree import Tree
 
 from bertcli.cli.display.tables import described, drawing, facts, rows_table, shortened
 from bertcli.embedding.options import option_for
-from bertcli.errors import counted
-from bertcli.inspection import FileReport, FolderReport, tokenizer_details
-from bertcli.inspection.attention import SENTENCES, AttentionMaps
+from bertcli.errors import ModelError
+from bertcli.inspection import FileReport, FolderReport
+from bertcli.inspection.attention import SENTENCES, AttentionMaps, head_name
 from bertcli.inspection.folder import StaticReport, VerifyCheck, by
 from bertcli.tasks.head import command_of, is_pooled_head
 
@@ -65,8 +65,10 @@ def show_model(
         if "config" in views:
             screen.print_json(data=values["config"])
         if "tokenizer" in views:
-            place = report.bert if isinstance(report, FolderReport) else report.folder.path
-            screen.print(facts(tokenizer_details(place).items()))
+            if report.tokenizer is None:
+                hint = "a model folder has tokenizer.json or vocab.txt"
+                raise ModelError(report.warnings[0], hint)
+            screen.print(facts(report.tokenizer.items()))
         if "tensors" in views:
             rows = [row | {"shape": by(row["shape"])} for row in report.tensor_rows]
             screen.print(rows_table(rows, f"{len(rows)} tensors"))
@@ -151,9 +153,16 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
     rows = []
     for array in report.arrays[: None if whole else ROWS]:
         norm = array["norm"]
-        row = {"name": array["name"], "dtype": array["dtype"], "shape": by(array["shape"])}
-        row["norms"] = f"{norm['min']:.4g} to {norm['max']:.4g}" if norm else ""
-        rows.append({**row, "NaN": array["nan"], "infinite": array["inf"]})
+        rows.append(
+            {
+                "name": array["name"],
+                "dtype": array["dtype"],
+                "shape": by(array["shape"]),
+                "norms": f"{norm['min']:.4g} to {norm['max']:.4g}" if norm else "",
+                "NaN": array["nan"],
+                "infinite": array["inf"],
+            }
+        )
     with drawing() as screen:
         values = report.to_json()
         names = ("file", "format", "bytes", "records", "fields")
@@ -182,9 +191,7 @@ def attention_view(screen: Console, maps: AttentionMaps) -> None:
     ]
     labels = labels[: max(1, (screen.width - LABEL - 2) // CELL)]
     for layer, heads in maps.maps.items():
-        count = maps.averaged.get(layer, len(heads))
-        is_mean = count > 1 or layer in maps.averaged
-        which = f"mean of {counted(count, 'head')}" if is_mean else f"head {next(iter(heads))}"
+        which = f"mean of {len(heads)} heads" if len(heads) > 1 else head_name(*heads)
         title = Text.assemble((f"layer {layer}", "bold"), f" (of 0 to {maps.layers - 1}), {which}")
         screen.print(title.append(": each row looks at the columns", "dim"))
         drawn = Table(box=None, padding=0)
@@ -193,7 +200,8 @@ def attention_view(screen: Console, maps: AttentionMaps) -> None:
         for label in labels:
             letters = Text("\n".join(label.plain), label.style)
             drawn.add_column(letters, justify="right", vertical="bottom", width=CELL)
-        for label, weights in zip(labels, maps.mean[layer].tolist(), strict=False):
+        mean: Any = sum(heads.values()) / len(heads)
+        for label, weights in zip(labels, mean.tolist(), strict=False):
             cells = []
             for weight in weights[: len(labels)]:
                 grey = round(255 * (1 - weight**0.5))

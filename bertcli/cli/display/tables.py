@@ -200,9 +200,17 @@ def token_views(tokenizer: Tokenizer, records: Sequence[Encoded]) -> Iterator[Re
         rows = []
         for at, (index, kind, mask, token, (start, stop)) in enumerate(islice(columns, MOST)):
             role = roles.get(token, "")
-            row = {"#": at, "id": index, "token": Text(token, "cyan" if role else "")}
-            row |= {"type": kind, "mask": mask, "span": f"{start}-{stop}" if stop else ""}
-            rows.append({**row, "special": role})
+            rows.append(
+                {
+                    "#": at,
+                    "id": index,
+                    "token": Text(token, "cyan" if role else ""),
+                    "type": kind,
+                    "mask": mask,
+                    "span": f"{start}-{stop}" if stop else "",
+                    "special": role,
+                }
+            )
         yield rows_table(rows, shown(encoded))
         yield from not_drawn(encoded.length - MOST, "more tokens")
 
@@ -242,10 +250,8 @@ def results_view(results: Sequence[Result]) -> Iterator[Table]:
 
 def models_view(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     """Draw what is on this machine, and what is known of it."""
-    names = ("state", "bytes", "family", "width", "problem")
-    yield rows_table(
-        [{"model": row["model"] or row["path"]} | {n: row[n] for n in names} for row in rows]
-    )
+    names = ("model", "state", "bytes", "family", "width", "problem")
+    yield rows_table([{name: row[name] for name in names} for row in rows])
 
 
 WIDEST = 12  # labels of a confusion matrix that is shown

@@ -188,7 +188,14 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         from bertcli.files.writers import RAGGED, TENSORS, open_writer
 
         if self.output is not None:
-            self._refuse_interrupted(beside(Path(os.path.realpath(self.output)), ".run"))
+            interrupted = beside(Path(os.path.realpath(self.output)), ".run")
+            if os.path.exists(interrupted / "journal"):  # also false where the name is too long
+                if not self.overwrite:
+                    raise OutputError(
+                        f"{self.output}: an interrupted run left {interrupted.name}",
+                        "--resume continues it, --overwrite starts over",
+                    )
+                shutil.rmtree(interrupted)
         if self.on_terminal and form in (*TENSORS, *RAGGED, "parquet"):
             raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
         if self.output is not None and os.path.exists(self.output):
@@ -197,17 +204,6 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
                 *(path for model in models for path in model_files(model.folder().path)),
             ]
         return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
-
-    def _refuse_interrupted(self, folder: Path) -> None:
-        """Raise OutputError where a run was interrupted, unless it is to be started over."""
-        if not os.path.exists(folder / "journal"):  # also false where the name is too long
-            return
-        if not self.overwrite:
-            raise OutputError(
-                f"{self.output}: an interrupted run left {folder.name}",
-                "--resume continues it, --overwrite starts over",
-            )
-        shutil.rmtree(folder)
 
     @contextmanager
     def _resumed(
@@ -459,7 +455,12 @@ def source_of(
     return record(Source, *groups, **(usual | values))
 
 
-def reader_of(source: Source) -> Reader:
+def reader_of(*groups: OptionGroup, **values: Any) -> Reader:
+    """Return the reader of the source that these options describe, see `source_of`."""
+    return reader_from(source_of(*groups, **values))
+
+
+def reader_from(source: Source) -> Reader:
     """Return the reader of a source; a text that is also a file was perhaps to be read."""
     texts = (*source.texts, source.pair)
     if files := [text for text in texts if isinstance(text, str) and os.path.isfile(text)]:
@@ -490,20 +491,33 @@ def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
     )
 
 
-class InputOptions(OptionGroup, panel=INPUT, of=Source):
-    """Where records are read from."""
+class TaskFileOptions(OptionGroup, panel=INPUT, of=Source):
+    """Where records are read from, of any fields."""
 
-    texts: list[str] | None = TEXTS
     input = FILES
     files_from = FILES_FROM
+    input_format = FORMAT_OF_FILES
+    whole = WHOLE
+    delimiter = DELIMITER
+    skip_empty = SKIP_EMPTY
+    id_field = ID_FIELD
+    keep_fields = KEEP_FIELDS
+    null = NULL
+    on_error = ON_ERROR
+    encoding = ENCODING
+    encoding_errors = ENCODING_ERRORS
+    max_record_bytes = MAX_RECORD_BYTES
+
+
+class InputOptions(TaskFileOptions, of=Source):
+    """Where texts and pairs are read from."""
+
+    texts: list[str] | None = TEXTS
     input_format = option(
         "auto: by the suffix; stdin is txt, or JSONL if it begins with an object.",
         default="auto",
         kind=InputFormat,
     )
-    whole = WHOLE
-    delimiter = DELIMITER
-    skip_empty = SKIP_EMPTY
     pair: list[str] | None = option("Second sentence for a single TEXT.", "TEXT")
     pairs = option(
         "File of sentence pairs; - is stdin. TSV with two columns and no header, or .csv, "
@@ -514,14 +528,7 @@ class InputOptions(OptionGroup, panel=INPUT, of=Source):
     pair_field = field_option(
         "Column or key of the second sentence (default: pair).", "BERTCLI_PAIR_FIELD"
     )
-    id_field = ID_FIELD
-    keep_fields = KEEP_FIELDS
-    null = NULL
     pre_split = flag("Texts are already split into words: JSON lists, or separated by white space.")
-    on_error = ON_ERROR
-    encoding = ENCODING
-    encoding_errors = ENCODING_ERRORS
-    max_record_bytes = MAX_RECORD_BYTES
 
     def refuse_kept_fields(self, form: str) -> None:
         """Raise UsageError for --keep-fields where a format of arrays has no place for them."""
@@ -532,7 +539,7 @@ class InputOptions(OptionGroup, panel=INPUT, of=Source):
 
     def reader(self, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        return reader_of(self.source(**changes))
+        return reader_from(self.source(**changes))
 
     def source(self, **changes: Any) -> Source:
         """Return the texts, files or stdin that were given."""
@@ -548,21 +555,3 @@ class InputOptions(OptionGroup, panel=INPUT, of=Source):
             are_pairs=self.pairs is not None,
             **changes,
         )
-
-
-class TaskFileOptions(OptionGroup, panel=INPUT, of=Source):
-    """Where records with other fields than text and pair are read from."""
-
-    input = FILES
-    files_from = FILES_FROM
-    input_format = FORMAT_OF_FILES
-    whole = WHOLE
-    delimiter = DELIMITER
-    skip_empty = SKIP_EMPTY
-    id_field = ID_FIELD
-    keep_fields = KEEP_FIELDS
-    null = NULL
-    on_error = ON_ERROR
-    encoding = ENCODING
-    encoding_errors = ENCODING_ERRORS
-    max_record_bytes = MAX_RECORD_BYTES

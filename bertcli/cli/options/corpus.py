@@ -56,11 +56,8 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
         from bertcli.vectors.search import Search, SearchOptions
 
         folder = model.folder(files_for(compute.dtype))
-        how, options = (
-            record(EmbedOptions, compute),
-            SearchOptions(vectors=self.vectors, skip_empty=False),
-        )
-        return Search.open(folder, how, options, reader)
+        options = SearchOptions(vectors=self.vectors, skip_empty=False)
+        return Search.open(folder, record(EmbedOptions, compute), options, reader)
 
 
 WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"

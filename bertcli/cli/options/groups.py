@@ -66,6 +66,7 @@ RULES = (
     "--lexical cannot be combined with --threshold; its scores have no scale",
     "--lexical requires --corpus",
     "--mine requires --corpus",
+    "--mine cannot be combined with QUERY; give pairs with --input FILE",
     "--mine cannot be combined with --sparse or --token-vectors",
     "--attention cannot be combined with --tree, --tensors, --config, --tokenizer or --verify",
     "--stats cannot be combined with --count or --from-tokens",
@@ -99,11 +100,7 @@ RULES = (
     "--stride has no effect without --on-truncate window",
     "--overlap has no effect without --on-truncate chunk",
     "--dtype int8 cannot be combined with --to onnx; OpenVINO runs 8-bit graphs: use --to openvino",
-    "--on-truncate chunk cannot be combined with --pair; "
-    "chunks are made of single texts, in their original characters",
-    "--on-truncate chunk cannot be combined with --pairs; "
-    "chunks are made of single texts, in their original characters",
-    "--on-truncate chunk cannot be combined with --pre-split; "
+    "--on-truncate chunk cannot be combined with --pair, --pairs or --pre-split; "
     "chunks are made of single texts, in their original characters",
 )
 RELATION = re.compile("( cannot be combined with | requires | has no effect with(?:out)? )")
