@@ -34,7 +34,6 @@ from bertcli.checkpoints.scan import (
 from bertcli.errors import ModelError, OutputError, UsageError
 from bertcli.files.typed_json import (
     NOTHING,
-    Check,
     JsonObject,
     is_regular,
     is_text,
@@ -339,16 +338,10 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
         raise ModelError(f"{path}: file not found; it sets the pooling")
     raw = read_object(path)
     if "pooling_mode" in raw:
-<<<<<<< HEAD
         modes = raw["pooling_mode"]
         modes = modes if isinstance(modes, list) else [modes]
         if not modes or any(mode not in [*MODES] for mode in modes):
             raise raw.bad("pooling_mode", f"one or more of {', '.join(MODES)}")
-=======
-        modes = _listed(
-            raw.needed("pooling_mode", Check(holds, f"one or more of {', '.join(MODES)}"))
-        )
->>>>>>> r5d
     else:
         modes = [mode for key, mode in LEGACY.items() if raw.switch(key)] or ["mean"]
     include = raw.switch("include_prompt")
