@@ -196,7 +196,7 @@ def explained(wrong: Any) -> tuple[str, str]:
 
 # --- `bertcli.train` and `bertcli.evaluate`: the commands, with their options as keywords ---
 
-OFF = {"frozen": "full"}  # flags of which False has a name of its own
+OFF = {"frozen": "full", "parse_special": "no-parse-special"}  # what False is called
 
 
 @called_from_python()

@@ -74,6 +74,7 @@ def test_memory_that_runs_out_in_a_thread(tmp_path, texts, one_thread):
     program.write_text(SMALL_DEVICE)
 
     options = ["embed", "-m", TINY, "-i", texts, "--batch-tokens", 512, "--max-length", 64, "-q"]
+    options += ["--backend", "torch"]
     command = [sys.executable, program, *options, *TWO]
     command.remove("-q")
     done = subprocess.run(list(map(str, command)), env=environment(), capture_output=True)

@@ -28,7 +28,7 @@ def test_killed_at_random_instants(forked, tmp_path):
     def argv(out):
         return ["pretrain", "run", tmp_path / "data", "--config", config, "-o", out, *fixed]
 
-    forked.check(argv, result, tmp_path, kills=16)
+    forked.check(argv, result, tmp_path, kills=10)
 
 
 def test_two_processes_train_as_one(forked, tmp_path):

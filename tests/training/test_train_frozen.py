@@ -13,6 +13,7 @@ from front import (
     good,
     json_in,
     put_json,
+    rows_in,
 )
 from model_reference import close
 from sentence_folders import saved, sentence_model
@@ -77,6 +78,14 @@ def test_train_and_evaluate_from_python_do_what_the_commands_do(whole, sentences
     assert (tmp_path / "out" / name).read_bytes() == (out / name).read_bytes()
     report = good("evaluate", file, "-m", out, "--json", "-q", BERTCLI_BACKEND="auto").rows[0]
     assert bertcli.evaluate(file, out, quiet=True) == report
+    marked = written(
+        tmp_path / "marked.jsonl",
+        [{**row, "text": f"[MASK] [SEP] {row['text']} [PAD]"} for row in rows_in(file)],
+    )
+    as_text = bertcli.evaluate(marked, out, parse_special=False, quiet=True)
+    argv = ("evaluate", marked, "-m", out, "--json", "-q", "--no-parse-special")
+    assert good(*argv, BERTCLI_BACKEND="auto").rows[0] == as_text
+    assert bertcli.evaluate(marked, out, quiet=True) != as_text
     numbers = {"model": str(sentences), "steps": 1, "batch_size": 2, "quiet": True, "device": "cpu"}
     bertcli.train(file, tmp_path / "full", frozen=False, **numbers)
     assert not (tmp_path / "full" / "modules.json").exists()

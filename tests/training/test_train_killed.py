@@ -40,8 +40,8 @@ def result(folder):
 @pytest.mark.parametrize(
     ("method", "rows", "kills"),
     [
-        ("--full", reviews(40), 20),
-        ("--frozen", reviews(40), 20),
+        ("--full", reviews(40), 12),
+        ("--frozen", reviews(40), 12),
         ("--full", belonging(40, negatives=True), 4),
         ("--full", [*asked(30), {**asked(1)[0], "answer": "", "start": None}], 4),
     ],

@@ -362,7 +362,7 @@ def compare(pair: PairOptions, output: ReportOutput, console: ConsoleOptions) ->
     """Compare two files of vectors: largest difference, cosines, worst rows.
 
     For vectors of different widths: the correlation of their similarity matrices, and the overlap
-    of nearest neighbours (above 4,096 rows, of a sample).
+    of nearest neighbours (above 2,048 rows, of a sample).
 
     Exit code 0, or 1 when the numbers of rows differ or --tolerance is exceeded. Rows are numbered
     from 0.
