@@ -124,9 +124,9 @@ class Reading:
         """
         places = np.arange(longest)
         real, attended = (places < x[:, None] for x in (texts.lengths, self.attended(texts)))
-        rows = np.zeros((texts.columns.shape[1], *real.shape), np.int64)
-        rows[:, real] = texts.columns.T
-        return rows, real, attended
+        rows = np.zeros((texts.columns.shape[1], real.size), np.int64)
+        rows[:, np.flatnonzero(real)] = texts.columns.T
+        return rows.reshape(-1, *real.shape), real, attended
 
     def places(self, texts: Tokens) -> Places:
         """Return which tokens are read, [n]; all where what is read is made of all."""

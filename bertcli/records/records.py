@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise, repeat
+from operator import add
 from typing import Any, NamedTuple, TypeVar, overload
 
 from bertcli.errors import SKIP, InputError, counted
@@ -268,8 +269,10 @@ class TextBlock(Sequence[Record]):
     def weights(self) -> Iterable[int]:
         """The number of characters of each record."""
         measure = (lambda text: sum(map(len, text))) if self.is_split else len
-        both = zip(self.texts, self.pairs or repeat(""), strict=False)
-        return (measure(text) + measure(pair or "") for text, pair in both)
+        of_texts = map(measure, self.texts)
+        if self.pairs is None:
+            return of_texts
+        return map(add, of_texts, (measure(pair or "") for pair in self.pairs))
 
     def __len__(self) -> int:
         return len(self.texts)

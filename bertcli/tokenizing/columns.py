@@ -6,10 +6,11 @@ Truncation, windows and padding treat all columns alike.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter, sub
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -216,7 +217,7 @@ class TokenBlock(Sequence[Encoded]):
     @cached_property
     def windows(self) -> list[int]:
         """The number of rows of each record, which are those of its windows."""
-        return [len(list(rows)) for _, rows in groupby(self.samples)]
+        return [*Counter(self.samples).values()]
 
     def lists(self, name: str) -> list[Any]:
         """Return a column as a list for each row."""

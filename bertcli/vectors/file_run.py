@@ -149,6 +149,8 @@ class FileRun:
         block.records = block.records.without(self.consumed)
         if not target.only_ids:
             rows = metas(block)
+        elif block.records.ids is None and not target.places:
+            rows = [{}] * len(block)
         else:  # of those records that have one, and the fields that place them in a text
             ids = block.records.ids or [None] * len(block)
             extras = block.records.extras if target.places else None

@@ -362,7 +362,8 @@ class Sink(RunFiles):
             for file in self.files.values():
                 sync(file)
             self.journal |= {"state": state, "version": VERSION}
-            put_json(self.folder / JOURNAL, self.journal, self.folder / MAKING)
+            with replacing(self.folder / JOURNAL, self.folder / MAKING) as file:
+                file.write(json.dumps(self.journal).encode())
 
     def finish(self, about: Mapping[str, Any]) -> None:
         """Make the output and its manifest, which holds ``about``, and remove the folder.
@@ -437,7 +438,8 @@ class Sink(RunFiles):
             if index.exists():
                 move(index, self.index, mode)
             if target.manifest:
-                put_json(self.manifest, manifest, self.folder / MAKING, mode)
+                with replacing(self.manifest, self.folder / MAKING, mode) as file:
+                    file.write(json_text(manifest))
             move(whole, self.output)
             sync_folder(self.output.parent)
             self.clear()
@@ -455,9 +457,9 @@ class Sink(RunFiles):
             self.folder.rmdir()
 
 
-def put_json(path: Path, value: Any, making: Path | None = None, mode: int | None = None) -> None:
-    """Write a JSON file that is whole, on the disk, or as it was; until then it is ``making``."""
-    with replacing(path, making, mode) if making else whole_file(path) as file:
+def put_json(path: Path, value: Any) -> None:
+    """Write a JSON file that is whole, on the disk, or as it was."""
+    with whole_file(path) as file:
         file.write(json_text(value))
 
 
