@@ -178,18 +178,19 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
         weights = read_weights(spec.folder, spec.kind, spec.pooler)
     net = OpenvinoNetwork(weights)
     graph = built(net, spec, output_of_file(net, file) if file else None)
-    chosen, compiled = settings(dtype, compute.threads), []
+    chosen = settings(dtype, compute.threads)
+    compiled: list[tuple[Any, OpenvinoNetwork]] = []
 
-    def compile_graph() -> None:
+    def compile_graph() -> None:  # with the memory of the net, also where nobody waits for this
         with suppress(Exception):  # it is raised below
-            compiled.append(core.compile_model(graph, "CPU", chosen))
+            compiled.append((core.compile_model(graph, "CPU", chosen), net))
 
     compiling = Thread(target=compile_graph)
     compiling.start()
     meanwhile()
     compiling.join()
     try:
-        model = compiled[0] if compiled else core.compile_model(graph, "CPU", chosen)
+        model = compiled[0][0] if compiled else core.compile_model(graph, "CPU", chosen)
     except RuntimeError as failed:
         if out_of_memory(failed):
             raise

@@ -24,6 +24,7 @@ from front import (
     environment,
     good,
     json_in,
+    process,
 )
 from hostile import REAL
 from safetensors.numpy import load_file, save_file
@@ -169,6 +170,28 @@ def test_every_thread_gets_the_vectors_of_its_texts():
     with ThreadPoolExecutor(8) as pool:
         for ours, right in zip(pool.map(embedder.encode, batches), expected, strict=True):
             np.testing.assert_array_equal(ours, right)
+
+
+FAILING = """
+import sys, bertcli
+for turn in range(3):
+    try:
+        bertcli.Embedder.load(sys.argv[1], backend="openvino")
+    except bertcli.BertcliError as failed:
+        print(str(failed).partition(": ")[2])
+"""
+
+
+def test_a_tokenizer_that_fails_while_the_graph_is_compiled(tmp_path, default_folder):
+    """The memory that is compiled stays as long as OpenVINO is at work on it."""
+    shutil.copytree(default_folder, tmp_path / "m", copy_function=os.symlink)
+    (tmp_path / "m/tokenizer.json").unlink()
+    (tmp_path / "m/tokenizer.json").write_text("{", "utf-8")
+    assert "not a tokenizer" in process("embed", "-m", tmp_path / "m", "a").error
+    program = [sys.executable, "-c", FAILING, tmp_path / "m"]
+    done = subprocess.run(program, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line[:15] for line in done.stdout.splitlines()] == ["not a tokenizer"] * 3
 
 
 def test_a_process_that_calls_main_again_keeps_no_model(monkeypatch):

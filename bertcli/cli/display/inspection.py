@@ -12,11 +12,11 @@ from rich.tree import Tree
 
 from bertcli.cli.display.tables import described, drawing, facts, rows_table, shortened
 from bertcli.embedding.options import option_for
-from bertcli.errors import ModelError
 from bertcli.inspection import FileReport, FolderReport
 from bertcli.inspection.attention import SENTENCES, AttentionMaps, head_name
-from bertcli.inspection.folder import StaticReport, VerifyCheck, by
+from bertcli.inspection.folder import StaticReport, VerifyCheck, by, tokenizer_details
 from bertcli.tasks.head import command_of, is_pooled_head
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from bertcli.inspection.folder import Node
@@ -65,10 +65,9 @@ def show_model(
         if "config" in views:
             screen.print_json(data=values["config"])
         if "tokenizer" in views:
-            if report.tokenizer is None:
-                hint = "a model folder has tokenizer.json or vocab.txt"
-                raise ModelError(report.warnings[0], hint)
-            screen.print(facts(report.tokenizer.items()))
+            place = report.bert if isinstance(report, FolderReport) else report.folder.path
+            details = report.tokenizer or tokenizer_details(Tokenizer.load(place), place)
+            screen.print(facts(details.items()))
         if "tensors" in views:
             rows = [row | {"shape": by(row["shape"])} for row in report.tensor_rows]
             screen.print(rows_table(rows, f"{len(rows)} tensors"))
