@@ -1,5 +1,6 @@
 """What several test files share: no network, Hypothesis without clocks, the default model."""
 
+import gc
 import os
 import signal
 import stat
@@ -48,6 +49,7 @@ def fsync(file, real=os.fsync):
 
 
 os.fsync = fsync
+gc.set_threshold(100_000)  # as commands have it: to look for garbage is a tenth of all time
 
 
 @pytest.fixture(autouse=True)
