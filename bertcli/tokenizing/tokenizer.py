@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.call import BatchEncoding, Texts
     from bertcli.tokenizing.ragged import WordPieceEngine
 
-FEW = 256  # records of a run that do not pay for the import of numpy
+FEW = 256  # records of a run that do not pay for the import of numpy,
+SHORT = 1 << 19  # unless they have so many characters
 Skip = Callable[[InputError], None]
 WHOLE = "tokenizer.json"
 KEPT = (  # settings of one class or another
@@ -526,7 +527,8 @@ class Tokenizer:
         pairs = block.pairs
         is_alike = None not in pairs if pairs else layout.truncation != "only_second"
         is_alike &= not block.is_split or self.words_core is self.core
-        if first + len(block) >= FEW and layout.is_flat and is_alike:
+        many = first + len(block) >= FEW or sum(block.weights) >= SHORT
+        if many and layout.is_flat and is_alike:
             frame = frame_of(self.core, pair=pairs is not None, special=layout.special_tokens)
             if frame:
                 with suppress(InputError):  # of a pair that rows tell of

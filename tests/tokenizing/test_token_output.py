@@ -1,8 +1,10 @@
 """What tokenize writes of many records, as arrays, and of few, one by one: the same bytes."""
 
+import random
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import hostile
 import pytest
@@ -15,6 +17,7 @@ from front import (
 )
 from pyarrow.parquet import read_table
 
+import bertcli
 from bertcli.files import streams
 from bertcli.tokenizing import ragged
 from bertcli.tokenizing import run as runs
@@ -142,3 +145,15 @@ def test_a_kept_field_with_the_name_of_one_of_our_lists_stays_what_it_is(tmp_pat
     good("chunk", "-q", "-m", TINY, *argv)
     (read,) = read_table(tmp_path / "a.parquet").to_pylist()
     assert {name: read[name] for name in row} == row
+
+
+def test_a_long_text_takes_the_fast_way_and_has_the_same_tokens(tmp_path):
+    """Offsets are given the other way alone."""
+    words = Path(bertcli.__file__).read_text("utf-8").split() + hostile.REAL
+    text = " ".join(random.Random(4).choices(words, k=150_000))
+    (tmp_path / "in.txt").write_text(" ".join(text.split()) + "\n", "utf-8")
+    argv = ("tokenize", "-q", "-i", tmp_path / "in.txt", "--truncation", "true")
+    for more in (("--max-length", 9), ("--max-length", 90_000, "--truncation-side", "left")):
+        (row,) = good(*argv, *more).rows
+        (whole,) = good(*argv, *more, "--offsets").rows
+        assert row == {name: whole[name] for name in row} and row["truncated"] > 100_000
