@@ -28,7 +28,7 @@ from bertcli.errors import ModelError, out_of_memory
 from bertcli.files.protobuf import Fields, fields, messages, number, varint
 from bertcli.files.safetensors import BYTES, NUMPY_OF, StoredTensor, float32_of, read_header
 from bertcli.files.torch_save import read_torch
-from bertcli.files.typed_json import AGAIN
+from bertcli.files.typed_json import AGAIN, read_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,7 +115,7 @@ CONVERT = """download it again, or convert it where TensorFlow and "transformers
 def read_index(index: Path) -> list[StoredTensor]:
     """Return the variables of a checkpoint by its .index file. ModelError when it is broken."""
     try:
-        entries = dict(_entries(index.read_bytes()))
+        entries = dict(_entries(read_bytes(index, hint=CONVERT) or b""))
         header = fields(entries.pop(b"", b""))
         shards = number(header, 1)
         if number(header, 2):
@@ -124,8 +124,6 @@ def read_index(index: Path) -> list[StoredTensor]:
             _variable(index, shards, name.decode(), fields(entry))
             for name, entry in entries.items()
         ]
-    except OSError as error:
-        raise ModelError(f"{index}: {error.strerror}") from error
     except (ValueError, LookupError, TypeError) as error:
         raise ModelError(
             f"{index}: not a complete index of a TensorFlow checkpoint, or compressed", CONVERT
