@@ -162,6 +162,8 @@ def _imported(
     try:
         return import_module(name)
     except ImportError as failed:
+        if isinstance(failed.__cause__, KeyboardInterrupt):  # that reached it in C code
+            raise KeyboardInterrupt from None
         raise OpenvinoError(
             f"{option} needs the package {name.partition('.')[0]}: {failed}",
             f"{install_command(extra)}, or use {instead}",
