@@ -166,7 +166,7 @@ class Console:
     quiet: bool
     verbose: bool
     beside_output = False  # whether rows come to the terminal during the run
-    kept: ClassVar[deque[Any]] = deque(maxlen=0)  # until the process ends, where that is near
+    left_open: ClassVar[deque[Any]] = deque(maxlen=0)  # models, where the process ends soon
 
     def note(self, message: str) -> None:
         """Write a note."""
