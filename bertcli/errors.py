@@ -115,7 +115,7 @@ class PrecisionError(BertcliError):
 
 
 NO_ROOM = (  # in messages of libraries, of Python's threads and of the system's loader
-    "can't allocate memory",
+    "can't alloc",
     "annot allocate",
     "bad_alloc",
     "Failed to allocate",
