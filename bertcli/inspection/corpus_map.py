@@ -14,7 +14,6 @@ Letters: `n` texts, `D` dimensions, `k` clusters, `W` words. Source: scikit-lear
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -26,8 +25,7 @@ from bertcli.export.distil import principal_components
 from bertcli.files.versions import install_command
 from bertcli.inspection.attention import filled_page
 from bertcli.records.records import Record, row_of
-from bertcli.vectors.reading import Aside
-from bertcli.vectors.search import CorpusTexts, Search, put_aside, texts_at
+from bertcli.vectors.search import CorpusTexts, Search, corpus_vectors, texts_at
 
 COLUMNS = ("row", "text", "x", "y", "cluster", "label")
 MOST = 20_000  # texts that are drawn
@@ -63,8 +61,8 @@ class CorpusMap:
         from sklearn.manifold import TSNE
         from threadpoolctl import threadpool_limits
 
-        with closing(Aside()) as aside, threadpool_limits(1):
-            all_vectors = put_aside(search, aside)
+        with threadpool_limits(1):
+            all_vectors = corpus_vectors(search)
             total = len(all_vectors)
             if total < 2:
                 raise InputError(f"a map needs at least two texts, not {total}")

@@ -12,8 +12,8 @@ same in both.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 from bertcli.embedding.options import PRECISIONS
 from bertcli.errors import BertcliError, InputError, counted
 from bertcli.vectors.nearest import unit
-from bertcli.vectors.reading import ROWS, Array, Aside, floats, manifest_of, stored
+from bertcli.vectors.reading import ROWS, Array, floats, manifest_of, put_aside, stored
 
 WORST = 5
 
@@ -89,32 +89,31 @@ def compare(a: str, b: str, worst: int = WORST) -> Agreement:
     when a file cannot be read, or their rows are not as many.
     """
     agreement = Agreement(a, b)
-    with np.errstate(all="ignore"), ExitStack() as stack:  # NaN and infinity are counted
-        both = []
+    sides = []
+    with np.errstate(all="ignore"):  # NaN and infinity are counted
         for path in (a, b):
-            precision, dtype = manifest_of(path).choice("precision", PRECISIONS), ""
+            precision = manifest_of(path).choice("precision", PRECISIONS)
             is_float = precision is None or precision.startswith("float")
-            both.append(stack.enter_context(closing(Aside(np.float64))))
-            for block in stored(path) if is_float else floats(path):
-                both[-1].add(block)
-                dtype = precision or block.dtype.name
-            agreement.dtype.append(dtype)
-        sizes = [side.shape for side in both]  # of a file without lines it is not known
+            blocks = stored(path) if is_float else floats(path)
+            first = next(blocks, np.zeros(0))
+            sides.append(put_aside(chain([first], blocks), np.float64))
+            agreement.dtype.append(precision or first.dtype.name)
+        x, y = sides
+        sizes = [side.shape[1:] for side in sides]  # of a file without lines it is not known
         unlike = all(sizes) and sizes[0] != sizes[1]
-        of_widths = unlike and all(len(size) == 1 for size in sizes) and all(s.count for s in both)
+        of_widths = unlike and all(side.ndim == 2 and len(side) for side in sides)
         what = ""
         if unlike and not of_widths:
             shown = [" x ".join(map(str, size)) for size in sizes]
             what = f"{a} has {shown[0]} dimensions, {b} has {shown[1]}"
-        elif both[0].count != both[1].count:
-            what = f"{a} has {counted(both[0].count, 'row')}, {b} has {both[1].count:,}"
+        elif len(x) != len(y):
+            what = f"{a} has {counted(len(x), 'row')}, {b} has {len(y):,}"
         if what:
             hint = "both must hold the same texts, same model"
             raise InputError(f"nothing to compare: {what}", hint)
         if not all(sizes):
             agreement.dtype = []
-        agreement.shape = [both[0].count, *([] if of_widths else max(sizes, key=len))]
-        x, y = (side.vectors() for side in both)
+        agreement.shape = [len(x), *([] if of_widths else max(sizes, key=len))]
         whole = finite_rows(x) & finite_rows(y)
         agreement.not_finite = int((~whole).sum())
         if of_widths:

@@ -1,9 +1,8 @@
 """Texts of a corpus that say nearly the same, by the cosine of their vectors.
 
-    with closing(Aside()) as aside:
-        run = Duplicates(search, aside, 0.95)      # whose vectors are stored
-        for step in run:
-            ...
+    run = Duplicates(search, 0.95)      # whose vectors are stored
+    for step in run:
+        ...
     run.groups[0].keep, run.groups[0].rows
 
 Two rows are joined when their cosine is at least the threshold, and whatever is joined by way of
@@ -26,8 +25,8 @@ from bertcli.inference.progress import Advance
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import ORIGIN
 from bertcli.vectors.nearest import DIGITS, unit
-from bertcli.vectors.reading import Array, Aside
-from bertcli.vectors.search import CorpusTexts, Search, put_aside
+from bertcli.vectors.reading import Array
+from bertcli.vectors.search import CorpusTexts, Search, corpus_vectors
 
 
 class DuplicateGroup(NamedTuple):
@@ -46,24 +45,20 @@ class Duplicates:
     """
 
     search: Search
-    aside: Aside
     threshold: float = 0.95  # how alike near-duplicates are
     keep: str = "first"  # text of a group, or the longest
+    records: int = field(default=0, init=False)  # texts of the corpus
     groups: list[DuplicateGroup] = field(default_factory=list, init=False)
     members: Array = field(init=False)  # the rows of all groups, in order; their records:
     texts: TextBlock = field(init=False)
-
-    @property
-    def records(self) -> int:
-        """The texts of the corpus."""
-        return self.aside.count
 
     def __iter__(self) -> Iterator[Advance]:
         """Yield how far the comparison is.
 
         Raises InputError when the vectors were made from other texts than those of the corpus.
         """
-        vectors = put_aside(self.search, self.aside, of_others=True)
+        vectors = corpus_vectors(self.search, of_others=True)
+        self.records = len(vectors)
         vectors = vectors.reshape(self.records, -1 if self.records else 1)
         components = Components(vectors, self.threshold)
         for done in components:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, chain, repeat
 from typing import Any
@@ -36,7 +35,7 @@ from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import TokenBlock
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 from bertcli.vectors.formats import DIGEST, ROW, metas
-from bertcli.vectors.reading import Aside, floats
+from bertcli.vectors.reading import floats, put_aside
 from bertcli.vectors.run_folder import InputDigest, Inputs, Sink, Target, made_by
 
 NOT_OF_RECORDS = ("asked", "flags", "taken", "max_record_bytes")  # no record is another by these
@@ -84,8 +83,7 @@ class FileRun:
         inputs = Inputs.of(source, model_files(embedder.folder.path))
         read = asdict(source) | {"texts": len(source.texts)}
         read = {name: value for name, value in read.items() if name not in NOT_OF_RECORDS}
-        with ExitStack() as stack:
-            sink = stack.enter_context(target.opened({**maker, "input": read}, inputs))
+        with target.opened({**maker, "input": read}, inputs) as sink:
             self.unchecked = inputs.streams if sink.complete or sink.state else ()
             self.complete = sink.complete
             if sink.complete:
@@ -100,9 +98,8 @@ class FileRun:
             windows = embedder.windows(run)
             if target.update:
                 decides = {**maker, **about, "precision": target.precision}
-                aside = stack.enter_context(closing(Aside()))
                 reused = state.get("reused", 0)
-                self.reusable = KnownVectors(sink, decides, embedder, aside, reused)
+                self.reusable = KnownVectors(sink, decides, embedder, reused)
                 windows = self.reusable.windows(run)
             for window in windows:
                 for part in window:
@@ -185,7 +182,6 @@ class KnownVectors:
         sink: Sink,
         decides: Mapping[str, Any],
         embedder: Embedder,
-        aside: Aside,
         reused: int,
     ) -> None:
         self.embedder, self.reused = embedder, reused
@@ -197,11 +193,9 @@ class KnownVectors:
         for _, row in chain.from_iterable(objects_of(str(index)) if index.exists() else ()):
             if DIGEST in row:
                 rows.setdefault(row[DIGEST], row[ROW])
-        for block in floats(str(sink.output), nothing.shape[-1]) if rows else ():
-            if block.shape[1:] == nothing.shape[1:]:  # else of another width
-                aside.add(block)
-        self.rows = {digest: row for digest, row in rows.items() if row < aside.count}
-        self.vectors = aside.vectors()
+        blocks = floats(str(sink.output), nothing.shape[-1]) if rows else ()
+        self.vectors = put_aside(block for block in blocks if block.shape[1:] == nothing.shape[1:])
+        self.rows = {digest: row for digest, row in rows.items() if row < len(self.vectors)}
 
     def digests(self, records: Sequence[Record]) -> list[str]:
         """Return the digest of each record's text, pair, and the ids that the model needs."""

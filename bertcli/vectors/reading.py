@@ -10,8 +10,8 @@ NPY, NPZ and safetensors: the array `embeddings`, or the only one. JSONL, CSV an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import TYPE_CHECKING, Any
@@ -114,36 +114,24 @@ def vectors_in(path: str, dim: int, *, of_others: bool = False) -> Iterator[Arra
         yield block
 
 
-class Aside:
-    """Vectors in a temporary file, where they can be read in any order: to be closed.
+def put_aside(blocks: Iterable[Array], dtype: Any = np.float32) -> Array:
+    """Return all rows, [n, D...], where they can be read in any order: in a temporary file.
 
-    It has no name, so a kill leaves nothing. All are of the ``dtype``.
+    It has no name, so a kill leaves nothing, and goes with the array. Raises OutputError where
+    there is no room for it.
     """
-
-    def __init__(self, dtype: Any = np.float32) -> None:
-        self.file = TemporaryFile()  # noqa: SIM115 - `close` does
-        self.dtype = np.dtype(dtype)
-        self.count, self.shape = 0, tuple[int, ...]()
-
-    def add(self, vectors: Array) -> None:
-        """Append rows, [n, D...]. Raises OutputError where there is no room for them."""
-        self.count, self.shape = self.count + len(vectors), vectors.shape[1:]
-        try:
-            self.file.write(vectors.astype(self.dtype, copy=False).tobytes())
-            self.file.flush()
-        except OSError as failed:
-            raise unwritable(gettempdir(), failed, OTHER_FOLDER) from None
-
-    def vectors(self) -> Array:
-        """Return all rows. Windows removes no file while something holds them."""
-        shape = (self.count, *self.shape)
-        if not math.prod(shape):
-            return np.zeros(shape, self.dtype)
-        return np.memmap(self.file, self.dtype, "r", shape=shape)
-
-    def close(self) -> None:
-        """Remove the file."""
-        self.file.close()
+    count, shape = 0, tuple[int, ...]()
+    try:
+        with TemporaryFile() as file:
+            for block in blocks:
+                count, shape = count + len(block), block.shape[1:]
+                file.write(block.astype(dtype, copy=False).tobytes())
+            file.flush()
+            if count * math.prod(shape):
+                return np.memmap(file, dtype, "r", shape=(count, *shape))
+    except OSError as failed:
+        raise unwritable(gettempdir(), failed, OTHER_FOLDER) from None
+    return np.zeros((count, *shape), dtype)
 
 
 def manifest_of(path: str) -> JsonObject:
@@ -240,13 +228,10 @@ def stored_lists(path: str, names: TermNames | None = None) -> Iterator[Lists]:
         case "npz" if names:
             yield from _of_matrix(path)
         case form if form in TENSORS and not names:
-            with closing(Aside()) as aside:
-                for block in floats(path):
-                    aside.add(block)
-                ends, vectors = _ends_in_index(path), np.asarray(aside.vectors())
-                if ends[-1] > len(vectors):
-                    raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
-                yield from _texts(vectors, ends)
+            vectors, ends = np.asarray(put_aside(floats(path))), _ends_in_index(path)
+            if ends[-1] > len(vectors):
+                raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
+            yield from _texts(vectors, ends)
         case form:
             what = "weights of terms" if names else "vectors of tokens"
             raise InputError(f"{path}: {form} holds no {what}")

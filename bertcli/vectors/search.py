@@ -76,10 +76,10 @@ from bertcli.vectors.reading import (
     MAKE_AGAIN,
     ROWS,
     Array,
-    Aside,
     form_of,
     manifest_of,
     parquet_table,
+    put_aside,
     stored_lists,
     vectors_in,
 )
@@ -340,16 +340,20 @@ def add_stored(nearest: Collector, path: str, names: TermNames | None = None) ->
         nearest.add(vectors)
 
 
-def put_aside(search: Search, aside: Aside, *, of_others: bool = False) -> Array:
-    """Keep the vectors that are stored, of length 1, where they are read in any order: [n, D].
+def corpus_vectors(search: Search, *, of_others: bool = False) -> Array:
+    """Return the vectors that are stored, of length 1, put aside: [n, D].
 
     Raises InputError for those that `vectors_in` refuses, and for NaN or infinity.
     """
-    width = search.embedder.nothing.shape[-1]
-    for block in vectors_in(search.path, width, of_others=of_others):
-        refuse_infinite(block, aside.count)
-        aside.add(unit(block))
-    return aside.vectors()
+
+    def units() -> Iterator[Array]:
+        rows, width = 0, search.embedder.nothing.shape[-1]
+        for block in vectors_in(search.path, width, of_others=of_others):
+            refuse_infinite(block, rows)
+            rows += len(block)
+            yield unit(block)
+
+    return put_aside(units())
 
 
 class PassingSearch(EmbedRun):

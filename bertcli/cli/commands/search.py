@@ -1,7 +1,6 @@
 """What compares vectors: `bertcli similar`, `duplicates` and `compare`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -311,17 +310,15 @@ def duplicates(
     reader = reader_of(texts, named=texts.files)
     search = texts.search(reader, model, compute)
     from bertcli.vectors.duplicates import Duplicates
-    from bertcli.vectors.reading import Aside
 
-    with closing(Aside()) as aside:
-        run = Duplicates(search, aside, alike.threshold, alike.keep)
-        view = "duplicates_view"
-        with (
-            output.open(form, texts.inputs(reader), model, view=view, about=(run,)) as write,
-            stored_vectors(search, console) as run.search,
-        ):
-            console.follow(run)
-            _write_groups(run, form, write)
+    run = Duplicates(search, alike.threshold, alike.keep)
+    view = "duplicates_view"
+    with (
+        output.open(form, texts.inputs(reader), model, view=view, about=(run,)) as write,
+        stored_vectors(search, console) as run.search,
+    ):
+        console.follow(run)
+        _write_groups(run, form, write)
     if search.by_dot:
         console.note("scores are cosines, though the model compares by dot product")
     groups = counted(len(run.groups), "group")
