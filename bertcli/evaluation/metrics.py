@@ -51,7 +51,7 @@ class ClassPredictions:
         accuracy = float(right.sum() / confusion.sum())
         return {
             "accuracy": accuracy,
-            "macro_f1": macro_f1(right, both),
+            "macro_f1": float(share(2 * right, both).sum() / max((both > 0).sum(), 1)),
             "micro_f1": accuracy,  # the same, where every text has one class
         }
 
@@ -97,11 +97,6 @@ class LabelPredictions:
             "macro_f1": float(share(2 * right, truths + counts).mean()),
             "micro_f1": float(2 * right.sum() / max(truths.sum() + counts.sum(), 1)),
         }
-
-
-def macro_f1(right: np.ndarray, both: np.ndarray) -> float:
-    """Return the mean F1 of the classes that occur or are predicted, ``both`` times in all, [k]."""
-    return float(share(2 * right, both).sum() / max((both > 0).sum(), 1))
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -191,34 +186,21 @@ class TagPredictions:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Entities right, true and predicted of each sentence and type, [n, 3, types]."""
-        places: list[tuple[int, int, int]] = []
-        types: dict[str, int] = {}
-        for row, (true, tags) in enumerate(zip(self.truth, self.predicted, strict=True)):
+        """Entities right, true and predicted of each sentence, words right, and words, [n, 5]."""
+        rows = []
+        for true, tags in zip(self.truth, self.predicted, strict=True):
             truths, predicted = {*entities(true)}, {*entities(tags)}
-            for place, group in enumerate((truths & predicted, truths, predicted)):
-                numbers = [types.setdefault(kind, len(types)) for kind, _, _ in group]
-                places += [(row, place, number) for number in numbers]
-        counts = np.zeros((len(self.truth), 3, len(types)), np.int64)
-        np.add.at(counts, tuple(np.array(places, np.int64).reshape(-1, 3).T), 1)
-        return counts
-
-    @cached_property
-    def words(self) -> np.ndarray:
-        """Words right, and all words of each sentence, [n, 2]."""
-        pairs = zip(self.truth, self.predicted, strict=True)
-        return np.array([(sum(map(str.__eq__, true, tags)), len(true)) for true, tags in pairs])
+            same = sum(map(str.__eq__, true, tags))
+            rows.append((len(truths & predicted), len(truths), len(predicted), same, len(true)))
+        return np.array(rows)
 
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return precision, recall and F1 of entities, and the accuracy of words."""
-        of_types = self.counts[rows].sum(0)
-        right, truths, predicted = of_types.sum(1).tolist()
-        same, words = self.words[rows].sum(0).tolist()
+        right, truths, predicted, same, words = self.counts[rows].sum(0).tolist()
         return {
             "precision": right / max(predicted, 1),
             "recall": right / max(truths, 1),
             "f1": 2 * right / max(truths + predicted, 1),
-            "macro_f1": macro_f1(of_types[0], of_types[1] + of_types[2]),
             "accuracy": same / max(words, 1),
         }
 
