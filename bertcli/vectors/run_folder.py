@@ -546,9 +546,6 @@ NUMBERS = (
 )
 
 
-DIGESTED = 8192  # records whose digest is taken at a time
-
-
 @dataclass
 class InputDigest:
     """The sha256 of the records so far, so that a changed input is noticed on resuming.
@@ -562,16 +559,14 @@ class InputDigest:
 
     def add(self, records: Sequence[Record]) -> None:
         """Take in records, as they were read: the repr of (id, text, pair, extra) of each."""
-        nothing = repeat(None)
-        for start in range(0, len(records), DIGESTED):
-            block = TextBlock.of(records[start : start + DIGESTED])
-            texts = zip(block.texts, block.pairs or nothing, strict=False)
-            both = [f"{text!r}, {pair!r}" for text, pair in texts]
-            rows = zip(block.ids or nothing, both, block.extras or nothing, strict=False)
-            read = [f"({key!r}, {text}, {extra!r})" for key, text, extra in rows]
-            self.sha.update("".join(read).encode())
-            self.texts.update("".join([f"({text})" for text in both]).encode())
-        self.records += len(records)
+        block, nothing = TextBlock.of(records), repeat(None)
+        texts = zip(block.texts, block.pairs or nothing, strict=False)
+        both = [f"{text!r}, {pair!r}" for text, pair in texts]
+        rows = zip(block.ids or nothing, both, block.extras or nothing, strict=False)
+        read = [f"({key!r}, {text}, {extra!r})" for key, text, extra in rows]
+        self.sha.update("".join(read).encode())
+        self.texts.update("".join([f"({text})" for text in both]).encode())
+        self.records += len(block)
 
 
 def made_by(embedder: Embedder) -> dict[str, Any]:
@@ -587,17 +582,8 @@ def made_by(embedder: Embedder) -> dict[str, Any]:
 def files_of_model(folder: Path) -> dict[str, Any]:
     """Return the sha256 of the files of a model that decide what it makes of a text."""
     inner = bert_folder(folder)
-    return {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
-
-
-def weights_of(folder: Path) -> dict[str, str]:
-    """Return the sha256 of the files that hold a folder's weights, by name."""
-    return {path.name: sha256(path) for path in find_weights(folder).all}
-
-
-def tokenizer_of(folder: Path) -> dict[str, str]:
-    """Return the sha256 of the files of a folder that a tokenizer is made of, by name."""
-    return {path.name: sha256(path) for path in tokenizer_files(folder)}
+    files = {"weights": find_weights(inner).all, "tokenizer": tokenizer_files(inner)}
+    return {kind: {path.name: sha256(path) for path in files[kind]} for kind in files}
 
 
 def numbers_of(config: BertConfig) -> dict[str, Any]:

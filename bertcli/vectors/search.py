@@ -87,10 +87,9 @@ from bertcli.vectors.run_folder import (
     InputDigest,
     RunFiles,
     Target,
+    files_of_model,
     numbers_of,
     refuse_changed_file,
-    tokenizer_of,
-    weights_of,
 )
 
 if TYPE_CHECKING:
@@ -133,10 +132,9 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     Raises InputError when another model made them, or they are not what is searched for.
     """
     fingerprint = manifest_of(path).object("fingerprint")
-    inner, recorded = bert_folder(folder.path), fingerprint.object("options")
-    ours: dict[str, Any] = {"weights": weights_of(inner), "tokenizer": tokenizer_of(inner)}
+    recorded, ours = fingerprint.object("options"), files_of_model(folder.path)
     if not is_static(folder.path):
-        ours["config"] = numbers_of(read_config(inner))
+        ours["config"] = numbers_of(read_config(bert_folder(folder.path)))
     modules = recorded.get("modules") if not options.several else None
     if modules:
         ours["modules"] = described(read_chain(folder.path, read_sentence(folder.path).of_texts))
