@@ -354,6 +354,7 @@ def stdout_writer(
 # --- smaller numbers, with the bytes of sentence-transformers 6.2, quantize_embeddings ---
 
 BUCKETS = 255  # steps between the least and the greatest value of a dimension
+SIGNED = ("int8", "binary")  # bytes that are 128 less than those of the other two
 
 
 def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> NDArray[np.generic]:
@@ -371,14 +372,11 @@ def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> N
             return vectors.astype(np.float16)
         case "int8" | "uint8":
             least, step = _steps(ranges)
-            bucket: Floats = np.clip(np.floor((vectors - least) / step), 0, BUCKETS)
-            return (
-                bucket.astype(np.uint8) if precision == "uint8" else (bucket - 128).astype(np.int8)
-            )
-        case "binary":
-            return (np.packbits(vectors > 0, axis=-1) ^ 0x80).view(np.int8)
+            buckets: Any = np.clip(np.floor((vectors - least) / step), 0, BUCKETS)
+            unsigned = buckets.astype(np.uint8)
         case _:
-            return np.packbits(vectors > 0, axis=-1)
+            unsigned = np.packbits(vectors > 0, axis=-1)
+    return (unsigned ^ 0x80).view(np.int8) if precision in SIGNED else unsigned
 
 
 def restore(
@@ -388,13 +386,12 @@ def restore(
 
     ``dim`` is the number of dimensions that were packed into bits.
     """
+    unsigned: Any = vectors.astype(np.uint8) ^ (0x80 if precision in SIGNED else 0)
     if precision in RANGED:
         least, step = _steps(ranges)
-        shift = np.float32(128.5 if precision == "int8" else 0.5)
-        return (vectors.astype(np.float32) + shift) * step + least
-    packed: Any = vectors.view(np.uint8) ^ (0x80 if precision == "binary" else 0)
-    count = dim if packed.shape[-1] == math.ceil(dim / 8) else None
-    bits = np.unpackbits(packed, axis=-1, count=count)
+        return (unsigned.astype(np.float32) + np.float32(0.5)) * step + least
+    count = dim if unsigned.shape[-1] == math.ceil(dim / 8) else None
+    bits = np.unpackbits(unsigned, axis=-1, count=count)
     return bits.astype(np.float32) * 2 - 1
 
 

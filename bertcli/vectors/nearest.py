@@ -296,8 +296,9 @@ class Bm25:
             rarity = log(1 + (postings.texts - (stop - start) + 0.5) / (stop - start + 0.5))
             scores[postings.rows[start:stop]] += times * rarity * postings.weights[start:stop]
         rows = np.flatnonzero(scores)
-        order = np.lexsort((rows, -scores[rows].round(DIGITS)))[:count]
-        return [Match(row, round(scores[row], DIGITS)) for row in rows[order].tolist()]
+        best = BestRows([query], count)
+        best.keep(0, rows, scores[rows].round(DIGITS))
+        return best.matches()[0]
 
 
 def fused(dense: Sequence[Match], lexical: Sequence[Match], count: int) -> list[Match]:

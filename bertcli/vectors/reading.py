@@ -93,8 +93,7 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
         elif precision in ("int8", "uint8", "binary", "ubinary"):
             if precision in RANGED and (ranges is None or ranges.shape[1:] != block.shape[1:]):
                 raise manifest.bad("ranges", f"min and max of shape {block.shape[1:]}")
-            kind = np.int8 if precision in ("int8", "binary") else np.uint8
-            yield restore(block.astype(kind), str(precision), ranges, dim or 0)
+            yield restore(block, str(precision), ranges, dim or 0)
         else:
             raise InputError(
                 f"{path}: holds {block.dtype}, which cannot be converted without its manifest",
