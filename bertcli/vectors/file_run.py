@@ -150,11 +150,11 @@ class FileRun:
             rows = [{}] * len(block)
         else:  # of those records that have one, and the fields that place them in a text
             ids = block.records.ids or [None] * len(block)
-            extras = block.records.extras if target.places else None
+            extras = block.records.extras or repeat(None)
             rows = [
                 ({} if key is None else {"id": key})
                 | {name: (extra or {})[name] for name in target.places}
-                for key, extra in zip(ids, extras or repeat(None), strict=False)
+                for key, extra in zip(ids, extras, strict=False)
             ]
         counts = map(len, block.vectors) if isinstance(block.vectors, list) else repeat(1)
         sink.write(rows, block.stacked, counts, digests)

@@ -173,12 +173,9 @@ def write_index(rows: Rows, place: Path, *, with_fields: bool) -> None:
         for records in rows.stored():
             index = []
             for meta, count, digest in records:
-                if rows.many:
-                    entry = {ID: meta[ID]} if ID in meta else {}  # comes first
-                    entry |= {START: row, STOP: row + count}
-                else:
-                    entry = {ROW: row} if with_fields else {ROW: row, ID: None}
-                entry |= {} if with_fields else meta
+                of_many = {ID: None, START: row, STOP: row + count}
+                entry = of_many if rows.many else {ROW: row, ID: None}
+                entry = {ROW: row} if with_fields else entry | meta
                 index.append(entry | ({DIGEST: digest} if digest else {}))
                 row += count
             file.write(to_lines(index).encode())
@@ -237,11 +234,7 @@ def text_rows(
     name = TERMS if terms else VECTORS if isinstance(vectors, list) else VECTOR
     first = ("id", *PIECES) if name == VECTORS else ("id",)
     return [
-        {
-            **{key: meta[key] for key in first if key in meta},
-            name: value,
-            **{key: meta[key] for key in meta if key not in (*first, name)},
-        }
+        {key: meta[key] for key in first if key in meta} | {name: value} | meta
         for meta, value in zip(metas, values, strict=True)
     ]
 

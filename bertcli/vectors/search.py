@@ -38,7 +38,7 @@ from bertcli.files.typed_json import is_regular, whole_number
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, Text, is_empty, windows
+from bertcli.records.records import Record, Text, is_empty, row_of, windows
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -113,10 +113,11 @@ def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
     encode_document; sentence-transformers 6.2 always finds a "document", if only an empty one.
     """
     prompts = embedder.sentence.prompts
-    matching = [prompts[name] for name in names if name in prompts] if text is None else [text]
-    if not matching:
+    if text is None:
+        text = next((prompts[name] for name in names if name in prompts), None)
+    if text is None:
         return embedder
-    options = replace(embedder.options, prompt=matching[0])
+    options = replace(embedder.options, prompt=text)
     if not embedder.late:
         return replace(embedder, options=options)
     from bertcli.embedding.late_interaction import read_late
@@ -190,9 +191,8 @@ class Answer(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """Return what is written: one object."""
-        key = {} if self.query.id is None else {"id": self.query.id}
         hits = [hit.fields() for hit in self.hits]
-        return key | {"query": self.query.text, "hits": hits, **(self.query.extra or {})}
+        return row_of(self.query, {"query": self.query.text, "hits": hits})
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what is written to a table: a row for each hit."""
