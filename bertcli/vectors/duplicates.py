@@ -118,9 +118,8 @@ class Duplicates:
     def _group(self, vectors: Array, rows: Array) -> DuplicateGroup:
         keep = int(rows[0])
         if self.keep == "longest":
-            records = map(self.record_of, rows)
-            lengths = [len(record.text) + len(record.pair or "") for record in records]
-            keep = int(rows[int(np.argmax(lengths))])
+            texts = self.texts.take(self.members.searchsorted(rows).tolist())
+            keep = int(rows[np.argmax([*texts.weights])])
         others = rows[rows != keep]
         scores = [
             cosines(vectors, np.repeat(keep, len(part)), part)

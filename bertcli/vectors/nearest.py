@@ -79,7 +79,8 @@ class BestRows:
     """
 
     def __init__(self, queries: Any, k: int, threshold: float | None = None) -> None:
-        self.queries, self.k, self.threshold, self.rows = queries, k, threshold, 0
+        self.queries, self.k, self.rows = queries, k, 0
+        self.threshold = -inf if threshold is None else threshold
         self.excluded: Array = np.zeros(0, int)  # rows that are never among the best
         self._best: list[list[Match]] = [[] for _ in queries]
 
@@ -99,8 +100,7 @@ class BestRows:
 
     def matches(self) -> list[list[Match]]:
         """Return for each query its rows, the best first."""
-        least = -inf if self.threshold is None else self.threshold
-        return [[match for match in best if match.score >= least] for best in self._best]
+        return [[match for match in best if match.score >= self.threshold] for best in self._best]
 
 
 class Nearest(BestRows):

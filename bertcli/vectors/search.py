@@ -464,17 +464,17 @@ class CorpusTexts:
         return self.reader.again().blocks()
 
 
-def records_at(path: str, rows: Iterable[int], keep: str | None = None) -> Texts:
+def records_at(path: str, rows: Container[int], keep: str | None = None) -> Texts:
     """Return what was kept with the vectors of these rows: ids, texts and other fields.
 
     They stand in the rows of JSONL, CSV and Parquet, in an array of NPZ (ids alone), else in an
     index; a text that is not there is None. ``keep`` names the other fields; None: all.
     Raises InputError when they cannot be read.
     """
-    chosen, records = set(rows), Texts()
+    records = Texts()
     names = None if keep in (None, "*") else [name.strip() for name in str(keep).split(",")]
-    for row, fields in enumerate(_fields_in(path, chosen)):
-        if row not in chosen:
+    for row, fields in enumerate(_fields_in(path, rows)):
+        if row not in rows:
             continue
         hidden = OF_VECTORS | ({START} if STOP in fields else set())  # of tokens, not of a chunk
         extra = {name: value for name, value in fields.items() if name not in hidden}
@@ -488,7 +488,7 @@ def records_at(path: str, rows: Iterable[int], keep: str | None = None) -> Texts
     return records
 
 
-def _fields_in(path: str, chosen: set[int]) -> Iterator[dict[str, Any]]:
+def _fields_in(path: str, chosen: Container[int]) -> Iterator[dict[str, Any]]:
     """Yield the fields of each row; lines of JSON of other rows than the ``chosen`` are not read.
 
     Those of an index name their row.
