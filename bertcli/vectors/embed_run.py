@@ -10,7 +10,7 @@ A stream keeps nothing, and starts without what `file_run` needs, which writes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.pooling import EmbeddedBlock
-from bertcli.inference.progress import Advance, Ran, Step
+from bertcli.inference.progress import Ran, Step
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
@@ -56,17 +56,7 @@ class RecordVectors(EmbedRun):
     def __init__(self, embedder: Embedder, texts: Any, *, pre_split: bool = False) -> None:
         self.blocks: list[EmbeddedBlock] = []
         self.given = GivenTexts(texts, Source(pre_split=pre_split))
-        self.total = len(texts) if isinstance(texts, Sized) else None
         super().__init__(embedder, self.given, self.blocks.append, full=True)
-
-    def __iter__(self) -> Iterator[Step]:
-        """Yield how far it is, and the batches on the way."""
-        done = 0
-        for step in super().__iter__():
-            yield step
-            if isinstance(step, Ran):
-                done += step.texts
-                yield Advance(done, "texts", self.total and done / self.total)
 
     @property
     def vectors(self) -> np.ndarray:
