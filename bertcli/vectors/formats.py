@@ -365,7 +365,7 @@ def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> N
             return vectors.astype(np.float16)
         case "int8" | "uint8":
             least, step = _steps(ranges)
-            buckets: Any = np.clip(np.floor((vectors - least) / step), 0, BUCKETS)
+            buckets: Floats = np.clip(np.floor((vectors - least) / step), 0, BUCKETS)
             unsigned = buckets.astype(np.uint8)
         case _:
             unsigned = np.packbits(vectors > 0, axis=-1)
@@ -379,7 +379,7 @@ def restore(
 
     ``dim`` is the number of dimensions that were packed into bits.
     """
-    unsigned: Any = vectors.astype(np.uint8) ^ (0x80 if precision in SIGNED else 0)
+    unsigned = vectors.astype(np.uint8) ^ np.uint8(0x80 if precision in SIGNED else 0)
     if precision in RANGED:
         least, step = _steps(ranges)
         return (unsigned.astype(np.float32) + np.float32(0.5)) * step + least

@@ -582,8 +582,13 @@ def made_by(embedder: Embedder) -> dict[str, Any]:
 def files_of_model(folder: Path) -> dict[str, Any]:
     """Return the sha256 of the files of a model that decide what it makes of a text."""
     inner = bert_folder(folder)
-    files = {"weights": find_weights(inner).all, "tokenizer": tokenizer_files(inner)}
-    return {kind: {path.name: sha256(path) for path in files[kind]} for kind in files}
+    weights = {path.name: sha256(path) for path in find_weights(inner).all}
+    return {"weights": weights, "tokenizer": tokenizer_of(inner)}
+
+
+def tokenizer_of(folder: Path) -> dict[str, str]:
+    """Return the sha256 of the files of a folder that a tokenizer is made of, by name."""
+    return {path.name: sha256(path) for path in tokenizer_files(folder)}
 
 
 def numbers_of(config: BertConfig) -> dict[str, Any]:
