@@ -7,8 +7,8 @@
 - Without overlap the pieces of a text, one after another, are the text: white space, and characters
   that become no token, belong to the piece that they follow. An empty text is one empty piece.
 - A piece ends at the last boundary of the level asked for that it has room for; where there
-  is none, at the last one of the next finer level, and at last before any token. No grapheme is
-  divided that has room, and no character.
+  is none, at the last one of the next finer level, and at last before any token. No character is
+  divided.
 - A piece has the tokens that it has alone, which may be others than it has in the text: where a
   word is divided, ``##able`` may become ``able``, and where a blank belongs to the word behind it,
   one at the end of a piece is a token of its own. So each piece is tokenized again, and one that
@@ -31,8 +31,6 @@ stands before it. Positions are counted in characters.
   ordinal) or one of ABBREVIATIONS. A sentence too many is worse than one too few.
 - A word ends before the white space behind it ends. Chinese and Japanese are divided between any
   two characters, except before those that begin no line.
-- A grapheme is what a person takes for one character: a letter with its marks, or emoji that are
-  joined. The rules are those of Unicode (UAX 29), without Hangul in parts, flags and conjuncts.
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from unicodedata import category
 
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.records.reader import Reader
@@ -82,7 +79,9 @@ _CJK = (
     "\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\uff66-\uff9f\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
-_NOT_FIRST = "々〻ゝゞヽヾーぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶㇰ-ㇿｧ-ｰ\uff9e\uff9f"
+_NOT_FIRST = (
+    "々〻ゝゞヽヾーぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶㇰ-ㇿｧ-ｰ\u3099\u309a\uff9e\uff9f"
+)
 _CJK_STOPS = "、。，．！？：；」』）】〉》〕］…"
 _PATTERNS = {
     "paragraph": re.compile(_PARAGRAPH),
@@ -93,17 +92,13 @@ _PATTERNS = {
     ),
 }
 _BEFORE_STOP = re.compile(r"[^\W_]+\.$")
-_EXTEND = {*"\u200c\u200d\u0e33\u0eb3\uff9e\uff9f", *map(chr, range(0x1F3FB, 0x1F400))}
-_EXTEND.update(map(chr, range(0xE0020, 0xE0080)))
-FIRST_MARK = "\u0300"  # nothing before it joins what it follows, but for a line feed
-_MARKS = ("Mn", "Mc", "Me")
 
 
 def boundaries(text: str, low: int, high: int, level: str) -> list[int]:
     """Return the boundaries of a level in (low, high], in their order."""
     matches = _PATTERNS[level].finditer(text, low, min(high + 1, len(text)))
     ends = [m.end() for m in matches if level != "sentence" or _ends_sentence(text, m)]
-    return [end for end in ends if low < end <= high and is_whole(text, end)]
+    return [end for end in ends if low < end <= high]
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
@@ -121,16 +116,6 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     if word.isdigit():
         return len(word) > 2
     return len(word) > 1 and word.lower() not in ABBREVIATIONS
-
-
-def is_whole(text: str, at: int) -> bool:
-    """Whether no grapheme is divided at a position."""
-    if not 0 < at < len(text):
-        return True
-    before, after = text[at - 1], text[at]
-    if after < FIRST_MARK:
-        return (before, after) != ("\r", "\n")
-    return not (before == "\u200d" or after in _EXTEND or category(after) in _MARKS)
 
 
 @dataclass(frozen=True)
@@ -253,7 +238,7 @@ class Chunker:
         while (end := pieces[-1].end) < len(text) and not settings.first:
             stop = bisect_left(starts, end)
             last = dict.fromkeys(starts[max(0, stop - settings.overlap) : stop])
-            places = [at for at in last if at > pieces[-1].start and is_whole(text, at)]
+            places = [at for at in last if at > pieces[-1].start]
             if places and settings.levels:
                 by_level = (
                     boundaries(text, places[0] - 1, end - 1, level) for level in settings.levels
@@ -288,8 +273,6 @@ class Chunker:
         text, room, number = whole.text, self.room, bisect_left(starts, start)
         while room:
             reach = starts[min(number + room, len(starts) - 1)]
-            while reach > start and not is_whole(text, reach):
-                reach -= 1
             levels = self.settings.levels if reach < len(text) else ()
             levels = levels[:1] if start < low else levels  # behind an overlap: whole units alone
             by_level = (boundaries(text, low, reach, level) for level in levels)

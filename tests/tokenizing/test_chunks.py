@@ -15,7 +15,7 @@ from tokenizers_made import MADE
 
 from bertcli.errors import InputError
 from bertcli.records.records import Record
-from bertcli.tokenizing.chunks import LEVELS, Chunker, ChunkSettings, boundaries, is_whole
+from bertcli.tokenizing.chunks import LEVELS, Chunker, ChunkSettings, boundaries
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 AT = ("token", *LEVELS)
@@ -94,12 +94,9 @@ def test_any_text(tokenizer, text, length, overlap, data):
     at = data.draw(st.sampled_from(AT))
     assume(is_exact(tokenizer) or len(text) < 300)  # one piece a token takes its time
     try:
-        found = checked(tokenizer, text, length, overlap, at)
+        checked(tokenizer, text, length, overlap, at)
     except InputError as error:
         assert "alone has more than" in str(error)
-        return
-    for one in found[1:]:
-        assert is_whole(text, one.start) or len(tokenizer.core.encode(text).ids) > length
 
 
 def test_a_word_that_is_divided_is_counted_as_it_is_then(default):
@@ -168,27 +165,6 @@ def test_an_overlap_is_of_whole_units_and_never_keeps_one_from_being_whole(defau
     found = checked(default, long, 14, 9, "sentence")
     assert found[0].text == long[:22]
     assert all(one.text.endswith(". ") for one in found)
-
-
-@pytest.mark.parametrize(
-    "grapheme",
-    [
-        "e\u0301",
-        "a\u0323\u0302",
-        "👩\u200d👩\u200d👧",
-        "👍🏽",
-        "한",
-        "नि",
-    ],
-)
-def test_no_grapheme_is_divided(tokenizer, grapheme):
-    for gap in ("", " ", "x"):
-        text = f"{grapheme}{gap}" * 40
-        edges = set(range(0, len(text) + 1, len(grapheme + gap))) | (
-            set(range(len(grapheme), len(text) + 1, len(grapheme + gap)))
-        )
-        for one in checked(tokenizer, text, 12):
-            assert {one.start, one.end} <= edges
 
 
 def test_a_grapheme_that_is_too_long_is_divided_and_a_character_refused(default):
