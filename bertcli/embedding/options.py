@@ -189,7 +189,6 @@ class Sentence:
     lower_case: bool = False  # whatever the tokenizer does
     modules: tuple[str, ...] = ()  # the parts by name, in their order: Transformer, Pooling, ...
     pooling: tuple[str, ...] | None = None  # several are concatenated
-    dimension: int | None = None  # of what is pooled
     include_prompt: bool = True  # whether the tokens of a prompt are pooled too
     of_texts: tuple[SentenceModule, ...] = ()  # that change what is pooled
     unknown: tuple[str, ...] = ()  # the modules that bertcli does not have
@@ -272,14 +271,8 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     if not poolings:
         return sentence
     found_in = f"{poolings[-1]}/config.json"  # as in sentence-transformers, the last one decides
-    modes, include_prompt, dimension = _pooling(folder / found_in)
-    return replace(
-        sentence,
-        pooling=modes,
-        include_prompt=include_prompt,
-        dimension=dimension,
-        found_in=found_in,
-    )
+    modes, include_prompt = _pooling(folder / found_in)
+    return replace(sentence, pooling=modes, include_prompt=include_prompt, found_in=found_in)
 
 
 def _chain(folder: Path, modules: list[SentenceModule]) -> tuple[list[SentenceModule], list[str]]:
@@ -332,8 +325,8 @@ def option_for(folder: Path) -> str:
     return "--token-vectors" if late else ""
 
 
-def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
-    """Return the modes in our words, whether prompts are pooled, and the width of a token."""
+def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
+    """Return the modes in our words, and whether prompts are pooled."""
     if not is_regular(path):
         raise ModelError(f"{path}: file not found; it sets the pooling")
     raw = read_object(path)
@@ -345,9 +338,7 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
     else:
         modes = [mode for key, mode in LEGACY.items() if raw.switch(key)] or ["mean"]
     include = raw.switch("include_prompt")
-    keys = ("embedding_dimension", "word_embedding_dimension")  # since 6, and before
-    dimension = next((width for key in keys if (width := raw.whole(key, 1))), None)
-    return tuple(MODES[name] for name in modes), include is not False, dimension
+    return tuple(MODES[name] for name in modes), include is not False
 
 
 def default_prompt(folder: Path) -> str:

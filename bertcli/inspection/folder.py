@@ -274,9 +274,6 @@ class FolderReport(ModelReport):
                 yield both.format(", but only", only)
             elif tokens < rows:
                 yield both.format(" for", "the last ones are never used")
-        width, pooled = config.hidden_size, self.sentence.dimension
-        if pooled not in (None, width):
-            yield f"pooling expects {pooled} dimensions per token, the model has {width}"
         option = option_for(self.folder.path)
         if option:
             yield f"the model makes no vector of a text: embed requires {option}"

@@ -47,7 +47,6 @@ def test_the_default_model():
     assert said == Sentence(
         modules=("Transformer", "Pooling", "Normalize"),
         pooling=("mean",),
-        dimension=384,
         max_length=256,
         normalize=True,
         found_in="1_Pooling/config.json",
