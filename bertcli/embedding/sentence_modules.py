@@ -221,33 +221,38 @@ def write_sentence_parts(
     *,
     max_length: int,
     width: int,
-    layer: Dense | None = None,
+    layer: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> None:
     """Write what makes a sentence model of the BERT in a folder, with this layer at its end.
 
-    ``options`` say how the states, of this width, become vectors. Prompts and further modules are
-    those of ``base``, whose ``sentence`` this is.
+    The layer is a weight [out, in] and a bias [out]. ``options`` say how the states, of this width,
+    become vectors. Prompts and further modules are those of ``base``, whose ``sentence`` this is.
     """
     pooling: dict[str, Any] = {"word_embedding_dimension": width}
     pooling |= {key: MODES[name] in options.modes for key, name in LEGACY.items()}
     pooling["include_prompt"] = sentence.include_prompt
-    chain: list[tuple[str, Path | Dense | dict[str, Any]]] = [("Pooling", pooling)]
+    chain: list[tuple[str, Path | dict[str, Any]]] = [("Pooling", pooling)]
     chain += [(module.kind, base / module.path) for module in sentence.of_texts]
     chain += [("Normalize", {})] * bool(options.normalize)
-    chain += [("Dense", layer)] if layer else []
+    if layer:
+        weight, bias = layer
+        outputs, inputs = weight.shape
+        dense = {"in_features": inputs, "out_features": outputs, "bias": True}
+        chain.append(("Dense", dense | {"activation_function": IDENTITY}))
     kinds = {"": "Transformer"}
     for at, (kind, content) in enumerate(chain, 1):
         place = folder / f"{at}_{kind}"
         kinds[place.name] = kind
         place.mkdir()
-        if isinstance(content, Dense):
-            _write_dense(place, content)
-        elif isinstance(content, dict):
+        if isinstance(content, dict):
             write_json(place / "config.json", content)
         else:
             for path in (content / "config.json", *find_weights(content).all):
                 if path.is_file():
                     shutil.copyfile(path, place / path.name)
+    if layer:  # the last of the modules
+        with (place / "model.safetensors").open("wb") as file:
+            write_arrays(file, {"linear.weight": weight, "linear.bias": bias})
     put_modules(folder, kinds)
     limits = {"max_seq_length": max_length, "do_lower_case": sentence.lower_case}
     write_json(folder / "sentence_bert_config.json", limits)
@@ -256,23 +261,6 @@ def write_sentence_parts(
     if layer and sentence.dim:  # of vectors, and not of what the layer makes of them
         config = read_object(folder / CONFIG)
         write_json(folder / CONFIG, {key: config[key] for key in config if key != "truncate_dim"})
-
-
-def _write_dense(folder: Path, layer: Dense) -> None:
-    """Write a layer without an activation that sentence-transformers reads as well."""
-    outputs, width = layer.weight.shape
-    config = {
-        "in_features": width,
-        "out_features": outputs,
-        "bias": layer.bias is not None,
-        "activation_function": IDENTITY,
-    }
-    write_json(folder / "config.json", config)
-    tensors = {"linear.weight": layer.weight}
-    if layer.bias is not None:
-        tensors["linear.bias"] = layer.bias
-    with (folder / "model.safetensors").open("wb") as file:
-        write_arrays(file, tensors)
 
 
 def put_modules(folder: Path, kinds: Mapping[str, str]) -> None:

@@ -22,7 +22,7 @@ from bertcli.checkpoints.load import load, load_tensors, save_tensors
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, prepared, read_sentence, settled
-from bertcli.embedding.sentence_modules import IDENTITY, Dense, write_sentence_parts
+from bertcli.embedding.sentence_modules import IDENTITY, write_sentence_parts
 from bertcli.errors import InputError, ModelError, UsageError, counted
 from bertcli.evaluation.metrics import TagPredictions, answer_predictions, label_numbers
 from bertcli.files.paths import sha256
@@ -482,7 +482,6 @@ def frozen_task(
         """Write the whole sentence model: the BERT, its pooling, and the head."""
         weight = model.weight.detach().cpu().double().numpy() / deviation
         bias = model.bias.detach().cpu().double().numpy() - weight @ mean
-        layer = Dense(weight.astype(np.float32), bias.astype(np.float32))
         encoder = embedder.runtime.spec.folder
         bert, _ = load(encoder, BertModel)
         config = read_config(encoder).with_labels(texts.names)
@@ -494,7 +493,7 @@ def frozen_task(
             embedder.sentence,
             max_length=embedder.max_length,
             width=embedder.state_width,
-            layer=layer,
+            layer=(weight.astype(np.float32), bias.astype(np.float32)),
         )
 
     return task_of(
