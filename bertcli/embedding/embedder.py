@@ -453,9 +453,9 @@ class Embedder:
 
         return TermNames(self.runtime.tokenizer, self.width)
 
-    def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
+    def prepare(self, records: Sequence[Record], *, whole: bool = False) -> Sequence[Record]:
         """Return records as they are tokenized: with the prompt, in lower case if it has to be."""
-        lower, most = self.sentence.lower_case, self._most_characters
+        lower, most = self.sentence.lower_case, None if whole else self._most_characters
         return prepared(records, self.options.prompt or "", lower=lower, most=most)
 
     @cached_property
@@ -470,9 +470,7 @@ class Embedder:
     def _with_rest_counted(self, batch: TokenBlock, counts: TokenCounts) -> TokenBlock:
         """Return a window in which the tokens of characters that are not read count as dropped."""
         cut = [*batch.cut]
-        prompt, lower = self.options.prompt or "", self.sentence.lower_case
-        whole = prepared(batch.records, prompt, lower=lower)
-        for at, record in enumerate(whole):
+        for at, record in enumerate(self.prepare(batch.records, whole=True)):
             texts = [text for text in (record.text, record.pair) if isinstance(text, str)]
             rest = "".join(text[self._most_characters :] for text in texts)
             if rest:

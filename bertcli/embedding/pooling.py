@@ -202,10 +202,9 @@ def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded,
             for at in tokens:
                 context = 0 if sequence is None else min(at - tokens[0], tokens[-1] - at)
                 candidates.append((window.columns[PLACES][at], -context, number, at))
-    best: dict[int, tuple[int, int]] = {}  # place -> window, token
-    for place, _, number, at in sorted(candidates):
-        best.setdefault(place, (number, at))
-    picked = best.values()
+    # place -> window, token; of the candidates for a place the first one counts
+    best = {place: (number, at) for place, _, number, at in sorted(candidates, reverse=True)}
+    picked = [*best.values()][::-1]
     columns: dict[str, Column] = {
         name: [windows[number].columns[name][at] for number, at in picked]
         for name in windows[0].columns

@@ -96,9 +96,11 @@ _BEFORE_STOP = re.compile(r"[^\W_]+\.$")
 
 def boundaries(text: str, low: int, high: int, level: str) -> list[int]:
     """Return the boundaries of a level in (low, high], in their order."""
-    matches = _PATTERNS[level].finditer(text, low, min(high + 1, len(text)))
-    ends = [m.end() for m in matches if level != "sentence" or _ends_sentence(text, m)]
-    return [end for end in ends if low < end <= high]
+    return [
+        match.end()
+        for match in _PATTERNS[level].finditer(text, low, min(high + 1, len(text)))
+        if low < match.end() <= high and (level != "sentence" or _ends_sentence(text, match))
+    ]
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
@@ -307,30 +309,20 @@ def _named(chunk: Chunk, source: Source) -> Record:
     return record._replace(id=number, line=line, extra=extra)
 
 
-def plain(chunks: Sequence[Chunk], *, null: bool) -> list[bytes]:
-    """Return the pieces alone, each ended by a line feed, or by NUL.
-
-    Raises OutputError for a piece that holds such a character itself.
-    """
-    end = "\0" if null else "\n"
-    for chunk in chunks:
-        if end in chunk.text:
-            raise OutputError(
-                f"{chunk.record.where}: a chunk holds {end!r}, which ends it",
-                "-0 ends chunks with NUL, --format jsonl holds any text",
-            )
-    return [(chunk.text + end).encode() for chunk in chunks]
-
-
 @dataclass
 class ChunkRun(ReaderRun):
-    """What is written of the pieces of all texts: rows, or bytes of plain text."""
+    """What is written of the pieces of all texts: rows, or bytes of plain text.
+
+    Each piece of plain text is ended by a line feed, or by NUL. Raises OutputError for one that
+    holds such a character itself.
+    """
 
     chunker: Chunker
     form: str
 
     def __iter__(self) -> Iterator[list[Any]]:
         source, is_empty = self.reader.source, self.form not in ("txt", "jsonl")
+        end = "\0" if source.null else "\n"
         for records in self.blocks():
             before = self.reader.skipped
             chunks = self.chunker.chunks(records, self.reader.skip, self.tally.records)
@@ -339,7 +331,13 @@ class ChunkRun(ReaderRun):
             self.tally.literals += self.chunker.tokenizer.count_literals(records)
             is_empty &= not chunks
             if self.form == "txt":
-                yield plain(chunks, null=source.null)
+                for chunk in chunks:
+                    if end in chunk.text:
+                        raise OutputError(
+                            f"{chunk.record.where}: a chunk holds {end!r}, which ends it",
+                            "-0 ends chunks with NUL, --format jsonl holds any text",
+                        )
+                yield [(chunk.text + end).encode() for chunk in chunks]
             else:
                 yield [
                     row_of(
