@@ -18,6 +18,7 @@ import numpy as np
 
 Rows = np.ndarray | slice
 ALL = slice(None)
+BINS = 15  # of the calibration error
 
 # --- classes ---
 
@@ -79,6 +80,24 @@ class ClassPredictions:
                 for number, name in enumerate(names)
             },
         }
+
+
+def calibration(scores: np.ndarray, right: np.ndarray) -> dict[str, Any]:
+    """Return the expected calibration error of scores [n, k], and the bins that it is made of.
+
+    Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
+    """
+    confidence = scores.max(-1)
+    bins, error = [], 0.0
+    for place in range(BINS):
+        inside = np.ceil(confidence * BINS) == place + 1
+        if count := int(inside.sum()):
+            sure, accuracy = (float(part[inside].mean()) for part in (confidence, right))
+            bins.append(
+                {"from": place / BINS, "n": count, "confidence": sure, "accuracy": accuracy}
+            )
+            error += count * abs(sure - accuracy) / len(right)
+    return {"error": error, "bins": bins}
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from bertcli.evaluation.metrics import (
     ScorePredictions,
     TagPredictions,
     answer_predictions,
+    calibration,
     label_numbers,
 )
 from bertcli.files.streams import open_bytes
@@ -136,7 +137,9 @@ class Judge:
             classes = np.array([numbers[label] for (label,) in targets])
             names = [*names, *lacking]
             predictions = ClassPredictions(classes, scores.argmax(-1), len(names))
-            return Judged(task, len(scores), predictions, predictions.details(names))
+            details = predictions.details(names)
+            details["calibration"] = calibration(scores, predictions.predicted == classes)
+            return Judged(task, len(scores), predictions, details)
         truth = np.array([[label in target for label in numbers] for target in targets])
         predicted = np.zeros_like(truth)
         predicted[:, : scores.shape[1]] = scores >= LIKELY

@@ -37,7 +37,7 @@ def test_classes(place):
     right = sum(one == row["label"] for one, row in zip(said, rows, strict=True))
     assert (found["task"], found["n"]) == ("classify", 40)
     assert found["accuracy"] == pytest.approx(right / 40)
-    assert {"macro_f1", "micro_f1", "intervals", "confusion", "per_class"} < found.keys()
+    assert {"macro_f1", "micro_f1", "intervals", "confusion", "calibration"} < found.keys()
     low, high = found["intervals"]["accuracy"]
     assert low <= found["accuracy"] <= high
     assert sum(map(sum, found["confusion"])) == 40

@@ -10,6 +10,7 @@ from bertcli.evaluation.metrics import (
     ClassPredictions,
     LabelPredictions,
     TagPredictions,
+    calibration,
     overlap,
     pearson,
     ranks,
@@ -41,6 +42,13 @@ def test_several_labels_are_those_of_scikit_learn():
     for name in ("macro", "micro"):
         expected = theirs.f1_score(truth, said, average=name)
         assert numbers[f"{name}_f1"] == pytest.approx(expected)
+
+
+def test_calibration_by_hand():
+    scores = np.array([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]])
+    found = calibration(scores, scores.argmax(-1) == [0, 1, 1])
+    assert found["error"] == pytest.approx((2 * abs(0.9 - 0.5) + abs(0.6 - 1)) / 3)
+    assert [one["n"] for one in found["bins"]] == [1, 2]
 
 
 def test_correlations_are_those_of_scipy():

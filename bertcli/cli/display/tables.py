@@ -281,6 +281,7 @@ def evaluation_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[Renderable
                 {"true": label} | dict(zip(names, row, strict=True)) for label, row in counts
             ]
             yield rows_table(confusion, "confusion")
+        yield f"calibration error {report['calibration']['error']:.4f}"
 
 
 PREVIEW, TERMS = 3, 8  # numbers of a vector, or terms of a text
