@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from math import isfinite, prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,68 +184,50 @@ SOURCES: Mapping[str, Callable[[Path, FileReport], Iterator[ArrayPart]]] = {
 FILE_SUFFIXES = (*SOURCES, *PACKED)
 
 
-def extent(numbers: Any) -> list[tuple[float, float, float, float]]:
-    """Return count, sum, least and largest of a numpy array; none where it is empty."""
-    if not numbers.size:
-        return []
-    return [(numbers.size, *map(float, (numbers.sum(), numbers.min(), numbers.max())))]
-
-
-def measures(extents: Sequence[tuple[float, float, float, float]]) -> dict[str, float | None]:
-    """Return the measures of numbers in parts; a sum that is too large has no mean."""
-    if not extents:
-        return dict.fromkeys(("min", "mean", "max"))
-    counts, totals, least, largest = zip(*extents, strict=True)
-    mean = sum(totals) / sum(counts)
-    return {"min": min(least), "mean": mean if isfinite(mean) else None, "max": max(largest)}
-
-
 class ArrayStatistics:
-    """The numbers of an array, and the norms of its rows.
-
-    A row with NaN or infinity has no norm: it is counted in `not_finite`.
-    """
+    """The numbers of an array, and the norms of its rows; one that is not finite does not count."""
 
     def __init__(self, part: ArrayPart) -> None:
         self.part = part
-        self.finite: list[Any] = []  # the extents of what is finite, and of the norms
-        self.norms: list[Any] = []
-        self.count = self.nan = self.inf = self.vectors = self.not_finite = 0
+        self.count = self.nan = self.inf = self.rows = 0
         self.widths: set[int] = set()
+        self.norms = 0  # how many, and then their sum, the least and the largest
+        self.total, self.least, self.largest = 0.0, inf, 0.0
 
     def add(self, block: Any) -> None:
         """Add a numpy array [rows, width]."""
         import numpy
 
-        self.vectors += len(block)
+        self.rows += len(block)
         self.widths.add(block.shape[1])
         self.count += block.size
         with numpy.errstate(all="ignore"):  # of numbers from a file, NaN and infinity are counted
             values = block.astype(numpy.float64)
-            finite = numpy.isfinite(values)
             self.nan += int(numpy.isnan(values).sum())
             self.inf += int(numpy.isinf(values).sum())
-            self.finite += extent(values[finite])
-            if self.part.rows and block.size:
-                whole = values[finite.all(axis=1)]
-                self.not_finite += len(block) - len(whole)
-                self.norms += extent(numpy.linalg.norm(whole, axis=1))
+            if not self.part.rows or not block.size:
+                return
+            norms = numpy.linalg.norm(values, axis=1)
+            norms = norms[numpy.isfinite(norms)]
+            self.norms += len(norms)
+            self.total += float(norms.sum())
+            self.least = float(norms.min(initial=self.least))
+            self.largest = float(norms.max(initial=self.largest))
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as JSON values; rows of different lengths have "min..max"."""
-        part, widths, norm = self.part, sorted(self.widths), measures(self.norms)
+        part, widths, norm = self.part, sorted(self.widths), None
         width = widths[0] if len(widths) == 1 else f"{widths[0]}..{widths[-1]}" if widths else 0
+        if self.norms:
+            norm = {"min": self.least, "mean": self.total / self.norms, "max": self.largest}
         return {
             "name": part.name,
             "dtype": part.dtype,
-            "shape": [self.vectors, width] if part.shape is None else part.shape,
+            "shape": [self.rows, width] if part.shape is None else part.shape,
             "numbers": self.count,
             "nan": self.nan,
             "inf": self.inf,
-            **measures(self.finite),
-            "vectors": self.vectors if part.rows else None,
-            "not_finite": self.not_finite if part.rows else None,
-            "norm": None if norm["mean"] is None else norm,
+            "norm": norm,
         }
 
 

@@ -71,13 +71,11 @@ def test_every_format_tells_the_same(form, tmp_path):
     ]
     (array,) = found["arrays"]
     norms = np.linalg.norm(VECTORS.astype(float), axis=1)
-    assert array["shape"] == [1000, 24] and array["vectors"] == 1000
+    assert array["shape"] == [1000, 24]
     assert array["norm"] == pytest.approx(
         {"min": norms.min(), "mean": norms.mean(), "max": norms.max()}, rel=1e-9
     )
-    assert array["mean"] == pytest.approx(VECTORS.astype(float).mean(), rel=1e-9)
-    assert (array["min"], array["max"]) == pytest.approx((VECTORS.min(), VECTORS.max()))
-    assert array["nan"] == array["inf"] == array["not_finite"] == 0
+    assert array["nan"] == array["inf"] == 0
     assert found["warnings"] == [] and found["manifest"] is None
 
 
@@ -87,8 +85,7 @@ def test_numbers_too_large_for_a_norm(tmp_path):
     vectors.view(np.uint64)[0, 0] = 0x7FF4000000000000
     np.save(tmp_path / "out.npy", vectors)
     (array,) = report(tmp_path / "out.npy")["arrays"]
-    assert (array["nan"], array["not_finite"], array["norm"]) == (1, 1, None)
-    assert (array["mean"], array["max"]) == (None, np.finfo("f8").max)
+    assert (array["nan"], array["norm"]) == (1, None)
     assert "1 of 12 numbers are NaN" in good("inspect", tmp_path / "out.npy").out
 
 
@@ -98,9 +95,8 @@ def test_what_is_not_finite_is_counted_and_kept_out(form, tmp_path):
     found = report(path)
     (array,) = found["arrays"]
     whole = np.delete(SPOILED, [3, 4], axis=0).astype(float)
-    assert (array["nan"], array["inf"], array["not_finite"]) == (1, 2, 2)
+    assert (array["nan"], array["inf"]) == (1, 2)
     assert array["norm"]["max"] == pytest.approx(np.linalg.norm(whole, axis=1).max())
-    assert array["mean"] == pytest.approx(SPOILED[np.isfinite(SPOILED)].astype(float).mean())
     assert len(found["warnings"]) == 2
     code, out, _ = inspected(path)
     assert code == 0 and "2 of 24,000 numbers are infinite" in out
@@ -148,7 +144,7 @@ def test_arrays_of_every_kind(array, tmp_path):
     (found,) = report(tmp_path / "x.npy")["arrays"]
     assert found["shape"] == list(array.shape) and found["dtype"] == str(array.dtype)
     if array.dtype.kind in "fi" and array.size:
-        assert found["min"] == array.min() and found["max"] == array.max()
+        assert found["numbers"] == array.size
     if array.ndim < 2 or not array.size:
         assert found["norm"] is None
     assert inspected(tmp_path / "x.npy")[0] == 0
@@ -170,9 +166,9 @@ def test_safetensors_of_every_type(tmp_path):
     save_torch(kinds, tmp_path / "x.safetensors")
     found = {one["name"]: one for one in report(tmp_path / "x.safetensors")["arrays"]}
     for name, tensor in kinds.items():
-        expected = None if "float8" in name else float(tensor.double().max())
-        assert found[name]["max"] == expected
-    assert found["torch.bfloat16"]["norm"]["max"] == pytest.approx(5**0.5)
+        norm = found[name]["norm"]
+        largest = float(tensor.double().norm(dim=1).max())
+        assert norm is None if "float8" in name else norm["max"] == pytest.approx(largest)
 
 
 def test_weights_of_a_model_are_a_file_too():
@@ -227,7 +223,7 @@ def test_vectors_of_tokens_words_and_layers_are_measured(form, what, tmp_path):
     found = report(path)
     (array,) = found["arrays"]
     assert found["warnings"] == []
-    assert (array["numbers"], array["not_finite"]) == (np.prod(found["manifest"]["shape"]), 0)
+    assert array["numbers"] == np.prod(found["manifest"]["shape"])
     assert array["norm"]["min"] > 0
 
 
@@ -303,7 +299,7 @@ def test_memory_is_that_of_a_block(tmp_path):
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header | {"shape": (100_000, 1000)})
         file.truncate(file.tell() + 400_000_000)  # a hole, which takes no room on the disk
-    assert report(path)["arrays"][0]["vectors"] == 100_000
+    assert report(path)["arrays"][0]["shape"] == [100_000, 1000]
     assert peak("inspect", path, "--json") < 100
 
 
@@ -322,4 +318,4 @@ def test_the_last_column_of_csv_is_like_the_others(tmp_path):
     (tmp_path / "x.csv").write_text('embedding,id\n"[1, 2]",7\n"[3, 4]",\n')
     (found,) = good("inspect", tmp_path / "x.csv", "--json").rows
     assert found["fields"] == {"embedding": "numbers", "id": "null"}
-    assert (found["records"], found["arrays"][0]["vectors"]) == (2, 2)
+    assert (found["records"], found["arrays"][0]["shape"]) == (2, [2, 2])
