@@ -47,7 +47,6 @@ from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, ModelFolder
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.model_files import read_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.tokenizing.tokenizer_classes import goes_on
 
 NAMELESS = ("none", "openvino")  # weights without tensors by their names
 FORMAT_WARNINGS = {
@@ -66,10 +65,8 @@ def tokenizer_details(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
     ``lower_case`` is None where nothing tells; ``types_of_pairs`` is the highest token type there.
     """
     core, vocabulary = tokenizer.core, tokenizer.core.get_vocab()
-    file, continues = tokenizer_files(bert_folder(folder))[0], goes_on(core)
+    file = tokenizer_files(bert_folder(folder))[0]
     added = {token.content: index for index, token in core.get_added_tokens_decoder().items()}
-    marked = type(core.model).__name__ == "WordPiece"
-    continuations = sum(continues(token) and (marked or token not in added) for token in vocabulary)
     lower = getattr(core.normalizer, "lowercase", None)
     return {
         "file": file.name,
@@ -78,9 +75,6 @@ def tokenizer_details(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
         "normalizer": type(core.normalizer).__name__ if core.normalizer else None,
         "vocabulary_size": len(vocabulary),
         "largest_id": max(vocabulary.values(), default=-1),
-        "words": len(vocabulary) - continuations,
-        "continuations": continuations,
-        "unused": sum(token.startswith("[unused") for token in vocabulary),
         "added_tokens": added,
         "roles": tokenizer.roles,
         "special_tokens": tokenizer.special_ids(),

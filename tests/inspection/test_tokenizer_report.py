@@ -14,8 +14,6 @@ def test_any_kind_of_tokenizer(tmp_path, family):
     folder = MADE[family](tmp_path / "m", model_max_length=512)
     found = tokenizer_details(Tokenizer.load(folder), folder)
     assert found["model"] == KINDS[family]
-    assert found["words"] + found["continuations"] == found["vocabulary_size"]
-    assert found["words"] > 40 and found["continuations"] > 40
     assert found["roles"]["mask_token"] == "<mask>" and found["roles"]["cls_token"] == "<s>"
     assert found["special_tokens"].items() >= {"<s>": 0, "<pad>": 1, "</s>": 2}.items()
     assert found["limit"] == 512
