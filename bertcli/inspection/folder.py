@@ -187,7 +187,6 @@ class FolderReport(ModelReport):
     """All that `bertcli inspect` reports about a folder."""
 
     bert: Path  # the folder with the BERT: a part of the folder, or all of it
-    config_file: str
     config: BertConfig
     comparison: LoadReport  # of the weights with a class
     parameters: dict[str, Any]
@@ -241,22 +240,13 @@ class FolderReport(ModelReport):
         if self.weights.format not in NAMELESS:
             if not comparison.pooler and config.structure.pooler:
                 yield "no pooler weights: pooler output is not available"
-            named = config.family.their_class(self.architecture)
-            if comparison.missing:
-                yield f"missing for {named}: {shortlist(comparison.missing)}"
+            yield from comparison.faults()
             own = PROJECTION if COLBERT in config.architectures else ""
-            if unused := [name for name in comparison.spare if name != own]:
+            stored, told = comparison.stored, {*comparison.misplaced}
+            spare = (name for name in comparison.spare if name != own)
+            if unused := [name for name in spare if stored[name].name not in told]:
+                named = config.family.their_class(self.architecture)
                 yield f"in the file, but no part of {named}: {shortlist(unused)}"
-            if misfits := [
-                f"{name} is {by(stored)}, {self.config_file} requires {by(needed)}"
-                for name, (stored, needed) in comparison.mismatched.items()
-            ]:
-                yield shortlist(misfits)
-            if odd := sorted(
-                kind for kind in comparison.dtypes if not kind.startswith(("F", "BF"))
-            ):
-                kinds = ", ".join(odd)
-                yield f"weights are stored as {kinds}: these are not floating-point numbers"
             if comparison.twice:
                 yield f"stored under two names: {shortlist(comparison.twice)}"
         if self.tokenizer:
@@ -320,7 +310,6 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     report = FolderReport(
         folder=folder,
         bert=place,
-        config_file=config_path.name,
         config=config,
         comparison=comparison,
         weights=weights,
