@@ -80,24 +80,6 @@ class LoadReport:
         return numbers
 
     @property
-    def in_file(self) -> int:
-        """The numbers in the files, those of tied tensors once."""
-        shared = TIED if self.config.tie_word_embeddings else {}
-        return sum(
-            x.numbers for name, x in self.weights.items() if shared.get(name) not in self.weights
-        )
-
-    @property
-    def renamed(self) -> set[str]:
-        """The tensors of the files that would be saved under another name today."""
-        theirs, kinds = self.config.family.theirs, (self.model, "BertModel", "")
-        return {
-            tensor.name
-            for name, tensor in self.stored.items()
-            if tensor.name not in {theirs(name, kind) for kind in kinds}
-        }
-
-    @property
     def files(self) -> tuple[Path, ...]:
         """The files with tensors."""
         return tuple(sorted({tensor.file for tensor in self.stored.values()}))

@@ -205,14 +205,13 @@ class FolderReport(ModelReport):
             "misshapen": comparison.mismatched,
             "twice": [*comparison.twice],
             "heads": comparison.heads,
-            "renamed": len(comparison.renamed),
         }
         family = self.config.family
         declared = [*map(family.their_class, self.config.architectures)]
         first = {
             "family": family.title,
             "architecture": {"name": self.architecture, "declared": declared},
-            "parameters": self.parameters | {"in_file": comparison.in_file or None},
+            "parameters": self.parameters,
         }
         return {
             **self._json(first, comparison.dtypes, fit=fit),
@@ -346,7 +345,7 @@ class StaticReport(ModelReport):
             dtypes[tensor.dtype] += tensor.numbers
         first = {
             "architecture": {"name": STATIC, "declared": [], "library": self.sentence.static},
-            "parameters": {"total": dtypes.total(), "in_file": dtypes.total()},
+            "parameters": {"total": dtypes.total()},
             "table": {"tokens": self.tokens, "dimensions": self.width},
         }
         return {**self._json(first, dtypes), "config": self.config, "tensors": self.tensor_rows}
