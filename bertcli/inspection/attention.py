@@ -333,11 +333,10 @@ def look(
 
     tokenizer = open_tokenizer(report.bert, extra=True)
     model, _ = load(report.bert, BertModel, pooler=False)
-    config, length = report.config, report.config.most_tokens
-    if config.position_embedding_type == "sinusoidal":
-        length = tokenizer.limit or length
+    config = report.config
     extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
-    layout = Layout((*COLUMNS, *extra.needed), max_length=length, truncation="longest_first")
+    columns_needed = (*COLUMNS, *extra.needed)
+    layout = Layout(columns_needed, max_length=config.most_tokens, truncation="longest_first")
     frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     results = []
     for record in records:

@@ -36,7 +36,7 @@ from bertcli.checkpoints.scan import (
     tokenizer_files,
 )
 from bertcli.checkpoints.tensors import read_tensors
-from bertcli.checkpoints.weights import LoadReport, compared, shortlist
+from bertcli.checkpoints.weights import LoadReport, compared, report_on, shortlist
 from bertcli.embedding.options import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError
 from bertcli.families.structure import HEAD_PARTS
@@ -103,6 +103,7 @@ class ModelReport:
     folder: ModelFolder
     weights: WeightFiles
     tensors: Sequence[StoredTensor]
+    tokens: int  # that have a vector
     tokenizer: dict[str, Any] | None
     sentence: Sentence
     warnings: list[str]  # what looks wrong: the first says why there is no tokenizer
@@ -120,6 +121,17 @@ class ModelReport:
             }
             for tensor in self.tensors
         ]
+
+    def vocabulary_concerns(self) -> Iterator[str]:
+        """Yield what is wrong where tokenizer and embeddings differ."""
+        if self.tokenizer:
+            tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]
+            rows = f"{self.tokens:,} word embeddings"
+            if largest >= self.tokens:
+                only = f"this model can only tokenize (ids go up to {largest:,})"
+                yield f"{tokens:,} tokens, but only {rows}: {only}"
+            elif tokens < self.tokens:
+                yield f"{tokens:,} tokens for {rows}: the last ones are never used"
 
     def _json(
         self, first: Mapping[str, Any], dtypes: Mapping[str, int], **behind: Any
@@ -248,15 +260,7 @@ class FolderReport(ModelReport):
                 yield f"in the file, but no part of {named}: {shortlist(unused)}"
             if comparison.twice:
                 yield f"stored under two names: {shortlist(comparison.twice)}"
-        if self.tokenizer:
-            tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]
-            rows = config.vocab_size
-            both = f"{tokens:,} tokens{{}} {rows:,} word embeddings: {{}}"
-            if largest >= rows:
-                only = f"this model can only tokenize (ids go up to {largest:,})"
-                yield both.format(", but only", only)
-            elif tokens < rows:
-                yield both.format(" for", "the last ones are never used")
+        yield from self.vocabulary_concerns()
         option = option_for(self.folder.path)
         if option:
             yield f"the model makes no vector of a text: embed requires {option}"
@@ -313,6 +317,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         comparison=comparison,
         weights=weights,
         tensors=tensors,
+        tokens=config.vocab_size,
         tokenizer=tokenizer,
         warnings=warnings,
         sentence=sentence,
@@ -334,7 +339,6 @@ def by(shape: Iterable[Any]) -> str:
 class StaticReport(ModelReport):
     """All that `bertcli inspect` reports about a table of token vectors."""
 
-    tokens: int  # that have a vector
     width: int
     config: dict[str, Any]
 
@@ -360,23 +364,19 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
     tokenizer, warnings = read_tokenizer(folder.path)
     if weights.format in FORMAT_WARNINGS:
         warnings.append(FORMAT_WARNINGS[weights.format])
-    tokens = table.config.vocab_size
-    if tokenizer and tokenizer["largest_id"] >= tokens:
-        warnings.append(
-            f"token ids go up to {tokenizer['largest_id']:,}, but only {tokens:,} tokens "
-            "have a vector: this model cannot be used"
-        )
-    return StaticReport(
+    report = StaticReport(
         folder=folder,
         weights=weights,
         tensors=read_tensors(weights),
-        tokens=tokens,
+        tokens=table.config.vocab_size,
         width=table.config.hidden_size,
         tokenizer=tokenizer,
         warnings=warnings,
         sentence=read_sentence(folder.path),
         config=dict(read_object(config)) if config else {},
     )
+    report.warnings.extend(report.vocabulary_concerns())
+    return report
 
 
 # --- a model in a line ---
@@ -404,12 +404,10 @@ def facts_of(folder: Path) -> ModelFacts:
         place = bert_folder(folder)
         config = read_config(place)
         facts = replace(facts, family=config.family.title, width=config.hidden_size)
-        comparison = compared(place, config, "BertModel", read_tensors(require_weights(place)))
+        report_on(place, "BertModel").refuse()
     except ModelError as bad:
         return replace(facts, problem=str(bad))
-    lost = (*comparison.missing, *comparison.mismatched)
-    problem = f"missing, or of another shape: {lost[0]}" if lost else ""
-    return replace(facts, loads=not problem, problem=problem)
+    return replace(facts, loads=True)
 
 
 # --- whether a model is sound: what `bertcli inspect --verify` checks ---
@@ -438,21 +436,15 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     yield from _modules(report)
     for path in report.weights.files:
         yield _hash(report.folder, path)
-    if isinstance(report, FolderReport):
-        what, unit = "the tokenizer fits the word embeddings", "embeddings"
-        rows = report.config.vocab_size
-    else:
-        what, rows, unit = "every token has a vector", report.tokens, "vectors"
+    what, rows = "the tokenizer fits the word embeddings", report.tokens
     if report.tokenizer is None:
         yield VerifyCheck(what, False, report.warnings[0])
     else:
         tokens, fits = report.tokenizer["vocabulary_size"], report.tokenizer["largest_id"] < rows
-        yield VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} {unit}")
+        yield VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} embeddings")
 
 
 def _loads(report: FolderReport) -> VerifyCheck:
-    from bertcli.checkpoints.weights import report_on
-
     named = report.config.family.their_class(report.architecture)
     what = f"every tensor of {named} is present, with its shape"
     try:
