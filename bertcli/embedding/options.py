@@ -429,7 +429,7 @@ def prepared(
     return replace(block, texts=list(map(change, texts)), pairs=pairs)
 
 
-def layers_in(value: Any) -> tuple[int, ...]:
+def layers_in(value: Any, option: str = "--layers") -> tuple[int, ...]:
     """Return the layers that are named: by a number, several, or a text as on the command line.
 
     Raises UsageError for anything else.
@@ -440,7 +440,7 @@ def layers_in(value: Any) -> tuple[int, ...]:
         return tuple(map(int, value.split(",") if isinstance(value, str) else value))
     except (TypeError, ValueError):
         raise UsageError(
-            f"--layers {value} is not a list of numbers", "for example -1 or 0,-2,-1"
+            f"{option} {value} is not a list of numbers", "for example -1 or 0,-2,-1"
         ) from None
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import model_files
+from bertcli.embedding.options import layers_in
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.paths import refuse_inputs
 from bertcli.files.printable import printable
@@ -304,16 +305,9 @@ def write_maps(
         output.write(content)
 
 
-def numbers(text: str | None, option: str) -> list[int] | None:
+def numbers(text: str | None, option: str) -> Sequence[int] | None:
     """Read 0,5 or -1 or all, which is None."""
-    if text is None or text.strip() == "all":
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(
-            f"{option} cannot be {text!r}", "numbers such as 0,5 or -1, or all"
-        ) from None
+    return None if text in (None, "all") else layers_in(text, option)
 
 
 def look(
