@@ -42,19 +42,11 @@ def tied(config: BertConfig, name: str) -> dict[str, str]:
     return {second: first for second, first in TIED.items() if {second, first} <= names.keys()}
 
 
-def parts(config: BertConfig, name: str, pooler: bool = True) -> dict[str, int]:
-    """Return part of a class -> its parameters, with or without BERT's pooler.
-
-    A tied tensor belongs to the embeddings, and counts once.
-    """
-    titles = {"embeddings": "embeddings", "encoder": "layers", "pooler": "pooler"}
-    counts = dict.fromkeys([*titles.values(), "head"], 0)
+def parameters(config: BertConfig, name: str, pooler: bool = True) -> int:
+    """Return how many a class has, with or without BERT's pooler; a tied tensor counts once."""
     second = tied(config, name)
-    for tensor, shape in expected(config, name, pooler).items():
-        if tensor not in second:
-            part = tensor.removeprefix(BASE).partition(".")[0]
-            counts[titles.get(part, "head")] += prod(shape)
-    return {part: numbers for part, numbers in counts.items() if numbers}
+    shapes = expected(config, name, pooler)
+    return sum(prod(shape) for tensor, shape in shapes.items() if tensor not in second)
 
 
 def _part(name: str, *shape: int, bias: bool = True) -> Named:

@@ -201,7 +201,7 @@ class FolderReport(ModelReport):
     bert: Path  # the folder with the BERT: a part of the folder, or all of it
     config: BertConfig
     comparison: LoadReport  # of the weights with a class
-    parameters: dict[str, Any]
+    parameters: dict[str, int]
 
     @property
     def architecture(self) -> str:
@@ -301,11 +301,9 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
             # Some sentence models name the class they were trained from, whose head they lack.
             headless = compared(place, config, "BertModel", tensors)
             comparison = comparison if headless.missing else headless
-        parts = shapes.parts(config, comparison.model, comparison.pooler)
         counts = {
-            "total": sum(parts.values()),
-            "without_pooler": sum(shapes.parts(config, "BertModel", False).values()),
-            "parts": parts,
+            "total": shapes.parameters(config, comparison.model, comparison.pooler),
+            "without_pooler": shapes.parameters(config, "BertModel", False),
         }
     except ModelError as bad:
         raise ModelError(f"{config_path}: {bad}", bad.hint) from None
@@ -452,7 +450,7 @@ def _loads(report: FolderReport) -> VerifyCheck:
         loaded.refuse()
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
-    numbers = sum(shapes.parts(loaded.config, loaded.model, loaded.pooler).values())
+    numbers = shapes.parameters(loaded.config, loaded.model, loaded.pooler)
     return VerifyCheck(what, True, f"{numbers:,} parameters, {loaded.dtype}")
 
 

@@ -122,11 +122,8 @@ def test_a_model_is_inspected_and_its_attention_drawn(row, family, tmp_path):
     (said,) = [json.loads(good("inspect", folder, "--json").out)]
     assert said["family"] == FAMILIES[row.model_type].title
     assert not said["fit"]["missing"] and not said["fit"]["unused"]
-    older = FAMILIES[row.model_type].older  # names that transformers saves, and does not have
-    assert bool(said["fit"]["renamed"]) == any(not isinstance(ours, str) for _, ours in older)
     model = family.models[folder]
     assert said["parameters"]["total"] == sum(one.numel() for one in model.parameters())
-    assert said["parameters"]["in_file"] == said["parameters"]["total"]
     shown = good("inspect", folder).out
     assert f"{said['architecture']['name']}, {said['family']}" in shown
     assert ("rotary" in shown) == (

@@ -35,7 +35,7 @@ SHOWN = {  # part of a report -> what the summary has of it; --json has all
     ),
     "fit": ("heads",),
     "table": ("tokens", "dimensions"),
-    "parameters": ("total", "without_pooler", "parts"),
+    "parameters": ("total", "without_pooler"),
     "weights": ("files", "bytes", "dtypes", "tensors"),
     "tokenizer": ("file", "vocabulary_size", "lower_case", "limit", "special_tokens"),
     "sentence": ("modules", "pooling", "normalize", "max_length", "prompts"),
