@@ -28,7 +28,7 @@ from bertcli.embedding.sentence_modules import (
     VectorModule,
     VectorNorm,
 )
-from bertcli.errors import BertcliError, ModelError, UsageError
+from bertcli.errors import BertcliError, ModelError
 from bertcli.export.graphs import (
     VECTORS,
     calibration_texts,
@@ -83,19 +83,7 @@ def pooled(net: OpenvinoNetwork, x: Node, mode: str) -> Node:
             return net("ReduceMax", net("Select", real, x, -np.inf), [1])
         case "mean":
             return means(net, x)
-        case "mean_sqrt_len":
-            counts = net.float32(net("Unsqueeze", net.lengths, 1))
-            return net("Divide", net.total(x), net("Sqrt", counts))
-        case "weightedmean":
-            places = net.float32(net("Add", net.row, 1))
-            places = net("Unsqueeze", places, [0, 2])
-            return net("Divide", net.total(net("Multiply", x, places)), net.total(places))
-        case "lasttoken":
-            places = net("Multiply", net.mask, net.row)
-            last = net("Equal", places, net("Unsqueeze", net("ReduceMax", places, [1]), 1))
-            last = net("Unsqueeze", net("LogicalAnd", last, net.real), 2)
-            return net("ReduceSum", net("Select", last, x, 0.0), [1])
-    raise UsageError(f"a model with pooling {mode} cannot be exported")
+    raise ModelError(f"a model with pooling {mode} cannot be exported", "cls, max and mean can be")
 
 
 def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:

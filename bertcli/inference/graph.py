@@ -131,16 +131,6 @@ class OpenvinoNetwork:
         return self("Range", 0, size, 1)
 
     @cached_property
-    def lengths(self) -> Node:
-        """The number of tokens of each text, [B]."""
-        return self("ReduceSum", self.mask, [1])
-
-    def total(self, rows: Node) -> Node:
-        """Return the sum of what each text has in its row, [B, D], of [B, L, D]."""
-        real = self("Unsqueeze", self.real, 2)
-        return self("ReduceSum", self("Select", real, rows, 0.0), [1])
-
-    @cached_property
     def apart(self) -> Node:
         """How far each query stands behind each key, [L, L]."""
         return self("Subtract", self("Unsqueeze", self.row, 1), self.row)
@@ -466,7 +456,10 @@ def states(net: OpenvinoNetwork, layers: Sequence[int]) -> list[Node]:
 
 def means(net: OpenvinoNetwork, x: Node) -> Node:
     """Return the mean of each text's tokens, [B, D], of [B, L, D]."""
-    return net("Divide", net.total(x), net.float32(net("Unsqueeze", net.lengths, 1)))
+    real = net("Unsqueeze", net.real, 2)
+    total = net("ReduceSum", net("Select", real, x, 0.0), [1])
+    lengths = net("ReduceSum", net.mask, [1])
+    return net("Divide", total, net.float32(net("Unsqueeze", lengths, 1)))
 
 
 def pooler(net: OpenvinoNetwork, x: Node) -> Node:
