@@ -18,7 +18,7 @@ from bertcli.errors import InputError, OutputError
 from bertcli.files.paths import input_name
 from bertcli.files.streams import blocks, open_bytes
 from bertcli.files.tables import NumbersText, Row
-from bertcli.files.typed_json import BadJsonError, parse
+from bertcli.files.typed_json import BadJsonError, parse, shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +49,7 @@ def value_of(line: str | bytes, where: str, hint: str = "") -> Any:
 def object_in(value: Any, where: str, hint: str = "") -> dict[str, Any]:
     """Return a value that is an object. Raises InputError."""
     if not isinstance(value, dict):
-        raise InputError(f"{where}: expected a JSON object, found {type(value).__name__}", hint)
+        raise InputError(f"{where}: expected a JSON object, found {shown(value)}", hint)
     return value
 
 

@@ -28,16 +28,6 @@ DIGITS = bytes(0x30 if chr(byte).isascii() and chr(byte).isdigit() else 0x20 for
 AGAIN = "download the file again: this copy is incomplete or damaged"
 HINT = "correct the file, or fetch it again"
 
-KINDS = {
-    bool: "true or false",
-    str: "a string",
-    list: "a list",
-    dict: "an object",
-    int: "a whole number",
-    float: "a number",
-    type(None): "null",
-}
-
 
 class BadJsonError(ValueError):
     """Why a text is not JSON that can be worked with."""
@@ -152,7 +142,7 @@ def read_object(path: Path, error: type[BertcliError] = ModelError) -> JsonObjec
     """Return the object in a JSON file; an empty one when there is no such file."""
     value = _value_in(path, error, {})
     if not isinstance(value, dict):
-        raise error(f"{path}: expected a JSON object, found {kind_of(value)}", HINT)
+        raise error(f"{path}: expected a JSON object, found {shown(value)}", HINT)
     return JsonObject(value, str(path), error)
 
 
@@ -160,7 +150,7 @@ def read_objects(path: Path) -> list[JsonObject]:
     """Return the objects in the list in a JSON file; an empty one when there is no such file."""
     values = _value_in(path, ModelError, [])
     if not isinstance(values, list):
-        raise ModelError(f"{path}: expected a list of objects, found {kind_of(values)}", HINT)
+        raise ModelError(f"{path}: expected a list of objects, found {shown(values)}", HINT)
     listed = JsonObject({str(at): value for at, value in enumerate(values)}, str(path))
     return [*listed.objects().values()]
 
@@ -207,11 +197,6 @@ POSITIVE = Check(
 )
 OBJECT = Check(lambda value: isinstance(value, Mapping), "an object")
 ENTRIES = Check(lambda value: isinstance(value, list | dict), "a list or an object")
-
-
-def kind_of(value: Any) -> str:
-    """Return what a JSON value is, in words."""
-    return KINDS.get(type(value), type(value).__name__)
 
 
 def shown(value: Any) -> str:

@@ -37,7 +37,7 @@ from bertcli.files.streams import (
     too_large,
 )
 from bertcli.files.tables import TableHeader
-from bertcli.files.typed_json import BadJsonError, kind_of, parse, parse_lines, strict
+from bertcli.files.typed_json import BadJsonError, parse, parse_lines, shown, strict
 from bertcli.files.writers import TENSORS
 from bertcli.records.records import (
     Record,
@@ -191,7 +191,7 @@ class Reader:
         if self.source.id_field is None:
             return None
         raise InputError(
-            f"{where}: the id is {kind_of(key)}, not a string or a number",
+            f"{where}: the id is {shown(key)}, not a string or a number",
             "name another field with --id-field",
         )
 

@@ -13,7 +13,7 @@ from operator import add
 from typing import Any, NamedTuple, TypeVar, overload
 
 from bertcli.errors import SKIP, InputError, counted
-from bertcli.files.typed_json import BadJsonError, kind_of, parse
+from bertcli.files.typed_json import BadJsonError, parse, shown
 from bertcli.records.source import ORIGIN, Source
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ def _checked(text: Any, record: Record, source: Source) -> Text:
         return [_valid(word, record, source) for word in text]
     if not isinstance(text, str):
         raise InputError(
-            f"{record.where}: the text is {kind_of(text)}, not a string",
+            f"{record.where}: the text is {shown(text)}, not a string",
             "a list of words needs --pre-split" if isinstance(text, list) else SKIP,
         )
     return _valid(text, record, source)

@@ -258,7 +258,7 @@ def test_an_index_that_names_what_is_not_there(sharded):
     ("index", "pattern"),
     [
         ("{", "not valid JSON"),
-        ("[]", "expected a JSON object, found a list"),
+        ("[]", r"expected a JSON object, found \[\]"),
         ('{"weight_map": 3}', "weight_map: expected an object, found 3"),
         (
             '{"weight_map": {"a": 3}}',

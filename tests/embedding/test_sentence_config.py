@@ -143,7 +143,7 @@ def test_no_pooling(tmp_path):
     ("file", "content", "message"),
     [
         ("modules.json", "{", "modules.json: not valid JSON"),
-        ("modules.json", {"a": 1}, "expected a list of objects, found an object"),
+        ("modules.json", {"a": 1}, "expected a list of objects, found {"),
         ("modules.json", [{"type": "x"}], "0.path: expected a path .*, but it is missing"),
         ("modules.json", [{"type": "P", "path": "../x"}], r"0.path: expected .*, found \"\.\./x\""),
         ("1_Pooling/config.json", {"pooling_mode": [["a"]]}, "pooling_mode: expected one or more"),

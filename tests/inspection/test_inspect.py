@@ -357,7 +357,7 @@ def test_names_that_nothing_has(name):
 
 CONFIGS = {
     "empty": (b"", "config.json"),
-    "list": (b"[]", "expected a JSON object, found a list"),
+    "list": (b"[]", "expected a JSON object, found []"),
     "binary": (b"\xff\xfe\x00", "config.json"),
     "t5": (b'{"model_type": "t5"}', "this is a t5 model; bertcli supports BERT"),
     "gpt2": (b'{"model_type": "gpt2"}', "this is a gpt2 model; bertcli supports BERT"),

@@ -456,7 +456,7 @@ def test_the_time_of_keeping_fields_grows_with_their_number():
     [
         ("a.xlsx", b"PK\x03\x04\x14\0\xff", "byte 6 (0xff) is not valid utf-8", "--encoding"),
         ("a.csv", "text\na\n".encode("utf-16"), "(0xff) is not valid utf-8", "--encoding"),
-        ("a.json", b'[{"text": "a"}, 7]', "expected a JSON object, found int", ""),
+        ("a.json", b'[{"text": "a"}, 7]', "expected a JSON object, found 7", ""),
         ("a.json", b'["a"', "not valid JSON", ""),
     ],
 )

@@ -182,7 +182,7 @@ def test_literal_special_tokens(both, split):
     ("given", "options", "error", "says"),
     [
         ((None,), {}, InputError, "text 1"),
-        (([1, 2],), {}, InputError, "text 1: the text is a whole number, not a string"),
+        (([1, 2],), {}, InputError, "text 1: the text is 1, not a string"),
         ((["a", None],), {}, InputError, "text 2: the text is null"),
         ((["a", "b"], ["c"]), {}, InputError, "list of 2 texts"),
         ((["a", "b"], "c"), {}, InputError, "list of 2 texts"),

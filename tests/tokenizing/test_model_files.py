@@ -322,7 +322,7 @@ def test_a_vocabulary_that_is_not_text(tmp_path):
         ("", "not valid JSON"),
         ("\x00\xff", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
-        ("[1]", "expected a JSON object, found a list"),
+        ("[1]", "expected a JSON object, found [1]"),
         ("null", "expected a JSON object, found null"),
     ],
 )

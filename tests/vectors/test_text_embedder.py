@@ -179,9 +179,9 @@ def test_errors_are_those_of_the_command(embedder, options, argv):
     ("texts", "says"),
     [
         ([None], "text 1: the text is null, not a string"),
-        (["a", 3], "text 2: the text is a whole number, not a string"),
+        (["a", 3], "text 2: the text is 3, not a string"),
         (["a", "\ud800"], "text 2: character 0 is half of a surrogate pair"),
-        ([("a", None), "b", 3.5], "text 3: the text is a number"),
+        ([("a", None), "b", 3.5], "text 3: the text is 3.5"),
     ],
 )
 def test_what_is_no_text_is_named(embedder, texts, says):
