@@ -27,11 +27,6 @@ def printable(text: str) -> str:
     """Return a text without what would steer a terminal or deceive a reader."""
     if text.isprintable():
         return text
-    parts = re.split(_FLAG, text)
-    return "".join(part if at % 2 else _filtered(part) for at, part in enumerate(parts))
-
-
-def _filtered(text: str) -> str:
     from unicodedata import category
 
     shown = (
@@ -40,4 +35,4 @@ def _filtered(text: str) -> str:
         else character
         for character in text
     )
-    return re.sub(_HIDES, REPLACEMENT, "".join(shown))
+    return re.sub(f"{_FLAG}|{_HIDES}", lambda match: match[1] or REPLACEMENT, "".join(shown))
