@@ -503,12 +503,6 @@ def _finite(what: str, values: Iterable[tuple[str, Any]]) -> VerifyCheck:
 
 def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
     """Compare with the hash of the default model, or with the file's name in the hub's cache."""
-    what = f"sha256 of {path.name}"
-    if not path.is_file():
-        return VerifyCheck(what, False, f"{path}: not a regular file")
-    digest = sha256(path)
-    if digest == DEFAULT_WEIGHTS_SHA256:
-        return VerifyCheck(what, True, f"{digest}: {DEFAULT_MODEL}")
     blob = Path(os.path.realpath(path)).name  # the hub's cache calls a large file by its hash
     published = blob if re.fullmatch("[0-9a-f]{64}", blob) else None
     if folder.name == DEFAULT_MODEL and path.name == "model.safetensors":
@@ -516,7 +510,16 @@ def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
     hashes = read_object(folder.path / "manifest.json").get("sha256")  # of `export`
     if isinstance(hashes, dict):
         published = hashes.get(path.relative_to(folder.path).as_posix()) or published
-    if published is None:
-        return VerifyCheck(what, None, f"{digest} (no published hash to compare with)")
+    return hash_check(path, published)
+
+
+def hash_check(path: Path, published: Any) -> VerifyCheck:
+    """Compare a file with the hash that is known of it, if any is."""
+    what = f"sha256 of {path.name}"
+    if not path.is_file():
+        return VerifyCheck(what, False, f"{path}: not a regular file")
+    digest = sha256(path)
+    if not isinstance(published, str):
+        return VerifyCheck(what, None, f"{digest} (no hash to compare with)")
     same = digest == published
     return VerifyCheck(what, same, digest if same else f"{digest}, not {published}")

@@ -19,11 +19,11 @@ from bertcli.errors import InputError
 from bertcli.files.arrays import BLOCK, UNREADABLE, open_arrays
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.files.jsonl import objects_of
-from bertcli.files.paths import manifest_beside, sha256
+from bertcli.files.paths import manifest_beside
 from bertcli.files.safetensors import AGAIN
 from bertcli.files.streams import PACKED, LineDecoder, open_bytes, suffix_of, unreadable
 from bertcli.files.typed_json import BadJsonError, is_regular, parse, read_object
-from bertcli.inspection.folder import VerifyCheck
+from bertcli.inspection.folder import VerifyCheck, hash_check
 
 ROWS = 256  # of a Parquet file that are measured together
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
@@ -271,9 +271,4 @@ def _concerns(array: Mapping[str, Any]) -> Iterator[str]:
 
 def verify_file(report: FileReport) -> VerifyCheck:
     """Compare the file with the hash in its manifest; `ok` is None where there is no hash."""
-    recorded = (report.manifest or {}).get("sha256")
-    digest = sha256(report.file)
-    if not isinstance(recorded, str):
-        return VerifyCheck(f"sha256 {digest} (no manifest to compare with)", None)
-    what = f"sha256 {digest}" + ("" if digest == recorded else f", not {recorded}")
-    return VerifyCheck(what, digest == recorded)
+    return hash_check(report.file, (report.manifest or {}).get("sha256"))
