@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
+from bertcli.files.paths import sha256
 from bertcli.files.typed_json import (
     AGAIN,
     TEXT,
@@ -121,6 +122,11 @@ class WeightFiles(NamedTuple):
     def all(self) -> tuple[Path, ...]:
         """The files, and their index before them: what a fingerprint is made of."""
         return (*([self.index_file] if self.index_file else ()), *self.files)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The sha256 of all of them, by name."""
+        return {path.name: sha256(path) for path in self.all}
 
 
 class SentenceModule(NamedTuple):

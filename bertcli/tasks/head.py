@@ -24,7 +24,6 @@ from bertcli.embedding.options import EmbedOptions, default_prompt, prepared
 from bertcli.embedding.pooling import split
 from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.families.structure import HEAD_PARTS
-from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder, files_for, find_model
 from bertcli.inference.compute import Compute, options_from
@@ -340,7 +339,7 @@ def origin(model: ModelFolder, spec: ModelSpec) -> dict[str, Any]:
         "bertcli": __version__,
         "versions": versions("openvino", "tokenizers", "numpy"),
         "model": model.name,
-        "weights": {path.name: sha256(path) for path in find_weights(spec.folder).all},
+        "weights": find_weights(spec.folder).digests,
     }
 
 

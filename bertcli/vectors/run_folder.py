@@ -582,8 +582,7 @@ def made_by(embedder: Embedder) -> dict[str, Any]:
 def files_of_model(folder: Path) -> dict[str, Any]:
     """Return the sha256 of the files of a model that decide what it makes of a text."""
     inner = bert_folder(folder)
-    weights = {path.name: sha256(path) for path in find_weights(inner).all}
-    return {"weights": weights, "tokenizer": tokenizer_of(inner)}
+    return {"weights": find_weights(inner).digests, "tokenizer": tokenizer_of(inner)}
 
 
 def tokenizer_of(folder: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, is_static, read_config
+from bertcli.checkpoints.scan import is_static, read_config
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, read_sentence
 from bertcli.embedding.pooling import EmbeddedBlock
@@ -135,7 +135,7 @@ def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOp
     fingerprint = manifest_of(path).object("fingerprint")
     recorded, ours = fingerprint.object("options"), files_of_model(folder.path)
     if not is_static(folder.path):
-        ours["config"] = numbers_of(read_config(bert_folder(folder.path)))
+        ours["config"] = numbers_of(read_config(folder.path))
     modules = recorded.get("modules") if not options.several else None
     if modules:
         ours["modules"] = described(read_chain(folder.path, read_sentence(folder.path).of_texts))

@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from tensorflow_files import convert, write_checkpoint
 
 from bertcli.checkpoints.load import load
+from bertcli.checkpoints.scan import find_weights
 from bertcli.errors import ModelError
 from bertcli.models.bert import BertModel
 from bertcli.models.heads import (
@@ -31,7 +32,6 @@ from bertcli.models.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
 )
-from bertcli.vectors.run_folder import files_of_model
 
 
 @pytest.fixture
@@ -195,6 +195,7 @@ def test_two_such_models_have_different_fingerprints(alone, tmp_path):
     data.write_bytes(changed.tobytes())
     again = bad("embed", "one", *QUIET, "-m", alone, "-o", tmp_path / "out.npy", "--resume")
     assert "weights.bert_model.ckpt.data-00001-of-00002 was" in again.error
+    assert find_weights(alone).digests.keys() == made["weights"].keys()
 
 
 def test_every_shard_and_what_the_config_decides_are_in_the_fingerprint(tmp_path):
@@ -222,5 +223,5 @@ def test_every_shard_and_what_the_config_decides_are_in_the_fingerprint(tmp_path
         torch.save({n: t for n, t in weights.items() if shards[n] == shard}, folder / shard)
     index = {"weight_map": shards}
     put_json(folder / "pytorch_model.bin.index.json", index)
-    weights = files_of_model(folder)["weights"]
-    assert {*weights} == {"pytorch_model.bin.index.json", "part-0.bin", "part-1.bin"}
+    names = {"pytorch_model.bin.index.json", "part-0.bin", "part-1.bin"}
+    assert {*find_weights(folder).digests} == names
