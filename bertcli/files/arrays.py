@@ -1,6 +1,7 @@
 """Arrays in files, NPY, NPZ and safetensors: read a block of rows at a time, and written.
 
-    with open_array("out.npz", "out.npz", "npz", "embeddings") as array:
+    with open_arrays("out.npz", "out.npz", "npz") as arrays:
+        array = array_in(arrays, "out.npz", "embeddings")
         print(array.dtype, array.shape)
         for block in array.blocks(1024): ...
 
@@ -61,26 +62,6 @@ UNREADABLE = (BadZipFile, zlib.error, EOFError, struct.error, RuntimeError)
 # --- NPY ---
 
 
-def read_blocks(file: IO[bytes], dtype: Any, rows: int, width: int, most: int) -> Iterator[Array]:
-    """Yield blocks [n, width], of ``most`` rows at most.
-
-    Raises ValueError for rows that are too wide, EOFError when rows are missing.
-    """
-    import numpy
-
-    if width > WIDEST:
-        raise ValueError(f"a row has {width:,} numbers, and {WIDEST:,} is the limit")
-    kind, most = numpy.dtype(dtype), max(1, min(most, BLOCK // max(1, width)))
-    for start in range(0, rows, most):
-        count = min(most, rows - start)
-        size = count * width * kind.itemsize
-        raw = file.read(size)
-        if len(raw) < size:
-            last = start + len(raw) // max(1, width * kind.itemsize)
-            raise EOFError(f"ends after row {last:,} of {rows:,}")
-        yield numpy.frombuffer(raw, kind).reshape(count, width)
-
-
 class ArrayParts(NamedTuple):
     """An array that is written part by part."""
 
@@ -128,11 +109,26 @@ class StoredArray:
             yield block.reshape(len(block), *inner)
 
     def read(self, rows: int, width: int, most: int) -> Iterator[Array]:
-        """Yield the numbers as so many rows of this width: [<= most, width]."""
+        """Yield the numbers as so many rows of this width: [<= most, width].
+
+        Raises ValueError for rows that are too wide, EOFError when rows are missing.
+        """
+        import numpy
+
+        if width > WIDEST:
+            raise ValueError(f"a row has {width:,} numbers, and {WIDEST:,} is the limit")
         bits = self.label == "BF16"
-        kind = safetensors.NUMPY_OF["BF16"] if bits else self.dtype
+        kind = numpy.dtype(safetensors.NUMPY_OF["BF16"] if bits else self.dtype)
+        most = max(1, min(most, BLOCK // max(1, width)))
         with self.opened() as file:
-            for block in read_blocks(file, kind, rows, width, most):
+            for start in range(0, rows, most):
+                count = min(most, rows - start)
+                size = count * width * kind.itemsize
+                raw = file.read(size)
+                if len(raw) < size:
+                    last = start + len(raw) // max(1, width * kind.itemsize)
+                    raise EOFError(f"ends after row {last:,} of {rows:,}")
+                block = numpy.frombuffer(raw, kind).reshape(count, width)
                 yield safetensors.float32_of(block) if bits else block
 
 
@@ -154,14 +150,12 @@ def open_arrays(place: str, path: str, form: str) -> Iterator[Arrays]:
         raise unreadable(path, failed) from None
 
 
-@contextmanager
-def open_array(place: str, path: str, form: str, name: str) -> Iterator[StoredArray]:
-    """Open the array of this name, or the only one there is: see `open_arrays`."""
-    with open_arrays(place, path, form) as arrays:
-        if name not in arrays and len(arrays) != 1:
-            available = ", ".join(arrays) or "none"
-            raise InputError(f"{path}: array {name!r} not found", f"available: {available}")
-        yield arrays[name if name in arrays else next(iter(arrays))]()
+def array_in(arrays: Arrays, path: str, name: str) -> StoredArray:
+    """Return the array of this name, or the only one there is. Raises InputError."""
+    if name not in arrays and len(arrays) != 1:
+        available = ", ".join(arrays) or "none"
+        raise InputError(f"{path}: array {name!r} not found", f"available: {available}")
+    return arrays[name if name in arrays else next(iter(arrays))]()
 
 
 @contextmanager
@@ -310,8 +304,7 @@ def read_ids(place: str, path: str, form: str) -> Iterator[Numbered]:
         if {IDS, OFFSETS} <= arrays.keys():
             yield from _read_ragged(path, arrays[IDS](), arrays[OFFSETS]())
             return
-    start = 1
-    with open_array(place, path, form, NUMERIC[0]) as array:
+        start, array = 1, array_in(arrays, path, IDS)
         if array.dtype.kind not in "iu" or len(array.shape) not in (1, 2):
             raise InputError(
                 f"{path}: holds {array.label} of shape {array.shape}, not lists of ids",

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bertcli.embedding.options import PRECISIONS, RANGED
 from bertcli.errors import InputError
-from bertcli.files.arrays import open_array, open_arrays
+from bertcli.files.arrays import array_in, open_arrays
 from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.paths import manifest_beside
@@ -151,7 +151,8 @@ def form_of(path: str) -> str:
 
 def _array(path: str) -> Iterator[Array]:
     """Read the array of NPY, NPZ and safetensors files."""
-    with open_array(path, path, form_of(path), ARRAY) as array:
+    with open_arrays(path, path, form_of(path)) as arrays:
+        array = array_in(arrays, path, ARRAY)
         if len(array.shape) < 2 or array.dtype.kind not in "fiu":
             raise InputError(
                 f"{path}: holds {array.label} of shape {array.shape}, not vectors",
