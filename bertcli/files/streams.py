@@ -77,7 +77,8 @@ class Derived(io.RawIOBase):
         super().close()
 
 
-def _to_utf8(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator[bytes]:
+def recoded(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator[bytes]:
+    """Yield a stream as UTF-8; for encodings whose line end is not one byte (UTF-16, UTF-32)."""
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     offset = 0
     while True:
@@ -107,11 +108,6 @@ def suffix_of(path: str | Path) -> str:
 def stream_of(parts: Iterator[bytes], file: IO[bytes]) -> IO[bytes]:
     """Return a stream of these parts, none of them empty; closing it closes the ``file``."""
     return io.BufferedReader(Derived(parts, file), CHUNK)
-
-
-def recoded(file: IO[bytes], name: str, encoding: str, errors: str) -> IO[bytes]:
-    """Return the stream as UTF-8; for encodings whose line end is not one byte (UTF-16, UTF-32)."""
-    return stream_of(_to_utf8(file, name, encoding, errors), file)
 
 
 def undecodable(where: str, bad: UnicodeDecodeError, encoding: str, offset: int) -> InputError:

@@ -309,7 +309,7 @@ def read(path: str, reader: Reader) -> Blocks:
     with open_bytes(path, reader.count) as stream:
         encoding, errors = source.encoding, source.encoding_errors
         if "a\n".encode(encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
-            stream = recoded(stream, name, encoding, errors)
+            stream = stream_of(recoded(stream, name, encoding, errors), stream)
             encoding, errors = "utf-8", "strict"
         decode = LineDecoder(name, encoding, errors, separator=separator)
         if path == "-" and source.format == "auto" and not source.ids:
