@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from bertcli.errors import InputError, OutputError
 from bertcli.files.paths import input_name
 from bertcli.files.streams import blocks, open_bytes
-from bertcli.files.tables import NumbersText, Row
+from bertcli.files.tables import NumbersText, Row, compact
 from bertcli.files.typed_json import BadJsonError, parse, shown
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def to_lines(rows: Iterable[Row]) -> str:
 
 @lru_cache
 def _key(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False) + ":"
+    return compact(name) + ":"
 
 
 def json_of(arrays: Iterable[NDArray[Any]]) -> Iterator[str]:

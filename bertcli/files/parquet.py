@@ -15,7 +15,6 @@ decimals digits (``"1.20"``), binary values base64. NaN is null, as data frames 
 from __future__ import annotations
 
 import base64
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from bertcli.files.tables import (
     FlatLists,
     Row,
     Spool,
+    compact,
     refuse_new,
     table_of,
 )
@@ -205,10 +205,7 @@ def column(values: Any, kind: Any) -> Any:
         return pyarrow.ListArray.from_arrays(ends, inner)
     if kind == pyarrow.string():  # what is no text is written as JSON
         values = [
-            value
-            if value is None or isinstance(value, str)
-            else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-            for value in values
+            value if value is None or isinstance(value, str) else compact(value) for value in values
         ]
     elif kind == pyarrow.float64():  # which Arrow makes of no integer above 2**53
         values = [value if value is None else float(value) for value in values]

@@ -92,10 +92,13 @@ class Spool:
             yield pickle.load(self.file)
 
 
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def cell(value: Any) -> Any:
     """Return a value as a table of text has it: what has no form of its own there is JSON."""
     if isinstance(value, bool | list | tuple | dict):
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return compact(value)
     return value
 
 

@@ -25,6 +25,7 @@ from bertcli.embedding.options import layers_in
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError
 from bertcli.files.paths import refuse_inputs
 from bertcli.files.printable import printable
+from bertcli.files.tables import compact
 from bertcli.files.versions import install_command, require_torch
 from bertcli.files.writers import open_output
 from bertcli.inspection.folder import FolderReport
@@ -150,7 +151,7 @@ def filled_page(name: str, heading: str, title: str, content: Any) -> bytes:
     from importlib.resources import files
     from string import Template
 
-    data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    data = compact(content)
     # Safe inside a script element, whatever the texts are.
     for character in "<\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
