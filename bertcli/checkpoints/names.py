@@ -20,9 +20,6 @@ WRAPPERS = (
     "_orig_mod.",  # torch.compile
 )
 
-# Under which key a pickle may hold its names, beside the state of training.
-NESTED = ("state_dict", "model_state_dict", "model", "module")
-
 # What parts of names were called before.
 RENAMED: Mapping[str, str] = {
     "LayerNorm.gamma": "LayerNorm.weight",  # pytorch-pretrained-bert, as TensorFlow has it

@@ -106,8 +106,10 @@ OTHER_MODELS = (  # modules of sentence-transformers that take texts, and that b
 )
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # modules that a network is in
 POINTER = b"version https://git-lfs"
-ROUTE = Check(lambda value: isinstance(value, list), "a list of modules")
-INSIDE = "a path inside the model's folder"
+ROUTE = Check(
+    lambda value: isinstance(value, list) and all(map(_inside, value)),
+    "a list of paths inside the model's folder",
+)
 
 
 class WeightFiles(NamedTuple):
@@ -261,10 +263,9 @@ def refuse_placeholder(path: Path) -> None:
 
 def read_modules(folder: Path) -> list[SentenceModule]:
     """Return the modules that modules.json lists, in their order; none without such a file."""
+    inside = Check(_inside, "a path inside the model's folder")
     return [
-        SentenceModule(
-            _short(entry.needed("type", TEXT)), entry.needed("path", Check(_inside, INSIDE))
-        )
+        SentenceModule(_short(entry.needed("type", TEXT)), entry.needed("path", inside))
         for entry in read_objects(folder / MODULES)
     ]
 
@@ -278,9 +279,7 @@ def read_routes(folder: Path) -> dict[str, list[SentenceModule]]:
     raw = read_object(folder / place / ROUTER)
     structure, types = raw.object("structure"), raw.object("types")
 
-    def module(name: Any) -> SentenceModule:
-        if not _inside(name):
-            raise ModelError(f"{raw.source}: {name!r} is not {INSIDE}")
+    def module(name: str) -> SentenceModule:
         return SentenceModule(_short(types.needed(name, TEXT)), str(place / name))
 
     return {route: [module(name) for name in structure.needed(route, ROUTE)] for route in structure}

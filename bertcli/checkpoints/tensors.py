@@ -22,7 +22,6 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertcli.checkpoints.names import NESTED
 from bertcli.checkpoints.scan import WeightFiles, refuse_placeholder
 from bertcli.errors import ModelError, out_of_memory
 from bertcli.files.protobuf import Fields, fields, messages, number, varint
@@ -52,7 +51,7 @@ def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
     for path in weights.files:
         refuse_placeholder(path)
         pickled = path.suffix != ".safetensors"
-        for tensor in read_torch(path, NESTED) if pickled else read_header(path):
+        for tensor in read_torch(path) if pickled else read_header(path):
             if weights.shards.get(tensor.name, path.name) == path.name:
                 tensors[tensor.name] = tensor
     for name, shard in weights.shards.items():

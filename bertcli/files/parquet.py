@@ -278,16 +278,13 @@ class Table:
             except ValueError as uneven:
                 raise InputError(f"{self.path}: {uneven}") from None
 
-    @property
-    def vector_columns(self) -> list[str]:
-        """The columns of lists of numbers, or of lists of them, of any length."""
-        return [field.name for field in self.schema if VECTOR.match(str(field.type))]
-
-    def vectors(self, names: Sequence[str], most: int) -> Iterator[tuple[str, str, list[Array]]]:
+    def vectors(self, other: Sequence[str], most: int) -> Iterator[tuple[str, str, list[Array]]]:
         """Yield lists of numbers, of so many rows at a time: column, type of the numbers, vectors.
 
-        They are the innermost lists, without nulls.
+        They are the innermost lists, without nulls, of all columns but the ``other`` ones.
         """
+        lists_of_numbers = (field.name for field in self.schema if VECTOR.match(str(field.type)))
+        names = [name for name in lists_of_numbers if name not in other]
         for batch in self._batches(names, most) if names else ():
             for name in names:
                 lists = batch.column(name)

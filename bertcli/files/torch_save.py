@@ -1,6 +1,6 @@
 """Files that torch.save wrote: where each of their tensors lies, without torch.
 
-    for tensor in read_torch(path, nested=("state_dict",)):
+    for tensor in read_torch(path):
         print(tensor.name, tensor.shape, tensor.start)
 
 Since torch 1.6 such a file is a zip: `data.pkl` describes the tensors, `data/<key>` holds the bytes
@@ -26,6 +26,8 @@ from bertcli.files.safetensors import BYTES, StoredTensor
 from bertcli.files.typed_json import AGAIN, is_text
 
 LARGEST = 1 << 22  # bytes of the pickles of an old file; BERT's have 60 KB
+# Under which key a file may hold its tensors, beside the state of training.
+NESTED = ("state_dict", "model_state_dict", "model", "module")
 DEPTH = 4  # dicts in dicts; a dict may hold itself
 STORAGES = {
     "FloatStorage": "F32", "DoubleStorage": "F64", "HalfStorage": "F16", "BFloat16Storage": "BF16",
@@ -139,8 +141,8 @@ class PickleReader(pickle._Unpickler):
     }
 
 
-def read_torch(path: Path, nested: Sequence[str]) -> list[StoredTensor]:
-    """Return the tensors of a file, perhaps ``nested`` under such a key in the state of a training.
+def read_torch(path: Path) -> list[StoredTensor]:
+    """Return the tensors of a file, perhaps nested in the state of a training.
 
     ModelError when the file is broken, or asks to run something.
     """
@@ -159,7 +161,7 @@ def read_torch(path: Path, nested: Sequence[str]) -> list[StoredTensor]:
         ) from None
     for _ in range(DEPTH):
         if isinstance(content, dict):
-            inner = (content[key] for key in nested if isinstance(content.get(key), dict))
+            inner = (content[key] for key in NESTED if isinstance(content.get(key), dict))
             content = next(inner, content)
     if not isinstance(content, dict) or not all(map(is_text, content)):
         raise ModelError(f"{path}: expected tensors by name")

@@ -144,8 +144,7 @@ def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
     with opened(str(path), str(path)) as table:
         report.records = table.metadata.num_rows
         report.fields = {field.name: str(field.type) for field in table.schema}
-        lists = [name for name in table.vector_columns if name not in SPANS]
-        for name, kind, vectors in table.vectors(lists, ROWS):
+        for name, kind, vectors in table.vectors(SPANS, ROWS):
             yield from _parts(name, kind, vectors)
 
 
