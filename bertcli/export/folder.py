@@ -210,7 +210,7 @@ def _copy(source: Path, folder: Path) -> None:
     """Copy the tokenizer, the configs and the modules; the network comes to lie on top."""
     inner = bert_folder(source)
     left_out = {*find_weights(inner).all}
-    for path in [*model_files(source), source / MODULES]:
+    for path in model_files(source):
         if path in left_out or not path.is_file():
             continue
         inside = path.is_relative_to(inner)

@@ -14,7 +14,6 @@ from bertcli.hub.local import (
     ALIASES,
     CARRIER,
     CARRIERS,
-    any_snapshot,
     cache_root,
     cached_models,
     check_id,
@@ -145,7 +144,7 @@ class StoredModel(NamedTuple):
     state: str  # installed or cached
     path: Path
     size: int  # bytes
-    folder: Path | None  # with its files; None where the cache has none of them
+    folder: Path | None  # with its files; None where the cache has none of its main revision
 
 
 def stored_models() -> list[StoredModel]:
@@ -157,7 +156,7 @@ def stored_models() -> list[StoredModel]:
             models.append(StoredModel(name, "installed", folder.path, size, folder.path))
     for name in cached_models():
         path = repository(name)
-        models.append(StoredModel(name, "cached", path, _size(path), any_snapshot(name)))
+        models.append(StoredModel(name, "cached", path, _size(path), find_snapshot(name, "main")))
     return models
 
 

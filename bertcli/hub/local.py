@@ -76,13 +76,6 @@ def find_snapshot(name: str, revision: str) -> Path | None:
     return folder if isdir(folder) else None
 
 
-def any_snapshot(name: str) -> Path | None:
-    """Return the folder of a model's main revision, or of another one that there is."""
-    snapshots = repository(name) / "snapshots"
-    others = [snapshots / commit for commit in _listdir(snapshots)]
-    return find_snapshot(name, "main") or next(filter(isdir, others), None)
-
-
 def unfinished(snapshot: Path, files: Sequence[str]) -> str | None:
     """Name the first file that a download did not finish, as far as the cache can tell."""
     missing = (name for name in pick(files, _listing(snapshot)) if not isfile(snapshot / name))

@@ -290,7 +290,8 @@ def models(output: RowOutput, console: ConsoleOptions) -> None:
 
     form, rows = output.form(), []
     for model in stored_models():
-        facts = facts_of(model.folder) if model.folder else ModelFacts(problem="no files")
+        absent = ModelFacts(problem="no files of its main revision")
+        facts = facts_of(model.folder) if model.folder else absent
         rows.append(
             {
                 "model": model.name,
