@@ -146,7 +146,13 @@ def export(
     format, OutputError where the folder cannot be written.
     """
     library = nncf() if options.dtype == "int8" else None  # before anything is computed
-    model = _opened(source)
+    # What the folder is for: a head that config.json names, or sentence vectors.
+    command = "" if (source.path / MODULES).exists() else command_of(source)
+    model: Embedder | Head = (
+        Head.open(source, COMMANDS[command], Settings("openvino"))
+        if command
+        else Embedder.open(source, EmbedOptions("openvino"))
+    )
     spec, config = model.runtime.spec, model.runtime.config
     if config.extra_embeddings:
         raise ModelError(f"{spec.folder}: a model with extra embeddings cannot be exported")
@@ -196,14 +202,6 @@ def export(
         }
         write_json(folder / "manifest.json", manifest)
     return manifest
-
-
-def _opened(folder: ModelFolder) -> Embedder | Head:
-    """Open what the folder is for: a head that config.json names, or sentence vectors."""
-    command = "" if (folder.path / MODULES).exists() else command_of(folder)
-    if command:
-        return Head.open(folder, COMMANDS[command], Settings("openvino"))
-    return Embedder.open(folder, EmbedOptions("openvino"))
 
 
 def _copy(source: Path, folder: Path) -> None:

@@ -23,7 +23,6 @@ from bertcli.files.paths import manifest_beside
 from bertcli.files.safetensors import AGAIN
 from bertcli.files.streams import PACKED, LineDecoder, open_bytes, suffix_of, unreadable
 from bertcli.files.typed_json import BadJsonError, is_regular, parse, read_object
-from bertcli.inspection.folder import VerifyCheck, hash_check
 
 ROWS = 256  # of a Parquet file that are measured together
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
@@ -266,8 +265,3 @@ def _concerns(array: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}{array[kind]:,} of {array['numbers']:,} numbers are {label}"
     if array["norm"] and array["norm"]["min"] == 0:
         yield f"{name}some vectors have length 0"
-
-
-def verify_file(report: FileReport) -> VerifyCheck:
-    """Compare the file with the hash in its manifest; `ok` is None where there is no hash."""
-    return hash_check(report.file, (report.manifest or {}).get("sha256"))

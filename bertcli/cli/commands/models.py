@@ -40,8 +40,7 @@ from bertcli.errors import LOG, UsageError, counted
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, files_for
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
-from bertcli.inspection.folder import StaticReport, inspect_static, verify_model
-from bertcli.inspection.vector_file import verify_file
+from bertcli.inspection.folder import StaticReport, hash_check, inspect_static, verify_model
 from bertcli.records.source import Source
 
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
@@ -214,7 +213,8 @@ def _model(report: FolderReport | StaticReport, views: ViewOptions) -> bool:
 
 def _file(report: FileReport, views: ViewOptions) -> bool:
     """Show a file of vectors, and return whether it is sound as far as that was to be verified."""
-    check = verify_file(report) if views.verify else None
+    recorded = (report.manifest or {}).get("sha256")
+    check = hash_check(report.file, recorded) if views.verify else None
     if views.json:
         _print_json(report.to_json() | ({"verify": {"ok": check.ok}} if check else {}))
     else:
