@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 SKIP = "correct or remove that record; most commands can skip it with --on-error skip"
 
@@ -30,24 +29,24 @@ class Log:
 
     def warn(self, message: str) -> None:
         """Write a warning."""
-        _python_log().warning(message)
+        self.write("warning", message)
 
     def note(self, message: str) -> None:
         """Write a note."""
-        _python_log().info(message)
+        self.write("info", message)
 
     def detail(self, message: str) -> None:
         """Write a note for those who ask for details."""
-        _python_log().debug(message)
+        self.write("debug", message)
+
+    def write(self, level: str, message: str) -> None:
+        """Write a message of a level of Python's log."""
+        import logging  # 3 ms, which nearly all commands do without
+
+        getattr(logging.getLogger("bertcli"), level)(message)
 
 
 LOG = Log()
-
-
-def _python_log() -> Any:
-    import logging  # 3 ms, which nearly all commands do without
-
-    return logging.getLogger("bertcli")
 
 
 class BertcliError(Exception):

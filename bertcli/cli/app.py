@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # `--help | head -1`
+        if isinstance(stop.__context__, BrokenPipeError):  # `--show-completion bash | head -1`
             silence(sys.stdout.fileno())
             return 0
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
@@ -137,7 +137,7 @@ def _of_libraries(failed: BaseException) -> tuple[str, str] | None:
 
 
 def _of_the_system(failed: OSError) -> tuple[str, str]:
-    """Return a message and a hint: the files that it is about, or stdout where that is at fault."""
+    """Return a message that names the files that it is about, and a hint."""
     reason = failed.strerror or str(failed) or type(failed).__name__
     names = (failed.filename, failed.filename2)  # of an open file: a number
     files = [
@@ -147,12 +147,6 @@ def _of_the_system(failed: OSError) -> tuple[str, str]:
     ]
     if files:
         return f"{' to '.join(files)}: {reason}", ""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()  # of help and versions: what could not be written is still there
-    except OSError:
-        silence(sys.stdout.fileno())
-        return f"stdout cannot be written: {reason}", ""
     return f"system error: {reason}", "set BERTCLI_DEBUG=1 for the traceback"
 
 

@@ -40,6 +40,8 @@ def open_runtime(spec: ModelSpec, tokenizer: Callable[[], Tokenizer]) -> Runtime
         engine: Engine = open_static(spec, tokenizer())
     else:
         engine = open_engine(spec, tokenizer)
+    places = ", ".join(engine.places)
+    LOG.detail(f"model: {spec.folder}; runs on {places}, threads {engine.threads}")
     engines = [engine]
     for place in engine.places[1:]:
         compute = replace(spec.compute, backend=engine.backend, device=place)

@@ -148,17 +148,14 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     else:
         carried = [name.strip() for name in source.keep.split(",")] if source.keep else []
         carried = [name for name in dict.fromkeys(carried) if name != "id" or key != "id"]
-    asked = [("--text-field", text), *(("--keep-fields", name) for name in carried)]
-    asked += [("--pair-field", pair)] if pair and source.pair_field else []
-    asked += [("--id-field", key)] if source.id_field else []
-    asked += [("--extra", name) for name in source.extra_ids]
+    named = filter(None, (source.pair_field, source.id_field))
     present = {*names}
-    for option, name in asked:
+    for name in (text, *carried, *named, *source.extra_ids):
         if name in present:
             continue
         hint = f"available: {', '.join(names) or 'none'}"
-        if not source.ids:
-            hint += f"; choose with {source.flags.get(name, option)}"
+        if name == text and not (source.ids or source.text_field):
+            hint += "; choose with --text-field"
         likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
         if likely and likely in names[0]:  # the header is one column
             advice = "--input-format tsv" if likely == "\t" else f"--delimiter '{likely}'"

@@ -52,7 +52,6 @@ class Source:
     sentences: bool = False  # a text may be a list of sentences
     ids: bool = False  # the records are lists of token ids
     asked: tuple[str, ...] = ()  # options given that name fields
-    flags: Mapping[str, str] = field(default_factory=dict)  # a field -> its option's own name
     taken: frozenset[str] = frozenset()  # names of output fields, which no kept field may have
     extra_ids: Mapping[str, int] = field(default_factory=dict)  # fields of ids, and how many each
     on_error: Literal["fail", "skip"] = "fail"
@@ -63,9 +62,11 @@ class Source:
     def __post_init__(self) -> None:
         if self.texts and self.paths:
             expanded = os.path.isfile(self.texts[0])
-            raise UsageError("TEXT cannot be combined with --input", QUOTE if expanded else "")
-        if self.paths.count("-") > 1:
-            raise UsageError("--input - is given twice, and stdin can be read once")
+            raise UsageError(
+                "TEXT cannot be combined with --input or --files-from", QUOTE if expanded else ""
+            )
+        if self.inputs.count("-") > 1:
+            raise UsageError("stdin can be read once: one - among --input and --files-from")
         if self.pair is not None and len(self.texts) != 1:
             raise UsageError(
                 f"--pair needs exactly one text, not {len(self.texts)}",

@@ -38,4 +38,4 @@ def test_a_failure_without_stderr_has_its_exit_code(wrong, code, tmp_path):
 
 def test_stdin_can_be_read_once():
     done = bad("tokenize", "-i", "-", "-i", "-", stdin="hello\n", code=2)
-    assert done.error == "--input - is given twice, and stdin can be read once"
+    assert done.error == "stdin can be read once: one - among --input and --files-from"

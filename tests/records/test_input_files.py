@@ -165,7 +165,7 @@ def test_a_list_cannot_be_combined_with(docs, argv):
 
 def test_a_glob_that_the_shell_expanded(docs):
     done = bad("tokenize", "-i", "docs/a.txt", "docs/b.txt", code=2)
-    assert done.error == "TEXT cannot be combined with --input"
+    assert done.error == "TEXT cannot be combined with --input or --files-from"
     assert done.hint.startswith("quote globs")
 
 

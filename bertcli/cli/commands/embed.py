@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import islice
-from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -188,8 +187,6 @@ def embed(
     where = sentence.found_in or "not specified by the model"
     pooling = "" if options.several else f"pooling: {embedder.options.pooling} ({where})"
     console.detail(pooling)
-    console.detail(f"model: {folder.path} ({folder.source})")
-    console.detail(computing(embedder))
     reader = embedder.divided(reader)
     if (source.pairs or source.pair) and sentence.pooling:
         console.note(PAIR_OF_SENTENCE_MODEL)
@@ -221,17 +218,8 @@ def _taken(options: EmbedOptions) -> frozenset[str]:
     return frozenset(names) | frozenset(PLACE if options.on_truncate == "chunk" else ())
 
 
-def computing(embedder: "Embedder") -> str:
-    """Return where and how vectors are computed."""
-    engine, chosen = embedder.runtime.engine, embedder.chosen()
-    settled = ", ".join(
-        f"{name} {value}" for name, value in chosen.items() if value and name != "modules"
-    )
-    return f"runs on {', '.join(engine.places)}, threads {engine.threads}; {settled}"
-
-
 def _to_file(run: "FileRun", console: Console) -> "TokenCounts":
-    target, begun = run.target, monotonic()
+    target = run.target
     if not run.embedder.runtime.engine.same_bits:
         console.detail("the last bits of a vector depend on its batch with the kernels used here")
     try:
@@ -249,10 +237,6 @@ def _to_file(run: "FileRun", console: Console) -> "TokenCounts":
         raise typer.Exit
     if reusable := run.reusable:
         console.note(f"{reusable.reused:,} of {counted(run.tally.records, 'vector')} reused")
-    if console.watched:
-        seconds = monotonic() - begun
-        what = f"vectors of {counted(run.tally.records, 'text')}"
-        console.note(f"{what} written to {target.path} in {seconds:,.1f} s")
     return run.tally
 
 

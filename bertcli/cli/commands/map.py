@@ -79,7 +79,8 @@ def map(
     search = texts.search(reader, model, compute)
     kind = "finished" if form == "html" else form
     with output.open(kind, texts.inputs(reader), model) as write:
-        with stored_vectors(search, console) as stored, console.waiting("laying out the texts"):
+        with stored_vectors(search, console) as stored:
+            console.note("laying out the texts" if console.watched else "")
             corpus_map = CorpusMap.of(stored, view.clusters, view.seed)
         title = ", ".join(Path(path).name for path in reader.source.paths)
         write([corpus_map.page(title, view.color)] if form == "html" else corpus_map.rows())

@@ -1,7 +1,6 @@
 """The models on this machine: `bertcli inspect`, `models` and `export`."""
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import typer
 
 from bertcli.checkpoints.scan import is_static, read_config
+from bertcli.cli.display.console import stdout_is_terminal
 from bertcli.cli.options.common import (
     DELIMITER,
     ENCODING,
@@ -273,7 +273,7 @@ def _print_json(value: Any) -> None:
     from bertcli.files.typed_json import strict
     from bertcli.files.writers import open_output
 
-    indent = 2 if sys.stdout.isatty() else None
+    indent = 2 if stdout_is_terminal() else None
     with open_output(None) as output:
         text = json.dumps(strict(value), ensure_ascii=False, indent=indent)
         output.write(text.encode("utf-8", "backslashreplace") + b"\n")
@@ -406,12 +406,5 @@ def distil(
         f"{folder.output}: {counted(manifest['tokens'], 'token')} of {manifest['dim']} dimensions, "
         f"{manifest['variance']:.1%} of the variance"
     )
-    agreement = manifest.get("agreement", {})
-    if agreement.get("similarity_correlation") is not None:
-        console.note(
-            f"agreement with the model on {agreement['rows_compared']:,} texts: similarities "
-            f"correlate by {agreement['similarity_correlation']:.3f}, "
-            f"{agreement['neighbour_overlap']:.1%} of nearest neighbours shared"
-        )
     if reader:
         console.close(reader)

@@ -85,11 +85,14 @@ class QueryOptions(OptionGroup):
 
     def reader(self) -> Reader:
         """Return the reader of the queries, or of pairs: arguments, files or stdin."""
-        changes: dict[str, Any] = {"text_field": self.query_field, "single": True}
-        if self.mine:  # anchors, with positives as their pairs
-            changes = {"text_field": self.query_field or "anchor", "pair_field": "positive"}
-        flags = {changes["text_field"] or "text": "--query-field"}
-        return reader_of(self, texts=self.queries or (), objects=self.mine, flags=flags, **changes)
+        return reader_of(
+            self,
+            texts=self.queries or (),
+            objects=self.mine,
+            text_field=self.query_field or ("anchor" if self.mine else "text"),
+            pair_field="positive" if self.mine else None,
+            single=not self.mine,
+        )
 
 
 class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
@@ -278,19 +281,15 @@ AT_ONCE = 1 << 15  # rows of a table that are written together
 class AlikeOptions(OptionGroup):
     """Which texts are duplicates, and which of them is kept."""
 
-    threshold = option(
-        "Minimum cosine similarity of duplicates, above 0 and up to 1.",
-        "SCORE",
-        default=0.95,
+    threshold = number(
+        "Minimum cosine similarity of duplicates.",
+        low=0.01,
+        high=1,
+        metavar="SCORE",
         kind=float,
+        default=0.95,
     )
     keep: Literal["first", "longest"] = option("Which text of each group to keep.", default="first")
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold <= 1:
-            raise UsageError(
-                f"--threshold {self.threshold:g} is not above 0 and up to 1", "for example 0.95"
-            )
 
 
 def duplicates(

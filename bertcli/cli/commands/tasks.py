@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import bertcli
-from bertcli.cli.display.console import Console
+from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.options.common import (
     PARSE_SPECIAL,
     TEXT_FIELD,
@@ -17,7 +17,6 @@ from bertcli.cli.options.common import (
     RowOutput,
     TaskFileOptions,
     reader_of,
-    source_paths,
 )
 from bertcli.cli.options.groups import (
     INPUT,
@@ -29,7 +28,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import LOG, UsageError
+from bertcli.errors import UsageError
 from bertcli.files.tables import TableHeader
 from bertcli.hub import files_for
 from bertcli.records.reader import Reader
@@ -88,10 +87,6 @@ class QuestionOptions(OptionGroup):
             pair=self.context if self.both else None,
             text_field=self.context_field if contexts_only else self.question_field,
             pair_field=self.context_field if objects else None,
-            flags={
-                self.question_field: "--question-field",
-                self.context_field: "--context-field",
-            },
             single=not (self.both or objects),
         )
 
@@ -125,10 +120,6 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
             texts=tuple(self.texts or ())[:1],
             single=True,
             text_field=None if self.texts else self.prompt_field,
-            flags={
-                self.prompt_field: "--prompt-field",
-                self.choices_field: "--choices-field",
-            },
             keep=keep if self.texts or keep == "*" else names,
         )
 
@@ -142,11 +133,6 @@ def open_head(
 
     kind = getattr(bertcli, task)
     head = Head.open(folder, kind.kind, record(Settings, length, compute))
-    engine = head.runtime.engine
-    LOG.detail(
-        f"model: {folder.path} ({folder.source}); {kind.kind}, {engine.backend}, device "
-        f"{', '.join(engine.places)}, threads {engine.threads}, max_length {head.max_length}"
-    )
     return kind, head
 
 
@@ -253,9 +239,8 @@ def paired(source: InputOptions) -> InputOptions:
     """Return the options with the second of two texts as the pair of the first; stdin has pairs."""
     texts, pair = source.texts or [], source.pair or []
     named = (*texts, *pair, source.input, source.pairs, source.files_from)
-    if source.input_format == "auto" and not any(named):
-        (stdin,) = source_paths(None, given=False)
-        return source.changed(pairs=stdin)
+    if source.input_format == "auto" and not any(named) and not stdin_is_terminal():
+        return source.changed(pairs="-")
     if not texts or pair:
         return source
     if len(texts) != 2:

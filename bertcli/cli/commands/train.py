@@ -367,7 +367,6 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
             sentences=True,
             single=True,
             keep=",".join(dict.fromkeys(extra)) or None,
-            flags=dict.fromkeys(extra, "--extra"),
             asked=(*fields_asked([self]), *(("--extra",) if extra else ())),
         )
 
@@ -469,8 +468,6 @@ def pretrain_prepare(
     )
     console.follow(run)
     console.note(described(run.statistics))
-    for name, size in run.sizes.items():
-        console.note(f"extra embedding {name}: ids 0 to {size - 1}, from the field {extra[name]}")
     console.warn(doubts(run.statistics))
     console.close(reader)
 
@@ -587,12 +584,7 @@ class JudgedOptions(OptionGroup, panel=INPUT):
     json = flag("As --format jsonl.", hidden=True)
 
     def __post_init__(self) -> None:
-        search = (self.queries, self.corpus, self.qrels)
-        if any(search) and (not all(search) or self.file):
-            raise UsageError(
-                "--queries, --corpus and --qrels belong together, without FILE", "give all three"
-            )
-        if not any(search) and not self.file:
+        if not (self.file or self.queries):
             raise UsageError("nothing to evaluate", "give FILE, or --queries, --corpus and --qrels")
 
 

@@ -6,14 +6,14 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from bertcli.errors import counted
+from bertcli.errors import Log, counted
 from bertcli.files.paths import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
@@ -160,7 +160,7 @@ def say(kind: str, message: str) -> None:
         sys.stderr.write(f"{label} {line}\n")
 
 
-class Console:
+class Console(Log):
     """Writes notes and warnings, unless quiet; empty messages are ignored."""
 
     quiet: bool
@@ -168,18 +168,10 @@ class Console:
     beside_output = False  # whether rows come to the terminal during the run
     left_open: ClassVar[deque[Any]] = deque(maxlen=0)  # models, where the process ends soon
 
-    def note(self, message: str) -> None:
-        """Write a note."""
-        self._write("note", message)
-
-    def warn(self, message: str) -> None:
-        """Write a warning."""
-        self._write("warning", message)
-
-    def detail(self, message: str) -> None:
-        """Write a note, with --verbose only."""
-        if self.verbose:
-            self._write("note", message)
+    def write(self, level: str, message: str) -> None:
+        """Write a message; one of the level debug with --verbose only."""
+        if message and not self.quiet and (self.verbose or level != "debug"):
+            say("warning" if level == "warning" else "note", message)
 
     @property
     def watched(self) -> bool:
@@ -210,14 +202,6 @@ class Console:
         """Run to the end, with a progress bar when somebody watches for long."""
         for _ in self.track(run):
             pass
-
-    def waiting(self, what: str) -> AbstractContextManager[Any]:
-        """Show what goes on while nobody knows how far it is, when somebody watches."""
-        if not self.watched:
-            return nullcontext()
-        from bertcli.cli.display.tables import Screen
-
-        return Screen(stderr=True).status(what)
 
     def truncated(
         self, tally: TokenCounts, limit: int | None, advice: str = "", what: str = "texts"
@@ -258,10 +242,6 @@ class Console:
         if records:
             self.warn(f"{counted(records, 'record was', 'records were')} skipped{where}")
             raise typer.Exit(1)
-
-    def _write(self, kind: str, message: str) -> None:
-        if message and not self.quiet:
-            say(kind, message)
 
 
 # --- training ---

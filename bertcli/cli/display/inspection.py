@@ -90,20 +90,9 @@ def summary(
         ("use", f"bertcli {command} -m {folder.name}"),
     ]
     if isinstance(report, FolderReport):
-        config, structure = report.config, report.config.structure
-        positions = {
-            config.position_embedding_type: structure.absolute_positions,
-            "rotary": structure.rotary,
-            "disentangled": structure.disentangled,
-            "bucketed": structure.buckets,
-        }
-        kinds = " and ".join(name for name, is_used in positions.items() if is_used)
-        name = values["architecture"]["name"]
-        rows.append(("kind", f"{name}, {values['family']}, {kinds or 'no'} positions"))
+        rows.append(("family", values["family"]))
     for part, names in SHOWN.items():
         held = values.get(part) or {}
-        if part == "architecture" and isinstance(report, FolderReport):
-            continue  # it is the kind
         chosen = {name: held[name] for name in names if held.get(name) not in (None, [], (), {})}
         if chosen:
             rows.append((part, shortened(described(chosen), LONGEST)))

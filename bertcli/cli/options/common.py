@@ -298,7 +298,7 @@ class ConsoleOptions(OptionGroup, Console, panel=MESSAGES):
 
     def __post_init__(self) -> None:
         """Show the messages of the library too."""
-        vars(LOG).update(warn=self.warn, note=self.note, detail=self.detail)
+        vars(LOG).update(write=self.write)
 
 
 def _show_versions(asked: bool) -> None:
@@ -409,26 +409,6 @@ FILES_FROM = option(
 NULL = flag("Texts, or the names in --files-from, are NUL-delimited.", "--null", "-0")
 
 
-def source_paths(
-    files: list[str] | None, *, given: bool, listed: str | None = None, null: bool = False
-) -> tuple[str, ...]:
-    """Return what to read: what was named or ``listed``, or stdin when nothing else is ``given``.
-
-    Raises UsageError when stdin is a terminal, or holds both texts and names of files.
-    """
-    if listed is not None:
-        if listed == "-" and "-" in (files or ()):
-            raise UsageError("--files-from - cannot be combined with --input -")
-        if given:
-            raise UsageError("--files-from cannot be combined with TEXT")
-        return (*(files or ()), *listed_files(listed, null=null))
-    if files or given:
-        return tuple(files or ())
-    if stdin_is_terminal():
-        raise UsageError("no input", "give TEXT, -i FILE, or pipe text in")
-    return ("-",)
-
-
 def source_of(
     *groups: OptionGroup, named: list[str] | None = None, objects: bool = False, **values: Any
 ) -> Source:
@@ -436,12 +416,19 @@ def source_of(
 
     ``named`` are the files, where no option is --input; of ``objects`` stdin is JSONL. ``values``
     are the fields of the source that have no option of their name.
+
+    Raises UsageError when nothing is named and stdin is a terminal.
     """
     options = {name: value for group in groups for name, value in vars(group).items()}
     texts = tuple(values.get("texts", options.get("texts")) or ())
     listed, null = options.get("files_from"), options.get("null", False)
-    files = named or options.get("input")
-    paths = source_paths(files, given=bool(texts), listed=listed, null=null)
+    paths = tuple(named or options.get("input") or ())
+    if listed is not None:
+        paths += listed_files(listed, null=null)
+    elif not (texts or paths):
+        if stdin_is_terminal():
+            raise UsageError("no input", "give TEXT, -i FILE, or pipe text in")
+        paths = ("-",)
     form = "whole" if options.get("whole") else options.get("input_format", "auto")
     usual = {
         "texts": texts,

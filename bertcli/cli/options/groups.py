@@ -56,6 +56,7 @@ RULES = (
     "--whole cannot be combined with --input-format",
     "--pairs cannot be combined with TEXT, --input or --files-from",
     "QUERY cannot be combined with --input",
+    "--files-from cannot be combined with TEXT",
     "--margin requires --mine",
     "--words requires --corpus",
     "--hybrid cannot be combined with --sparse, --token-vectors, --mine or --threshold; "
@@ -75,6 +76,11 @@ RULES = (
     "--scores all cannot be combined with --top-k or --threshold",
     "--sparse cannot be combined with --token-vectors",
     "--per-file requires --count or --stats",
+    "--queries requires --qrels",
+    "--corpus requires --qrels",
+    "--qrels requires --queries",
+    "--qrels requires --corpus",
+    "--qrels cannot be combined with FILE",
     "--ragged cannot be combined with --engine ray",
     "--ragged cannot be combined with --count or --stats",
     "--engine ray cannot be combined with --from-tokens, --count or --stats",
@@ -104,7 +110,7 @@ RULES = (
     "chunks are made of single texts, in their original characters",
 )
 RELATION = re.compile("( cannot be combined with | requires | has no effect with(?:out)? )")
-ARGUMENTS = {"TEXT": "texts", "QUERY": "queries"}
+ARGUMENTS = {"FILE": "file", "TEXT": "texts", "QUERY": "queries"}
 
 
 def obey(rules: Iterable[str], values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
