@@ -10,12 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from bertcli.files.system_calls import ENDING, alarm, fill_closed, on_alarm, silence
-
-if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
 
 AGAIN = 0.01  # seconds
 SELDOM = 100_000  # new objects before Python looks for garbage among them; it has 700
@@ -41,7 +38,7 @@ def heed(caught: list[int]) -> Callable[[], None]:
         if not inside:
             raise KeyboardInterrupt
 
-    def ignored(what: "UnraisableHookArgs") -> None:
+    def ignored(what: "sys.UnraisableHookArgs") -> None:
         if caught and issubclass(what.exc_type, KeyboardInterrupt):
             alarm(AGAIN)
         else:

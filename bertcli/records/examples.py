@@ -10,12 +10,12 @@ fields that are named instead. What a model may say is not checked here: a label
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
 from typing import Any, NamedTuple
 
-from bertcli.errors import SKIP, InputError, UsageError, counted
+from bertcli.errors import SKIP, InputError, counted
 from bertcli.files.jsonl import value_of
 from bertcli.files.paths import input_name
 from bertcli.files.streams import can_be_reread, suffix_of
@@ -128,24 +128,26 @@ class Examples:
         return len(self.examples)
 
 
-def examples_source(path: str, **options: Any) -> Source:
-    """Return the source of a file of examples; UsageError for one without fields."""
-    text_field = options.get("text_field")
-    names = (text_field,) if text_field else tuple(dict.fromkeys(form.text for form in FORMS))
-    if options.get("format", "auto") == "auto":
-        options["format"] = (
-            "jsonl" if path == "-" else "conll" if suffix_of(path) in CONLL else "auto"
-        )
-    usual = {"text_fields": names, "single": True, "sentences": True, "keep": "*"}
-    source = Source(paths=(path,), **usual | options)
-    if source.format_of(path) == "txt":
-        can_be_reread(path)  # or there is no such file
-        raise UsageError(
-            f"{path}: a text file has no fields",
-            "examples are .jsonl, .csv, .tsv or .parquet with fields such as label, or .conll; "
-            "--input-format says what another file is",
-        )
-    return source
+USUAL_SOURCE = Source()
+
+
+def examples_source(path: str, source: Source = USUAL_SOURCE) -> Source:
+    """Return the source of a file of examples, which is read as another source says."""
+    text_field, form = source.text_field, source.format
+    if form == "auto":
+        form = "jsonl" if path == "-" else "conll" if suffix_of(path) in CONLL else "auto"
+    if source.format_of(path) == "txt" and path != "-":
+        can_be_reread(path)  # or it is a folder, or there is no such file
+    return replace(
+        source,
+        paths=(path,),
+        format=form,
+        text_fields=tuple(dict.fromkeys([text_field] if text_field else [f.text for f in FORMS])),
+        asked=(path,),  # its fields
+        keep="*",
+        single=True,
+        sentences=True,
+    )
 
 
 def read_examples(

@@ -38,7 +38,7 @@ from bertcli.vectors.formats import DIGEST, ROW, metas
 from bertcli.vectors.reading import floats, put_aside
 from bertcli.vectors.run_folder import InputDigest, Inputs, Sink, Target, made_by
 
-NOT_OF_RECORDS = ("asked", "flags", "taken", "max_record_bytes")  # no record is another by these
+NOT_OF_RECORDS = ("asked", "taken", "max_record_bytes")  # no record is another by these
 LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # that the numbers depend on
 
 

@@ -236,7 +236,7 @@ def test_skipped_records(base, tmp_path):
 def test_text_files_have_no_fields(base, tmp_path):
     (tmp_path / "a.txt").write_text("hello\n")
     assert (
-        "a text file has no fields"
+        "a.txt: the input is read as txt, which has no fields"
         in bad(*argv(tmp_path / "a.txt", tmp_path / "o", base), code=2).error
     )
     for place, said in ((tmp_path / "nothing", "file not found"), (tmp_path, "is a folder")):

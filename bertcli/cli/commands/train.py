@@ -108,10 +108,9 @@ class DeviceOptions(OptionGroup, panel=COMPUTE, of=TrainingOptions):
         "Recompute activations in the backward pass: the same result with less memory."
     )
 
-    @property
-    def precision(self) -> str:
-        """The compute precision."""
-        return "float32" if self.dtype == "auto" else self.dtype
+    def __post_init__(self) -> None:
+        if self.dtype == "auto":
+            self.dtype = "float32"
 
 
 def extra_option(about: str) -> Any:
@@ -163,13 +162,7 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
     def source(self, path: str) -> Source:
         """Return the source of a file of examples or texts."""
         return examples_source(
-            path,
-            text_field=self.text_field,
-            format=self.input_format,
-            delimiter=self.delimiter,
-            on_error=self.on_error,
-            encoding=self.encoding,
-            encoding_errors=self.encoding_errors,
+            path, record(Source, self, pair_field=None, format=self.input_format)
         )
 
 
@@ -188,7 +181,7 @@ def train_task(
         from bertcli.training.run import TrainingRun
 
         console.quiet = console.quiet or not ranks.first
-        if why := slow(dtype_of(where.precision), ranks.device):
+        if why := slow(dtype_of(where.dtype), ranks.device):
             console.warn(why)
         checkpoints.refuse_others()
         run = TrainingRun(opened(ranks), checkpoints, ranks)
@@ -294,7 +287,6 @@ def train(
     asked = {"extra": extra_fields(method.extra), "fields": examples.fields}
     training = record(FineTuningJob, job, examples, method, held, **asked)
     options = {**vars(steps), **vars(held), **vars(saving), **vars(where)}
-    options["dtype"] = where.precision
     readers: dict[str, Reader] = {}
     require_torch("training")
     from bertcli.training.run import Checkpoints
@@ -557,7 +549,7 @@ def pretrain_run(
     from bertcli.training.options import PretrainingJob
     from bertcli.training.run import Checkpoints
 
-    options = record(TrainingOptions, optimizer, evaluation, saving, where, dtype=where.precision)
+    options = record(TrainingOptions, optimizer, evaluation, saving, where)
     extra = extra_fields(start.extra)
     pretraining = record(PretrainingJob, job, start, evaluation, extra=extra)
     checkpoints = record(Checkpoints, job, saving)

@@ -455,24 +455,13 @@ def reader_from(source: Source) -> Reader:
     return Reader(source)
 
 
-NAMES_OF_FIELDS = (
-    "query_field",
-    "text_field",
-    "pair_field",
-    "id_field",
-    "keep_fields",
-    "question_field",
-    "context_field",
-)
-
-
 def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
     """Return the options that name fields; what the environment sets asks for none."""
     return tuple(
         f"--{name.replace('_', '-')}"
         for group in groups
         for name, option in group.OPTIONS.items()
-        if name in NAMES_OF_FIELDS
+        if name.endswith(("_field", "_fields"))
         and (value := getattr(group, name)) not in (option.default, "*")
         and os.environ.get(f"BERTCLI_{name.upper()}") != value
     )
