@@ -55,7 +55,6 @@ T = TypeVar("T")
 BLOCK = 1024  # texts that are taken from an iterable at a time
 Divide = Callable[["Reader", TextBlock, int], Iterable[TextBlock]]  # from this record in the run on
 PAIRS, IDS = frozenset({str, type(None)}), frozenset({str, int, type(None)})
-Say = Callable[[str], None]  # shows a message
 OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
 FEW = 16  # lines that are not worth a look at all of them together
 READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format txt: as text)"
@@ -80,13 +79,13 @@ class Reader:
 
     divide: Divide | None = None  # what makes several records of each
 
-    def __init__(self, source: Source, warn: Say | None = None) -> None:
+    def __init__(self, source: Source) -> None:
         paths = input_files(source.paths, source)
         if source.placed is None:
             source = replace(source, placed=len(paths) > 1 or paths != source.paths)
         self.source = replace(source, paths=paths)
         self.given: Iterable[Any] = source.texts
-        self.warn = warn or LOG.warn
+        self.warn: Callable[[str], None] = LOG.warn  # of records that are skipped
         self.stdin_format: str | None = None  # once it is open
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
         self.skipped = self.replaced = 0
@@ -118,7 +117,7 @@ class Reader:
 
     def again(self) -> Reader:
         """Return a reader of the same records, from the first."""
-        reader = Reader(self.source, self.warn)
+        reader = Reader(self.source)
         reader.divide = self.divide
         return reader
 

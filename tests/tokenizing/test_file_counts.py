@@ -75,7 +75,7 @@ def test_tables_of_other_tools(files):
     ("argv", "error"),
     [
         (["a"], "--per-file requires --count or --stats"),
-        (["--count", "a"], "--per-file requires files"),
+        (["--count", "a"], "--per-file cannot be combined with TEXT"),
         (["--count", "-f", "npy", "-i", "d.csv"], "this command cannot write npy"),
         (["--stats", "-f", "csv", "-i", "d.csv"], "this command cannot write csv"),
     ],

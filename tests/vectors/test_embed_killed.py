@@ -142,7 +142,7 @@ def test_records_are_kept_after_a_minute_of_long_texts(tmp_path):
 
 
 def test_an_interrupt_says_what_is_kept(tmp_path):
-    """Or why nothing is; what goes on is the same command with --resume."""
+    """What goes on is the same command with --resume."""
     argv = ("embed", "-m", TINY, "one", "two", "-o", tmp_path / "out.npy")
     with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
         done = call(*argv)
@@ -151,7 +151,7 @@ def test_an_interrupt_says_what_is_kept(tmp_path):
     assert call(*argv, "--resume", "-q").code == 0
     with mock.patch.object(Sink, "write", side_effect=KeyboardInterrupt):
         done = call(*argv, "--overwrite", "--window", 5000)
-    none = "note: interrupted; nothing is kept before the first --window of records is done\n"
+    none = "note: interrupted; 0 records are kept; continue with --resume\n"
     assert (done.code, done.err) == (130, none)
 
 

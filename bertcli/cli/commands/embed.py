@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from bertcli.cli.commands.on_ray import EmbedEngineOptions, Find, on_ray
+from bertcli.cli.commands.on_ray import EmbedEngineOptions, on_ray
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     AT,
@@ -153,7 +153,7 @@ def embed(
         source.refuse_kept_fields(form)
     if engine.engine == "ray":
 
-        def make(find: Find, source: "Source", form: str, pool: "Pool") -> "ShardJob":
+        def make(find: Any, source: "Source", form: str, pool: "Pool") -> "ShardJob":
             from bertcli.ray.run import EmbedJob
 
             source = replace(source, taken=_taken(options))
@@ -226,9 +226,8 @@ def _to_file(run: "FileRun", console: Console) -> "TokenCounts":
         console.follow(run)
     except KeyboardInterrupt:
         how = "--update" if target.update else "--resume"
-        progress = f"{counted(run.committed, 'record is', 'records are')} kept; continue with {how}"
-        none = "nothing is kept before the first --window of records is done"
-        console.note(f"interrupted; {progress if run.committed else none}")
+        records = counted(run.committed, "record is", "records are")
+        console.note(f"interrupted; {records} kept; continue with {how}")
         raise
     for name in run.unchecked:
         console.note(f"{name} cannot be read twice: only its committed records were compared")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import InputOptions, ModelOptions, OutputOptions, allowed_form
@@ -11,7 +11,6 @@ from bertcli.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from bertcli.ray.run import Pool, ShardJob
-    from bertcli.records.source import Source
 
 
 class EngineOptions(OptionGroup, panel="Engine"):
@@ -62,22 +61,22 @@ class TokenizeEngineOptions(EngineOptions):
     )
 
 
-Find = Callable[..., Any]  # finds the model, where a worker runs
-# Makes a job from that, the source, the output format and the resources of a worker.
-MakeJob = Callable[[Find, "Source", str, "Pool"], "ShardJob"]
-
 FORMATS = ("parquet", "jsonl", "csv", "npy", "npz", "safetensors")
 
 
 def on_ray(
-    make: MakeJob,
+    make: Callable[..., "ShardJob"],
     source: InputOptions,
     model: ModelOptions,
     output: OutputOptions,
     engine: EngineOptions,
     console: Console,
 ) -> None:
-    """Run a job on every input file, on the workers of a cluster, and report the result."""
+    """Run a job on every input file, on the workers of a cluster, and report the result.
+
+    ``make`` makes it of a function that finds the model, the source, the output format, and the
+    resources of a worker.
+    """
     from bertcli.files.atomic import explained
     from bertcli.ray.locations import is_local, local_path, output_place
     from bertcli.ray.run import DEAD, Done, connected, plan, put_manifest, run, told, totals

@@ -179,8 +179,6 @@ def similar(
     typed = query.typed and form == "table" and output.on_terminal
     queries = Reader(Source()) if typed else query.reader()
     corpus.check(("-",) if typed else queries.source.paths)
-    if query.mine and form == "table":
-        raise UsageError("--mine writes no table")
     texts = corpus.reader()
     folder = model.folder(files_for(compute.dtype))
     from bertcli.embedding.options import EmbedOptions

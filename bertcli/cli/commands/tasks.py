@@ -145,13 +145,11 @@ def run_task(
     compute: ComputeOptions,
     output: OutputOptions,
     console: ConsoleOptions,
-    advice: str = "",
     **values: Any,
 ) -> None:
     """Read texts, write what a task with these options makes of them, report warnings and counts.
 
-    ``values`` are options that have no group; ``advice`` says what can be done about truncated
-    texts.
+    ``values`` are options that have no group.
     """
     console.beside_output = output.on_terminal
     form, reader = output.form(), read()
@@ -172,13 +170,13 @@ def run_task(
     with output.open(form, inputs, model, view=view, run=stream.run) as write:
         for rows in written:
             write(rows)
-    report(stream, console, advice)
+    report(stream, console)
 
 
-def report(stream: "Stream", console: Console, advice: str = "") -> None:
+def report(stream: "Stream", console: Console) -> None:
     """Report warnings and counts of a pass."""
     tally = stream.tally
-    console.truncated(tally, stream.task.layout.max_length or 0, advice and f"; {advice}")
+    console.truncated(tally, stream.task.layout.max_length)
     if not stream.task.masks:
         console.special_tokens(tally)
     console.empty(tally)
@@ -355,8 +353,8 @@ def tag(
     Only entities in the text are returned; its pair, if any, serves as context.
     """
     ignored = tuple(label for label in entities.ignore_labels.split(",") if label)
-    usual, advice = (model, length, compute, output, console), "--stride N tags all of them"
-    run_task("Tagger", [entities], source.reader, *usual, advice, ignored=ignored)
+    usual = (model, length, compute, output, console)
+    run_task("Tagger", [entities], source.reader, *usual, ignored=ignored)
 
 
 class AnswerOptions(OptionGroup):

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertcli.cli.commands.on_ray import Find, TokenizeEngineOptions, on_ray
+from bertcli.cli.commands.on_ray import TokenizeEngineOptions, on_ray
 from bertcli.cli.options.common import (
     FILES,
     FILES_FROM,
@@ -162,7 +162,7 @@ def tokenize(
     if engine.engine == "ray":
         source.refuse_kept_fields(output.format)
 
-        def make(find: Find, source: "Source", form: str, pool: "Pool") -> "ShardJob":
+        def make(find: Any, source: "Source", form: str, pool: "Pool") -> "ShardJob":
             from bertcli.ray.run import TokenizeJob
 
             shape = layout.layout(fields, fields.columns())
@@ -233,8 +233,6 @@ def _form(
 ) -> str:
     """Return the format to write; raise UsageError for one that cannot hold what is asked for."""
     if mode.per_file:
-        if source.texts:
-            raise UsageError("--per-file requires files", "give them with -i")
         return output.form(("table", "jsonl", *TABULAR) if mode.count else ("table", "jsonl"))
     if mode.count:
         return output.form(("txt", "jsonl", *TABULAR), usual="txt")
@@ -304,12 +302,10 @@ def _ids_of_tokens(
             ids, unknown = tokenizer.ids_of(record.text)
             if unknown:
                 LOG.warn(f"not in the vocabulary, replaced by [UNK]: {' '.join(unknown[:10])}")
-            if form == "table":
-                pairs = zip(record.text, ids, strict=True)
-                write([{"token": token, "id": index} for token, index in pairs])
-            else:
-                tokens = {"tokens": tokenizer.convert_ids_to_tokens(ids)} if fields.tokens else {}
-                write([row_of(record, {"input_ids": ids} | tokens)])
+            row: dict[str, Any] = {"input_ids": ids}
+            if fields.tokens or form == "table":
+                row["tokens"] = tokenizer.convert_ids_to_tokens(ids)
+            write([row_of(record, row)])
         if not reader.records:
             write([TableHeader({name: [] for name in columns})])
     return reader

@@ -312,9 +312,6 @@ def train(
         frozen = training.frozen
         if frozen is None and not training.extra and texts.task not in ("tag", "answer", "embed"):
             frozen = len(texts.train) <= FEW
-            if not frozen:
-                faster = "--frozen trains a head alone, in far less time"
-                console.note(f"all weights are trained; {faster}")
         if texts.task == "embed":
             task = pair_task(based, options, texts, folder.path)
         elif frozen:

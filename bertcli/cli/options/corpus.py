@@ -60,9 +60,6 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
         return Search.open(folder, record(EmbedOptions, compute), options, reader)
 
 
-WINDOWS = "; bertcli embed --on-truncate window -o FILE encodes all of them, for --vectors FILE"
-
-
 def refuse_pipes(texts: Reader) -> None:
     """Raise UsageError for texts that cannot be read twice."""
     for path in texts.source.paths:
@@ -98,7 +95,7 @@ def follow_embedding(run: "FileRun | PassingSearch", search: "Search", console: 
         hint = "free disk space, then run the same command again"
         hint = hint if "--resume" in failed.hint else failed.hint
         raise OutputError(str(failed), hint) from None
-    console.truncated(run.tally, search.embedder.max_length, WINDOWS)
+    console.truncated(run.tally, search.embedder.max_length)
     if file := search.options.vectors:
         console.note(
             f"vectors of {counted(run.tally.records, 'text')} kept in {file} for the next search"
