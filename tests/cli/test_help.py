@@ -80,7 +80,7 @@ def test_a_rule_is_of_options_that_one_command_has(rule):
 
 def test_h_shows_defaults():
     assert "Results per query.  [default: 10; x>=1]" in good("similar", "-h", COLUMNS="100").out
-    assert "default: 0.95]" in " ".join(good("duplicates", "-h").out.split())
+    assert "default: 0.95; 0.01<=x<=1]" in " ".join(good("duplicates", "-h").out.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -100,5 +100,5 @@ def test_train_says_the_fields_of_every_task():
     for form in (*FORMS, SIMILARITY):
         fields = {form.text, form.pair or form.text, form.target}
         assert any(
-            row[0] == form.task and fields <= {*re.findall(r"\w+", row[1])} for row in rows
+            row[0] == f"{form.task}:" and fields <= {*re.findall(r"\w+", row[1])} for row in rows
         ), form

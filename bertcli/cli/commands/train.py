@@ -273,13 +273,20 @@ def train(
     transformers. --resume continues an interrupted run, with the same numbers.
 
     Fields of each task:
-    classify    text[, pair], label: one of several classes
-    multilabel  text[, pair], labels (a list): any of several labels
-    regress     text[, pair], score (a number): a score, such as relevance
-    tag         words, tags (lists), or a CoNLL file: a tag for each word
-    answer      question, context, answer[, start]: spans of contexts; an empty answer: none
-    embed       anchor, positive[, negative]: vectors that are near where texts belong together
-    embed       text, pair, score with --task embed: vectors whose cosines follow the scores
+
+    classify: text[, pair], label; one of several classes.
+
+    multilabel: text[, pair], labels (a list); any of several labels.
+
+    regress: text[, pair], score (a number); a score, such as relevance.
+
+    tag: words, tags (lists), or a CoNLL file; a tag for each word.
+
+    answer: question, context, answer[, start]; spans of contexts, or none for an empty answer.
+
+    embed: anchor, positive[, negative]; vectors that are near where texts belong together.
+
+    embed: text, pair, score with --task embed; vectors whose cosines follow the scores.
 
     $ bertcli train reviews.jsonl -o sentiment
     $ bertcli train pairs.csv --full --epochs 2 -o relevance

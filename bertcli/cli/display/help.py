@@ -1,7 +1,6 @@
 """Help as plain text: `-h` has what most people need on one screen, `--help` has everything.
 
-A docstring is read as: a summary, notes, and examples, which are lines that begin with $. A note
-whose first line ends with a colon is a table: each line has a name, two spaces or more, and text.
+A docstring is read as: a summary, notes, and examples, which are lines that begin with $.
 """
 
 from __future__ import annotations
@@ -58,14 +57,8 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
     about, notes, examples = parts_of(command.help or "")
     page.write_text(about)
     for note in notes if everything else ():
-        title, *lines = note.splitlines()
-        if lines:
-            with page.section(title):
-                rows = (line.partition("  ") for line in lines)
-                page.write_dl([(name, about.strip()) for name, _, about in rows], NAMES)
-        else:
-            page.write_paragraph()
-            page.write_text(note)
+        page.write_paragraph()
+        page.write_text(note)
     page.write_paragraph()
     command.format_usage(ctx, page)
     panels: dict[str, list[tuple[str, str]]] = {}
@@ -104,8 +97,6 @@ def parts_of(docstring: str) -> tuple[str, list[str], list[str]]:
         lines = paragraph.splitlines() or [""]  # python -OO leaves no docstring
         if lines[0].startswith("$ "):
             examples += [line.strip()[2:] for line in lines]
-        elif lines[0].endswith(":"):
-            texts.append("\n".join([lines[0].strip()[:-1], *map(str.strip, lines[1:])]))
         else:
             texts.append(" ".join(" ".join(lines).split()))
     return texts[0], texts[1:], examples

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 def complete_model(incomplete: str) -> list[str]:
     """Return the models that are installed or in the cache."""
-    return [name for name in known_models() if name.startswith(incomplete)]
+    return completed(*known_models())(incomplete)
 
 
 # To look which devices are here takes torch.
