@@ -113,9 +113,15 @@ def test_the_agreement_with_the_model_is_measured_on_each_tenth_text(tmp_path):
     corpus.write_text(SAMPLES.read_text("utf-8") * 4, "utf-8")
     done = call("distil", "-m", TINY, "--corpus", corpus, "-o", tmp_path / "s", "--dim", 8)
     assert done.code == 0
-    assert done.err.startswith(f"note: {tmp_path / 's'}: 245 tokens of 8 dimensions, ")
+    note, agreement = done.err.splitlines()
+    assert note.startswith(f"note: {tmp_path / 's'}: 245 tokens of 8 dimensions, ")
     said = json_in(tmp_path / "s" / "manifest.json")["agreement"]
     assert said["rows_compared"] == 4 and -1 <= said["similarity_correlation"] <= 1
+    assert agreement == (
+        "note: agreement with the model on 4 texts: similarities correlate by "
+        f"{said['similarity_correlation']:.3f}, {said['neighbour_overlap']:.1%} of nearest "
+        "neighbours shared"
+    )
 
 
 def test_frequencies_of_a_corpus_weigh_half(tmp_path):
@@ -168,7 +174,7 @@ def test_frequent_words_of_a_corpus_become_tokens(tmp_path):
     row = table[245] / np.linalg.norm(table[245])
     assert_allclose(student.encode("Kangaroo"), row, atol=1e-6)
     said = call("distil", "-m", TINY, *options, "--words", 9, "-o", tmp_path / "t").err
-    assert "248 tokens" in said
+    assert "248 tokens" in said and "agreement with the model on 4 texts" in said
     good("inspect", tmp_path / "s", "--verify")
 
 

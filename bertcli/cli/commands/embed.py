@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -219,7 +220,7 @@ def _taken(options: EmbedOptions) -> frozenset[str]:
 
 
 def _to_file(run: "FileRun", console: Console) -> "TokenCounts":
-    target = run.target
+    target, begun = run.target, monotonic()
     if not run.embedder.runtime.engine.same_bits:
         console.detail("the last bits of a vector depend on its batch with the kernels used here")
     try:
@@ -236,6 +237,9 @@ def _to_file(run: "FileRun", console: Console) -> "TokenCounts":
         raise typer.Exit
     if reusable := run.reusable:
         console.note(f"{reusable.reused:,} of {counted(run.tally.records, 'vector')} reused")
+    if console.watched:
+        vectors = f"vectors of {counted(run.tally.records, 'text')}"
+        console.note(f"{vectors} written to {target.path} in {monotonic() - begun:,.1f} s")
     return run.tally
 
 

@@ -406,5 +406,12 @@ def distil(
         f"{folder.output}: {counted(manifest['tokens'], 'token')} of {manifest['dim']} dimensions, "
         f"{manifest['variance']:.1%} of the variance"
     )
+    agreement = manifest.get("agreement", {})
+    if agreement.get("similarity_correlation") is not None:
+        console.note(
+            f"agreement with the model on {agreement['rows_compared']:,} texts: similarities "
+            f"correlate by {agreement['similarity_correlation']:.3f}, "
+            f"{agreement['neighbour_overlap']:.1%} of nearest neighbours shared"
+        )
     if reader:
         console.close(reader)
