@@ -143,7 +143,8 @@ class Documents:
             self.starts.append(self.sentences)
             self.starts = array("q", np.unique(self.starts))
             if end:
-                self.tokens = np.memmap(tokens_file, np.int32, "r").reshape(-1, width)
+                tokens_map = np.memmap(tokens_file, np.int32, "r")
+                self.tokens = np.asarray(tokens_map).reshape(-1, width)  # sliced far faster
                 self.ends = np.memmap(ends_file, np.int64, "r")
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, list[int]]:
@@ -212,14 +213,13 @@ def pairs(
 
 def truncated(a: Ids, b: Ids, room: int, rng: Random) -> tuple[Ids, Ids]:
     """Remove tokens of the longer segment, randomly at its start or end, until both fit."""
-    start_a, end_a, start_b, end_b = 0, len(a), 0, len(b)
-    while (size_a := end_a - start_a) + (size_b := end_b - start_b) > room:
-        at_start = rng.random() < 0.5
-        if size_b >= size_a:
-            start_b, end_b = (start_b + 1, end_b) if at_start else (start_b, end_b - 1)
+    while len(a) + len(b) > room:
+        remaining = slice(1, None) if rng.random() < 0.5 else slice(-1)
+        if len(b) >= len(a):
+            b = b[remaining]
         else:
-            start_a, end_a = (start_a + 1, end_a) if at_start else (start_a, end_a - 1)
-    return a[start_a:end_a], b[start_b:end_b]
+            a = a[remaining]
+    return a, b
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,6 @@ class InstanceMaker:
 
 INDEX, ROWS, FORMAT, VERSION = "instances.json", "instances.bin", "bertcli-pretrain", 3
 OURS = ("instances*", *TOKENIZER_PARTS)  # names of the files in the folder
-MOSTLY = 0.75  # share of random pairs above which a warning is shown; half is intended
 
 
 def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dtype[Any]:
@@ -361,8 +360,7 @@ def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dty
 class PrepareRun:
     """A corpus in, a folder of instances out; ``statistics`` are those of the instances.
 
-    ``extra`` names embeddings, and the fields of documents with the ids of their words. Raises
-    ModelError or UsageError for a tokenizer that no such instances can be made with.
+    ``extra`` names embeddings, and the fields of documents with the ids of their words.
     """
 
     reader: Reader
@@ -375,16 +373,15 @@ class PrepareRun:
     statistics: dict[str, Any] = field(init=False)
     sizes: dict[str, int] = field(init=False)  # of the extra embeddings
 
-    def __post_init__(self) -> None:
-        self.maker = InstanceMaker.of(self.tokenizer, self.options)
-
     def __iter__(self) -> Iterator[Advance]:
         """Yield how far the run is; at the end the folder is there.
 
-        Raises InputError when the corpus has fewer than two documents, or cannot be read, and
-        OutputError for a folder that is not to be replaced.
+        Raises InputError when the corpus has fewer than two documents, or cannot be read,
+        OutputError for a folder that is not to be replaced, and ModelError or UsageError for a
+        tokenizer that no such instances can be made with.
         """
         options, paths = self.options, self.reader.source.paths
+        maker = InstanceMaker.of(self.tokenizer, options)
         inputs: list[str | Path] = [*paths, self.model]
         with whole_folder(self.folder, OURS, overwrite=self.overwrite, inputs=inputs) as folder:
             documents = Documents(folder.parent, self.extra)
@@ -409,7 +406,7 @@ class PrepareRun:
                         rng = Random(f"{options.seed}:{step}")
                         for pair in pairs(*documents[number], options, other, rng):
                             row = np.zeros(1, kind)
-                            self.maker.fill(row[0], pair, rng)
+                            maker.fill(row[0], pair, rng)
                             file.write(row.tobytes())
                     yield Advance(number, "documents", number / count)
             rows: Array = np.memmap(folder / ROWS, kind, "r")
@@ -428,7 +425,7 @@ class PrepareRun:
                 "max_length": options.max_length,
                 "max_predictions": options.max_predictions,
                 "vocab_size": len(self.tokenizer),
-                "pad_token_id": self.maker.special[2],
+                "pad_token_id": maker.special[2],
                 "extra_embeddings": self.sizes,
                 "extra_fields": dict(self.extra),
                 "options": asdict(options),
@@ -456,15 +453,4 @@ def described(statistics: Mapping[str, Any]) -> str:
         f"{statistics['instances']:,} instances, {statistics['tokens']:,} tokens, "
         f"{statistics['predicted_share']:.1%} of them masked; second sentence random in "
         f"{statistics['random_next_share']:.1%} of the pairs"
-    )
-
-
-def doubts(statistics: Mapping[str, Any]) -> str:
-    """Return a warning about a corpus that is probably not as intended, or nothing."""
-    share = statistics["random_next_share"]
-    if share <= MOSTLY:
-        return ""
-    return (
-        f"second sentence random in {share:.0%} of the pairs, as many sentences fill "
-        "a sequence alone; give one sentence per line"
     )

@@ -268,12 +268,6 @@ def test_special_tokens_in_the_text_are_text(place, tmp_path):
         assert (restored(row) == SEP).sum() == 2 and (restored(row) != MASK).all()
 
 
-def test_sentences_that_fill_sequences_alone_are_warned_of(place, tmp_path):
-    text = "\n\n".join(" ".join(document) for document in CORPUS)
-    done = prepare(place, "-o", tmp_path / "a", stdin=text)
-    assert "warning: second sentence random in 100% of the pairs, as many" in done.err
-
-
 # --- what can go wrong --------------------------------------------------------------------------
 
 

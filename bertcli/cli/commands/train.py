@@ -448,7 +448,7 @@ def pretrain_prepare(
     $ bertcli pretrain prepare corpus.txt.gz -m tokenizer -o instances
     $ bertcli pretrain prepare texts.jsonl --extra emotion=emotion_ids -o instances
     """
-    from bertcli.training.prepare import PrepareRun, described, doubts
+    from bertcli.training.prepare import PrepareRun, described
 
     extra, settings = extra_fields(options.extra), record(PrepareOptions, options)
     reader = corpus.reader(extra.values())
@@ -464,7 +464,6 @@ def pretrain_prepare(
     )
     console.follow(run)
     console.note(described(run.statistics))
-    console.warn(doubts(run.statistics))
     console.close(reader)
 
 
