@@ -66,7 +66,7 @@ def best_answers(
     return ranked[:top_k]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Answerer(HeadTask):
     """A reader of contexts that is ready to run. Records are questions, their pairs contexts.
 

@@ -10,10 +10,11 @@ best[0].fields["score"]
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from heapq import nsmallest
+from heapq import nlargest
 from itertools import chain, count
 from typing import Any, ClassVar
 
@@ -38,7 +39,7 @@ BLANK = {"label": "", "score": 0.0}
 BLANK_HIT = {"row": 0, "id": 0, "score": 0.0, "text": ""}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Classifier(HeadTask):
     """A classifier that is ready to run.
 
@@ -108,7 +109,7 @@ class Classifier(HeadTask):
         return fields
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Reranker(Classifier):
     """A cross-encoder that is ready to score texts for a query, in the order of the input.
 
@@ -147,12 +148,9 @@ class Reranker(Classifier):
 
 def ranked(windows: Iterable[Sequence[Result]], top_k: int | None = None) -> list[Result]:
     """Return the results with the highest scores, of all or ``top_k``; equals in their order."""
-
-    def order(result: Result) -> tuple[float, int]:
-        return -result.fields["score"], result.sample
-
     results = chain.from_iterable(windows)
-    return sorted(results, key=order) if top_k is None else nsmallest(top_k, results, key=order)
+    most = sys.maxsize if top_k is None else top_k
+    return nlargest(most, results, key=lambda result: result.fields["score"])
 
 
 def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:
@@ -168,7 +166,7 @@ def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:
 CHOICES = "choices"  # the extra field of a record that holds them
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class NextSentencePredictor(HeadTask):
     """A next sentence predictor that is ready to run. Source: BERT, section 3.1, Task #2."""
 
@@ -193,7 +191,7 @@ class NextSentencePredictor(HeadTask):
         return dict(zip(self.blank, softmax(outputs[0]).tolist(), strict=True))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Chooser(HeadTask):
     """A chooser that is ready to run. Records are prompts. Source: BERT, section 4.4.
 

@@ -23,7 +23,7 @@ ROWS = 256  # masks whose whole vocabulary is scored together
 BLANK = {"mask": 0, "score": 0.0, "token": 0, "token_str": "", "sequence": ""}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class MaskFiller(HeadTask):
     """A masked language model that is ready to run. ``targets`` are the only words to score."""
 

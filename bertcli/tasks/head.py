@@ -194,7 +194,7 @@ def text_logits(model: Any, states: Any, lengths: Sequence[int]) -> Any:
     return model.packed_logits(states)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class HeadTask(ABC):
     """A head with the options of a task, ready to run.
 
@@ -203,7 +203,7 @@ class HeadTask(ABC):
     so on), `load` those of the model (device, dtype, max_length and so on).
     """
 
-    head: Head
+    head: Head = field(repr=False)
 
     kind: ClassVar[str] = CLASSIFIER  # the class of its head
     masks: ClassVar[bool] = False
@@ -219,9 +219,6 @@ class HeadTask(ABC):
         files = files_for(settings.dtype)
         folder = find_model(os.fspath(name), files=files, revision=revision, offline=offline)
         return cls(Head.open(folder, cls.kind, settings))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.head.runtime.spec.folder)!r})"
 
     @called_from_python()
     def __call__(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:

@@ -102,7 +102,7 @@ def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return chosen
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Tagger(HeadTask):
     """A tagger that is ready to run. With a stride long texts are tagged in windows.
 
@@ -200,7 +200,7 @@ class Tagger(HeadTask):
         return decoder.decode(words) if decoder else " ".join(words)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class WordTagger(Tagger):
     """A tagger of sentences that come in words: each word has the label of its first token."""
 

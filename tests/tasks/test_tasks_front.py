@@ -102,7 +102,6 @@ def test_a_class_gives_the_rows_of_its_command(models, command):
     agree(rows, model(given, **options))
     if command != "next-sentence":
         agree(rows[0], model(given[0], **options))
-    assert repr(model) == f"{name}({str(folder)!r})"
     with pytest.raises(bertcli.BertcliError, match="unknown option 'no_such'"):
         getattr(bertcli, name).load(folder, no_such=1)
 
