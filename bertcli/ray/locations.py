@@ -41,7 +41,7 @@ def output_place(path: Path) -> str:
 
 
 def listed(pattern: str) -> list[str]:
-    """Return the places that a pattern names, in order: a file, what a folder holds, or a glob.
+    """Return the files that a pattern names, in order: one, what a folder holds, or a glob.
 
     Hidden files, and those whose name begins with "_" as Spark's marks do, are not data. Raises
     InputError when there are none.
@@ -56,33 +56,19 @@ def listed(pattern: str) -> list[str]:
             files = [path] if fs.exists(path) else []
     if not files:
         raise InputError(f"{public(pattern)}: no matching files", QUOTE)
-    return [_like(pattern, path, name) for name in sorted(files)]
+    return sorted(files)
 
 
-def _like(pattern: str, path: str, name: str) -> str:
-    """Return the place of a file that a file system names, opened as the pattern is.
+def named(pattern: str, path: str) -> str:
+    """Return the name of a file that the file system of a pattern calls ``path``.
 
-    ``path`` is what the file system calls the pattern. What stands in the address besides, such as
-    s3://key:secret@bucket or ?region=..., is needed to open the file as well.
+    Outputs and manifests are named by it: it has nothing of what opens the file system, such as
+    s3://key:secret@bucket or ?region=...
     """
-    if is_local(pattern) or "://" in name:
-        return name
-    scheme, _, address = pattern.partition("://")
-    address, mark, query = address.partition("?") if scheme in ARROW else (address, "", "")
-    place, inner = address.rstrip("/"), address.rstrip("/").partition("/")[2]
-    if not path.rstrip("/").endswith(inner):
-        return f"{scheme}://{name}"
-    before = len(path.rstrip("/")) - len(inner)  # of the bucket, say
-    return f"{scheme}://{place[: len(place) - len(inner)]}{name[before:]}{mark}{query}"
-
-
-def named(place: str) -> str:
-    """Return a place without what opens it, as outputs and manifests are named by it."""
-    scheme, mark, address = place.partition("://")
-    host, slash, path = address.partition("/")
-    user, _, bucket = host.rpartition("@")
-    path = path.partition("?")[0] if scheme in ARROW else path
-    return f"{scheme}{mark}{bucket if ':' in user else host}{slash}{path}"
+    scheme = pattern.partition("://")[0]
+    if is_local(pattern) or "://" in path:
+        return public(path)
+    return f"{scheme}://{path.lstrip('/')}"
 
 
 @contextmanager

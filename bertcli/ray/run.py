@@ -64,8 +64,10 @@ DEAD = ".errors.jsonl"  # why records of a shard were skipped
 class Shard(NamedTuple):
     """An input file and its output file."""
 
-    source: str
+    source: str  # as it is named
     output: str
+    pattern: str  # opens the file system of the source
+    path: str  # of the source, there
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,11 @@ class ShardWorker:
 
     def make(self, shard: Shard) -> Done:
         """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
-        source: dict[str, Any] = {"place": public(named(shard.source))}
-        with filesystem(shard.source) as (fs, path):
-            source["bytes"] = int(fs.size(path))
-            if is_local(shard.source):  # elsewhere it would have to be fetched
-                source["sha256"] = sha256(local_path(shard.source))
+        source: dict[str, Any] = {"place": shard.source}
+        with filesystem(shard.pattern) as (fs, _):
+            source["bytes"] = int(fs.size(shard.path))
+            if is_local(shard.pattern):  # elsewhere it would have to be fetched
+                source["sha256"] = sha256(Path(shard.path))
         now = as_json({"by": self.loaded.by, "source": source})
         output, replaces = local_path(shard.output), self.job.overwrite
         manifest = {} if replaces else _manifest(shard)
@@ -132,11 +134,11 @@ class ShardWorker:
         place = local_path(shard.output)
         output = place if here else scratch / "out" / place.name
         output.parent.mkdir(parents=True, exist_ok=True)
-        path = str(local_path(shard.source))
-        if not is_local(shard.source):
-            with filesystem(shard.source) as (fs, remote):
-                path = str(scratch / remote.rsplit("/", 1)[-1])
-                fs.get_file(remote, path)
+        path = shard.path
+        if not is_local(shard.pattern):
+            with filesystem(shard.pattern) as (fs, _):
+                path = str(scratch / path.rsplit("/", 1)[-1])
+                fs.get_file(shard.path, path)
 
         letters = beside(output, DEAD)
         letters.unlink(missing_ok=True)
@@ -144,7 +146,7 @@ class ShardWorker:
         def put_letter(message: str) -> None:
             """Write why a record was skipped."""
             with letters.open("a", encoding="utf-8") as file:
-                reason = message.replace(path, public(shard.source))
+                reason = message.replace(path, shard.source)
                 file.write(json.dumps({"error": reason}, ensure_ascii=False) + "\n")
 
         reader = Reader(replace(job.source, paths=(path,)))
@@ -152,8 +154,7 @@ class ShardWorker:
         try:
             job.make(self.loaded.model, reader, output, about)
         except BertcliError as error:
-            message = str(error).replace(path, public(shard.source))
-            raise type(error)(message, error.hint) from None
+            raise type(error)(str(error).replace(path, shard.source), error.hint) from None
         if not here:
             manifest = manifest_beside(output)
             with filesystem(shard.output) as (fs, remote):
@@ -282,33 +283,34 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     """
     if source.texts or "-" in source.paths:
         raise UsageError("--engine ray reads files only", "give folders, globs or files with -i")
-    files = dict.fromkeys(
-        place
+    files = {  # each of a host once
+        (named(pattern, path), pattern.partition("://")[2].partition("/")[0]): (pattern, path)
         for pattern in source.paths
-        for place in listed(pattern)
-        if place == pattern or is_data(named(place), source, glob=has_magic(pattern))
-    )
+        for path in listed(pattern)
+        if path in pattern or is_data(named(pattern, path), source, glob=has_magic(pattern))
+    }
     if not files:
         raise no_data(public(", ".join(source.paths)), source)
-    base = os.path.commonpath([os.path.dirname(named(file)) for file in files])
+    base = os.path.commonpath([os.path.dirname(file) for file, _ in files])
     folder = output.rstrip("/")
-    sources: dict[str, str] = {}  # of each output
-    for file in files:
-        name = os.path.relpath(named(file), base)
+    shards: dict[str, Shard] = {}  # of each output
+    for (file, _), address in files.items():
+        name = os.path.relpath(file, base)
         for suffixes in (PACKED, FORMATS):
             stem, suffix = os.path.splitext(name)
             name = stem if suffix.lower() in suffixes else name
-        other = sources.setdefault(f"{folder}/{name}.{form}", file)
-        if other != file:
+        shard = Shard(file, f"{folder}/{name}.{form}", *address)
+        other = shards.setdefault(shard.output, shard)
+        if other is not shard:
             raise InputError(
-                f"{named(other)} and {named(file)} would both be written to {name}",
+                f"{other.source} and {file} would both be written to {name}",
                 "rename one of them",
             )
     if is_local(folder):
-        places = {local_path(place).parent for place in sources}
+        places = {local_path(place).parent for place in shards}
         own = chain.from_iterable(place.glob("*") for place in places)
-        refuse_inputs(map(local_path, files), [local_path(folder), *own])
-    return [Shard(file, place) for place, file in sources.items()]
+        refuse_inputs((local_path(file) for file, _ in files), [local_path(folder), *own])
+    return [*shards.values()]
 
 
 # --- the workers ---
@@ -369,7 +371,7 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
         "counts": asdict(totals(done)) | {"skipped": sum(result.skipped for result in done)},
         "shards": [
             {
-                "source": public(named(result.shard.source)),
+                "source": result.shard.source,
                 "output": result.shard.output.removeprefix(base + "/"),
                 "records": result.tally.records,
                 "sha256": result.sha256,

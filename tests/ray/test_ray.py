@@ -120,6 +120,10 @@ def test_shards_are_those_of_the_local_engine_and_are_made_once(cluster, shards,
     assert [path.name for path in before if before[path] != after[path]] == ["part-1.jsonl"]
 
 
+def shard_of(source, output):
+    return Shard(source, output, source, source)
+
+
 def worker(pooling, texts):
     """One worker, in this process."""
     source = Source(paths=(str(texts),), on_error="skip")
@@ -129,7 +133,7 @@ def worker(pooling, texts):
 def test_a_shard_is_made_once_and_never_by_other_options(tmp_path):
     source = tmp_path / "a.jsonl"
     source.write_text('{"id": "x", "text": "one"}\n{"text": 2}\n{"id": "y", "text": "three"}\n')
-    shard = Shard(str(source), str(tmp_path / "out" / "a.npy"))
+    shard = shard_of(str(source), str(tmp_path / "out" / "a.npy"))
     done = worker("mean", source).make(shard)
     assert (done.passed_over, done.skipped) == (False, 1)
     assert len(np.load(shard.output)) == 2
@@ -148,7 +152,7 @@ def test_a_shard_is_made_once_and_never_by_other_options(tmp_path):
 def test_a_source_of_the_same_size_and_time_is_not_the_same(tmp_path):
     source = tmp_path / "a.txt"
     source.write_text("one\ntwo\n")
-    shard = Shard(str(source), str(tmp_path / "out" / "a.npy"))
+    shard = shard_of(str(source), str(tmp_path / "out" / "a.npy"))
     worker("mean", source).make(shard)
     time = source.stat().st_mtime_ns
     source.write_text("one\nten\n")
@@ -161,7 +165,7 @@ def test_a_source_of_the_same_size_and_time_is_not_the_same(tmp_path):
 def test_an_empty_shard_is_made_once(tmp_path, form):
     source = tmp_path / "a.txt"
     source.touch()
-    shard = Shard(str(source), str(tmp_path / "out" / f"a.{form}"))
+    shard = shard_of(str(source), str(tmp_path / "out" / f"a.{form}"))
     job = EmbedJob(FIND, Source(paths=(str(source),)), on_torch(), form)
     done = ShardWorker(job).make(shard)
     assert Path(shard.output).exists() and done.sha256
@@ -185,7 +189,7 @@ def test_an_output_that_nothing_says_who_made_is_refused(tmp_path, at, where):
     source.write_text("one\n")
     fs = filesystem("file" if where == "here" else where)
     place = f"{tmp_path}/out/a.jsonl" if where == "here" else f"/precious{at}/a.jsonl"
-    shard = Shard(str(source), place if where == "here" else f"memory:/{place}")
+    shard = shard_of(str(source), place if where == "here" else f"memory:/{place}")
     job = jobs(Source(paths=(str(source),)))[at]
     fs.pipe(place, b"precious\n") if where == "memory" else _written(Path(place), "precious\n")
     with pytest.raises(OutputError, match="already exists, but has no manifest to resume from"):
@@ -206,7 +210,7 @@ def _written(path, text):
 def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at):
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
-    shard, job = Shard(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
+    shard, job = shard_of(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
     where = ("bertcli.vectors.run_folder.sync_folder", "bertcli.ray.run.put_json")[at]
     with (
         mock.patch(where, side_effect=(KeyboardInterrupt, killed(put_json))[at]),
@@ -220,7 +224,7 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
 
 def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
     """It reads them again; what other texts had skipped goes."""
-    source, shard = tmp_path / "a.jsonl", Shard(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
+    source, shard = tmp_path / "a.jsonl", shard_of(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
     source.write_text('{"text": "one"}\n{"text": 2}\n')
     letters = Path(f"{shard.output}.errors.jsonl")
     struck = mock.patch("bertcli.vectors.run_folder.sync_folder", side_effect=KeyboardInterrupt)
@@ -253,7 +257,7 @@ def test_a_shard_that_cannot_be_read_leaves_nothing(tmp_path):
     source.write_text("{")
     for job in jobs(Source(paths=(str(source),))):
         with pytest.raises(InputError):
-            ShardWorker(job).make(Shard(str(source), str(out)))
+            ShardWorker(job).make(shard_of(str(source), str(out)))
         assert not [*out.parent.iterdir()]
 
 
