@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, ClassVar
@@ -124,7 +124,7 @@ def batch_of(rows: Any, step: int, size: int, seed: int) -> Any:
 # --- what a run asks of a task ---
 
 
-Part = Callable[[], Sequence[Tensor]]  # runs the model; the sum of each loss
+Sums = Callable[[Any], Sequence[Tensor]]  # runs the model for a part; the sum of each loss
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ class Objective(ABC):
 
     def parts(
         self, model: Any, rows: Any, own: Sequence[Any], seeds: Sequence[int], ranks: Ranks
-    ) -> list[Part]:
-        """Return what gives the sums of each part of a step.
+    ) -> Sums:
+        """Return what gives the sums of a part of a step.
 
         ``rows`` are those of the step, ``own`` the places in it of the parts of this process, and
         ``seeds`` those with which the sums are computed. Every process calls this.
@@ -168,7 +168,7 @@ class Objective(ABC):
         def sums(places: Any) -> Sequence[Tensor]:
             return self.sums(self.predict(model, rows[places]), rows[places])
 
-        return [partial(sums, places) for places in own]
+        return sums
 
     def outputs(self, predicted: Any) -> Any:
         """Return what `metrics` gets of each batch held out, on the CPU."""
@@ -287,11 +287,11 @@ def moments(optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
 
 def restore_moments(optimizer: torch.optim.AdamW, stored: Mapping[str, Tensor]) -> None:
     """Restore what `moments` returned."""
-    states: dict[int, dict[str, Tensor]] = {}
+    restored = optimizer.state_dict()
     for key, moment in stored.items():
         number, _, name = key.partition(".")
-        states.setdefault(int(number), {})[name] = moment
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
+        restored["state"].setdefault(int(number), {})[name] = moment
+    optimizer.load_state_dict(restored)
 
 
 # --- steps ---
@@ -366,12 +366,12 @@ class Training:
         keys = ((self.options.seed, number, ranks.index, part) for part in range(len(own)))
         seeds = [int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) for key in keys]
         with autocast(ranks.device, self.dtype):
-            work = objective.parts(self.model, rows, own, seeds, ranks)
+            sums_of = objective.parts(self.model, rows, own, seeds, ranks)
         sums = torch.zeros(len(counts), device=ranks.device)
-        for part, seed in zip(work, seeds, strict=True):
+        for places, seed in zip(own, seeds, strict=True):
             torch.manual_seed(seed)
             with autocast(ranks.device, self.dtype):
-                of_part = torch.stack([*part()])
+                of_part = torch.stack([*sums_of(places)])
             loss: Tensor = self.scaler.scale((of_part / counts).sum())
             loss.backward()
             sums += of_part.detach()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ from bertcli.tasks.answer import Window, best_answers
 from bertcli.tasks.classify import LIKELY
 from bertcli.tasks.tag import own_words
 from bertcli.tokenizing.columns import Encoded, span
-from bertcli.training.loop import Objective, Part, Ranks, states, tensor
+from bertcli.training.loop import Objective, Ranks, Sums, states, tensor
 from bertcli.training.options import in_batches
 
 NO_LABEL = -100  # of a token that is not judged: what torch's cross_entropy leaves out
@@ -253,8 +252,8 @@ class PairObjective(Objective):
 
     def parts(
         self, model: BertModel, rows: Any, own: Sequence[Any], seeds: Sequence[int], ranks: Ranks
-    ) -> list[Part]:
-        """Return the share of each part in the loss of the step, with all gradients of its own."""
+    ) -> Sums:
+        """Return what gives the share of a part in the loss, with all gradients of its own."""
         if len(own) == ranks.count == 1:
             return super().parts(model, rows, own, seeds, ranks)
         vectors = self._nothing(model, len(rows))
@@ -270,7 +269,7 @@ class PairObjective(Objective):
             (loss,) = self.sums(step, rows)
             return (loss - loss.detach() * (1 - len(places) / len(rows)),)
 
-        return [partial(share, places) for places in own]
+        return share
 
     def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
         """Return correlations, or how many find their own pair."""
