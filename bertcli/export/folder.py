@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,9 +60,8 @@ from bertcli.tasks.head import (
     Head,
     Settings,
     command_of,
+    logits_of,
     origin,
-    text_logits,
-    token_logits,
 )
 
 FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
@@ -251,7 +251,7 @@ def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> di
         if isinstance(model, Embedder):
             (right,), (row,) = model.vectors_of(text), outputs[VECTORS]
         else:
-            finish = text_logits if reading.single else token_logits
+            finish = partial(logits_of, whole=reading.single)
             (right,), (row,) = model.run(text, finish), outputs[LOGITS]
             if not reading.single:
                 row = row[: len(text.ids)]  # without the end of the row

@@ -184,14 +184,10 @@ class PooledHead(Head):
         return self.embedder.vectors_of(texts)
 
 
-def token_logits(model: Any, states: Any, lengths: Sequence[int]) -> Sequence[Any]:
-    """Finish with the logits of every token, [L, ...] per text."""
-    return split(model.packed_logits(states), lengths)
-
-
-def text_logits(model: Any, states: Any, lengths: Sequence[int]) -> Any:
-    """Finish with the logits of each text, given its first token, or the mean of all."""
-    return model.packed_logits(states)
+def logits_of(model: Any, states: Any, lengths: Sequence[int], *, whole: bool) -> Any:
+    """Finish with the logits of each ``whole`` text, or of every token, [L, ...] per text."""
+    logits = model.packed_logits(states)
+    return logits if whole else split(logits, lengths)
 
 
 @dataclass(frozen=True)
@@ -239,8 +235,7 @@ class HeadTask(ABC):
 
     def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
         """Return what is kept of the states of each text."""
-        logits_of: Finish = text_logits if TASKS[self.kind].whole else token_logits
-        return logits_of(model, states, lengths)
+        return logits_of(model, states, lengths, whole=TASKS[self.kind].whole)
 
     @property
     def layout(self) -> Layout:
