@@ -57,7 +57,6 @@ from bertcli.training.objectives import (
 )
 from bertcli.training.options import FineTuningJob, settled_options
 from bertcli.vectors.embed_run import RecordVectors
-from bertcli.vectors.run_folder import Inputs
 
 # --- examples ---
 
@@ -74,7 +73,6 @@ class LabelledTexts:
     numbers: Mapping[str, int]  # of the labels, as the examples name them
     train: Any  # rows
     held: Any  # rows
-    sources: Sequence[Mapping[str, Any]]  # name and sha256 of the files, before they were read
 
     @classmethod
     def read(cls, job: FineTuningJob, opened: Callable[[str], Reader], seed: int) -> LabelledTexts:
@@ -83,8 +81,6 @@ class LabelledTexts:
         Raises InputError for examples that nothing can be learnt from.
         """
         fields = tuple(dict.fromkeys(job.extra.values()))
-        files = [path for path in (job.file, job.eval) if path]
-        sources = Inputs(files).described()  # before they are read: they may change
         examples = read_examples(opened(job.file), job.task, fields, job.fields)
         task = examples.form.task
         if fields and task in ("answer", "embed"):
@@ -109,7 +105,7 @@ class LabelledTexts:
             rows += other.examples
             train, held = np.arange(len(examples)), np.arange(len(examples), len(rows))
         numbers = {name: number for number, name in enumerate(names)}
-        texts = cls(replace(examples, examples=rows), names, numbers, train, held, sources)
+        texts = cls(replace(examples, examples=rows), names, numbers, train, held)
         targets: Any = None if task in UNNAMED else texts.targets
         if len(train) < 2 or (task == "classify" and len(np.unique(targets[train])) < 2):
             raise InputError(
@@ -236,7 +232,6 @@ def task_of(
         "bertcli": __version__,
         "versions": versions("torch", "tokenizers", "numpy"),
         **{name: value for name, value in identity.items() if name != "config"},
-        "data": [{"path": file["name"], "sha256": file["sha256"]} for file in texts.sources],
         "examples": {"train": len(texts.train), "eval": len(texts.held)},
         "options": asdict(job) | asdict(numbers),
         "steps": numbers.steps,
