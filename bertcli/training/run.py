@@ -112,15 +112,11 @@ class Checkpoints:
             raise OutputError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}")
         names = [path.name for path in folder.glob("[!.]*")]
         begun = bool(self.steps()) or names == [LOG]
-        if names and not (self.resume or self.overwrite):
+        if names and not (self.overwrite or (self.resume and begun)):
+            problem = "no run to resume in this folder" if self.resume else "folder already exists"
             raise OutputError(
-                f"{folder}: folder already exists",
+                f"{folder}: {problem}",
                 "--resume continues a run, --overwrite starts over; or give another folder",
-            )
-        if names and not begun and not self.overwrite:
-            raise OutputError(
-                f"{folder}: no run to resume in this folder",
-                "give the folder of the run, or an empty one",
             )
         for name in names:
             if NAME.fullmatch(name) and not (folder / name / STATE).exists():
