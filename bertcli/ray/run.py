@@ -417,11 +417,13 @@ class Pool:
         """
         gpus = self.gpus
         if gpus is None:
-            gpus = 1.0 if any(node.get("GPU") for node in nodes) else 0.0
-        room_of = [int(node.get("GPU", 0) // gpus) if gpus else 1 for node in nodes]
-        cores = [int(node.get("CPU", 0)) for node in nodes]
-        places = [(have, most) for have, most in zip(cores, room_of, strict=True) if most]
-        cpus = self.cpus or max(1, min([MOST_CPUS, *(have // most for have, most in places)]))
+            gpus = float(any(node.get("GPU") for node in nodes))
+        places = [
+            (int(node.get("CPU", 0)), int(node.get("GPU", 0) // gpus) if gpus else 1)
+            for node in nodes
+        ]
+        shares = (have // most for have, most in places if most)
+        cpus = self.cpus or max(1, min([MOST_CPUS, *shares]))
         room = sum(min(have // cpus, most) if gpus else have // cpus for have, most in places)
         if not room or (self.workers or 0) > room:
             raise UsageError(
