@@ -151,8 +151,8 @@ class Checkpoints:
         for path in [*self.output.iterdir()]:
             if NAME.fullmatch(path.name) or MODULE.fullmatch(path.name):
                 self._remove(path)
-        for name in RESULT:
-            (self.output / name).unlink(missing_ok=True)
+            elif path.name in RESULT:
+                path.unlink()
 
     def drop(self) -> None:
         """Remove old checkpoints."""
