@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from front import (
     TINY,
@@ -34,23 +33,6 @@ def test_a_run_with_bertcli_alone(tmp_path):
     assert row["worst_cosine"] == pytest.approx(1)
     assert row["name"] in done.stdout
     assert "## embed" in (tmp_path / "embedding.md").read_text()
-
-
-@pytest.mark.slow
-def test_int8_is_measured_on_a_folder_that_is_made_for_it(scripts, tmp_path):
-    from contestants import Contestant
-    from engines import Place, load
-
-    place = Place(TINY, tmp_path, 128, 2)
-    float32, int8 = (
-        load(Contestant(f"bertcli {kind}", "bertcli", kind), place).run(["a", "b c"], 0)
-        for kind in ("float32", "int8")
-    )
-    assert (tmp_path / "bertcli.int8" / "manifest.json").exists()
-    cosines = (
-        (float32 * int8).sum(1) / np.linalg.norm(float32, axis=1) / np.linalg.norm(int8, axis=1)
-    )
-    assert 0.9 < cosines.min() < 0.99999
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import pytest
 from fuzz.pool import Pool, cases
 
-CASES = {"folder": 70, "input": 60, "example": 20, "state": 35}
+CASES = {"folder": 50, "input": 40, "example": 12, "state": 24}
 
 
 @pytest.mark.slow

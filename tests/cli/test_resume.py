@@ -24,9 +24,9 @@ HEADS = {"classify": "BertForSequenceClassification", "fill-mask": "BertForMaske
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder with some thousand short texts, each with a mask, and one line that is too large."""
+    """A folder with two thousand short texts, each with a mask, and one line that is too large."""
     rng = random.Random(3)
-    lines = [" ".join(rng.choices(WORDS, k=rng.randint(2, 9))) for _ in range(3500)]
+    lines = [" ".join(rng.choices(WORDS, k=rng.randint(2, 9))) for _ in range(2100)]
     lines[17] = "love " * 1000
     (tmp_path / "texts.txt").write_text("".join(f"{line} [MASK]\n" for line in lines))
     monkeypatch.chdir(tmp_path)

@@ -68,6 +68,14 @@ def vectors(folder, *options, texts=TEXTS):
     return np.array([row["embedding"] for row in rows], np.float32)
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The default model, exported."""
+    folder = tmp_path_factory.mktemp("exported") / "made"
+    good("export", "-q", "-o", folder)
+    return folder
+
+
 @pytest.mark.parametrize("to", FORMATS)
 def test_the_default_model_gives_the_vectors_of_embed_in_other_libraries(tmp_path, to):
     out = tmp_path / "made"
@@ -84,9 +92,8 @@ def test_the_default_model_gives_the_vectors_of_embed_in_other_libraries(tmp_pat
     assert outputs["last_hidden_state"].shape[::2] == (3, 384)
 
 
-def test_embed_runs_an_exported_folder_with_the_same_bits_in_any_batch(tmp_path):
-    out = tmp_path / "made"
-    good("export", "-q", "-o", out)
+def test_embed_runs_an_exported_folder_with_the_same_bits_in_any_batch(exported):
+    out = exported
     here = vectors(out)
     right = np.array([row["embedding"] for row in good("embed", *TEXTS, "-q").rows])
     np.testing.assert_allclose(here, right, atol=1e-6)
@@ -156,7 +163,7 @@ HAS_VNNI = not CPU.exists() or "vnni" in CPU.read_text()
 
 
 @needs_nncf
-def test_8_bits_are_near_have_the_same_bits_and_are_asked_for(tmp_path):
+def test_8_bits_are_near_have_the_same_bits_and_are_asked_for(tmp_path, exported):
     out, both = tmp_path / "made", tmp_path / "both"
     assert "bertcli export" in bad("embed", "a", "--dtype", "int8", *ENGINE, code=2).err
     good("export", "-q", "--dtype", "int8", "-o", out)
@@ -170,7 +177,7 @@ def test_8_bits_are_near_have_the_same_bits_and_are_asked_for(tmp_path):
     assert np.array_equal(here[::-1], vectors(out, texts=texts[::-1]))
     assert np.array_equal(here, vectors(out, "--threads", 1, "--batch-tokens", 16, texts=texts))
     # A folder with both, as the hub has them: --dtype int8 finds the graph.
-    good("export", "-q", "-o", both)
+    shutil.copytree(exported, both)
     shutil.copytree(out / "openvino", both / "openvino", dirs_exist_ok=True)
     assert np.array_equal(here, vectors(both, "--dtype", "int8", texts=texts))
     assert not np.array_equal(here, vectors(both, texts=texts))
@@ -189,14 +196,14 @@ def test_a_head_that_was_exported_is_run(tmp_path):
     assert here["score"] == pytest.approx(right["score"], abs=1e-6)
 
 
-def test_what_cannot_be_run_is_one_line(tmp_path):
+def test_what_cannot_be_run_is_one_line(tmp_path, exported):
     out, other = tmp_path / "made", tmp_path / "other"
-    good("export", "-q", "-o", out)
-    assert "already exists" in bad("export", "-q", "-o", out).err
-    good("export", "-q", "-o", out, "--overwrite")
-    good("export", "-q", "-m", TINY, "-o", other)
+    tiny = ("export", "-q", "-m", TINY, "-o", out)
+    good(*tiny)
+    assert "already exists" in bad(*tiny).err
+    good(*tiny, "--overwrite")
     for name in ("openvino_model.xml", "openvino_model.bin"):
-        shutil.copy(other / "openvino" / name, out / "openvino" / name)
+        shutil.copy(exported / "openvino" / name, out / "openvino" / name)
     assert "not the graph of this model" in bad("embed", "a", "-m", out, *ENGINE).err
     (out / "openvino/openvino_model.xml").write_text("<net", "utf-8")
     assert "not the graph of this model" in bad("embed", "a", "-m", out, *ENGINE).err

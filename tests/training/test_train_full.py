@@ -381,9 +381,7 @@ def test_integer_labels_are_the_classes_of_a_head_without_names(models, tmp_path
 def test_equal_numbers_as_labels_are_in_one_order(base, tmp_path):
     rows = [{"text": f"a {at}", "label": label} for at in range(4) for label in ("1", "01", "001")]
     file = written(tmp_path / "e.jsonl", rows)
-    for seed in ("1", "2"):
-        out = tmp_path / seed
-        done = process(*argv(file, out, base, "--steps", 1), env={"PYTHONHASHSEED": seed})
-        assert done.code == 0, done
-        manifest = json_in(out / "manifest.json")
-        assert manifest["labels"] == ["001", "01", "1"]
+    out, seed = tmp_path / "made", {"PYTHONHASHSEED": "3"}  # a set has them in another order
+    done = process(*argv(file, out, base, "--steps", 1), env=seed)
+    assert done.code == 0, done
+    assert json_in(out / "manifest.json")["labels"] == ["001", "01", "1"]
