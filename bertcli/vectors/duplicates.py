@@ -130,6 +130,7 @@ class Duplicates:
 
 TALL, ROWS = 4096, 1024  # of two blocks that are compared
 ROUNDING = 1e-4  # more than float32 takes from a product of vectors of length 1
+SCREENED = 4
 
 
 class Components:
@@ -146,19 +147,24 @@ class Components:
     def __iter__(self) -> Iterator[int]:
         """Yield how many rows were compared with all others."""
         every = np.flatnonzero(self.parents == np.arange(len(self.parents)))  # all equal rows once
+        sample = self.vectors[every[:: len(every) // TALL + 1]]
+        axes = np.linalg.eigh(sample.T @ sample).eigenvectors[:, -(sample.shape[1] // SCREENED) :]
         for at in range(0, len(every), TALL):
             rows = every[at : at + TALL]
             left = self.vectors[rows]
+            screened = screen(left, axes)
             for start in range(at, len(every), ROWS):
                 others = every[start : start + ROWS]
-                products = left @ self.vectors[others].T
-                near = products >= self.threshold - ROUNDING
+                right = self.vectors[others]
+                near = screened @ screen(right, axes).T >= self.threshold - ROUNDING
                 if start < at + TALL:
                     near &= rows[:, None] < others
-                a, b = np.flatnonzero(near.any(axis=1)), np.flatnonzero(near.any(axis=0))
-                if len(a):
-                    both = np.ix_(a, b)
-                    self._join(rows[a], others[b], near[both], products[both])
+                a, b = held_by(near)
+                if 4 * len(a) * len(b) > near.size:  # to take them out would cost more
+                    a = b = slice(None)
+                products = left[a] @ right[b].T
+                near = near[a][:, b] & (products >= self.threshold - ROUNDING)
+                self._join(rows[a], others[b], near, products)
             yield int(rows[-1]) + 1
 
     def groups(self) -> list[Array]:
@@ -172,6 +178,8 @@ class Components:
 
     def _join(self, rows: Array, others: Array, near: Array, products: Array) -> None:
         """Join those of two blocks that ``near`` [a, b] says may be alike."""
+        a, b = held_by(near)
+        rows, others, near, products = rows[a], others[b], near[a][:, b], products[a][:, b]
         doubtful = near & (products < self.threshold + ROUNDING)
         for at in np.flatnonzero(doubtful.any(axis=1)):
             which = np.flatnonzero(doubtful[at])
@@ -181,7 +189,7 @@ class Components:
             near &= self._roots(rows)[:, None] != self._roots(others)
             if not near.any():
                 break
-            a, b = np.flatnonzero(near.any(axis=1)), np.flatnonzero(near.any(axis=0))
+            a, b = held_by(near)
             self._unite(rows[a], others[near[a].argmax(axis=1)])
             self._unite(rows[near[:, b].argmax(axis=0)], others[b])
 
@@ -200,6 +208,22 @@ class Components:
             roots = further
         self.parents[rows] = roots
         return roots
+
+
+def held_by(near: Array) -> tuple[Any, Any]:
+    """Return the rows and the columns of a matrix that hold anything."""
+    return np.flatnonzero(near.any(axis=1)), np.flatnonzero(near.any(axis=0))
+
+
+def screen(vectors: Array, axes: Array) -> Array:
+    """Return [n, d + 1] whose products are at least those of vectors [n, D] of length 1.
+
+    They are the coordinates along ``axes`` [D, d], and the length of what these leave out: the
+    product of two such rests is at most that of their lengths (Cauchy and Schwarz).
+    """
+    part = vectors @ axes
+    rest = 1 - np.einsum("nd,nd->n", part, part)
+    return np.column_stack([part, np.sqrt(rest.clip(0) + ROUNDING)])
 
 
 def cosines(vectors: Array, rows: Array, others: Array) -> Array:
