@@ -220,7 +220,7 @@ class BertIntermediate(nn.Module):
 class BertLayer(nn.Module):
     """Attention, cross-attention in some decoders, feed-forward. Section 3."""
 
-    def __init__(self, config: BertConfig, index: int, table: nn.Module | None = None) -> None:
+    def __init__(self, config: BertConfig, index: int, table: nn.Module | None) -> None:
         """Make layer `index`; `table` is the one of distances, where layers share it."""
         super().__init__()
         distance, structure = distances(config, index, table), config.structure
@@ -351,13 +351,6 @@ WORDS = (  # parameters with a row for each word
 )
 
 
-def blanked(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Make padding, where `keep` [B, L] is 0, blank in x [B, L, hidden] and hide all from it."""
-    if keep is None or keep.ndim == x.ndim:
-        return x, keep
-    return x * keep[..., None].to(x.dtype), keep[..., None] * keep[..., None, :]
-
-
 class Network(nn.Module):
     """What all models have: the calls and methods of transformers' models."""
 
@@ -446,8 +439,9 @@ class BertModel(Network):
         if kernels is not None and keep is not None:
             raise ValueError("kernels have their own mask: pass `keep` to the kernel")
         x, mask = self.embeddings(ids, types, at, extra), keep
-        if self.config.structure.blank_padding:
-            x, mask = blanked(x, keep)
+        if self.config.structure.blank_padding and keep is not None and keep.ndim < x.ndim:
+            x = x * keep[..., None].to(x.dtype)
+            mask = keep[..., None] * keep[..., None, :]  # from padding, all is hidden
         kernels = masked(mask, self.direction) if kernels is None else kernels
         return self.encoder.states(x, kernels, memories, at, keep)
 

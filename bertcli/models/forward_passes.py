@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertcli.errors import ModelError
 from bertcli.models.attention import Attend, Recording, causal, masked, padded
-from bertcli.models.bert import KV, BertModel, CrossAttentionMemory
+from bertcli.models.bert import BertModel, CrossAttentionMemory
 
 
 def means(states: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -55,23 +55,20 @@ def attention_maps(
 # --- one step at a time ---
 
 
-class Cache:
-    """The keys and values of one layer so far, each [B, L, H, D]."""
+def cached(kernel: Attend, past: list[Tensor]) -> Attend:
+    """Make a kernel that appends to `past` and lets new tokens attend to all tokens.
 
-    def __init__(self) -> None:
-        self.past: KV | None = None
+    These are the keys and values of one layer so far, each [B, L, H, D]; none at the start.
+    """
 
-    def over(self, kernel: Attend) -> Attend:
-        """Make a kernel that appends to the cache and lets new tokens attend to all tokens."""
+    @wraps(kernel)
+    def attend(q: Tensor, k: Tensor, v: Tensor, *beside: Any) -> Tensor:
+        if past:
+            k, v = (torch.cat(pair, dim=-3) for pair in zip(past, (k, v), strict=True))
+        past[:] = k, v
+        return kernel(q, k, v, *beside)
 
-        @wraps(kernel)
-        def attend(q: Tensor, k: Tensor, v: Tensor, *beside: Any) -> Tensor:
-            if self.past is not None:
-                k, v = (torch.cat(pair, dim=-3) for pair in zip(self.past, (k, v), strict=True))
-            self.past = k, v
-            return kernel(q, k, v, *beside)
-
-        return attend
+    return attend
 
 
 def memories(
@@ -99,7 +96,7 @@ class Decoder:
     ) -> None:
         self.model = model
         self.memories = memories
-        self.caches = [Cache() for _ in range(model.config.num_hidden_layers)]
+        self.pasts: list[list[Tensor]] = [[] for _ in range(model.config.num_hidden_layers)]
         self.length = 0
 
     def __call__(
@@ -117,6 +114,6 @@ class Decoder:
         if at is None:
             at = torch.arange(self.length, end, device=ids.device)
         kernel = masked(keep, causal)
-        kernels = [cache.over(kernel) for cache in self.caches]
+        kernels = [cached(kernel, past) for past in self.pasts]
         self.length = end
         return self.model(ids, None, types, at, kernels=kernels, memories=self.memories)
