@@ -98,10 +98,6 @@ def _is_index(value: Any) -> bool:
 
 
 SIZE, COUNT = whole_number(1), whole_number()
-NOT_NEGATIVE = Check(
-    lambda value: POSITIVE.holds(value) or (value == 0 and value is not False),
-    "a number, 0 or more",
-)
 
 # null is no size; for any other key it is the default.
 SIZES = (
@@ -126,7 +122,7 @@ CHECKS: Mapping[str, Check] = {
     "attention_probs_dropout_prob": PROBABILITY,
     "max_position_embeddings": SIZE,
     "type_vocab_size": COUNT,
-    "initializer_range": NOT_NEGATIVE,
+    "initializer_range": PROBABILITY,
     "layer_norm_eps": POSITIVE,
     "pad_token_id": COUNT,
     "position_embedding_type": TEXT,
@@ -216,7 +212,7 @@ def refuse_variants(values: JsonObject, supported: Mapping[str, Any]) -> None:
 # The heads of RoBERTa, which others have as well.
 LIKE_ROBERTA = Structure(
     word_head=WordHead(activation="gelu"),
-    text_head=TextHead(pooler=False, drop_first=True),
+    text_head=TextHead(pooler=False, drop_first=None),
 )
 
 # --- what pages with rotary positions have in common ---

@@ -57,5 +57,4 @@ def family_of(raw: Mapping[str, Any], source: str) -> Family:
         return FAMILIES[kind]
     families = ", ".join(page.title for page in FAMILIES.values())
     hint = f"choose a folder whose config.json has a model_type of {', '.join(FAMILIES)}"
-    code = ", whose code comes with it (auto_map) and is not run" if raw.get("auto_map") else ""
-    raise ModelError(f"{source}: this is a {kind} model{code}; bertcli supports {families}", hint)
+    raise ModelError(f"{source}: this is a {kind} model; bertcli supports {families}", hint)

@@ -16,7 +16,7 @@ class Rotary(NamedTuple):
     """Queries and keys are turned by their position. Source: RoFormer, section 3.2.2."""
 
     theta: float
-    scaling: float = 1.0  # linear: positions are divided by it
+    scaling: float  # 1, or linear: positions are divided by it
 
 
 class Disentangled(NamedTuple):
@@ -66,7 +66,7 @@ class TextHead(NamedTuple):
 
     pooler: bool = True  # the model's own pooler, and then one layer
     activation: str = "tanh"
-    drop_first: bool | float = False  # dropout also before the dense layer; true is the same
+    drop_first: float | None = 0.0  # also before the dense layer; None: as the config says
     norm: bool = False  # after the activation
     bias: bool = True
     mean: bool = False  # of the mean of all tokens, not of the first

@@ -13,15 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertcli.families.structure import HEAD_PARTS, HeadParts, TextHead
+from bertcli.families.structure import HEAD_PARTS, HeadParts
 from bertcli.models.activations import Activation, activation
 from bertcli.models.bert import BertModel, Network, dropout, layer_norm
 from bertcli.models.config import BertConfig
 
 
-def _dropout(config: BertConfig, head: TextHead | None) -> nn.Dropout:
-    own = config.classifier_dropout if head is None or head.dropout is None else head.dropout
-    return dropout(config, own)
+def _dropout(config: BertConfig, own: float | None) -> nn.Dropout:
+    return dropout(config, config.classifier_dropout if own is None else own)
 
 
 # --- predicting words ---
@@ -104,13 +103,12 @@ class BertWithHead(Network):
         self.means = head is not None and head.mean  # of a text's tokens: not the first is judged
         self.classifier_head: nn.Module | None = None
         if head:
-            early = head.drop_first
-            before = _dropout(config, head) if early is True else nn.Dropout(float(early))
+            before = _dropout(config, head.drop_first)
             width, act = config.hidden_size, head.activation
             self.classifier_head = HeadLayer(
                 config, width, act, bias=head.bias, norm=head.norm, before=before
             )
-        self.dropout = _dropout(config, head) if parts.own else nn.Identity()
+        self.dropout = _dropout(config, head and head.dropout) if parts.own else nn.Identity()
         group = nn.ModuleDict({"predictions": BertLMPredictionHead(config)} if parts.words else {})
         path, _, name = parts.scores.rpartition(".")
         if parts.scores:

@@ -215,10 +215,6 @@ def test_what_a_head_needs_is_found_in_files_of_others(row, tmp_path):
 
 REFUSED = {
     "code that comes with it": ({"model_type": "xl-bert", "auto_map": {}}, "this is a xl-bert"),
-    "remote code": (
-        {"model_type": "xl-bert", "auto_map": {"AutoModel": "a.b"}},
-        r"this is a xl-bert model, whose code comes with it \(auto_map\)",
-    ),
     "another family": ({"model_type": "t5"}, "this is a t5 model; bertcli supports BERT, "),
     "no padding": ({"model_type": "roberta", "pad_token_id": None}, "pad_token_id"),
     "its own key": ({"model_type": "distilbert", "dim": "x"}, "dim: expected a whole number"),
