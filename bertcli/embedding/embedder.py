@@ -151,14 +151,14 @@ class Embedder:
                     "this model needs an id for each word, so its texts cannot be changed",
                     "leave out --prompt, --on-truncate chunk and --token-vectors",
                 )
-        first = options.pooling in ("cls", "pooler")
+        pooler = options.pooling == "pooler"
+        first = options.pooling == "cls" and (sentence.include_prompt or not options.prompt)
         reading = Reading(
             options.layers,
             options.layer_combine,
-            first and (sentence.include_prompt or not options.prompt),
+            first or pooler,
             idle=late.idle if late else None,
         )
-        pooler = options.pooling == "pooler"
         runtime = open_runtime(ModelSpec(place, options, kind, reading, pooler), tokenizer)
         embedder = cls(folder, runtime, options, sentence, modules, terms, late)
         return embedder.with_dim(asked)

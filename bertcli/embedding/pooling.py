@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.inference.runner import first_tokens, library_of
+from bertcli.inference.runner import library_of
 from bertcli.tokenizing.columns import Column, Encoded, TokenBlock
 
 
@@ -57,7 +57,7 @@ class Pooling:
             case ("none",):
                 return split(states, lengths)
             case ("pooler",):
-                return widened(model.pooler(first_tokens(states, lengths)))
+                return widened(model.pooler(states))  # of first tokens
         return pool(states, lengths, self.modes, self.skip)
 
 

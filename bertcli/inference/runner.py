@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -313,8 +313,3 @@ def combined(layers: Sequence[Any], how: str) -> Any:
         return library.concat(layers, -1)
     stacked = library.stack(layers, -2)
     return stacked if how == "stack" else stacked.sum(-2) if how == "sum" else stacked.mean(-2)
-
-
-def first_tokens(states: Any, lengths: Sequence[int]) -> Any:
-    """Return the states of the first token of each text, [n, D], of [T, D]."""
-    return states[[0, *accumulate(lengths)][: len(lengths)]]
