@@ -9,11 +9,10 @@ takes it longer than a small batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -179,18 +178,13 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
     net = OpenvinoNetwork(weights)
     graph = built(net, spec, output_of_file(net, file) if file else None)
     chosen = settings(dtype, compute.threads)
-    compiled: list[tuple[Any, OpenvinoNetwork]] = []
-
-    def compile_graph() -> None:  # with the memory of the net, also where nobody waits for this
-        with suppress(Exception):  # it is raised below
-            compiled.append((core.compile_model(graph, "CPU", chosen), net))
-
-    compiling = Thread(target=compile_graph)
-    compiling.start()
+    # With the memory of the net, also where nobody waits for this.
+    compiling = ThreadPoolExecutor(1).submit(
+        lambda: (core.compile_model(graph, "CPU", chosen), net)
+    )
     meanwhile()
-    compiling.join()
     try:
-        model = compiled[0][0] if compiled else core.compile_model(graph, "CPU", chosen)
+        model, _ = compiling.result()
     except RuntimeError as failed:
         if out_of_memory(failed):
             raise

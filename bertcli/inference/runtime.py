@@ -120,7 +120,8 @@ def open_tokenizer(
 ) -> Tokenizer:
     """Load the tokenizer of a model; ModelError for one that the model cannot take texts from.
 
-    With ``extra``, ids of extra embeddings come with the tokens.
+    It gives what the model is given in transformers: token types, or none. With ``extra``, ids of
+    extra embeddings come with the tokens.
     """
     tokenizer = Tokenizer.load(folder, parse_special=parse_special)
     for message in tokenizer.warnings:
@@ -130,7 +131,12 @@ def open_tokenizer(
     config = read_config(folder)
     if not extra:
         refuse_extra(folder, config)
-    fit_tokenizer(folder, config, tokenizer)
+    # A checkpoint may hold a tokenizer with more tokens than embeddings: tokens were added, and the
+    # model was not resized. transformers loads it, and fails at the first such token.
+    tokenizer.refuse_beyond(config.vocab_size, folder)
+    tokenizer.reads_types = "token_type_ids" in tokenizer.model_inputs
+    if tokenizer.reads_types:
+        _refuse_types(tokenizer.core.encode("a").type_ids, config, f"{folder}: a text")
     return tokenizer
 
 
@@ -144,19 +150,6 @@ def refuse_extra(folder: Path, config: BertConfig) -> None:
             f"field {fields}, which this command does not read",
             "embed, classify, tag, fill-mask, next-sentence, evaluate, train and inspect read it",
         )
-
-
-def fit_tokenizer(folder: Path, config: BertConfig, tokenizer: Tokenizer) -> None:
-    """Have a tokenizer give what the model is given in transformers: token types, or none.
-
-    ModelError for a model that cannot take any text as this tokenizer encodes it.
-    A checkpoint may hold a tokenizer with more tokens than embeddings: tokens were added, and the
-    model was not resized. transformers loads it, and fails at the first such token.
-    """
-    tokenizer.refuse_beyond(config.vocab_size, folder)
-    tokenizer.reads_types = "token_type_ids" in tokenizer.model_inputs
-    if tokenizer.reads_types:
-        _refuse_types(tokenizer.core.encode("a").type_ids, config, f"{folder}: a text")
 
 
 def refuse_pairs(batch: Sequence[Encoded], config: BertConfig) -> None:
