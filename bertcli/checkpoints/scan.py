@@ -12,6 +12,7 @@ directory, a pipe, a broken link) does not count; where nothing else is left, it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from glob import escape
@@ -164,8 +165,9 @@ def read_config(folder: Path) -> BertConfig:
     folder = bert_folder(folder)
     path = find_config(folder)
     if path is None:
-        raise ModelError(f"{folder}: no config.json in this folder")
-    return BertConfig.from_file(path)
+        names = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
+        raise ModelError(f"{folder}: no config.json in this folder", f"in this folder: {names}")
+    return BertConfig.from_dict(read_object(path), str(path))
 
 
 def best_weights(has: Callable[[str], bool]) -> str | None:

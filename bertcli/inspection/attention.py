@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bertcli.checkpoints.scan import model_files
 from bertcli.embedding.options import layers_in
@@ -268,32 +268,25 @@ def head_name(head: int) -> str:
 
 
 COLUMNS = ("input_ids", "token_type_ids", "tokens")
+Numbers: TypeAlias = Sequence[int] | None  # of layers or heads; None is all, -1 the last
 
 
-@dataclass(frozen=True)
-class AttentionChoice:
-    """Which maps are wanted; None is all. Negative numbers count from the end."""
+def _chosen(config: BertConfig, layers: Numbers, heads: Numbers) -> dict[int, dict[int, int]]:
+    """Return layer -> head, as numbered before pruning -> its place among those left.
 
-    layers: Sequence[int] | None = None
-    heads: Sequence[int] | None = None
-    mean: bool = False  # of all heads, in place of each
-
-    def of(self, config: BertConfig) -> dict[int, dict[int, int]]:
-        """Return layer -> head, as numbered before pruning -> its place among those left.
-
-        UsageError for one not found.
-        """
-        if not config.num_hidden_layers:
-            raise ModelError("this model has no layers, so no attention")
-        heads = _resolved(self.heads, config.num_attention_heads, "head")
-        chosen = {}
-        for layer in _resolved(self.layers, config.num_hidden_layers, "layer"):
-            pruned = config.pruned_heads.get(layer, ())
-            if lost := sorted({*pruned} & {*(self.heads or ())}):
-                raise UsageError(f"head {lost[0]} of layer {layer} was pruned (--heads)")
-            left = [head for head in range(config.num_attention_heads) if head not in pruned]
-            chosen[layer] = {head: at for at, head in enumerate(left) if head in heads}
-        return chosen
+    UsageError for one not found.
+    """
+    if not config.num_hidden_layers:
+        raise ModelError("this model has no layers, so no attention")
+    chosen_heads = _resolved(heads, config.num_attention_heads, "head")
+    chosen = {}
+    for layer in _resolved(layers, config.num_hidden_layers, "layer"):
+        pruned = config.pruned_heads.get(layer, ())
+        if lost := sorted({*pruned} & {*(heads or ())}):
+            raise UsageError(f"head {lost[0]} of layer {layer} was pruned (--heads)")
+        left = [head for head in range(config.num_attention_heads) if head not in pruned]
+        chosen[layer] = {head: at for at, head in enumerate(left) if head in chosen_heads}
+    return chosen
 
 
 def write_maps(
@@ -306,19 +299,24 @@ def write_maps(
         output.write(content)
 
 
-def numbers(text: str | None, option: str) -> Sequence[int] | None:
+def numbers(text: str | None, option: str) -> Numbers:
     """Read 0,5 or -1 or all, which is None."""
     return None if text in (None, "all") else layers_in(text, option)
 
 
 def look(
-    report: FolderReport, records: Sequence[Record], choice: AttentionChoice
+    report: FolderReport,
+    records: Sequence[Record],
+    layers: Numbers = None,
+    heads: Numbers = None,
+    mean: bool = False,
 ) -> list[tuple[AttentionMaps, int]]:
     """Run the model over texts; return the chosen maps and how many tokens were truncated of each.
 
+    With ``mean``, a map is that of all heads of a layer, in place of each.
     ModelError when the folder cannot be loaded, UsageError for layers or heads that do not exist.
     """
-    heads_of = choice.of(report.config)
+    heads_of = _chosen(report.config, layers, heads)
     require_torch("--attention")
 
     from bertcli.checkpoints.load import load
@@ -345,9 +343,9 @@ def look(
         recorded = attention_maps(model, ids, types, max(heads_of) + 1, beside)
         maps: dict[int, dict[int, Any]] = {
             layer: {MEAN: recorded[layer].mean(axis=0)}
-            if choice.mean
-            else {head: recorded[layer][at] for head, at in heads.items()}
-            for layer, heads in heads_of.items()
+            if mean
+            else {head: recorded[layer][at] for head, at in places.items()}
+            for layer, places in heads_of.items()
         }
         attention = AttentionMaps(
             model=report.folder.name,
@@ -361,7 +359,7 @@ def look(
     return results
 
 
-def _resolved(chosen: Sequence[int] | None, count: int, kind: str) -> list[int]:
+def _resolved(chosen: Numbers, count: int, kind: str) -> list[int]:
     if chosen is None:
         return list(range(count))
     for number in chosen:

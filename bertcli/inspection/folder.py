@@ -18,10 +18,11 @@ from functools import partial
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertcli.checkpoints import shapes
 from bertcli.checkpoints.scan import (
+    CONFIGS,
     STATIC,
     TERM_TABLE,
     WeightFiles,
@@ -122,8 +123,10 @@ class ModelReport:
             for tensor in self.tensors
         ]
 
-    def vocabulary_concerns(self) -> Iterator[str]:
-        """Yield what is wrong where tokenizer and embeddings differ."""
+    def concerns(self) -> Iterator[str]:
+        """Yield what looks wrong beside the tokenizer: weights, and where embeddings differ."""
+        if self.weights.format in FORMAT_WARNINGS:
+            yield FORMAT_WARNINGS[self.weights.format]
         if self.tokenizer:
             tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]
             rows = f"{self.tokens:,} word embeddings"
@@ -246,8 +249,7 @@ class FolderReport(ModelReport):
             yield f"extra embeddings ({extra}): texts come with ids of their words in {fields}"
         if self.tokenizer and not config.takes_types(self.tokenizer["types_of_pairs"]):
             yield f"type_vocab_size is {config.type_vocab_size}: text pairs cannot be encoded"
-        if self.weights.format in FORMAT_WARNINGS:
-            yield FORMAT_WARNINGS[self.weights.format]
+        yield from super().concerns()
         if self.weights.format not in NAMELESS:
             if not comparison.pooler and config.structure.pooler:
                 yield "no pooler weights: pooler output is not available"
@@ -260,7 +262,6 @@ class FolderReport(ModelReport):
                 yield f"in the file, but no part of {named}: {shortlist(unused)}"
             if comparison.twice:
                 yield f"stored under two names: {shortlist(comparison.twice)}"
-        yield from self.vocabulary_concerns()
         option = option_for(self.folder.path)
         if option:
             yield f"the model makes no vector of a text: embed requires {option}"
@@ -280,12 +281,7 @@ class FolderReport(ModelReport):
 
 def inspect_folder(folder: ModelFolder) -> FolderReport:
     """Read what is in a folder. ModelError when it is not BERT, or a file of it is broken."""
-    place = bert_folder(folder.path)
-    config_path = find_config(place)
-    if config_path is None:
-        names = ", ".join(sorted(os.listdir(place))[:8]) or "nothing"
-        raise ModelError(f"{place}: no config.json in this folder", f"in this folder: {names}")
-    config = BertConfig.from_file(config_path)
+    place, config = bert_folder(folder.path), read_config(folder.path)
     architecture = config.architectures[0] if config.architectures else "BertModel"
     if architecture not in HEAD_PARTS:
         architecture = "BertModel"
@@ -306,7 +302,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
             "without_pooler": shapes.parameters(config, "BertModel", False),
         }
     except ModelError as bad:
-        raise ModelError(f"{config_path}: {bad}", bad.hint) from None
+        raise ModelError(f"{find_config(place)}: {bad}", bad.hint) from None
     tokenizer, warnings = read_tokenizer(place)
     report = FolderReport(
         folder=folder,
@@ -358,10 +354,8 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
     from bertcli.inference.static_engine import read_table
 
     inner = bert_folder(folder.path)
-    weights, table, config = require_weights(inner), read_table(inner), find_config(inner)
+    weights, table = require_weights(inner), read_table(inner)
     tokenizer, warnings = read_tokenizer(folder.path)
-    if weights.format in FORMAT_WARNINGS:
-        warnings.append(FORMAT_WARNINGS[weights.format])
     report = StaticReport(
         folder=folder,
         weights=weights,
@@ -371,17 +365,16 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
         tokenizer=tokenizer,
         warnings=warnings,
         sentence=read_sentence(folder.path),
-        config=dict(read_object(config)) if config else {},
+        config=dict(read_object(inner / CONFIGS[0])),
     )
-    report.warnings.extend(report.vocabulary_concerns())
+    report.warnings.extend(report.concerns())
     return report
 
 
 # --- a model in a line ---
 
 
-@dataclass(frozen=True)
-class ModelFacts:
+class ModelFacts(NamedTuple):
     """A model in a line."""
 
     family: str = ""  # of the encoder, for people; "" where bertcli knows none
@@ -397,15 +390,15 @@ def facts_of(folder: Path) -> ModelFacts:
     facts = ModelFacts(license=next((n for n in names if n.lower().startswith(LICENCES)), ""))
     try:
         if is_static(folder):
-            table = inspect_static(ModelFolder(str(folder), folder, "folder", None))
-            return replace(facts, family=STATIC, width=table.width, loads=True)
+            table = inspect_static(ModelFolder(str(folder), folder, "folder"))
+            return facts._replace(family=STATIC, width=table.width, loads=True)
         place = bert_folder(folder)
         config = read_config(place)
-        facts = replace(facts, family=config.family.title, width=config.hidden_size)
+        facts = facts._replace(family=config.family.title, width=config.hidden_size)
         report_on(place, "BertModel").refuse()
     except ModelError as bad:
-        return replace(facts, problem=str(bad))
-    return replace(facts, loads=True)
+        return facts._replace(problem=str(bad))
+    return facts._replace(loads=True)
 
 
 # --- whether a model is sound: what `bertcli inspect --verify` checks ---
@@ -419,7 +412,7 @@ class VerifyCheck:
 
     what: str
     ok: bool | None
-    detail: str = ""
+    detail: str
 
 
 def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:

@@ -250,7 +250,7 @@ def inspect_file(path: Path) -> FileReport:
     except UNREADABLE as broken:
         raise InputError(f"{path}: broken or truncated: {broken}", AGAIN) from None
     report.arrays = [array.to_json() for array in statistics.values()]
-    report.warnings[:0] = chain(*map(_concerns, report.arrays))
+    report.warnings += chain(*map(_concerns, report.arrays))
     try:
         report.manifest = dict(read_object(manifest_beside(path), InputError)) or None
     except InputError as broken:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 from bertcli.errors import ModelError
 from bertcli.families.family import CHECKS, HIDDEN_ACTS, Family
 from bertcli.families.registry import BERT, family_of
 from bertcli.families.structure import Structure
-from bertcli.files.typed_json import JsonObject, is_regular, read_object, shown, whole_number
+from bertcli.files.typed_json import JsonObject, shown, whole_number
 
 SCHEMES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
 MADE = ("other", "family", "structure")  # fields that are no keys of config.json
@@ -98,13 +97,6 @@ class BertConfig:
             settings.needed(key, whole_number(least))  # the first token has a position
         return config
 
-    @classmethod
-    def from_file(cls, path: Path) -> BertConfig:
-        """Read a config.json; ModelError when it cannot be read or is not of a BERT."""
-        if not is_regular(path):
-            raise ModelError(f"{path}: file not found")
-        return cls.from_dict(read_object(path), str(path))
-
     def to_dict(self) -> dict[str, Any]:
         """Return config.json's content: all keys but defaults, unknown ones included."""
         unset = BertConfig()
@@ -134,7 +126,7 @@ class BertConfig:
             label2id={name: index for index, name in enumerate(names)},
         )
 
-    def refuse_bad_heads(self, source: str = "the config") -> None:
+    def refuse_bad_heads(self, source: str) -> None:
         """Raise ModelError, naming `source`, when heads are pruned that do not exist, or all."""
         layers, heads = self.num_hidden_layers, self.num_attention_heads
         for layer, gone in self.pruned_heads.items():

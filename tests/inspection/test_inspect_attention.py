@@ -168,11 +168,11 @@ def test_maps_fit_the_screen(columns, colour):
 
 def recorded(*texts, **choice):
     from bertcli.inspection import inspect_folder
-    from bertcli.inspection.attention import AttentionChoice, look
+    from bertcli.inspection.attention import look
 
     report = inspect_folder(find_model(str(TINY)))
     records = [text if isinstance(text, Record) else Record(text) for text in texts]
-    return [maps for maps, _ in look(report, records, AttentionChoice(**choice))]
+    return [maps for maps, _ in look(report, records, **choice)]
 
 
 def test_json_and_npz_are_exact(tmp_path):

@@ -226,7 +226,6 @@ def _file(report: FileReport, views: ViewOptions) -> bool:
 
 def _attention(report: FolderReport, asked: AttentionOptions, views: ViewOptions) -> None:
     from bertcli.inspection.attention import (
-        AttentionChoice,
         look,
         numbers,
         require_matplotlib,
@@ -239,14 +238,14 @@ def _attention(report: FolderReport, asked: AttentionOptions, views: ViewOptions
         layers = "-1"
     mean = asked.heads == "mean"
     heads = None if mean else numbers(asked.heads, "--heads")
-    choice = AttentionChoice(numbers(layers, "--layers"), heads, mean)
+    chosen_layers = numbers(layers, "--layers")
     if asked.form in DRAWN:
         require_matplotlib(f"{asked.output}: drawing .{asked.form}")
     shown_maps = []
     ids = asked.extra_ids(report.config.fields_of_extra)
     texts = enumerate(asked.attention or (), 1)
     records = [Record(text, asked.pair, extra=ids, line=line) for line, text in texts]
-    for text_maps, dropped in look(report, records, choice):
+    for text_maps, dropped in look(report, records, chosen_layers, heads, mean):
         shown_maps.append(text_maps)
         if dropped:
             LOG.warn(f"text truncated to {len(text_maps.tokens)} tokens ({dropped} dropped)")
@@ -298,10 +297,10 @@ def models(output: RowOutput, console: ConsoleOptions) -> None:
                 "state": model.state,
                 "bytes": model.size,
                 "path": str(model.path),
-                **asdict(facts),
+                **facts._asdict(),
             }
         )
-    names = ("model", "state", "bytes", "path", *asdict(ModelFacts()))
+    names = ("model", "state", "bytes", "path", *ModelFacts._fields)
     with output.open(form, view="models_view") as write:
         write(rows or [TableHeader(dict.fromkeys(names, ""))])
 
