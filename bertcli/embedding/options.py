@@ -231,9 +231,10 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
     transformer = transformer_path(modules)
     inner, settings = sentence_settings(folder / transformer), read_object(folder / CONFIG)
     of_texts, unknown = _chain(folder, modules)
+    poolings = [module.path for module in modules if module.kind == "Pooling"]
+    config = folder / "modules.json"
     if static and unknown:
-        names = ", ".join(unknown)
-        raise ModelError(f"{folder / 'modules.json'}: unsupported module {names}")
+        raise ModelError(f"{config}: unsupported module {', '.join(unknown)}")
     if modules and not static:
         task = inner.text("transformer_task") or "feature-extraction"
         output = inner.text("module_output_name") or TOKENS
@@ -242,7 +243,13 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
         elif output != TOKENS:
             unknown.append(f"Transformer that gives {output}")
     if pooling == "auto" and not static:
-        _refuse(unknown, modules, folder)
+        hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
+        if option := option_for(folder):
+            raise ModelError(f"{folder}: makes no vector of a text", f"give {option}; or {hint}")
+        if unknown:
+            raise ModelError(f"{config}: unsupported module {', '.join(unknown)}", hint)
+        if modules and not poolings:
+            raise ModelError(f"{config}: has no Pooling module", hint)
     prompts, default = _prompts(settings)
     normalize = bool(of_texts) and of_texts[-1].kind == "Normalize"
     sentence = Sentence(
@@ -267,7 +274,6 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
         return replace(sentence, pooling=("mean",), static=library, found_in=found_in)
     limit, lower_case = sentence_limit(inner), inner.switch("do_lower_case") or False
     sentence = replace(sentence, max_length=limit, lower_case=lower_case)
-    poolings = [module.path for module in modules if module.kind == "Pooling"]
     if not poolings:
         return sentence
     found_in = f"{poolings[-1]}/config.json"  # as in sentence-transformers, the last one decides
@@ -299,17 +305,6 @@ def _chain(folder: Path, modules: list[SentenceModule]) -> tuple[list[SentenceMo
             case other:
                 unknown.append(other)
     return of_texts, unknown
-
-
-def _refuse(unknown: list[str], modules: list[SentenceModule], folder: Path) -> None:
-    hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
-    if option := option_for(folder):
-        raise ModelError(f"{folder}: makes no vector of a text", f"give {option}; or {hint}")
-    config = folder / "modules.json"
-    if unknown:
-        raise ModelError(f"{config}: unsupported module {', '.join(unknown)}", hint)
-    if modules and "Pooling" not in {module.kind for module in modules}:
-        raise ModelError(f"{config}: has no Pooling module", hint)
 
 
 def option_for(folder: Path) -> str:
@@ -364,32 +359,28 @@ def _prompts(raw: JsonObject) -> tuple[dict[str, str], str | None]:
 # --- both together ---
 
 
-def check_static(options: EmbedOptions) -> None:
-    """Raise UsageError for a choice that has no meaning for a table of token vectors."""
-    impossible = {
-        "--sparse": options.sparse,
-        f"--pooling {options.pooling}": options.pooling not in ("auto", "mean", "none"),
-        "--token-vectors or --word-vectors": options.per_token,
-        "--layers": options.layers != (-1,),
-        "--layer-combine": options.layer_combine != "mean",
-        f"--dtype {options.dtype}": options.dtype not in ("auto", "float32"),
-        f"--device {options.device}": options.device not in ("auto", "cpu"),
-    }
-    for what in filter(impossible.get, impossible):
-        raise UsageError(
-            f"{what} is not possible: this model is a table of token vectors, not an encoder",
-            "leave it out, or use a model with an encoder",
-        )
-
-
 def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
     """Return the options with what the folder says in place of auto and None.
 
     What it says of the length and the dimensions of a vector is meant for those of whole texts.
+    UsageError for a choice that has no meaning for a table of token vectors.
     """
     prompt = sentence.prompt(options.prompt, options.prompt_name)
     if sentence.static:
-        check_static(options)
+        impossible = {
+            "--sparse": options.sparse,
+            f"--pooling {options.pooling}": options.pooling not in ("auto", "mean", "none"),
+            "--token-vectors or --word-vectors": options.per_token,
+            "--layers": options.layers != (-1,),
+            "--layer-combine": options.layer_combine != "mean",
+            f"--dtype {options.dtype}": options.dtype not in ("auto", "float32"),
+            f"--device {options.device}": options.device not in ("auto", "cpu"),
+        }
+        for what in filter(impossible.get, impossible):
+            raise UsageError(
+                f"{what} is not possible: this model is a table of token vectors, not an encoder",
+                "leave it out, or use a model with an encoder",
+            )
         options = replace(options, special_tokens=False)
     if options.sparse:
         return replace(options, prompt=prompt)
