@@ -179,31 +179,24 @@ class Reader:
         """Count bytes read from disk."""
         self.bytes_read += size
 
-    def fit_id(self, key: Any, where: str) -> Any:
-        """Return a valid id: a string, a number or None.
-
-        A list, an object, true or false is none; where the field was asked for with --id-field,
-        it raises InputError.
-        """
-        if not isinstance(key, bool | list | dict):
-            return finite(key, where, self.source.id_field or "id")
-        if self.source.id_field is None:
-            return None
-        raise InputError(
-            f"{where}: the id is {shown(key)}, not a string or a number",
-            "name another field with --id-field",
-        )
-
     def record(self, fields: RecordFields, file: str, line: int, row: Mapping[str, Any]) -> Record:
         """Return the record of a row.
 
-        Raises InputError for values that cannot be written as JSON: NaN and infinity.
+        A list, an object, true or false is no id. Raises InputError for one where --id-field asked
+        for the field, and for values that cannot be written as JSON: NaN and infinity.
         """
-        where = f"{file}:{line}"
+        where, key = f"{file}:{line}", row.get(fields.id) if fields.id else None
+        if isinstance(key, bool | list | dict):
+            if self.source.id_field is not None:
+                raise InputError(
+                    f"{where}: the id is {shown(key)}, not a string or a number",
+                    "name another field with --id-field",
+                )
+            key = None
         record = Record(
             row[fields.text],
             row.get(fields.pair) if fields.pair else None,
-            self.fit_id(row.get(fields.id), where) if fields.id else None,
+            finite(key, where, fields.id or ""),
             {name: finite(row.get(name), where, name) for name in fields.carried} or None,
             file,
             line,

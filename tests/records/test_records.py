@@ -33,7 +33,8 @@ def texts(path, **source):
 def skipped(path, **source):
     """Return the records that can be read and the messages about the others."""
     said = []
-    reader = Reader(Source(paths=(str(path),), on_error="skip", **source), said.append)
+    reader = Reader(Source(paths=(str(path),), on_error="skip", **source))
+    reader.warn = said.append
     found = list(reader)
     assert reader.skipped == len(said)
     return found, said
