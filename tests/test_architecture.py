@@ -252,7 +252,7 @@ def test_the_package_itself_imports_nothing():
 # Tokens of code, not comments or docstrings, that a package may have, in steps of 250: to need
 # more is a decision.
 ROOM = {
-    "checkpoints": 6_400, "cli": 23_500, "embedding": 11_350, "evaluation": 3_400, "export": 4_700,
+    "checkpoints": 6_400, "cli": 23_500, "embedding": 11_350, "evaluation": 3_500, "export": 4_700,
     "families": 5_400, "files": 14_500, "hub": 2_500, "inference": 10_100, "inspection": 7_500,
     "models": 9_800, "ray": 3_000, "records": 8_800, "tasks": 7_250, "tokenizing": 17_100,
     "training": 15_250, "vectors": 19_350,
