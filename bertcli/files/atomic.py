@@ -136,7 +136,7 @@ def explained(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as failed:
-        resume = "free disk space, then run the same command with --resume"
+        resume = "free disk space, then run the command again; a file of -o goes on with --resume"
         raise unwritable(path, failed, resume) from None
 
 

@@ -34,7 +34,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import TokenBlock
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
-from bertcli.vectors.formats import DIGEST, ROW, metas
+from bertcli.vectors.formats import DIGEST, ROW, WRITERS, metas
 from bertcli.vectors.reading import floats, put_aside
 from bertcli.vectors.run_folder import InputDigest, Inputs, Sink, Target, made_by
 
@@ -60,8 +60,12 @@ class FileRun:
     unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
 
     def __post_init__(self) -> None:
-        embedder = self.embedder
-        refuse_format(self.target.form, embedder.options)
+        embedder, form = self.embedder, self.target.form
+        if form not in WRITERS:
+            raise OutputError(f"vectors cannot be written as {form}", ", ".join(WRITERS))
+        refuse_format(form, embedder.options)
+        if form == "parquet":
+            from bertcli.files import parquet  # noqa: F401 - is pyarrow installed?
         self.consumed = embedder.runtime.extra.read_by(self.reader)
         self.target = replace(
             self.target,

@@ -56,8 +56,7 @@ from zlib import crc32
 import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, find_weights, tokenizer_files
-from bertcli.embedding.options import RANGED
-from bertcli.errors import BertcliError, OutputError, PrecisionError, UsageError
+from bertcli.errors import BertcliError, OutputError, PrecisionError
 from bertcli.families.structure import BERT
 from bertcli.files.atomic import explained, locked, move, replacing, whole_file
 from bertcli.files.jsonl import NAMES, to_lines
@@ -71,7 +70,6 @@ from bertcli.files.writers import Write, writer_of
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import Source
-from bertcli.tokenizing.columns import PLACE
 from bertcli.tokenizing.run import ReaderRun
 from bertcli.vectors.formats import (
     FIELDS,
@@ -174,7 +172,6 @@ class Target:
         with explained(self.path):
             if self.path.exists() and not self.path.is_file():
                 raise OutputError(f"{self.path}: is a folder, device or pipe", "name a file")
-            self.check()
         sink = Sink(self)
         how: dict[str, Any] = {"format": self.form, "precision": self.precision}
         how |= {"update": True} if self.update else {}
@@ -192,29 +189,6 @@ class Target:
             except PrecisionError:  # these rows can never be written so: nothing is resumed
                 (sink.folder / JOURNAL).unlink(missing_ok=True)
                 raise
-
-    def check(self) -> None:
-        """Raise OutputError or UsageError for what can never be written."""
-        if self.resume and self.overwrite:
-            raise UsageError("--resume cannot be combined with --overwrite")
-        if self.update and (self.overwrite or not self.manifest):
-            other = "--overwrite" if self.overwrite else "--no-manifest"
-            raise UsageError(f"--update cannot be combined with {other}")
-        if self.update and (self.many or PLACE[0] in self.places):
-            raise UsageError("--update needs one vector per text")
-        if self.update and self.precision in RANGED:
-            raise UsageError(
-                f"--update cannot be combined with --precision {self.precision}",
-                "its ranges are those of all texts together; use float32, float16 or binary",
-            )
-        if self.form not in WRITERS:
-            raise OutputError(f"vectors cannot be written as {self.form}", ", ".join(WRITERS))
-        if not self.path.parent.is_dir():
-            raise OutputError(
-                f"{self.path}: folder {self.path.parent} not found", "create the folder first"
-            )
-        if self.form == "parquet":
-            from bertcli.files import parquet  # noqa: F401 - is pyarrow installed?
 
 
 class Sink(RunFiles):
@@ -259,10 +233,9 @@ class Sink(RunFiles):
             raise OutputError(f"{path}: an interrupted run left {self.folder.name}", hint)
         exists = self.output.exists()
         earlier = self._unchanged() if exists and goes_on and not journal else journal
-        for place in () if earlier or overwrite else (self.output, self.index):
+        for place in () if earlier or overwrite else (path, self.index):
             if place.exists():
-                named = path if place == self.output else place
-                raise OutputError(f"{named}: already exists", ANOTHER)
+                raise OutputError(f"{place}: already exists", ANOTHER)
         if journal and exists and not journal["overwrite"]:
             raise OutputError(
                 f"{path}: was created after the run was interrupted",
@@ -340,11 +313,10 @@ class Sink(RunFiles):
         """
         journal = self.journal
         check_values(vectors, self.target.precision)
-        if not self.rows:
-            journal["shape"] = vectors.shape[1:]
+        journal["shape"] = vectors.shape[1:]
         journal["rows"] += len(vectors)
         journal["records"] += len(metas)
-        journal["named"] = journal["named"] or any(metas)
+        journal["named"] |= any(metas)
         stored = to_lines([{RECORDS: [*zip(metas, counts, digests, strict=False)]}])
         self.append({RAW: vectors.astype("<f4", copy=False).tobytes(), FIELDS: stored.encode()})
 
@@ -654,9 +626,6 @@ class RowTarget(Target):
     def parts(self) -> list[str]:
         """The file that rows are appended to."""
         return [FIELDS]
-
-    def check(self) -> None:
-        """Refuse nothing: rows can be written in any format."""
 
     @contextmanager
     def written(

@@ -115,7 +115,8 @@ def test_a_disk_that_is_full(tmp_path, texts, whole, suffix, usual_engine):
         )
         assert (done.code, done.out) == (1, "")
         assert done.error == f"{out}: cannot be written: File too large"
-        assert done.hint == "free disk space, then run the same command with --resume"
+        hint = "free disk space, then run the command again; a file of -o goes on with --resume"
+        assert done.hint == hint
         assert not out.exists()
     good(*SET, "-m", TINY, "-i", texts, "-o", out, "--resume")
     assert out.read_bytes() == expected.read_bytes()
@@ -276,7 +277,7 @@ ERRORS = {
     "dim": (["--dim", "33"], "--dim 33 is not possible: the vectors have 32 dimensions", 2),
     "NaN": (with_nan, "text 1: its vector contains NaN or infinity", 1),
     "resume": (["--resume", "--overwrite"], "--resume cannot be combined with --overwrite", 2),
-    "folder": (["-o", "none/x.npy"], "none/x.npy: folder none not found", 1),
+    "folder": (["-o", "none/x.npy"], "none/x.npy: cannot be written: No such file", 1),
     "length": (["--max-length", "129"], "--max-length 129 is more than the 128 positions", 2),
     "cut": (
         ["--max-length", "3", "--on-truncate", "error"],

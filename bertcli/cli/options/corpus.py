@@ -20,7 +20,7 @@ from bertcli.cli.options.common import (
     ModelOptions,
 )
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
-from bertcli.errors import OutputError, UsageError, counted
+from bertcli.errors import UsageError, counted
 from bertcli.files.streams import can_be_reread
 from bertcli.hub import files_for
 from bertcli.records.reader import Reader
@@ -89,12 +89,7 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
 
 def follow_embedding(run: "FileRun | PassingSearch", search: "Search", console: Console) -> None:
     """Compute the vectors of a corpus with a progress bar, and say whether they are kept."""
-    try:
-        console.follow(run)
-    except OutputError as failed:  # these commands have no --resume
-        hint = "free disk space, then run the same command again"
-        hint = hint if "--resume" in failed.hint else failed.hint
-        raise OutputError(str(failed), hint) from None
+    console.follow(run)
     console.truncated(run.tally, search.embedder.max_length)
     if file := search.options.vectors:
         console.note(

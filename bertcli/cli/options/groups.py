@@ -91,6 +91,11 @@ RULES = (
     "--cpus-per-worker requires --engine ray",
     "--gpus-per-worker requires --engine ray",
     "--update cannot be combined with --engine ray",
+    "--update cannot be combined with --overwrite or --no-manifest",
+    "--update cannot be combined with --precision int8 or --precision uint8; "
+    "their ranges are those of all texts together: use float32, float16 or binary",
+    "--update cannot be combined with --token-vectors, --word-vectors, --pooling none, --sparse or "
+    "--on-truncate chunk; it needs one vector per text",
     "--sparse cannot be combined with --engine ray",
     "--no-manifest cannot be combined with --engine ray; "
     "its manifests record which shards are done",
