@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -102,7 +102,7 @@ def cell(value: Any) -> Any:
     return value
 
 
-def fields_of(rows: Sequence[Row]) -> list[str]:
+def fields_of(rows: Iterable[Row]) -> list[str]:
     """Return the names of all fields of these rows, in the order of their first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
 

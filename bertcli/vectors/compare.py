@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from itertools import chain
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,6 @@ from bertcli.embedding.options import PRECISIONS
 from bertcli.errors import BertcliError, InputError, counted
 from bertcli.vectors.nearest import unit
 from bertcli.vectors.reading import ROWS, Array, floats, manifest_of, put_aside, stored
-
-WORST = 5
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class Agreement:
             )
 
 
-def compare(a: str, b: str, worst: int = WORST) -> Agreement:
+def compare(a: str, b: str, worst: int = 5) -> Agreement:
     """Compare two files of vectors row by row, and keep the ``worst`` rows.
 
     Vectors of a lower precision are restored first when their manifest says how. Raises InputError
@@ -133,13 +130,12 @@ def finite_rows(vectors: Array) -> Array:
 
 def _compare(agreement: Agreement, x: Array, y: Array, whole: Array, worst: int) -> None:
     """Compare rows of one width, those that are ``whole`` [n] by their distance too."""
-    total = np.zeros(2)  # of absolute differences, of cosines
-    measured: list[tuple[Array, Array, Array]] = []  # rows, how far apart they are, cosines
-    for start in range(0, len(x) if x.size else 0, ROWS):
-        p, q = (
-            side[start : start + ROWS].reshape(-1, prod(side.shape[1:])).astype(np.float64)
-            for side in (x, y)
-        )
+    measured: list[tuple[Array, ...]] = []  # rows, largest and mean differences, cosines
+    if not x.size:
+        return
+    x, y = (side.reshape(len(side), -1) for side in (x, y))
+    for start in range(0, len(x), ROWS):
+        p, q = x[start : start + ROWS], y[start : start + ROWS]
         same = (p == q) | (np.isnan(p) & np.isnan(q))
         agreement.identical = agreement.identical and bool(same.all())
         finite = whole[start : start + ROWS]
@@ -149,12 +145,12 @@ def _compare(agreement: Agreement, x: Array, y: Array, whole: Array, worst: int)
         # Two vectors of zeros are alike, one is not.
         cosines = np.clip(np.divide(dots, scale, out=alike, where=scale > 0), -1, 1)
         apart = np.abs(p - q)
-        total += apart.mean(axis=1).sum(), cosines.sum()
-        measured.append((start + np.flatnonzero(finite), apart.max(axis=1), cosines))
-    if not (x.size and whole.any()):
+        rows = start + np.flatnonzero(finite)
+        measured.append((rows, apart.max(axis=1), apart.mean(axis=1), cosines))
+    if not whole.any():
         return
-    rows, largest, cosines = map(np.concatenate, zip(*measured, strict=True))
-    agreement.mean_abs, agreement.cosine_mean = (total / len(rows)).tolist()
+    rows, largest, means, cosines = map(np.concatenate, zip(*measured, strict=True))
+    agreement.mean_abs, agreement.cosine_mean = float(means.mean()), float(cosines.mean())
     agreement.max_abs, agreement.cosine_min = float(largest.max()), float(cosines.min())
     top = np.lexsort((rows, -largest))[:worst]
     columns = rows[top].tolist(), largest[top].tolist(), cosines[top].tolist()

@@ -239,7 +239,7 @@ def text_rows(
     ]
 
 
-def columns_of(metas: Sequence[Row]) -> list[str]:
+def columns_of(metas: Iterable[Row]) -> list[str]:
     """Return the columns beside the vector, in the order of their first appearance."""
     return [*dict.fromkeys([*FIRST, *fields_of(metas)])]
 
@@ -252,13 +252,10 @@ def column_of(metas: Sequence[Row], name: str) -> list[Any]:
 
 def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write all records as JSON, one a line, or as a table in text."""
-    columns: list[str] = []
-    if form == "csv":
-        every = chain.from_iterable(columns_of(metas) for metas in rows.metas())
-        columns = list(dict.fromkeys(every))
+    columns = columns_of(chain.from_iterable(rows.metas())) if form == "csv" else []
     with writer_of(form)(file) as write:
         if form == "csv" and not rows.count:
-            write([TableHeader.fromkeys([*columns_of([]), VECTOR])])
+            write([TableHeader.fromkeys([*columns, VECTOR])])
         for metas, vectors in rows.portions():
             for at in range(0, len(metas), AT_ONCE):  # as text they take three times their room
                 part = metas[at : at + AT_ONCE], vectors[at : at + AT_ONCE]
@@ -337,7 +334,7 @@ def stdout_writer(
             vectors: Vectors = block.vectors
             if isinstance(vectors, np.ndarray):
                 vectors = quantize(vectors, precision)
-            elif not terms:
+            else:
                 vectors = [quantize(of_text, precision) for of_text in vectors]
             write(text_rows(form, metas(block), vectors, terms))
 

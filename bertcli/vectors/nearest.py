@@ -59,15 +59,10 @@ class Match(NamedTuple):
         """The id of its text or its vector, else its own number."""
         return self.row if self.record.id is None else self.record.id
 
-    @property
-    def text(self) -> str | None:
-        """The text of the row; None where the corpus has none."""
-        return None if self.record.text is None else str(self.record.text)
-
     def fields(self) -> dict[str, Any]:
         """Return what is written."""
         row = {"row": self.row, "id": self.id, "score": self.score, **self.ranks}
-        if self.text is not None:
+        if self.record.text is not None:
             row["text"] = self.record.text
         return row | (self.record.extra or {})
 
@@ -86,6 +81,7 @@ class BestRows:
 
     def keep(self, number: int, rows: Array, scores: Array) -> None:
         """Take the best of some rows [n], later than all before, for one query."""
+        scores = scores.round(DIGITS)
         if len(self.excluded):
             allowed = ~np.isin(rows, self.excluded)
             rows, scores = rows[allowed], scores[allowed]
@@ -158,7 +154,7 @@ class Nearest(BestRows):
             last = np.partition(near[fresh], -self.k)[-self.k]
             fresh = fresh[near[fresh] >= last - 2 * slack]
         scores = self.scaled(vectors[fresh]) @ self.queries[number]
-        self.keep(number, self.rows + fresh, scores.round(DIGITS))
+        self.keep(number, self.rows + fresh, scores)
 
 
 def refuse_infinite(vectors: Array, before: int) -> None:
@@ -198,7 +194,7 @@ class TermProducts(BestRows):
         rows = self.rows + np.arange(len(texts))
         for number, mine in enumerate(self.weights):
             scores = np.bincount(owners, mine[places] * weights, len(texts))
-            self.keep(number, rows, scores.round(DIGITS))
+            self.keep(number, rows, scores)
         self.rows += len(texts)
 
 
@@ -222,7 +218,7 @@ class MaxSim(BestRows):
                             SAME_MODEL,
                         )
                     scores[at] = (wide @ tokens.astype(np.float64).T).max(1).sum()
-            self.keep(number, self.rows + np.arange(len(texts)), scores.round(DIGITS))
+            self.keep(number, self.rows + np.arange(len(texts)), scores)
         self.rows += len(texts)
 
 
@@ -297,7 +293,7 @@ class Bm25:
             scores[postings.rows[start:stop]] += times * rarity * postings.weights[start:stop]
         rows = np.flatnonzero(scores)
         best = BestRows([query], count)
-        best.keep(0, rows, scores[rows].round(DIGITS))
+        best.keep(0, rows, scores[rows])
         return best.matches()[0]
 
 

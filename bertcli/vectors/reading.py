@@ -63,7 +63,10 @@ def stored(path: str) -> Iterator[Array]:
         for block in READERS[form_of(path)](path):
             shape = shape or block.shape[1:]
             if not shape or block.dtype.kind not in "fiu":
-                raise InputError(f"{path}: holds {block.dtype} of shape {block.shape}, not vectors")
+                raise InputError(
+                    f"{path}: holds {block.dtype} of shape {block.shape[1:]} a row, not vectors",
+                    "vectors are numbers of shape [rows, dimensions]",
+                )
             if block.shape[1:] != shape:
                 raise InputError(
                     f"{path}: row {seen} is of shape {block.shape[1:]}, and those before it {shape}"
@@ -74,7 +77,7 @@ def stored(path: str) -> Iterator[Array]:
         raise unreadable(path, failed) from None
 
 
-def floats(path: str, dim: int | None = None) -> Iterator[Array]:
+def floats(path: str, dim: int = 0) -> Iterator[Array]:
     """Yield vectors in float32, those of a lower precision restored as its manifest says.
 
     ``dim`` is the number of dimensions of vectors packed into bits. Raises InputError when there
@@ -91,7 +94,7 @@ def floats(path: str, dim: int | None = None) -> Iterator[Array]:
         elif precision in ("int8", "uint8", "binary", "ubinary"):
             if precision in RANGED and (ranges is None or ranges.shape[1:] != block.shape[1:]):
                 raise manifest.bad("ranges", f"min and max of shape {block.shape[1:]}")
-            yield restore(block, str(precision), ranges, dim or 0)
+            yield restore(block, str(precision), ranges, dim)
         else:
             raise InputError(
                 f"{path}: holds {block.dtype}, which cannot be converted without its manifest",
@@ -153,13 +156,7 @@ def _array(path: str) -> Iterator[Array]:
     """Read the array of NPY, NPZ and safetensors files."""
     with open_arrays(path, path, form_of(path)) as arrays:
         array = array_in(arrays, path, ARRAY)
-        if len(array.shape) < 2 or array.dtype.kind not in "fiu":
-            raise InputError(
-                f"{path}: holds {array.label} of shape {array.shape}, not vectors",
-                "vectors are numbers of shape [rows, dimensions], row by row",
-            )
-        if not array.shape[0]:
-            yield np.zeros(array.shape, array.dtype)  # its width tells something
+        yield np.zeros((0, *array.shape[1:]), array.dtype)  # its width and its type tell something
         for block in array.blocks(ROWS):
             yield block if block.size else block[:0]
 

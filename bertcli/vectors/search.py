@@ -29,12 +29,12 @@ from bertcli.embedding.options import EmbedOptions, read_sentence
 from bertcli.embedding.pooling import EmbeddedBlock
 from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.embedding.sparse import has_routes
-from bertcli.errors import LOG, InputError, UsageError, counted
+from bertcli.errors import LOG, InputError, counted
 from bertcli.files.arrays import open_arrays
 from bertcli.files.jsonl import lines_of, object_in, value_of
 from bertcli.files.paths import beside
 from bertcli.files.streams import open_bytes
-from bertcli.files.typed_json import is_regular, whole_number
+from bertcli.files.typed_json import JsonObject, is_regular, whole_number
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
 from bertcli.records.reader import Reader
@@ -127,12 +127,14 @@ def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
     return replace(embedder, options=replace(options, max_length=length), late=late)
 
 
-def options_of(path: str, folder: ModelFolder, options: EmbedOptions) -> EmbedOptions:
+def options_of(
+    path: str, fingerprint: JsonObject, folder: ModelFolder, options: EmbedOptions
+) -> EmbedOptions:
     """Return the options with those in place that the vectors in a file were made with.
 
-    Raises InputError when another model made them, or they are not what is searched for.
+    ``fingerprint`` is that of their manifest. Raises InputError when another model made them, or
+    they are not what is searched for.
     """
-    fingerprint = manifest_of(path).object("fingerprint")
     recorded, ours = fingerprint.object("options"), files_of_model(folder.path)
     if not is_static(folder.path):
         ours["config"] = numbers_of(read_config(folder.path))
@@ -224,11 +226,16 @@ class Search:
         reader: Reader | None,
     ) -> Search:
         """Load the model. Raises InputError when another one made the vectors that are there."""
-        path, maker_known = str(options.vectors), True
+        path = str(options.vectors)
         if options.vectors is not None and options.vectors.exists():
-            maker_known = isinstance(manifest_of(path).get("fingerprint"), dict)
-            compute = options_of(path, folder, compute) if maker_known else compute
-            if digest := manifest_of(path).text("sha256"):
+            manifest = manifest_of(path)
+            if fingerprint := manifest.object("fingerprint"):
+                compute = options_of(path, fingerprint, folder, compute)
+            else:
+                LOG.warn(
+                    f"{path}: no manifest says which model made it; searched as of {folder.name}"
+                )
+            if digest := manifest.text("sha256"):
                 refuse_changed_file(options.vectors, digest, InputError, MAKE_AGAIN)
         elif reader is None:
             raise InputError(f"{path}: file not found", "--corpus FILE computes the vectors")
@@ -236,8 +243,6 @@ class Search:
         function = embedder.sentence.similarity
         if function not in (None, "cosine", "dot") and not options.similarity:
             LOG.warn(f"{function} similarity, the model's, is not available; scores are cosines")
-        if not maker_known:
-            LOG.warn(f"{path}: no manifest says which model made it; searched as of {folder.name}")
         asker = None
         if compute.sparse and has_routes(folder.path):
             other = replace(compute, prompt_name=QUERY[0], max_length=None, special_tokens=True)
@@ -267,9 +272,8 @@ class Search:
 
     @property
     def texts(self) -> Reader:
-        """The texts of the corpus. ValueError where there are none."""
-        if self.reader is None:
-            raise ValueError("no texts")
+        """The texts of a corpus that has any."""
+        assert self.reader is not None
         return self.reader
 
     def writing(self) -> FileRun:
@@ -304,8 +308,8 @@ class Search:
             answers = answers_of(batch, matches, records)
             if texts is None and self.options.skip_empty is not False:
                 for answer in answers:
-                    hits = [hit for hit in answer.hits if hit.text is None or hit.text.strip()]
-                    answer.hits[:] = hits
+                    # A row without a text, None, is no empty one.
+                    answer.hits[:] = [hit for hit in answer.hits if str(hit.record.text).strip()]
             yield answers
 
     def empty_rows(self, records: Iterable[Record], first: int) -> list[int]:
@@ -555,8 +559,7 @@ class Mining:
             top_k = self.search.options.top_k
             most = top_k + max(len(not_negative[anchor]) for anchor, _ in batch)
             nearest = self.search.asking([Record(anchor) for anchor, _ in batch], most)
-            if not isinstance(nearest, Nearest):
-                raise UsageError("--mine needs one vector per text")
+            assert isinstance(nearest, Nearest)  # as --mine excludes --sparse and --token-vectors
             run = RecordVectors(self.search.embedder, [Record(positive) for _, positive in batch])
             for _ in run:
                 pass

@@ -76,7 +76,7 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.ones(3), r"holds float64 of shape \(3,\), not vectors"),
+        (np.ones(3), r"holds float64 of shape \(\) a row, not vectors"),
         (np.ones((3, 4), order="F"), "in Fortran order"),
         (np.array([["a", "b"]]), "holds <U1"),
         (np.array([[{}]]), "holds object"),
@@ -105,7 +105,7 @@ def test_several_arrays_and_none_of_the_name(tmp_path):
         list(stored(str(tmp_path / "v.npz")))
     assert caught.value.hint == "available: a, b"
     np.savez(tmp_path / "v.npz", a=normal(2, 2))
-    assert next(stored(str(tmp_path / "v.npz"))).shape == (2, 2)
+    assert sum(map(len, stored(str(tmp_path / "v.npz")))) == 2
     with zipfile.ZipFile(tmp_path / "v.npz", "w") as archive:
         archive.writestr("archive/data.pkl", b"N.")
     with pytest.raises(InputError, match="array 'embeddings' not found"):
