@@ -139,10 +139,9 @@ def _of_libraries(failed: BaseException) -> tuple[str, str] | None:
 def _of_the_system(failed: OSError) -> tuple[str, str]:
     """Return a message that names the files that it is about, and a hint."""
     reason = failed.strerror or str(failed) or type(failed).__name__
-    names = (failed.filename, failed.filename2)  # of an open file: a number
     files = [
-        f"file {name}" if isinstance(name, int) else os.fsdecode(name)
-        for name in names
+        f"file {name}" if isinstance(name, int) else os.fsdecode(name)  # a number of an open file
+        for name in (failed.filename, failed.filename2)
         if name is not None
     ]
     if files:

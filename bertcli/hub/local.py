@@ -57,7 +57,7 @@ def cache_root() -> Path:
 
 def cached_models() -> list[str]:
     """Return the ids of the models in the cache, sorted."""
-    names = [name for name in _listdir(cache_root()) if name.startswith(PREFIX)]
+    names = sorted(path.name for path in cache_root().glob(f"{PREFIX}*"))
     return [name.removeprefix(PREFIX).replace("--", "/") for name in names]
 
 
@@ -107,13 +107,6 @@ def _listing(snapshot: Path) -> list[str]:
 def repository(name: str) -> Path:
     """Return the folder of a model in the cache."""
     return cache_root() / f"{PREFIX}{name.replace('/', '--')}"
-
-
-def _listdir(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 # --- which files of a model are fetched, and what a folder lacks of them ---
@@ -205,7 +198,7 @@ def _has(folder: Path, name: str) -> bool:
 
 def known_models() -> list[str]:
     """Return the ids that need no network: the default model first, then what is in the cache."""
-    return [DEFAULT_MODEL, *(name for name in cached_models() if name != DEFAULT_MODEL)]
+    return [*dict.fromkeys([DEFAULT_MODEL, *cached_models()])]
 
 
 def check_id(name: str, place: str) -> None:

@@ -230,7 +230,7 @@ def test_several_texts(tmp_path):
     code, _, err = inspected(*argv, "-o", tmp_path / "x.svg")
     assert code == 2 and "a figure shows one text" in err
     code, _, err = inspected(*argv, "--pair", "x")
-    assert code == 2 and "--pair needs exactly one" in err
+    assert code == 2 and "--pair and --extra need exactly one" in err
 
 
 # --- pictures ---

@@ -59,11 +59,9 @@ class TargetOptions(OptionGroup):
 
     def file(self) -> Path | None:
         """Return the file to inspect; None when it is a model."""
-        if self.target is None or os.path.isdir(os.path.expanduser(self.target)):
-            return None
-        path = Path(os.path.expanduser(self.target))
-        named = self.target.lower().endswith(FILE_SUFFIXES)
-        return path if named or os.path.isfile(path) else None
+        path = Path(os.path.expanduser(self.target or "."))
+        is_file = str(path).lower().endswith(FILE_SUFFIXES) or os.path.isfile(path)
+        return path if is_file and not os.path.isdir(path) else None
 
     def folder(self, model: ModelOptions) -> ModelFolder:
         """Return the folder of the model; a path to a folder is used whatever it contains."""
@@ -124,9 +122,8 @@ class AttentionOptions(OptionGroup, panel="Attention"):
         if self.attention is None:
             return
         if len(self.attention) > 1:
-            for name, value in (("pair", self.pair), ("extra", self.extra)):
-                if value is not None:
-                    raise UsageError(f"--{name} needs exactly one --attention TEXT")
+            if self.pair is not None or self.extra:
+                raise UsageError("--pair and --extra need exactly one --attention TEXT")
             if self.form in DRAWN:
                 raise UsageError(
                     f"{self.output}: a figure shows one text (--attention)",

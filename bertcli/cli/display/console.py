@@ -46,20 +46,17 @@ class ProgressBar:
 
     def show(self, step: Any, progress: Progress, reader: Reader | None, truncated: int) -> None:
         """Show how far a run is that yields this step, of which ``progress`` is the sum."""
-        match step:
-            case Advance(done, what, share):
-                seconds = self.seconds(what)
-                counts = f"{done:,} {what}  {done / seconds:,.0f} {what}/s"
-                self.update(counts, share, seconds)
-            case _ if reader:
-                done = progress.before + progress.texts
-                counts, total = texts_of_all(done, reader, size_on_disk(reader.source.paths))
-                rates = progress.rates if progress.tokens else progress.rates.partition("  ")[0]
-                counts += f"  {rates}{f'  {truncated:,} truncated' if truncated else ''}"
-                share = total and progress.texts / max(progress.texts, total - progress.before)
-                self.update(counts, share, progress.seconds)
-            case _:
-                return
+        if isinstance(step, Advance):
+            done, what, share = step
+            seconds = self.seconds(what)
+            self.update(f"{done:,} {what}  {done / seconds:,.0f} {what}/s", share, seconds)
+        elif reader:
+            done = progress.before + progress.texts
+            counts, total = texts_of_all(done, reader, size_on_disk(reader.source.paths))
+            rates = progress.rates if progress.tokens else progress.rates.partition("  ")[0]
+            counts += f"  {rates}{f'  {truncated:,} truncated' if truncated else ''}"
+            share = total and progress.texts / max(progress.texts, total - progress.before)
+            self.update(counts, share, progress.seconds)
         self.last = monotonic()
 
     def seconds(self, what: str) -> float:
@@ -151,7 +148,7 @@ def say(kind: str, message: str) -> None:
     """Write one line to stderr, of bounded length: an error, a hint, a note or a warning."""
     line = printable(public(" ".join(message.split())))
     if len(line) > LONGEST:
-        line = f"{line[:LONGEST]}... ({counted(len(line) - LONGEST, 'more character')})"
+        line = f"{line[:LONGEST]}..."
     label = f"{kind}:"
     dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if kind in STYLES and (os.environ.get("FORCE_COLOR") or sys.stderr.isatty()) and not dull:

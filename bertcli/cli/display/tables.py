@@ -112,7 +112,7 @@ def described(value: Any) -> str:
 
 def rows_table(rows: Sequence[Mapping[str, Any]], title: str | None = None, **look: Any) -> Table:
     """Draw rows of named values; figures are aligned right. Names take no room of a text."""
-    names = fields_of(lines_of([*map(dict, rows)]))
+    names = fields_of(map(dict, rows))
     cells = {name: [row.get(name, "") for row in rows] for name in names}
     look = {"box": SIMPLE_HEAD, "title_justify": "left", "title_style": "bold", **look}
     drawn = Table(title=title, **look)
@@ -293,9 +293,8 @@ def vector_views(
     items: Sequence[Embedded], records: int, names: TermNames | None
 ) -> Iterator[RenderableType]:
     """Draw the first vectors of so many texts, or of their tokens, or weights of their terms."""
-    if items and items[0].pieces is not None:
-        yield from map(pieces_view, items)
-    elif items:
+    of_texts = items and items[0].pieces is None
+    if of_texts:
         yield rows_table(
             [
                 {"text": shortened(shown(encoded), TEXT), "tokens": encoded.length}
@@ -303,8 +302,10 @@ def vector_views(
                 for encoded, vector, _ in items
             ]
         )
+    else:
+        yield from map(pieces_view, items)
     yield from not_drawn(records - len(items))
-    if items and items[0].pieces is None and names is None:
+    if of_texts and names is None:
         yield shape_of(records, *items[0].vector.shape)
         if records in FEW:
             yield Text("cosine similarity", "bold")  # wider than the table may be

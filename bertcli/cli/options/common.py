@@ -34,7 +34,7 @@ from bertcli.cli.options.groups import (
 from bertcli.errors import LOG, OutputError, UsageError
 from bertcli.files.paths import beside
 from bertcli.files.typed_json import is_text
-from bertcli.files.writers import TENSORS
+from bertcli.files.writers import RAGGED, TENSORS, format_of, open_writer
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
 from bertcli.inference.compute import Compute
 from bertcli.records.reader import Reader
@@ -147,8 +147,6 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
 
         Raises UsageError for one that is not ``allowed``, or else a choice of --format.
         """
-        from bertcli.files.writers import format_of
-
         choices = get_args(self.OPTIONS["format"].annotation.__origin__)
         if self.format == "table" and self.output is not None:
             raise UsageError(
@@ -185,8 +183,6 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             from bertcli.cli.display import tables
 
             return tables.opened_table(inputs, partial(getattr(tables, view), *about))
-        from bertcli.files.writers import RAGGED, TENSORS, open_writer
-
         if self.output is not None:
             interrupted = beside(Path(os.path.realpath(self.output)), ".run")
             if os.path.exists(interrupted / "journal"):  # also false where the name is too long
