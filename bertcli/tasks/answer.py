@@ -70,8 +70,8 @@ def best_answers(
 class Answerer(HeadTask):
     """A reader of contexts that is ready to run. Records are questions, their pairs contexts.
 
-    A ``question`` that is given is asked of every record, which is a context then; with a
-    ``context`` records are questions about it.
+    With a ``context`` records are questions about it; else a ``question`` that is given is asked
+    of every record, which is a context then.
     """
 
     kind: ClassVar[str] = "BertForQuestionAnswering"
@@ -95,10 +95,10 @@ class Answerer(HeadTask):
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records with their question and context."""
-        if self.question is not None:
-            return [row._replace(text=self.question, pair=row.text) for row in records]
         if self.context is not None:
             return [row._replace(pair=self.context) for row in records]
+        if self.question is not None:
+            return [row._replace(text=self.question, pair=row.text) for row in records]
         return records
 
     def ask(self, item: Encoded) -> Encoded:

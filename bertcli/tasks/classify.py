@@ -135,11 +135,6 @@ class Reranker(Classifier):
                 "give --model a cross-encoder",
             )
 
-    @property
-    def blank(self) -> dict[str, Any]:
-        """A result as an example."""
-        return BLANK_HIT
-
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return texts as pairs of the query."""
         pairs = [record._replace(text=self.query, pair=record.text) for record in records]

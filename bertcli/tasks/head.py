@@ -90,12 +90,8 @@ class Head:
     @cached_property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
-        return self.runtime.config.labels(self.label_count)
-
-    @property
-    def label_count(self) -> int:
-        """The number of labels."""
-        return self.runtime.config.num_labels
+        config = self.runtime.config
+        return config.labels(config.num_labels)
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return records as they are tokenized."""
@@ -165,10 +161,10 @@ class PooledHead(Head):
 
     embedder: Embedder = field(kw_only=True)
 
-    @property
-    def label_count(self) -> int:
-        """The number of labels."""
-        return self.embedder.width
+    @cached_property
+    def labels(self) -> list[str]:
+        """The names of the labels, in the order of the logits."""
+        return self.runtime.config.labels(self.embedder.width)
 
     @property
     def max_length(self) -> int:

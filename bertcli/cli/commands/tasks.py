@@ -1,7 +1,6 @@
 """The commands of task heads: words at masks, classes, tags, answers, choices and ranks."""
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import bertcli
@@ -70,24 +69,18 @@ class QuestionOptions(OptionGroup):
     )
     context_field = option("Column or key of the context.", "NAME", default="context", panel=INPUT)
 
-    @property
-    def both(self) -> bool:
-        """Whether both are given, so that no input is read."""
-        return self.question is not None and self.context is not None
-
     def reader(self, files: TaskFileOptions) -> Reader:
         """Return the reader of questions, of contexts, or of both."""
         objects = self.question is None and self.context is None
-        contexts_only = self.question is not None and self.context is None
+        both = self.question is not None and self.context is not None
         return reader_of(
             self,
             files,
             objects=objects,
-            texts=(self.question,) if self.both else (),
-            pair=self.context if self.both else None,
-            text_field=self.context_field if contexts_only else self.question_field,
+            texts=(self.question,) if both else (),
+            text_field=self.question_field if self.question is None else self.context_field,
             pair_field=self.context_field if objects else None,
-            single=not (self.both or objects),
+            single=not objects,
         )
 
 
@@ -100,14 +93,13 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
     prompt_field = option("Column or key of the prompt.", "NAME", default="prompt")
     choices_field = option("Column or key of the list of choices.", "NAME", default="choices")
 
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The choices among the arguments."""
-        return tuple(self.texts or ())[1:]
+    def __post_init__(self) -> None:
+        """Name what a `Chooser` is told: the choices among the arguments, or their field."""
+        self.field, self.choices = self.choices_field, tuple(self.texts or ())[1:]
 
     def reader(self, files: TaskFileOptions) -> Reader:
         """Return the reader of prompts, whose extra fields hold the choices."""
-        if self.texts and len(self.given) < 2:
+        if self.texts and len(self.choices) < 2:
             raise UsageError(
                 "choose needs a prompt and at least two choices",
                 "give PROMPT CHOICE CHOICE..., or --input FILE",
@@ -139,22 +131,21 @@ def open_head(
 def run_task(
     task: str,
     groups: Sequence[OptionGroup],
-    read: Callable[[], Reader],
+    reader: Reader,
     model: ModelOptions,
     length: OptionGroup,
     compute: ComputeOptions,
     output: OutputOptions,
     console: ConsoleOptions,
-    **values: Any,
 ) -> None:
     """Read texts, write what a task with these options makes of them, report warnings and counts.
 
-    ``values`` are options that have no group.
+    ``groups`` have the fields of the task.
     """
     console.beside_output = output.on_terminal
-    form, reader = output.form(), read()
+    form = output.form()
     kind, head = open_head(task, model, length, compute)
-    judge = record(kind, *groups, head=head, **values)
+    judge = record(kind, *groups, head=head)
     stream = judge.stream(reader)
     from bertcli.tasks.results import fields_written, row, tabular
 
@@ -189,13 +180,12 @@ class WordOptions(OptionGroup):
     top_k = number("Number of results, best first.", "--top-k", "-k", default=5)
     targets = option("Score only these words.", "W1,W2,...")
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words to compare; none are all. Raises UsageError when --targets names none."""
+    def __post_init__(self) -> None:
+        """Split the words to compare; none are all. UsageError when --targets names none."""
         words = tuple(word.strip() for word in (self.targets or "").split(",") if word.strip())
         if self.targets is not None and not words:
             raise UsageError("--targets names no word", "for example --targets saw,heard")
-        return words
+        self.targets = words
 
 
 def fill_mask(
@@ -212,8 +202,7 @@ def fill_mask(
     $ bertcli fill-mask 'Paris is the [MASK] of France.' -m bert-base-uncased
     $ bertcli fill-mask 'He [MASK] her.' --targets saw,heard -m bert-base-uncased
     """
-    read, targets = source.reader, words.words
-    run_task("MaskFiller", [words], read, model, length, compute, output, console, targets=targets)
+    run_task("MaskFiller", [words], source.reader(), model, length, compute, output, console)
 
 
 def next_sentence(
@@ -229,8 +218,8 @@ def next_sentence(
     $ bertcli next-sentence 'How old are you?' 'I am six.' -m bert-base-uncased
     $ bertcli next-sentence --pairs pairs.tsv -m bert-base-uncased
     """
-    read = paired(source).reader
-    run_task("NextSentencePredictor", [], read, model, length, compute, output, console)
+    reader = paired(source).reader()
+    run_task("NextSentencePredictor", [], reader, model, length, compute, output, console)
 
 
 def paired(source: InputOptions) -> InputOptions:
@@ -263,6 +252,10 @@ class LabelOptions(OptionGroup, panel="Labels"):
     )
     logits = flag("Return raw scores, without softmax or sigmoid.")
 
+    def __post_init__(self) -> None:
+        """Say whether a `Classifier` gives all scores."""
+        self.all_scores = self.scores == "all"
+
 
 def classify(
     source: InputOptions,
@@ -279,10 +272,7 @@ def classify(
     $ bertcli classify --pairs pairs.tsv -m cross-encoder/ms-marco-TinyBERT-L2-v2
     $ bertcli classify -i reviews.csv --text-field body -m MODEL -o labels.csv
     """
-    read, all_scores = source.reader, labels.scores == "all"
-    run_task(
-        "Classifier", [labels], read, model, length, compute, output, console, all_scores=all_scores
-    )
+    run_task("Classifier", [labels], source.reader(), model, length, compute, output, console)
 
 
 class RankedOptions(OptionGroup):
@@ -335,6 +325,10 @@ class EntityOptions(OptionGroup):
     )
     ignore_labels = option("Labels to leave out.", "L1,L2,...", default="O")
 
+    def __post_init__(self) -> None:
+        """Split the labels, for a `Tagger`."""
+        self.ignored = tuple(label for label in self.ignore_labels.split(",") if label)
+
 
 def tag(
     source: InputOptions,
@@ -352,9 +346,7 @@ def tag(
 
     Only entities in the text are returned; its pair, if any, serves as context.
     """
-    ignored = tuple(label for label in entities.ignore_labels.split(",") if label)
-    usual = (model, length, compute, output, console)
-    run_task("Tagger", [entities], source.reader, *usual, ignored=ignored)
+    run_task("Tagger", [entities], source.reader(), model, length, compute, output, console)
 
 
 class AnswerOptions(OptionGroup):
@@ -383,9 +375,8 @@ def answer(
 
     A record of JSONL, CSV or Parquet has the fields question and context, and optionally id.
     """
-    groups = [answers] if asked.both else [answers, asked]
-    read = partial(asked.reader, files)
-    run_task("Answerer", groups, read, model, length, compute, output, console)
+    reader = asked.reader(files)
+    run_task("Answerer", [answers, asked], reader, model, length, compute, output, console)
 
 
 def choose(
@@ -404,6 +395,5 @@ def choose(
 
     A record has the fields prompt and choices, a list of texts. "best" counts from 0.
     """
-    read, usual = partial(choices.reader, files), (model, length, compute, output, console)
-    field, listed = choices.choices_field, choices.given
-    run_task("Chooser", [], read, *usual, field=field, choices=listed)
+    reader = choices.reader(files)
+    run_task("Chooser", [choices], reader, model, length, compute, output, console)
