@@ -28,7 +28,6 @@ class MaskFiller(HeadTask):
     """A masked language model that is ready to run. ``targets`` are the only words to score."""
 
     kind: ClassVar[str] = "BertForMaskedLM"
-    masks: ClassVar[bool] = True
 
     top_k: int = 5
     targets: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -34,7 +34,7 @@ from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tasks.results import Result, row
 from bertcli.tokenizing.columns import Encoded, Layout
-from bertcli.tokenizing.run import TokenizeRun
+from bertcli.tokenizing.run import Prepare, TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -76,11 +76,17 @@ class Settings(Compute):
 
 @dataclass(frozen=True)
 class Head:
-    """A model with a head that is open: what texts can be streamed through."""
+    """A model with a head that is open: what texts can be streamed through.
+
+    In its place there may be an ``embedder`` whose vectors are logits: a sentence-transformers
+    model that ends in a Dense layer, with the labels in config.json.
+    """
 
     runtime: Runtime
     settings: Settings
-    prompt: str = ""  # of a cross-encoder, before each text, or the first of a pair
+    max_length: int  # tokens, special ones included, that a text is truncated to
+    prepare: Prepare  # returns records as they are tokenized
+    embedder: Embedder | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -91,11 +97,7 @@ class Head:
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
         config = self.runtime.config
-        return config.labels(config.num_labels)
-
-    def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return records as they are tokenized."""
-        return prepared(records, self.prompt, lower=False)
+        return config.labels(self.embedder.width if self.embedder else config.num_labels)
 
     @classmethod
     def open(cls, place: ModelFolder, kind: str, settings: Settings = Settings()) -> Head:
@@ -107,7 +109,8 @@ class Head:
         if kind == CLASSIFIER and is_pooled_head(place.path):
             options = {name: value for name, value in vars(settings).items() if name != "stride"}
             embedder = Embedder.open(place, EmbedOptions(**options))
-            return PooledHead(embedder.runtime, settings, embedder=embedder)
+            runtime, limit = embedder.runtime, embedder.max_length
+            return cls(runtime, settings, limit, embedder.prepare, embedder)
         folder = bert_folder(place.path)
         config = read_config(folder)
         named = next(iter(config.architectures), "")
@@ -131,12 +134,9 @@ class Head:
             reading = Reading(first=TASKS[kind].whole and not mean, mean=mean)
         spec = ModelSpec(folder, settings, kind, reading)
         prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
-        return cls(open_runtime(spec, lambda: tokenizer), settings, prompt)
-
-    @property
-    def max_length(self) -> int:
-        """The number of tokens, special ones included, that a text is truncated to."""
-        return token_limit(self.runtime.config, self.tokenizer, self.settings.max_length)
+        runtime = open_runtime(spec, lambda: tokenizer)
+        limit = token_limit(runtime.config, tokenizer, settings.max_length)
+        return cls(runtime, settings, limit, partial(prepared, prompt=prompt, lower=False))
 
     def layout(self, *columns: str) -> Layout:
         """Return how texts become tokens: truncated to the limit, with further columns."""
@@ -147,37 +147,10 @@ class Head:
         )
 
     def run(self, texts: Tokens, finish: Finish) -> Any:
-        """Run the model, and return what ``finish`` makes of each text's states."""
+        """Run the model, and return what ``finish`` makes of each text's states: or its logits."""
+        if self.embedder:
+            return self.embedder.vectors_of(texts)
         return result_of(self.runtime.run(texts, finish))
-
-
-@dataclass(frozen=True)
-class PooledHead(Head):
-    """A sentence model whose vectors are logits, in the place of a `Head` that classifies.
-
-    Its folder is that of a sentence-transformers model that ends in a Dense layer, with the labels
-    in config.json.
-    """
-
-    embedder: Embedder = field(kw_only=True)
-
-    @cached_property
-    def labels(self) -> list[str]:
-        """The names of the labels, in the order of the logits."""
-        return self.runtime.config.labels(self.embedder.width)
-
-    @property
-    def max_length(self) -> int:
-        """The number of tokens, special ones included, that a text is truncated to."""
-        return self.embedder.max_length
-
-    def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return records as they are tokenized."""
-        return self.embedder.prepare(records)
-
-    def run(self, texts: Tokens, finish: Finish) -> Any:
-        """Run the model, and return the logits of each text."""
-        return self.embedder.vectors_of(texts)
 
 
 def logits_of(model: Any, states: Any, lengths: Sequence[int], *, whole: bool) -> Any:
@@ -198,7 +171,6 @@ class HeadTask(ABC):
     head: Head = field(repr=False)
 
     kind: ClassVar[str] = CLASSIFIER  # the class of its head
-    masks: ClassVar[bool] = False
     consumed: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod

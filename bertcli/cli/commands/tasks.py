@@ -104,15 +104,14 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
                 "choose needs a prompt and at least two choices",
                 "give PROMPT CHOICE CHOICE..., or --input FILE",
             )
-        keep = files.keep_fields
-        names = ",".join(filter(None, (keep, self.choices_field)))
+        names = ",".join(filter(None, (files.keep_fields, self.choices_field)))
         return reader_of(
             files,
             objects=True,
             texts=tuple(self.texts or ())[:1],
             single=True,
             text_field=None if self.texts else self.prompt_field,
-            keep=keep if self.texts or keep == "*" else names,
+            keep="*" if files.keep_fields == "*" else names,
         )
 
 
@@ -168,7 +167,7 @@ def report(stream: "Stream", console: Console) -> None:
     """Report warnings and counts of a pass."""
     tally = stream.tally
     console.truncated(tally, stream.task.layout.max_length)
-    if not stream.task.masks:
+    if stream.task.head.runtime.spec.reading.token is None:  # it is to be in the text
         console.special_tokens(tally)
     console.empty(tally)
     console.close(stream.reader)
