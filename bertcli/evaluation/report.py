@@ -32,6 +32,7 @@ from bertcli.evaluation.metrics import (
 )
 from bertcli.files.streams import open_bytes
 from bertcli.hub import ModelFolder
+from bertcli.models.config import BertConfig
 from bertcli.records.examples import CONTRAST, Example, Examples
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
@@ -72,78 +73,86 @@ class Judge:
     tally: TokenCounts = field(default_factory=TokenCounts)  # of all texts so far
     max_length: int | None = None  # of those texts
 
+    @cached_property
+    def config(self) -> BertConfig | None:
+        """The config of the model; None for a table of vectors."""
+        path = self.folder.path
+        return None if is_static(path) else read_config(bert_folder(path))
+
     @property
     def extra_fields(self) -> Collection[str]:
         """The fields of examples with ids that the model needs."""
-        if is_static(self.folder.path):
-            return ()
-        return read_config(bert_folder(self.folder.path)).fields_of_extra.values()
+        return self.config.fields_of_extra.values() if self.config else ()
 
     def judge(self, examples: Examples) -> Judged:
         """Return the predictions for examples; ModelError when there can be none."""
         task, rows = examples.form.task, examples.examples
         truth = [example.target for example in rows]
+        predictions: Predictions
+        details: dict[str, Any] = {}
         match task:
             case "classify" | "multilabel":
-                return self._labels(task, rows)
+                scores, names = self._class_scores(rows)
+                labels = {label for target in truth for label in target}
+                numbers = label_numbers(names, labels)
+                _refuse_other_labels(labels, numbers)
+                lacking = sorted(labels - numbers.keys())
+                numbers |= {label: len(names) + place for place, label in enumerate(lacking)}
+                if task == "classify":
+                    classes = np.array([numbers[label] for (label,) in truth])
+                    best, names = scores.argmax(-1), [*names, *lacking]
+                    predictions = ClassPredictions(classes, best, len(names))
+                    details = predictions.details(names)
+                    details["calibration"] = calibration(scores, best == classes)
+                else:
+                    targets = np.array([[label in target for label in numbers] for target in truth])
+                    predicted = np.zeros_like(targets)
+                    predicted[:, : scores.shape[1]] = scores >= LIKELY
+                    predictions = LabelPredictions(targets, predicted)
             case "tag":
                 results, names = self._predicted(WordTagger, rows)
                 _refuse_other_labels({tag for tags in truth for tag in tags}, names)
-                tags = [fields["tags"] for fields in results]
-                return Judged(task, len(rows), TagPredictions(truth, tags))
+                predictions = TagPredictions(truth, [fields["tags"] for fields in results])
             case "answer":
                 texts = [answer.text for answer in truth]
                 results, _ = self._predicted(Answerer, rows, no_answer="" in texts)
                 answers = [str(fields["answer"]) for fields in results]
-                return Judged(task, len(rows), answer_predictions(texts, answers))
-        if examples.form == CONTRAST:
-            raise ModelError(
-                "anchors and positives have no score to compare with",
-                "give text, pair and score, or --queries, --corpus and --qrels",
-            )
-        if task == "regress" and _scores_one(self.folder):
-            scores, _ = self._class_scores(rows)
-            predicted = scores[:, 0]
-        else:
-            records = [example.record for example in rows]
-            for record in records:
-                if record.pair is None:
+                predictions = answer_predictions(texts, answers)
+            case "regress" if self._scores_one():
+                scores, _ = self._class_scores(rows)
+                predictions = ScorePredictions(np.array(truth, np.float64), scores[:, 0])
+            case _:
+                if examples.form == CONTRAST:
                     raise ModelError(
-                        f"{record.where}: an embedding model scores pairs, and this is a text",
-                        "give pairs, or a model with a head of one score",
+                        "anchors and positives have no score to compare with",
+                        "give text, pair and score, or --queries, --corpus and --qrels",
                     )
-            sides = [record._replace(pair=None) for record in records]
-            sides += [record._replace(text=record.pair or "", pair=None) for record in records]
-            left, right = np.split(unit(self.vectors(sides)), 2)
-            task, predicted = "embed", (left * right).sum(1)
-        predictions = ScorePredictions(np.array(truth, np.float64), predicted)
-        return Judged(task, len(rows), predictions)
+                records = [example.record for example in rows]
+                for record in records:
+                    if record.pair is None:
+                        raise ModelError(
+                            f"{record.where}: an embedding model scores pairs, and this is a text",
+                            "give pairs, or a model with a head of one score",
+                        )
+                sides = [record._replace(pair=None) for record in records]
+                sides += [record._replace(text=record.pair or "", pair=None) for record in records]
+                left, right = np.split(unit(self.vectors(sides)), 2)
+                task, cosines = "embed", (left * right).sum(1)
+                predictions = ScorePredictions(np.array(truth, np.float64), cosines)
+        return Judged(task, len(rows), predictions, details)
+
+    def _scores_one(self) -> bool:
+        """Return whether the model has a head with one score."""
+        config = self.config
+        if config is None or config.num_labels != 1:
+            return False
+        return is_pooled_head(self.folder.path) or CLASSIFIER in config.architectures
 
     def _class_scores(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[str]]:
         """Return the scores of all labels of each text, [n, k], and the labels."""
         results, names = self._predicted(Classifier, examples, all_scores=True)
         scores = [[*row.get("scores", {"": row["score"]}).values()] for row in results]
         return np.array(scores, np.float32), names
-
-    def _labels(self, task: str, examples: Sequence[Example]) -> Judged:
-        scores, names = self._class_scores(examples)
-        targets = [example.target for example in examples]
-        labels = {label for target in targets for label in target}
-        numbers = label_numbers(names, labels)
-        _refuse_other_labels(labels, numbers)
-        lacking = sorted(labels - numbers.keys())
-        numbers |= {label: len(names) + place for place, label in enumerate(lacking)}
-        if task == "classify":
-            classes = np.array([numbers[label] for (label,) in targets])
-            names = [*names, *lacking]
-            predictions = ClassPredictions(classes, scores.argmax(-1), len(names))
-            details = predictions.details(names)
-            details["calibration"] = calibration(scores, predictions.predicted == classes)
-            return Judged(task, len(scores), predictions, details)
-        truth = np.array([[label in target for label in numbers] for target in targets])
-        predicted = np.zeros_like(truth)
-        predicted[:, : scores.shape[1]] = scores >= LIKELY
-        return Judged(task, len(scores), LabelPredictions(truth, predicted))
 
     def vectors(self, records: Sequence[Record], prompts: Sequence[str] = ()) -> np.ndarray:
         """Return the vectors of texts, [n, D].
@@ -185,15 +194,6 @@ def _refuse_other_labels(labels: Collection[str], names: Collection[str]) -> Non
         raise ModelError(
             f"no label of the examples is one of the model's: {ours}", f"the model has: {theirs}"
         )
-
-
-def _scores_one(folder: ModelFolder) -> bool:
-    """Return whether a model has a head with one score."""
-    if is_static(folder.path):
-        return False
-    config = read_config(bert_folder(folder.path))
-    headed = is_pooled_head(folder.path) or CLASSIFIER in config.architectures
-    return headed and config.num_labels == 1
 
 
 # --- search ---
