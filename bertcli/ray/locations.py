@@ -17,7 +17,7 @@ from bertcli.records.source import QUOTE
 
 LOCAL = "file://"
 HIDDEN = re.compile("/[._]")  # in what stands behind a folder
-ARROW = ("s3", "gs", "hdfs", "abfss")  # which Arrow reads without a package of its own
+ARROW = ("s3://", "gs://", "hdfs://", "abfss://")  # which Arrow reads without a package of its own
 
 
 def is_local(place: str) -> bool:
@@ -80,7 +80,7 @@ def filesystem(place: str) -> Iterator[tuple[Any, str]]:
     try:
         import fsspec
 
-        if "://" in place and place.split("://")[0] in ARROW:
+        if place.startswith(ARROW):
             from bertcli.files.parquet import file_system
 
             yield file_system(place)

@@ -444,29 +444,23 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
     if find_spec("ray") is None:
         raise BertcliError("--engine ray needs Ray", install_command("ray"))
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    try:
-        parts = urlsplit(address if "://" in address else f"//{address}")
-        if address not in ("local", "auto") and parts.hostname:  # Ray would retry for minutes
-            socket.create_connection((parts.hostname, parts.port or 10001), PATIENCE).close()
-    except (OSError, ValueError) as failed:
-        raise _unreachable(address, str(failed)) from None
     import ray
 
     # Ray prints to stdout, at any log level, that a worker died and its task will be retried.
     with redirect_stdout(sys.stderr):
         try:
+            parts = urlsplit(address if "://" in address else f"//{address}")
+            if address not in ("local", "auto") and parts.hostname:  # Ray would retry for minutes
+                socket.create_connection((parts.hostname, parts.port or 10001), PATIENCE).close()
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, TimeoutError, RuntimeError, ValueError) as failed:
-            raise _unreachable(address, str(failed)) from None
+        except (OSError, RuntimeError, ValueError) as failed:
+            reason = str(failed).strip().split("\n")[0]
+            raise BertcliError(
+                f"no Ray cluster at {address}: {reason}",
+                "start one with ray start --head, or leave out --ray-address to use this machine "
+                "only",
+            ) from None
         try:
             yield [node["Resources"] for node in ray.nodes() if node["Alive"]]
         finally:
             ray.shutdown()
-
-
-def _unreachable(address: str, reason: str) -> BertcliError:
-    first = reason.strip().split("\n")[0]
-    return BertcliError(
-        f"no Ray cluster at {address}: {first}",
-        "start one with ray start --head, or leave out --ray-address to use this machine only",
-    )
