@@ -75,13 +75,13 @@ class LabelledTexts:
     held: Any  # rows
 
     @classmethod
-    def read(cls, job: FineTuningJob, opened: Callable[[str], Reader], seed: int) -> LabelledTexts:
-        """Read the examples, and those of the evaluation file.
+    def read(cls, job: FineTuningJob, readers: Sequence[Reader], seed: int) -> LabelledTexts:
+        """Read the examples, and those of the evaluation file, which may have a reader too.
 
         Raises InputError for examples that nothing can be learnt from.
         """
         fields = tuple(dict.fromkeys(job.extra.values()))
-        examples = read_examples(opened(job.file), job.task, fields, job.fields)
+        examples = read_examples(readers[0], job.task, fields, job.fields)
         task = examples.form.task
         if fields and task in ("answer", "embed"):
             raise UsageError(f"--extra cannot be combined with --task {task}")
@@ -98,11 +98,10 @@ class LabelledTexts:
         if (job.class_weights or job.label_smoothing) and task in UNNAMED:
             raise UsageError(f"--class-weights and --label-smoothing have no effect on {task}")
         rows = list(examples.examples)
-        if job.eval is None:
+        if len(readers) == 1:
             train, held = parted(rows, job.eval_fraction, seed)
         else:
-            other = read_examples(opened(job.eval), task, fields, job.fields)
-            rows += other.examples
+            rows += read_examples(readers[1], task, fields, job.fields).examples
             train, held = np.arange(len(examples)), np.arange(len(examples), len(rows))
         numbers = {name: number for number, name in enumerate(names)}
         texts = cls(replace(examples, examples=rows), names, numbers, train, held)
@@ -239,19 +238,15 @@ def task_of(
     return TrainedTask(options=numbers, rows=rows, identity=identity, manifest=manifest, **fields)
 
 
-def full_task(
+def whole_model(
     job: FineTuningJob,
-    options: Mapping[str, Any],
-    texts: LabelledTexts,
     base: Path,
-    rows: Any,
     start: Any,
     config: BertConfig,
     pooling: Mapping[str, str] = {},
     finish: Callable[[Path], None] = lambda folder: None,
-    **fields: Any,
-) -> TrainedTask:
-    """Return the task of a whole BERT, which begins as ``start``; its weights may be mapped files.
+) -> dict[str, Any]:
+    """Return what `task_of` is told of a whole BERT, which begins as ``start``, a mapped file.
 
     It has a head for labels, tags or answers; or ``pooling`` makes vectors of it, which ``finish``
     writes beside it.
@@ -278,18 +273,7 @@ def full_task(
         finish(folder)
 
     method = {"method": "full", "config": config.to_dict(), "layers": job.layers, **pooling}
-    return task_of(
-        job,
-        options,
-        texts,
-        base,
-        rows,
-        method,
-        build=build,
-        put=put,
-        publish=publish,
-        **fields,
-    )
+    return {"method": method, "build": build, "put": put, "publish": publish}
 
 
 # --- a head for labels, tags or answers ---
@@ -351,18 +335,17 @@ def head_task(
         )
     else:
         objective = LabelObjective(labels=texts.targets, **how)
-    return full_task(
+    return task_of(
         job,
         options,
         texts,
         base,
         rows,
-        start,
-        config,
         objective=objective,
         notes=notes,
         max_length=limit,
         tally=tally,
+        **whole_model(job, base, start, config),
     )
 
 
@@ -556,17 +539,15 @@ def pair_task(
         width = config.hidden_size
         write_sentence_parts(output, chosen, folder, sentence, max_length=limit, width=width)
 
-    return full_task(
+    pooling = {"pooling": "+".join(chosen.modes)}
+    return task_of(
         job,
         options,
         texts,
         folder,
         texts.train,
-        start,
-        config,
-        pooling={"pooling": "+".join(chosen.modes)},
-        finish=finish,
         objective=objective,
         max_length=limit,
         tally=tally,
+        **whole_model(job, folder, start, config, pooling, finish),
     )

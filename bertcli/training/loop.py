@@ -49,7 +49,7 @@ class Ranks:
         """Whether this process writes for all."""
         return self.index == 0
 
-    def sum(self, tensor: Any) -> Any:
+    def sum(self, tensor: Any) -> None:
         """Replace a tensor by the sum over all processes; BertcliError when one of them died."""
         if self.count > 1:
             try:
@@ -60,7 +60,6 @@ class Ranks:
                     f"{str(lost).splitlines()[0]}",
                     "see the message of the process that ended first",
                 ) from None
-        return tensor
 
     def wait(self) -> None:
         """Wait for all processes."""
@@ -248,11 +247,6 @@ def tensor(array: Any, beside: Tensor) -> Tensor:
     return torch.from_numpy(array).to(beside.device, non_blocking=True)
 
 
-def pads(device: torch.device) -> bool:
-    """Return whether texts are padded to one length, as a GPU wants them."""
-    return device.type != "cpu"
-
-
 def states(bert: BertModel, tokens: Tokens) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden].
 
@@ -260,7 +254,7 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
     they are padded to one length.
     """
     weight = next(bert.parameters())
-    if pads(weight.device):
+    if weight.device.type != "cpu":
         rows, real, _ = Reading().padded(tokens, int(tokens.lengths.max()))
         ids, types, *others = tensor(rows, weight)
         extra = dict(zip(tokens.extra, others, strict=True))

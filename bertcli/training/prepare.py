@@ -371,7 +371,6 @@ class PrepareRun:
     overwrite: bool = False
     extra: Mapping[str, str] = field(default_factory=dict)
     statistics: dict[str, Any] = field(init=False)
-    sizes: dict[str, int] = field(init=False)  # of the extra embeddings
 
     def __iter__(self) -> Iterator[Advance]:
         """Yield how far the run is; at the end the folder is there.
@@ -396,7 +395,7 @@ class PrepareRun:
                     "give text with one sentence per line and a blank line between documents, or "
                     "JSONL with one document per record",
                 )
-            self.sizes = dict(zip(self.extra, (1 + documents.largest[1:]).tolist(), strict=True))
+            sizes = dict(zip(self.extra, (1 + documents.largest[1:]).tolist(), strict=True))
             kind = row_type(options.max_length, options.max_predictions, self.extra)
             count = len(documents)
             with (folder / ROWS).open("xb") as file:
@@ -410,10 +409,15 @@ class PrepareRun:
                             file.write(row.tobytes())
                     yield Advance(number, "documents", number / count)
             rows: Array = np.memmap(folder / ROWS, kind, "r")
-            self.statistics = {
+            tokens, predictions = (int(rows[n].sum()) for n in ("lengths", "masked_lm_counts"))
+            self.statistics = {  # tokens include special ones, but no padding
                 "documents": count,
                 "sentences": documents.sentences,
-                **statistics(rows),
+                "instances": len(rows),
+                "tokens": tokens,
+                "random_next_share": round(float(rows["next_sentence_labels"].mean()), 6),
+                "predictions": predictions,
+                "predicted_share": round(predictions / tokens, 6),
             }
             del rows  # or a system that locks open files would move no folder with it
             digests = {ROWS: sha256(folder / ROWS)}
@@ -426,25 +430,13 @@ class PrepareRun:
                 "max_predictions": options.max_predictions,
                 "vocab_size": len(self.tokenizer),
                 "pad_token_id": maker.special[2],
-                "extra_embeddings": self.sizes,
+                "extra_embeddings": sizes,
                 "extra_fields": dict(self.extra),
                 "options": asdict(options),
                 "statistics": self.statistics,
                 "sha256": digests,
             }
             write_json(folder / INDEX, index)
-
-
-def statistics(rows: Array) -> dict[str, Any]:
-    """Count instances; tokens include special ones, but no padding."""
-    tokens, predictions = (int(rows[name].sum()) for name in ("lengths", "masked_lm_counts"))
-    return {
-        "instances": len(rows),
-        "tokens": tokens,
-        "random_next_share": round(float(rows["next_sentence_labels"].mean()), 6),
-        "predictions": predictions,
-        "predicted_share": round(predictions / tokens, 6),
-    }
 
 
 def described(statistics: Mapping[str, Any]) -> str:

@@ -42,10 +42,8 @@ from bertcli.files.atomic import explained, filling, locked, move, own_folder, p
 from bertcli.files.paths import making, refuse_inputs, sha256
 from bertcli.files.system_calls import sync, sync_folder
 from bertcli.files.typed_json import (
-    BadJsonError,
     as_json,
     is_text,
-    parse,
     read_bytes,
     strict,
     write_json,
@@ -69,8 +67,13 @@ STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
 BEST = "best.safetensors"
 NAME = re.compile(r"checkpoint-(\d+)")
 RESULT = (  # files of a result, of whatever method
-    *("config.json", "modules.json", "model.safetensors", "manifest.json", PLOT),
-    *(*TOKENIZER_FILES, PROMPTS),
+    "config.json",
+    "modules.json",
+    "model.safetensors",
+    "manifest.json",
+    PLOT,
+    PROMPTS,
+    *TOKENIZER_FILES,
 )
 MODULE = re.compile(r"\d+_(Pooling|Normalize|LayerNorm|Dense)")  # folders of a result
 
@@ -140,10 +143,11 @@ class Checkpoints:
         return self.path(steps[-1]) if steps else None
 
     def sweep(self) -> None:
-        """Remove what a killed run left half written or half removed."""
+        """Remove old checkpoints, and what a killed run left half written or half removed."""
         for path in self.output.glob(making(Path("*"), "*").name):
             shutil.rmtree(path)
-        self.drop()
+        for step in self.steps()[: -self.keep]:
+            self._remove(self.path(step))
 
     def clear(self) -> None:
         """Remove what an earlier run left, the model first, as it is no longer complete."""
@@ -153,11 +157,6 @@ class Checkpoints:
                 self._remove(path)
             elif path.name in RESULT:
                 path.unlink()
-
-    def drop(self) -> None:
-        """Remove old checkpoints."""
-        for step in self.steps()[: -self.keep]:
-            self._remove(self.path(step))
 
     def _remove(self, path: Path) -> None:
         with own_folder(path) as going:
@@ -345,7 +344,7 @@ class TrainingRun:
             record = {"version": VERSION, **vars(state), "sha256": digests}
             write_json(folder / STATE, {**record, "digest": _digest(record)})
             put_folder(folder, target)
-        self.checkpoints.drop()
+        self.checkpoints.sweep()
 
     def _finish(self) -> None:
         """Write the model and the figure of the log to the output folder."""
@@ -357,7 +356,7 @@ class TrainingRun:
             if self.task.manifest:
                 described = strict({**self.task.manifest, "metrics": self.state.best})
                 write_json(folder / "manifest.json", described)
-            with suppress(BertcliError):  # without matplotlib, or a log of steps, there is none
+            with suppress(BertcliError):  # without matplotlib there is none
                 require_matplotlib(f"drawing {PLOT}")
                 (folder / PLOT).write_bytes(plot(self.checkpoints.output / LOG))
 
@@ -368,11 +367,8 @@ CURVES = {"loss": "loss", "mlm_loss": "masked words", "eval_loss": "held out"}
 
 
 def plot(log: Path) -> bytes:
-    """Draw the losses of a log over its steps, as SVG. OutputError for what is no log."""
-    try:
-        lines = [{**parse(line)} for line in log.read_bytes().splitlines()]
-    except (BadJsonError, TypeError):
-        raise OutputError(f"{log}: not the log of a run") from None
+    """Draw the losses of a log over its steps, as SVG; a line that is no object has none."""
+    lines = [*map(object_in, log.read_bytes().splitlines())]
     with drawing():
         from matplotlib.figure import Figure
 

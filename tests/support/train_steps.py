@@ -23,7 +23,7 @@ def opened(opener, rows, place, base, batch_size=10, **changes):
     """The task of examples, all of them trained on."""
     file = str(written(place / "examples.jsonl", rows))
     job = FineTuningJob(file, eval_fraction=0.0, **changes)
-    texts = LabelledTexts.read(job, lambda path: Reader(examples_source(path)), 0)
+    texts = LabelledTexts.read(job, [Reader(examples_source(file))], 0)
     options = {"steps": 2, "batch_size": batch_size, "warmup_steps": 0, "max_grad_norm": 0.0}
     return opener(job, options, texts, base)
 

@@ -64,15 +64,17 @@ WARMUP_STEPS = number(
 )
 WEIGHT_DECAY = decimal("Weight decay of AdamW; biases and LayerNorm are excluded.")
 MAX_GRAD_NORM = decimal("Clip gradients to this norm; 0: never.")
+RUN_FOLDER = option(
+    "Folder for the model, checkpoints and log.",
+    "DIR",
+    "--output",
+    "-o",
+    kind=Path,
+    panel=OUTPUT,
+)
 SEED = number(
     "Random seed: new weights, order, dropout, held-out examples.", low=0, envvar="BERTCLI_SEED"
 )
-
-
-def run_folder(metavar: str) -> Any:
-    """Return the option of the folder of a run."""
-    about = "Folder for the model, checkpoints and log."
-    return option(about, metavar, "--output", "-o", kind=Path, panel=OUTPUT)
 
 
 class SavingOptions(OptionGroup, panel=OUTPUT, of=TrainingOptions):
@@ -200,7 +202,7 @@ class TrainJobOptions(OptionGroup, panel=INPUT):
     file: str = argument(
         "Examples: jsonl, csv, tsv or parquet with fields such as text and label.", "FILE"
     )
-    output = run_folder("DIR")
+    output = RUN_FOLDER
 
 
 class MethodOptions(OptionGroup, panel="Training", of=FineTuningJob):
@@ -294,15 +296,12 @@ def train(
     asked = {"extra": extra_fields(method.extra), "fields": examples.fields}
     training = record(FineTuningJob, job, examples, method, held, **asked)
     options = {**vars(steps), **vars(held), **vars(saving), **vars(where)}
-    readers: dict[str, Reader] = {}
     require_torch("training")
     from bertcli.training.run import Checkpoints
 
     checkpoints = record(Checkpoints, job, saving)
-
-    def reader(path: str) -> Reader:
-        readers[path] = Reader(examples.source(path))
-        return readers[path]
+    files = filter(None, (job.file, held.eval))
+    readers = [Reader(examples.source(path)) for path in files]
 
     def opened(ranks: "Ranks") -> "TrainedTask":
         from bertcli.training.fine_tuning import (
@@ -312,7 +311,7 @@ def train(
             pair_task,
         )
 
-        texts = LabelledTexts.read(training, reader, steps.seed)
+        texts = LabelledTexts.read(training, readers, steps.seed)
         folder = model.folder(MODEL_FILES)
         based = replace(training, base=folder.name)
         checkpoints.refuse_inputs(training.file, training.eval, folder.path)
@@ -331,8 +330,8 @@ def train(
         return task
 
     train_task(opened, checkpoints, where, console)
-    for reader_of_file in readers.values():
-        console.close(reader_of_file)
+    for reader in readers:
+        console.close(reader)
 
 
 class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
@@ -474,7 +473,7 @@ class JobOptions(OptionGroup, panel=OUTPUT):
     """The instances and the output folder."""
 
     data: Path = argument("Instances written by bertcli pretrain prepare.", "DIR")
-    output = run_folder("CKPT")
+    output = RUN_FOLDER
 
 
 class StartOptions(OptionGroup, panel=MODEL):
