@@ -284,17 +284,18 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     if source.texts or "-" in source.paths:
         raise UsageError("--engine ray reads files only", "give folders, globs or files with -i")
     files = {  # each of a host once
-        (named(pattern, path), pattern.partition("://")[2].partition("/")[0]): (pattern, path)
+        (pattern.partition("://")[2].partition("/")[0], path): (pattern, path)
         for pattern in source.paths
         for path in listed(pattern)
         if path in pattern or is_data(named(pattern, path), source, glob=has_magic(pattern))
     }
     if not files:
         raise no_data(public(", ".join(source.paths)), source)
-    base = os.path.commonpath([os.path.dirname(file) for file, _ in files])
+    names = [named(*address) for address in files.values()]
+    base = os.path.commonpath([os.path.dirname(file) for file in names])
     folder = output.rstrip("/")
     shards: dict[str, Shard] = {}  # of each output
-    for (file, _), address in files.items():
+    for file, address in zip(names, files.values(), strict=True):
         name = os.path.relpath(file, base)
         for suffixes in (PACKED, FORMATS):
             stem, suffix = os.path.splitext(name)
@@ -309,7 +310,7 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     if is_local(folder):
         places = {local_path(place).parent for place in shards}
         own = chain.from_iterable(place.glob("*") for place in places)
-        refuse_inputs((local_path(file) for file, _ in files), [local_path(folder), *own])
+        refuse_inputs(map(local_path, names), [local_path(folder), *own])
     return [*shards.values()]
 
 

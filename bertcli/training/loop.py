@@ -247,14 +247,18 @@ def tensor(array: Any, beside: Tensor) -> Tensor:
     return torch.from_numpy(array).to(beside.device, non_blocking=True)
 
 
+def pads(device: torch.device) -> bool:
+    """Return whether texts are padded to one length, as a GPU wants them."""
+    return device.type != "cpu"
+
+
 def states(bert: BertModel, tokens: Tokens) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden].
 
-    Texts are concatenated: that is fastest where those of equal length are neighbours. On a GPU
-    they are padded to one length.
+    Texts are concatenated: that is fastest where those of equal length are neighbours.
     """
     weight = next(bert.parameters())
-    if weight.device.type != "cpu":
+    if pads(weight.device):
         rows, real, _ = Reading().padded(tokens, int(tokens.lengths.max()))
         ids, types, *others = tensor(rows, weight)
         extra = dict(zip(tokens.extra, others, strict=True))

@@ -213,13 +213,14 @@ def pairs(
 
 def truncated(a: Ids, b: Ids, room: int, rng: Random) -> tuple[Ids, Ids]:
     """Remove tokens of the longer segment, randomly at its start or end, until both fit."""
-    while len(a) + len(b) > room:
+    of_a, of_b = range(len(a)), range(len(b))  # what is left of both
+    while len(of_a) + len(of_b) > room:
         remaining = slice(1, None) if rng.random() < 0.5 else slice(-1)
-        if len(b) >= len(a):
-            b = b[remaining]
+        if len(of_b) >= len(of_a):
+            of_b = of_b[remaining]
         else:
-            a = a[remaining]
-    return a, b
+            of_a = of_a[remaining]
+    return a[of_a.start : of_a.stop], b[of_b.start : of_b.stop]
 
 
 @dataclass(frozen=True)

@@ -139,9 +139,12 @@ def test_the_bar_of_a_model(tmp_path):
     plain = CONTROL.sub(b"\n", seen).decode()
     assert code == 0
     assert re.search(r"\d,?\d* texts  [\d,]+ texts/s  [\d,]+ tokens/s ", plain)
-    *_, last, warning = seen.rpartition(b"\x1b[2K")[2].decode().splitlines()
+    *_, last, written, warning = seen.rpartition(b"\x1b[2K")[2].decode().splitlines()
     assert re.fullmatch(
         r"note: 6,000 texts, 36,000 tokens in [\d.]+ s: [\d,]+ texts/s [\d,]+ tokens/s", last
+    )
+    assert re.fullmatch(
+        r"note: vectors of 6,000 texts written to .*out\.jsonl in [\d.]+ s", written
     )
     assert warning.startswith("warning: 6,000 of 6,000 texts truncated to 6 tokens")
 

@@ -235,7 +235,7 @@ def test_records_that_cannot_be_read(tmp_path):
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"text": "the love"}\n{"text": 5}\n')
     argv = ["distil", "-m", TINY, "-o", tmp_path / "s", "--corpus", corpus]
-    assert "c.jsonl:2: the text is a whole number" in bad(*argv).error
+    assert "c.jsonl:2: the text is 5, not a string" in bad(*argv).error
     done = call(*argv, "--on-error", "skip", "-q")
     assert done.code == 1 and (tmp_path / "s" / "manifest.json").exists()
 

@@ -285,14 +285,16 @@ def test_when_memory_runs_out_batches_are_halved(tmp_path, monkeypatch, failure)
 
 
 def test_models_lists_what_is_installed_and_cached(tmp_path):
-    snapshot = tmp_path / "models--some--model" / "snapshots" / "abc"
+    snapshot = tmp_path / "models--some--model" / "snapshots" / ("a" * 40)
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text("{}")
+    (main := tmp_path / "models--some--model" / "refs" / "main").parent.mkdir()
+    main.write_text(snapshot.name)
     env = {"HF_HUB_CACHE": str(tmp_path)}
     rows = good("models", "-f", "jsonl", **env).rows
     found = {(row["model"], row["state"]): row["bytes"] for row in rows}
     assert found[DEFAULT_MODEL, "installed"] > 90e6
-    assert found["some/model", "cached"] == 2
+    assert found["some/model", "cached"] == 42
     facts = {row["model"]: row for row in rows}
     there, broken = facts[DEFAULT_MODEL], facts["some/model"]
     assert (there["family"], there["width"], there["loads"]) == ("BERT", 384, True)

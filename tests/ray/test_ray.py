@@ -24,6 +24,7 @@ from front import (
     rows_in,
     start,
 )
+from fsspec import AbstractFileSystem, register_implementation
 
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.files.versions import install_command
@@ -378,7 +379,7 @@ def test_tokens_and_records_that_cannot_be_read(cluster, tmp_path):
     common += ("--max-length", "3")
     code, err = run("tokenize", "-i", source / "*.jsonl", *common)
     assert code == 1
-    assert "a.jsonl:2: the text is a whole number" in err
+    assert "a.jsonl:2: the text is 2, not a string" in err
     code, err = run("tokenize", "-i", source / "*.jsonl", *common, "--on-error", "skip")
     assert code == 1
     assert "1 record was skipped" in err and "1 of 3 texts truncated to 3 tokens (1 dropped)" in err
@@ -456,6 +457,29 @@ def test_names_of_outputs_keep_the_folders(tmp_path):
     (tmp_path / "a" / "x.txt").touch()
     with pytest.raises(InputError, match="would both be written to a/x"):
         plan(Source(paths=(str(tmp_path),)), "out", "npy")
+
+
+class Web(AbstractFileSystem):
+    """Its files are called by their whole addresses, as those of http are."""
+
+    protocol = "web"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return path
+
+    def exists(self, path, **options):
+        return True
+
+    def isdir(self, path):
+        return False
+
+
+def test_addresses_that_differ_in_a_query_are_different_files():
+    register_implementation("web", Web, clobber=True)
+    paths = ("web://host/get.txt?secret=1", "web://host/get.txt?secret=2")
+    with pytest.raises(InputError, match=r"would both be written to get\.txt\?secret=\*\*\*"):
+        plan(Source(paths=paths), "out", "npy")
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_a_record_that_cannot_be_read(models, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "a"}\n{"text": 3}\n{"text": "b"}\n')
     argv = ["classify", "-i", path, "-m", folder_of(models, "classify")]
-    assert f"{path}:2: the text is a whole number" in call(*argv).err
+    assert f"{path}:2: the text is 3, not a string" in call(*argv).err
     done = call(*argv, "--on-error", "skip")
     assert (done.code, len(done.rows)) == (1, 2)
     empty = call("classify", "-m", folder_of(models, "classify"), stdin="")

@@ -166,7 +166,8 @@ def run_task(
 def report(stream: "Stream", console: Console) -> None:
     """Report warnings and counts of a pass."""
     tally = stream.tally
-    console.truncated(tally, stream.task.layout.max_length)
+    advice = "; --stride N tags all of them" if isinstance(stream.task, bertcli.Tagger) else ""
+    console.truncated(tally, stream.task.layout.max_length, advice)
     if stream.task.head.runtime.spec.reading.token is None:  # it is to be in the text
         console.special_tokens(tally)
     console.empty(tally)

@@ -302,10 +302,12 @@ def _ids_of_tokens(
             ids, unknown = tokenizer.ids_of(record.text)
             if unknown:
                 LOG.warn(f"not in the vocabulary, replaced by [UNK]: {' '.join(unknown[:10])}")
-            row: dict[str, Any] = {"input_ids": ids}
-            if fields.tokens or form == "table":
-                row["tokens"] = tokenizer.convert_ids_to_tokens(ids)
-            write([row_of(record, row)])
+            if form == "table":
+                pairs = zip(record.text, ids, strict=True)
+                write([{"token": token, "id": index} for token, index in pairs])
+                continue
+            tokens = {"tokens": tokenizer.convert_ids_to_tokens(ids)} if fields.tokens else {}
+            write([row_of(record, {"input_ids": ids} | tokens)])
         if not reader.records:
             write([TableHeader({name: [] for name in columns})])
     return reader
