@@ -122,7 +122,6 @@ class Examples:
     form: Form
     examples: Sequence[Example]
     source: str  # to name in messages
-    target: str  # the field of what is learnt, as the file names it
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -168,7 +167,7 @@ def read_examples(
     source = ", ".join(map(input_name, reader.source.paths))
     if form is None or not examples:
         raise InputError(f"{source}: no examples found", "give a file with at least two examples")
-    return Examples(form, examples, source, names.of(form).target)
+    return Examples(form, examples, source)
 
 
 # --- from a record to an example ---

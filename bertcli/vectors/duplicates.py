@@ -130,7 +130,7 @@ class Duplicates:
 
 TALL, ROWS = 4096, 1024  # of two blocks that are compared
 ROUNDING = 1e-4  # more than float32 takes from a product of vectors of length 1
-SCREENED = 4
+SCREENED = 4  # dimensions, of which one chooses the pairs that are compared
 
 
 class Components:
@@ -160,8 +160,6 @@ class Components:
                 if start < at + TALL:
                     near &= rows[:, None] < others
                 a, b = held_by(near)
-                if 4 * len(a) * len(b) > near.size:  # to take them out would cost more
-                    a = b = slice(None)
                 products = left[a] @ right[b].T
                 near = near[a][:, b] & (products >= self.threshold - ROUNDING)
                 self._join(rows[a], others[b], near, products)

@@ -102,8 +102,7 @@ class FileRun:
             windows = embedder.windows(run)
             if target.update:
                 decides = {**maker, **about, "precision": target.precision}
-                reused = state.get("reused", 0)
-                self.reusable = KnownVectors(sink, decides, embedder, reused)
+                self.reusable = KnownVectors(sink, decides, embedder)
                 windows = self.reusable.windows(run)
             for window in windows:
                 for part in window:
@@ -169,7 +168,6 @@ class FileRun:
                 "records": digest.records,
                 "input": digest.sha.hexdigest(),
                 "tally": asdict(self.tally),
-                "reused": self.reusable.reused if self.reusable else 0,
             }
         )
         self.committed = digest.records
@@ -178,7 +176,7 @@ class FileRun:
 class KnownVectors:
     """The vectors of an output, if there is one, by the digests of their texts.
 
-    They are put aside. Digests are of what ``decides`` vectors as well. ``reused`` counts texts.
+    They are put aside. Digests are of what ``decides`` vectors as well. ``reused`` counts the texts of this run.
     """
 
     def __init__(
@@ -186,9 +184,8 @@ class KnownVectors:
         sink: Sink,
         decides: Mapping[str, Any],
         embedder: Embedder,
-        reused: int,
     ) -> None:
-        self.embedder, self.reused = embedder, reused
+        self.embedder, self.reused = embedder, 0
         # A text has the same vector wherever the model lies.
         decides = {name: value for name, value in decides.items() if name != "model"}
         text = json.dumps(decides, sort_keys=True)
