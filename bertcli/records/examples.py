@@ -1,6 +1,6 @@
 """Examples: records with what a model is to say of them, for training and evaluation.
 
-    read = read_examples(Reader(examples_source("reviews.jsonl")))
+    read = read_examples(Reader(examples_source("reviews.jsonl", Source())))
     read.form.task, read.examples[0].target          # "classify", ["good"]
 
 `FORMS` has a row for each kind. The names of the fields decide which one a record is of, or the
@@ -123,14 +123,8 @@ class Examples:
     examples: Sequence[Example]
     source: str  # to name in messages
 
-    def __len__(self) -> int:
-        return len(self.examples)
 
-
-USUAL_SOURCE = Source()
-
-
-def examples_source(path: str, source: Source = USUAL_SOURCE) -> Source:
+def examples_source(path: str, source: Source) -> Source:
     """Return the source of a file of examples, which is read as another source says."""
     text_field, form = source.text_field, source.format
     if form == "auto":

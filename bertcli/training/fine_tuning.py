@@ -102,7 +102,7 @@ class LabelledTexts:
             train, held = parted(rows, job.eval_fraction, seed)
         else:
             rows += read_examples(readers[1], task, fields, job.fields).examples
-            train, held = np.arange(len(examples)), np.arange(len(examples), len(rows))
+            train, held = np.split(np.arange(len(rows)), [len(examples.examples)])
         numbers = {name: number for number, name in enumerate(names)}
         texts = cls(replace(examples, examples=rows), names, numbers, train, held)
         targets: Any = None if task in UNNAMED else texts.targets

@@ -176,15 +176,11 @@ class FileRun:
 class KnownVectors:
     """The vectors of an output, if there is one, by the digests of their texts.
 
-    They are put aside. Digests are of what ``decides`` vectors as well. ``reused`` counts the texts of this run.
+    They are put aside. Digests are of what ``decides`` vectors as well. ``reused`` counts texts of
+    this run.
     """
 
-    def __init__(
-        self,
-        sink: Sink,
-        decides: Mapping[str, Any],
-        embedder: Embedder,
-    ) -> None:
+    def __init__(self, sink: Sink, decides: Mapping[str, Any], embedder: Embedder) -> None:
         self.embedder, self.reused = embedder, 0
         # A text has the same vector wherever the model lies.
         decides = {name: value for name, value in decides.items() if name != "model"}

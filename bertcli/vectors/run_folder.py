@@ -518,6 +518,9 @@ NUMBERS = (
 )
 
 
+DIGESTED = 8192  # records whose digest is taken at a time
+
+
 @dataclass
 class InputDigest:
     """The sha256 of the records so far, so that a changed input is noticed on resuming.
@@ -531,14 +534,15 @@ class InputDigest:
 
     def add(self, records: Sequence[Record]) -> None:
         """Take in records, as they were read: the repr of (id, text, pair, extra) of each."""
-        block, nothing = TextBlock.of(records), repeat(None)
-        texts = zip(block.texts, block.pairs or nothing, strict=False)
-        both = [f"{text!r}, {pair!r}" for text, pair in texts]
-        rows = zip(block.ids or nothing, both, block.extras or nothing, strict=False)
-        read = [f"({key!r}, {text}, {extra!r})" for key, text, extra in rows]
-        self.sha.update("".join(read).encode())
-        self.texts.update("".join([f"({text})" for text in both]).encode())
-        self.records += len(block)
+        for start in range(0, len(records), DIGESTED):
+            block, nothing = TextBlock.of(records[start : start + DIGESTED]), repeat(None)
+            texts = zip(block.texts, block.pairs or nothing, strict=False)
+            both = [f"{text!r}, {pair!r}" for text, pair in texts]
+            rows = zip(block.ids or nothing, both, block.extras or nothing, strict=False)
+            read = [f"({key!r}, {text}, {extra!r})" for key, text, extra in rows]
+            self.sha.update("".join(read).encode())
+            self.texts.update("".join([f"({text})" for text in both]).encode())
+        self.records += len(records)
 
 
 def made_by(embedder: Embedder) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from train_steps import argv, check_step, opened, standing
 
 from bertcli.records.examples import examples_source, read_examples
 from bertcli.records.reader import Reader
+from bertcli.records.source import Source
 from bertcli.training.fine_tuning import head_task
 
 
@@ -88,13 +89,17 @@ def test_long_sentences_are_learnt_and_judged_in_windows(base, tmp_path):
 def test_conll_files_are_words_with_tags(base, tmp_path):
     text = "-DOCSTART- -X- O O\n\nAngela NNP B-NP B-PER\nlives VBZ B-VP O\n\nHello UH O O\n"
     (tmp_path / "a.conll").write_text(text)
-    (found,) = read_examples(Reader(examples_source(str(tmp_path / "a.conll")))).examples[:1]
+    (found,) = read_examples(Reader(examples_source(str(tmp_path / "a.conll"), Source()))).examples[
+        :1
+    ]
     assert (found.record.text, found.target) == (["Angela", "lives"], ["B-PER", "O"])
     assert found.record.line == 3
     more = ["--steps", 1, "--eval-fraction", 0]
     assert call(*argv(tmp_path / "a.conll", tmp_path / "out", base, *more)).code == 0
     (tmp_path / "b.bio.gz").write_bytes(gzip.compress(text.encode()))
-    (packed,) = read_examples(Reader(examples_source(str(tmp_path / "b.bio.gz")))).examples[:1]
+    (packed,) = read_examples(
+        Reader(examples_source(str(tmp_path / "b.bio.gz"), Source()))
+    ).examples[:1]
     assert packed.target == found.target
     (tmp_path / "bad.conll").write_text("Angela B-PER\nlives\n")
     given = argv(tmp_path / "bad.conll", tmp_path / "other", base)
