@@ -34,7 +34,7 @@ _CLOCKLESS = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 }
-settings.register_profile("same", max_examples=40, derandomize=True, database=None, **_CLOCKLESS)
+settings.register_profile("same", max_examples=25, derandomize=True, database=None, **_CLOCKLESS)
 settings.register_profile("explore", max_examples=400, print_blob=True, **_CLOCKLESS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 

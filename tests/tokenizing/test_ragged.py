@@ -86,7 +86,7 @@ OPTIONS = [
 @pytest.mark.parametrize("parse_special", [True, False])
 def test_both_ways_give_the_same_of_hostile_texts(folder, parse_special):
     tokenizer = fast(Tokenizer.load(folder, parse_special=parse_special))
-    texts = hostile.composed(3, 60)
+    texts = hostile.composed(3, 40)
     pairs = [Record(text, texts[-at]) for at, text in enumerate(texts)]
     mixed = [record if at % 3 else Record(record.text) for at, record in enumerate(pairs)]
     words = [Record(text.split(), None if at % 2 else ["a", text]) for at, text in enumerate(texts)]

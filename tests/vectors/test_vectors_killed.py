@@ -101,7 +101,6 @@ def again(folder, form, precision, **options):
     [
         ("npy", "float32", True, "one"),
         ("jsonl", "float32", True, "one"),
-        ("csv", "uint8", True, "one"),
         ("safetensors", "int8", False, "many"),
         ("parquet", "float16", False, "many"),
         ("npz", "float32", False, "ids"),
