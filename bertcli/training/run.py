@@ -143,9 +143,7 @@ class Checkpoints:
         return self.path(steps[-1]) if steps else None
 
     def sweep(self) -> None:
-        """Remove old checkpoints, and what a killed run left half written or half removed."""
-        for path in self.output.glob(making(Path("*"), "*").name):
-            shutil.rmtree(path)
+        """Remove old checkpoints."""
         for step in self.steps()[: -self.keep]:
             self._remove(self.path(step))
 
@@ -243,6 +241,8 @@ class TrainingRun:
                 output.mkdir(exist_ok=True)
                 sync_folder(output.parent)
                 stack.enter_context(locked(output / ".lock", output))
+                for path in output.glob(making(Path("*"), "*").name):  # of a run that was killed
+                    shutil.rmtree(path)
                 self.checkpoints.sweep()
                 if not self.state.step:
                     self.checkpoints.clear()
