@@ -130,6 +130,7 @@ class Duplicates:
 
 TALL, ROWS = 4096, 1024  # of two blocks that are compared
 ROUNDING = 1e-4  # more than float32 takes from a product of vectors of length 1
+SAMPLED = 512  # vectors, whose principal axes screen all
 SCREENED = 4  # dimensions, of which one chooses the pairs that are compared
 
 
@@ -147,8 +148,8 @@ class Components:
     def __iter__(self) -> Iterator[int]:
         """Yield how many rows were compared with all others."""
         every = np.flatnonzero(self.parents == np.arange(len(self.parents)))  # all equal rows once
-        sample = self.vectors[every[:: len(every) // TALL + 1]]
-        axes = np.linalg.eigh(sample.T @ sample).eigenvectors[:, -(sample.shape[1] // SCREENED) :]
+        sample = self.vectors[every[:: len(every) // SAMPLED + 1]]
+        axes = np.linalg.svd(sample, full_matrices=False).Vh[: sample.shape[1] // SCREENED].T
         for at in range(0, len(every), TALL):
             rows = every[at : at + TALL]
             left = self.vectors[rows]
