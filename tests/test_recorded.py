@@ -163,7 +163,7 @@ def shown(name, data):
 
 def cut(text, most):
     lines = [line if len(line) <= WIDTH else evened(line)[:WIDTH] for line in text.splitlines()]
-    lines = [DIGEST_OF_VECTORS.sub(r"\1...", line) for line in lines]
+    lines = [DIGEST_OF_VECTORS.sub(r"\1...", line.replace("+cpu", "")) for line in lines]
     return [*lines[:most], f"... {len(lines)} lines"] if len(lines) > most else lines
 
 
