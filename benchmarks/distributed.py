@@ -107,7 +107,7 @@ def stages(path: Path, threads: int) -> dict[str, float]:
 
 def _written(windows: Sequence[Any]) -> tuple[float, int]:
     """Write embedded windows as Parquet; return the seconds, and the bytes of the file."""
-    from bertcli.vectors.formats import metas
+    from bertcli.vectors.formats import Fields
     from bertcli.vectors.run_folder import Inputs, Target
 
     with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +115,7 @@ def _written(windows: Sequence[Any]) -> tuple[float, int]:
         begun = time.perf_counter()
         with target.opened({}, Inputs()) as sink:
             for window in windows:
-                sink.write(metas(window), window.stacked)
+                sink.write(Fields.of(window), window.stacked)
                 sink.commit({})
             sink.finish({})
         return time.perf_counter() - begun, target.path.stat().st_size

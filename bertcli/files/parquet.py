@@ -344,19 +344,19 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
         kinds = {name: kind or pyarrow.string() for name, kind in kinds.items()}
         if not kinds:
             return
-        with columns_writer(file, kinds, True, GROUP) as put:
+        with columns_writer(file, kinds, True) as put:
             for table in spool:
                 put({name: table.columns.get(name, [None] * len(table)) for name in kinds})
 
 
 @contextmanager
 def columns_writer(
-    file: IO[bytes], kinds: Mapping[str, Any], repeated: Sequence[str] | bool, group: int = 0
+    file: IO[bytes], kinds: Mapping[str, Any], repeated: Sequence[str] | bool
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yield a function that writes columns of these kinds (see `column`).
 
-    They make a row group, once they have as many bytes as one is to have. Values of the
-    ``repeated`` columns are stored once.
+    They make a row group, once they have `GROUP` bytes. Values of the ``repeated`` columns are
+    stored once.
     """
     schema = pyarrow.schema([*kinds.items()])
     waiting: list[Any] = []
@@ -364,7 +364,7 @@ def columns_writer(
     def write(columns: Mapping[str, Any]) -> None:
         cells = [column(columns[name], kind) for name, kind in kinds.items()]
         waiting.append(pyarrow.table(cells, schema=schema))
-        if sum(table.nbytes for table in waiting) >= group:
+        if sum(table.nbytes for table in waiting) >= GROUP:
             flush()
 
     def flush() -> None:

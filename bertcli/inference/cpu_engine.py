@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,11 +74,11 @@ def rows_of(lengths: Places, longest: int) -> Places:
 
 def inputs_of(texts: Tokens, longest: int, reading: Reading = LAST_STATES) -> Inputs:
     """Return the inputs of a graph by name: int64 [B, L], for texts with rows of this length."""
-    columns, real, attended = reading.padded(texts, int(rows_of(texts.lengths, longest)[0]))
+    columns, tokens, attended = reading.padded(texts, int(rows_of(texts.lengths[:1], longest)[0]))
     names = (IDS, TYPES, *(f"{EXTRA}{name}" for name in texts.extra))
     return dict(zip(names, columns, strict=True)) | {
         MASK: attended.astype(np.int64),
-        READ: np.flatnonzero(real)[reading.places(texts)],
+        READ: tokens.take(reading.places(texts)),
     }
 
 
@@ -110,14 +109,13 @@ class CompiledModel(Engine):
 
     def batches(self, texts: Tokens, budget: int) -> Iterator[Places]:
         """Yield texts whose rows have one length, the longest first; equal ones stand together."""
-        reading, rows = self.spec.reading, rows_of(texts.lengths, self.config.most_tokens)
-        counts = np.array(reading.counts(texts))
+        rows = rows_of(texts.lengths, self.config.most_tokens)
         order = np.argsort(-texts.lengths, kind="stable")
-        for length, group in groupby(order.tolist(), key=rows.__getitem__):
-            same = np.array([*group])
-            size = budget // max(1, int(length))
+        ends = np.flatnonzero(np.diff(rows[order])) + 1
+        for same in np.split(order, ends) if len(order) else ():
+            size = budget // max(1, int(rows[same[0]]))
             if HEAD_PARTS[self.spec.kind].words:
-                size = min(size, SCORED // max(1, int(counts[same].max())))
+                size = min(size, SCORED // max(1, *self.spec.reading.counts(texts.take(same))))
             size = max(1, size)
             yield from np.split(same, range(size, len(same), size))
 

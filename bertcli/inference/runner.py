@@ -6,12 +6,12 @@ a vector per text, or those of its tokens. Letters: `B` texts, `T` tokens of all
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
@@ -115,18 +115,17 @@ class Reading:
         rows = np.split(texts.ids != self.idle, texts.offsets[1:-1])
         return np.array([row.nonzero()[0].max(initial=-1) + 1 for row in rows])
 
-    def padded(
-        self, texts: Tokens, longest: int
-    ) -> tuple[Places, NDArray[np.bool_], NDArray[np.bool_]]:
+    def padded(self, texts: Tokens, longest: int) -> tuple[Places, Places, NDArray[np.bool_]]:
         """Return ids, types and extra ids in rows of one length, [n, B, L], and what is in them.
 
-        That is which places are tokens, and which others attend to: [B, L] each.
+        That is which of B * L places are tokens, [T], and to which others attend, [B, L].
         """
         places = np.arange(longest)
-        real, attended = (places < x[:, None] for x in (texts.lengths, self.attended(texts)))
-        rows = np.zeros((texts.columns.shape[1], real.size), np.int64)
-        rows[:, np.flatnonzero(real)] = texts.columns.T
-        return rows.reshape(-1, *real.shape), real, attended
+        real = places < texts.lengths[:, None]
+        attended = real if self.idle is None else places < self.attended(texts)[:, None]
+        rows, tokens = np.zeros((texts.columns.shape[1], real.size), np.int64), np.flatnonzero(real)
+        rows[:, tokens] = texts.columns.T
+        return rows.reshape(-1, *real.shape), tokens, attended
 
     def places(self, texts: Tokens) -> Places:
         """Return which tokens are read, [n]; all where what is read is made of all."""
@@ -140,8 +139,11 @@ class Reading:
         """Return how many tokens of each text are read."""
         if self.single:
             return [1] * len(texts)
-        counts: list[int] = np.diff(np.searchsorted(self.places(texts), texts.offsets)).tolist()
-        return counts
+        counts = texts.lengths
+        if self.token is not None:
+            counts = np.diff(np.searchsorted(self.places(texts), texts.offsets))
+        found: list[int] = counts.tolist()
+        return found
 
 
 @dataclass(frozen=True)
@@ -269,7 +271,7 @@ class Runtime:
             return []
         order = np.argsort(np.concatenate(batches))
         if isinstance(vectors[0], np.ndarray):
-            return np.concatenate(vectors)[order]
+            return np.concatenate(vectors).take(order, 0)
         of_texts = [*chain.from_iterable(vectors)]
         return [of_texts[at] for at in order]
 
@@ -301,7 +303,7 @@ def result_of(work: Work) -> Kept:
 
 def library_of(array: Any) -> Any:
     """Return the library that an array is of, torch or NumPy."""
-    return import_module(type(array).__module__.partition(".")[0])
+    return sys.modules[type(array).__module__.partition(".")[0]]
 
 
 def combined(layers: Sequence[Any], how: str) -> Any:

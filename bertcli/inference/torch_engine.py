@@ -134,7 +134,7 @@ class Encoder(Engine):
         reading = self.reading
         states, tokens = self._states(batch)
         of_layers = {
-            layer: state[tokens]
+            layer: state.flatten(0, -2)[tokens]
             for layer, state in enumerate(islice(states, max(self.layers) + 1))
             if layer in self.layers
         }
@@ -157,13 +157,12 @@ class Encoder(Engine):
             extra = dict(zip(batch.extra, others, strict=True))
             kernel = varlen(bounds, int(batch.lengths.max()), self.varlen)
             return self.bert.states(ids, types=types, at=at, extra=extra, kernels=kernel), ...
-        columns, real, attended = self.reading.padded(batch, int(batch.lengths.max()))
+        columns, tokens, attended = self.reading.padded(batch, int(batch.lengths.max()))
         keep = None if attended.all() else self._there(attended)
         ids, types, *others = self._there(columns)
         extra = dict(zip(batch.extra, others, strict=True))
         # The mask itself as the index would have to be waited for.
-        tokens = tuple(map(self._there, real.nonzero()))
-        return self.bert.states(ids, keep, types, extra=extra), tokens
+        return self.bert.states(ids, keep, types, extra=extra), self._there(tokens)
 
     def _there(self, array: np.ndarray) -> Tensor:
         """Return an array as a tensor on the device. The array may be changed at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -392,15 +393,15 @@ def windows(
     parts: list[TextBlock] = []
     missing, room = size, characters
     for block in map(TextBlock.of, blocks):
-        start, last = 0, 0 if full else len(block)
-        for stop, weight in enumerate(block.weights, 1):
-            missing, room = missing - 1, room - weight
-            if not missing or room <= 0 or stop == last:
-                parts.append(block[start:stop])
+        start, ends = 0, [*accumulate(block.weights, initial=0)]
+        while start < len(block):
+            stop = min(start + missing, bisect_left(ends, ends[start] + room), len(block))
+            parts.append(block[start:stop])
+            missing, room = missing - stop + start, room - ends[stop] + ends[start]
+            start = stop
+            if not missing or room <= 0 or (stop == len(block) and not full):
                 yield TextBlock.joined(parts)
-                parts, missing, room, start = [], size, characters, stop
-        if start < len(block):
-            parts.append(block[start:])
+                parts, missing, room = [], size, characters
     if parts:
         yield TextBlock.joined(parts)
 

@@ -259,11 +259,11 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
     """
     weight = next(bert.parameters())
     if pads(weight.device):
-        rows, real, _ = Reading().padded(tokens, int(tokens.lengths.max()))
+        rows, places, keep = Reading().padded(tokens, int(tokens.lengths.max()))
         ids, types, *others = tensor(rows, weight)
         extra = dict(zip(tokens.extra, others, strict=True))
-        hidden: Tensor = bert(ids, tensor(real, weight), types, extra=extra)
-        return hidden.flatten(0, 1).index_select(0, tensor(np.flatnonzero(real), hidden))
+        hidden: Tensor = bert(ids, tensor(keep, weight), types, extra=extra)
+        return hidden.flatten(0, 1).index_select(0, tensor(places, hidden))
     columns = np.stack([*tokens.columns.T, tokens.places])
     ids, types, *others, at = tensor(columns, weight)
     extra = dict(zip(tokens.extra, others, strict=True))

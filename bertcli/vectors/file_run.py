@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import TokenBlock
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
-from bertcli.vectors.formats import DIGEST, ROW, WRITERS, metas
+from bertcli.vectors.formats import DIGEST, ROW, WRITERS, Fields
 from bertcli.vectors.reading import floats, put_aside
 from bertcli.vectors.run_folder import InputDigest, Inputs, Sink, Target, made_by
 
@@ -113,15 +113,15 @@ class FileRun:
                     self._write(sink, part)
                 self._commit(sink, digest)
             if not sink.rows:
-                sink.write([], embedder.nothing)
+                sink.write(Fields(0), embedder.nothing)
             self._commit(sink, digest)
             sink.finish(
                 {
                     **about,
                     "same_bits": embedder.runtime.engine.same_bits,
                     "counts": asdict(self.tally) | {"skipped": self.reader.skipped},
-                    "input_sha256": digest.sha.hexdigest(),
-                    "texts_sha256": digest.texts.hexdigest(),
+                    "input_sha256": digest.of(),
+                    "corpus_sha256": digest.texts,
                 }
             )
 
@@ -135,7 +135,7 @@ class FileRun:
         while left and (block := next(blocks, None)) is not None:
             digest.add(block[:left])
             left, uncommitted = left - len(block[:left]), block[left:]
-        if state and digest.sha.hexdigest() != state["input"]:
+        if state and digest.of() != state["input"]:
             raise OutputError(
                 f"{self.target.path}: the first {state['records']} records are not those of the "
                 "run that is resumed",
@@ -144,29 +144,23 @@ class FileRun:
         return chain([uncommitted], blocks) if uncommitted else blocks
 
     def _write(self, sink: Sink, block: EmbeddedBlock) -> None:
-        digests = self.reusable.digests(block.records) if self.reusable else repeat("")
-        target = self.target
-        block.records = block.records.without(self.consumed)
-        if not target.only_ids:
-            rows = metas(block)
-        elif block.records.ids is None and not target.places:
-            rows = [{}] * len(block)
+        digests = self.reusable.digests(block.records) if self.reusable else None
+        places = self.target.places
+        records = block.records = block.records.without(self.consumed)
+        if not self.target.only_ids:
+            fields = Fields.of(block)
         else:  # of those records that have one, and the fields that place them in a text
-            ids = block.records.ids or [None] * len(block)
-            extras = block.records.extras or repeat(None)
-            rows = [
-                ({} if key is None else {"id": key})
-                | {name: (extra or {})[name] for name in target.places}
-                for key, extra in zip(ids, extras, strict=False)
-            ]
-        counts = map(len, block.vectors) if isinstance(block.vectors, list) else repeat(1)
-        sink.write(rows, block.stacked, counts, digests)
+            extras = records.extras if places else None
+            placed = extras and [{name: (row or {})[name] for name in places} for row in extras]
+            fields = Fields(len(block), records.ids, others=placed)
+        sizes = [*map(len, block.vectors)] if isinstance(block.vectors, list) else None
+        sink.write(replace(fields, sizes=sizes, digests=digests), block.stacked)
 
     def _commit(self, sink: Sink, digest: InputDigest) -> None:
         sink.commit(
             {
                 "records": digest.records,
-                "input": digest.sha.hexdigest(),
+                "input": digest.of(),
                 "tally": asdict(self.tally),
             }
         )

@@ -12,21 +12,20 @@
   for each of its terms: the id of the token, and the weight.
 - CSV and Parquet have the columns id, n_tokens, truncated (0 where nothing was cut), the fields
   kept in any row, and embedding, which is a JSON list in CSV and a fixed-size list in Parquet.
-- Parquet has row groups of one size. A column with objects, or values of several kinds, is text:
-  JSON where a value is no text.
+- Parquet has row groups of 16 MB and more. A column with objects, or values of several kinds, is
+  text: JSON where a value is no text.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain, repeat, starmap
+from itertools import accumulate, chain, islice, repeat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +36,7 @@ from bertcli.errors import PrecisionError
 from bertcli.files.arrays import ArrayParts, write_arrays
 from bertcli.files.jsonl import json_of, to_lines
 from bertcli.files.system_calls import opener, sync
-from bertcli.files.tables import NumbersText, TableHeader, fields_of
+from bertcli.files.tables import NumbersText, TableHeader, compact, fields_of
 from bertcli.files.typed_json import parse
 from bertcli.files.writers import open_output, writer_of
 
@@ -51,7 +50,6 @@ Floats = NDArray[np.float32]
 
 # Files that rows are kept in until then: see `run_folder`.
 RAW, FIELDS = "vectors", "fields"
-RECORDS = "records"  # of a line of the latter
 START, STOP = "start", "stop"
 ROW, ID, DIGEST = "row", "id", "digest"  # of the index of an output whose records have one row each
 CHUNK = 8 << 20  # bytes of vectors read at a time
@@ -74,12 +72,62 @@ WRITTEN_OF_TERMS = (*FIRST, TERMS, INDICES, VALUES, START, STOP)
 NAME, IDS = "embeddings", "ids"  # of the arrays
 
 
-class Stored(NamedTuple):
-    """What is kept of a record beside its vectors, as JSON."""
+@dataclass(frozen=True)
+class Fields:
+    """What is written of some records beside their vectors, as columns; None: nothing of any."""
 
-    meta: Row
-    rows: int  # how many vectors it has
-    digest: str  # of the text of an update, else empty
+    count: int  # of the records
+    id: Sequence[Any] | None = None
+    n_tokens: Sequence[int] | None = None
+    truncated: Sequence[int] | None = None
+    others: Sequence[Row | None] | None = None  # what its vectors belong to, and kept fields
+    sizes: Sequence[int] | None = None  # how many vectors each has, where that may not be one
+    digests: Sequence[str] | None = None  # of the texts of an update
+
+    @classmethod
+    def of(cls, block: EmbeddedBlock) -> Fields:
+        """Return all that a format with fields writes of records."""
+        records, batch, others = block.records, block.batch, block.records.extras
+        both = zip(records.ids or batch.samples, batch.samples, strict=True)
+        ids = [number if key is None else key for key, number in both]
+        if block.pieces:
+            others = [
+                pieces.fields(pair=record.pair is not None) | (record.extra or {})
+                for record, pieces in zip(records, block.pieces, strict=True)
+            ]
+        return cls(len(ids), ids, batch.lengths, batch.cut, others)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns in tables, in the order of their first appearance."""
+        return [*FIRST, *fields_of(filter(None, self.others or ()))]
+
+    def column(self, name: str) -> Any:
+        """Return the values of a column; nothing truncated is 0."""
+        if name in FIRST:
+            return getattr(self, name)
+        return [(row or {}).get(name) for row in self.others or repeat(None, self.count)]
+
+    def rows(self, name: str = "", values: Iterable[Any] = repeat(None)) -> Iterator[Row]:
+        """Yield the fields that each record has; what is made of it has a ``name``.
+
+        That comes behind the id and what it belongs to, if it is several.
+        """
+        cells = (
+            repeat(None, self.count) if column is None else column
+            for column in (self.id, values, self.n_tokens, self.truncated, self.others)
+        )
+        for key, value, length, cut, other in zip(*cells, strict=False):
+            row: Row = {} if key is None else {ID: key}
+            if name in ("", VECTORS) and other:
+                row |= {piece: other[piece] for piece in PIECES if piece in other}
+            if name:
+                row[name] = value
+            if length is not None:
+                row["n_tokens"] = length
+            if cut:
+                row["truncated"] = cut
+            yield row | other if other else row
 
 
 @dataclass(frozen=True)
@@ -121,35 +169,25 @@ class Rows:
         """Yield the vectors as they are to be written: [<= step, D...]."""
         return map(self._converted, self.raw())
 
-    def stored(self) -> Iterator[list[Stored]]:
-        """Yield what is kept of some records beside their vectors.
-
-        Together they have as many rows as a chunk, or are one record that has more.
-        """
-        held, rows = list[Stored](), 0
+    def fields(self) -> Iterator[Fields]:
+        """Yield what is kept of some records beside their vectors, as they were written."""
         with open(self.folder / FIELDS, "rb") as lines:
-            every = chain.from_iterable(parse(line)[RECORDS] for line in lines)
-            for record in starmap(Stored, every):
-                if held and rows + record.rows > self.step:
-                    yield held
-                    held, rows = [], 0
-                held.append(record)
-                rows += record.rows
-        if held:
-            yield held
+            for line in lines:
+                yield Fields(**parse(line))
 
-    def metas(self) -> Iterator[list[Row]]:
-        """Yield the other fields of some records."""
-        return ([record.meta for record in records] for records in self.stored())
+    def texts_of_ids(self) -> Iterator[list[str]]:
+        """Yield the ids of some records as strings: numbers as JSON writes them, and none as ""."""
+        for fields in self.fields():
+            ids = ("" if key is None else key for key in fields.id or [None] * fields.count)
+            yield [key if isinstance(key, str) else compact(key) for key in ids]
 
-    def portions(self) -> Iterator[tuple[list[Row], Vectors]]:
+    def portions(self) -> Iterator[tuple[Fields, Vectors]]:
         """Yield the other fields of records, and the vectors of each: [D...], or [k, D...]."""
         with open(self.folder / RAW, "rb") as file:
-            for records in self.stored():
-                sizes = [record.rows for record in records]
+            for fields in self.fields():
+                sizes = fields.sizes or [1] * fields.count
                 vectors = self._converted(self._read(file, sum(sizes)))
-                metas = [record.meta for record in records]
-                yield metas, split(vectors, sizes) if self.many else vectors
+                yield fields, split(vectors, sizes) if self.many else vectors
 
     def _converted(self, vectors: np.ndarray) -> np.ndarray:
         return quantize(vectors, self.precision, self.ranges)
@@ -170,9 +208,10 @@ def write_index(rows: Rows, place: Path, *, with_fields: bool) -> None:
     """Write whose rows are whose, with the fields of the records unless the output has those."""
     row = 0
     with open(place, "wb", opener=opener(None)) as file:
-        for records in rows.stored():
+        for fields in rows.fields():
             index = []
-            for meta, count, digest in records:
+            digests, sizes = fields.digests or repeat(""), fields.sizes or repeat(1)
+            for meta, count, digest in zip(fields.rows(), sizes, digests, strict=False):
                 of_many = {ID: None, START: row, STOP: row + count}
                 entry = of_many if rows.many else {ROW: row, ID: None}
                 entry = {ROW: row} if with_fields else entry | meta
@@ -187,7 +226,7 @@ def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
     shape, dtype = rows.kind()
     arrays = {NAME: _array(dtype.str, shape, rows.vectors())}
     if rows.terms:
-        counts = (record.rows for record in chain.from_iterable(rows.stored()))
+        counts = chain.from_iterable(fields.sizes or () for fields in rows.fields())
         ends = accumulate(counts, initial=0)
         arrays = {
             "indices": _array("<i4", (rows.count,), (terms[:, 0] for terms in rows.vectors())),
@@ -197,9 +236,8 @@ def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
             "format": _array("|S3", (), [b"csr"]),
         }
     if rows.ids and form == "npz":
-        longest = max((len(id_text(meta)) for metas in rows.metas() for meta in metas), default=0)
-        ids = ([id_text(meta) for meta in metas] for metas in rows.metas())
-        arrays[IDS] = _array(f"<U{max(1, longest)}", shape[:1], ids)
+        longest = max(map(len, chain.from_iterable(rows.texts_of_ids())), default=0)
+        arrays[IDS] = _array(f"<U{max(1, longest)}", shape[:1], rows.texts_of_ids())
     write_arrays(file, form, arrays)
 
 
@@ -207,73 +245,52 @@ def _array(kind: str, shape: tuple[int, ...], parts: Iterable[Any]) -> ArrayPart
     return ArrayParts(kind, shape, (np.asarray(part, kind).tobytes() for part in parts))
 
 
-def id_text(meta: Row) -> str:
-    """Return the id of a row as a string: a number as JSON writes it, and none as ""."""
-    value = "" if meta.get(ID) is None else meta[ID]
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def text_rows(
     form: str,
-    metas: Sequence[Row],
+    fields: Fields,
     vectors: Vectors,
     terms: TermNames | None = None,
     columns: Sequence[str] = (),
-) -> list[Row]:
-    """Return rows for JSONL or CSV, of records with a vector each, or several, [k, D...].
+) -> Iterator[Row]:
+    """Yield rows for JSONL or CSV, of records with a vector each, or several, [k, D...].
 
-    In JSONL what is made of a record comes after its id and what it belongs to; it may be the
-    weights of ``terms``, [k, 2]. In CSV every row has all the ``columns``, else those of any.
+    In JSONL what is made of a record may be the weights of ``terms``, [k, 2]. In CSV every row has
+    all the ``columns``, else those of any.
     """
     if form == "csv":
-        columns = (*(columns or columns_of(metas)), VECTOR)
-        cells = (column_of(metas, name) for name in columns[:-1])
+        columns = (*(columns or fields.names), VECTOR)
+        cells = map(fields.column, columns[:-1])
         rows = zip(*cells, map(NumbersText, json_of(vectors)), strict=True)
-        return [dict(zip(columns, row, strict=True)) for row in rows]
+        return (dict(zip(columns, row, strict=True)) for row in rows)
     values: Iterable[Any] = map(terms.of, vectors) if terms else map(NumbersText, json_of(vectors))
-    name = TERMS if terms else VECTORS if isinstance(vectors, list) else VECTOR
-    first = ("id", *PIECES) if name == VECTORS else ("id",)
-    return [
-        {key: meta[key] for key in first if key in meta} | {name: value} | meta
-        for meta, value in zip(metas, values, strict=True)
-    ]
-
-
-def columns_of(metas: Iterable[Row]) -> list[str]:
-    """Return the columns beside the vector, in the order of their first appearance."""
-    return [*dict.fromkeys([*FIRST, *fields_of(metas)])]
-
-
-def column_of(metas: Sequence[Row], name: str) -> list[Any]:
-    """Return the values of a column; nothing truncated is 0."""
-    missing = 0 if name == "truncated" else None
-    return [meta.get(name, missing) for meta in metas]
+    return fields.rows(TERMS if terms else VECTORS if isinstance(vectors, list) else VECTOR, values)
 
 
 def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write all records as JSON, one a line, or as a table in text."""
-    columns = columns_of(chain.from_iterable(rows.metas())) if form == "csv" else []
+    names = (fields.names for fields in rows.fields()) if form == "csv" else ()
+    columns = [*dict.fromkeys(chain(FIRST, *names))]
     with writer_of(form)(file) as write:
         if form == "csv" and not rows.count:
             write([TableHeader.fromkeys([*columns, VECTOR])])
-        for metas, vectors in rows.portions():
-            for at in range(0, len(metas), AT_ONCE):  # as text they take three times their room
-                part = metas[at : at + AT_ONCE], vectors[at : at + AT_ONCE]
-                write(text_rows(form, *part, rows.terms, columns))
+        for fields, vectors in rows.portions():
+            made = text_rows(form, fields, vectors, rows.terms, columns)
+            while part := [*islice(made, AT_ONCE)]:  # as text they take three times their room
+                write(part)
 
 
 def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
-    """Write all records as Parquet, a row group a chunk; columns have the types of all values."""
+    """Write all records as Parquet; columns have the types of all values."""
     from bertcli.files import parquet
 
     text, kinds = parquet.type_of("string"), dict[str, Any].fromkeys(FIRST)
     kinds |= dict.fromkeys(FIRST[1:], parquet.type_of("int64"))
-    for metas in rows.metas():
-        for name in columns_of(metas):
+    for fields in rows.fields():
+        for name in fields.names:
             if rows.many and name in PIECES:
                 kinds[name] = parquet.type_of(PIECES[name])
             else:
-                kinds[name] = parquet.common_type(kinds.get(name), column_of(metas, name))
+                kinds[name] = parquet.common_type(kinds.get(name), fields.column(name))
     if rows.terms:
         vectors_as = {name: parquet.type_of(kind) for name, kind in TERM_TYPES.items()}
     else:
@@ -285,11 +302,11 @@ def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
         for name, kind in kinds.items()
     }
     with parquet.columns_writer(file, columns | vectors_as, [*columns]) as write:
-        for metas, vectors in rows.portions():
+        for fields, vectors in rows.portions():
             parts: Sequence[Vectors] = [vectors]
             if rows.terms:
                 parts = [[terms[:, at] for terms in vectors] for at in range(len(TERM_TYPES))]
-            values: dict[str, Any] = {key: column_of(metas, key) for key in columns}
+            values: dict[str, Any] = {key: fields.column(key) for key in columns}
             write(values | dict(zip(vectors_as, parts, strict=True)))
 
 
@@ -302,22 +319,6 @@ WRITERS: dict[str, Callable[[IO[bytes], str, Rows], None]] = {
     "parquet": write_parquet,
 }
 WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vectors
-
-
-def metas(block: EmbeddedBlock) -> list[Row]:
-    """Return what is written of each record beside its vector."""
-    records, batch, written = block.records, block.batch, []
-    rows = zip(batch.samples, records.ids or repeat(None), batch.lengths, batch.cut, strict=False)
-    for at, (sample, key, length, cut) in enumerate(rows):
-        row: Row = {"id": sample if key is None else key}
-        if block.pieces:
-            row |= block.pieces[at].fields(pair=records[at].pair is not None)
-        row["n_tokens"] = length
-        if cut:
-            row["truncated"] = cut
-        written.append(row)
-    extras = records.extras or repeat(None)  # whose names the reader knows to be others
-    return [row | (extra or {}) for row, extra in zip(written, extras, strict=False)]
 
 
 @contextmanager
@@ -336,7 +337,7 @@ def stdout_writer(
                 vectors = quantize(vectors, precision)
             else:
                 vectors = [quantize(of_text, precision) for of_text in vectors]
-            write(text_rows(form, metas(block), vectors, terms))
+            write([*text_rows(form, Fields.of(block), vectors, terms)])
 
         yield put
 

@@ -7,8 +7,8 @@
     out.npy.run/            for its owner alone, as long as the run is not over:
         journal             how much of the others is committed, by what run, from which input
         vectors             the vectors so far, raw float32
-        fields              lines of JSON: the other fields of these records, how many rows each
-                            has, and the digest of its text where an output is updated
+        fields              lines of JSON: the other fields of these records as columns, how many
+                            rows each has, and the digest of its text where an output is updated
         index, whole        the index and the output while they are made from these
         making              a journal or manifest while it is written
 
@@ -45,12 +45,12 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from itertools import islice, repeat
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 from zlib import crc32
 
 import numpy as np
@@ -74,10 +74,9 @@ from bertcli.tokenizing.run import ReaderRun
 from bertcli.vectors.formats import (
     FIELDS,
     RAW,
-    RECORDS,
     WITH_FIELDS,
     WRITERS,
-    Row,
+    Fields,
     Rows,
     check_values,
     write_index,
@@ -87,7 +86,7 @@ if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.sparse import TermNames
 
-VERSION = 8  # of the journal and the files beside it
+VERSION = 9  # of the journal and the files beside it
 CHUNK = 8 << 20  # bytes that are checked at a time
 
 ANOTHER = "give --overwrite, or another name"
@@ -133,6 +132,7 @@ class Target:
     many: bool = False  # whether a record may have several rows
     places: tuple[str, ...] = ()  # carried fields that the index has beside the ids
     terms: TermNames | None = None  # whether the rows of a record are weights of these
+    parts: ClassVar[tuple[str, ...]] = (RAW, FIELDS)  # the files that rows are appended to
 
     @property
     def with_fields(self) -> bool:
@@ -143,11 +143,6 @@ class Target:
     def only_ids(self) -> bool:
         """Whether of all fields of a record its id alone is written, where it has one."""
         return not self.with_fields and (self.terms is not None or not self.many)
-
-    @property
-    def parts(self) -> list[str]:
-        """The files that rows are appended to."""
-        return [RAW, FIELDS]
 
     def indexed(self, *, named: bool) -> bool:
         """Tell whether there is an index beside the output: of rows and whose they are."""
@@ -299,26 +294,16 @@ class Sink(RunFiles):
 
     # --- rows ---
 
-    def write(
-        self,
-        metas: Sequence[Row],
-        vectors: np.ndarray,
-        counts: Iterable[int] = repeat(1),
-        digests: Iterable[str] = repeat(""),
-    ) -> None:
-        """Add rows: vectors float32 [n, D...], and as many records (id, n_tokens, ...).
-
-        Where a record may have several rows, ``counts`` says how many each has. ``digests`` are
-        those of the texts of an update.
-        """
+    def write(self, fields: Fields, vectors: np.ndarray) -> None:
+        """Add rows: vectors float32 [n, D...], and the other fields of their records."""
         journal = self.journal
         check_values(vectors, self.target.precision)
         journal["shape"] = vectors.shape[1:]
         journal["rows"] += len(vectors)
-        journal["records"] += len(metas)
-        journal["named"] |= any(metas)
-        stored = to_lines([{RECORDS: [*zip(metas, counts, digests, strict=False)]}])
-        self.append({RAW: vectors.astype("<f4", copy=False).tobytes(), FIELDS: stored.encode()})
+        journal["records"] += fields.count
+        journal["named"] |= bool(fields.others) or any(key is not None for key in fields.id or ())
+        lines = to_lines([vars(fields)][: fields.count])
+        self.append({RAW: vectors.astype("<f4", copy=False).tobytes(), FIELDS: lines.encode()})
 
     def append(self, parts: Mapping[str, bytes]) -> None:
         """Add bytes to the files of the run, by their names."""
@@ -518,31 +503,28 @@ NUMBERS = (
 )
 
 
-DIGESTED = 8192  # records whose digest is taken at a time
-
-
-@dataclass
 class InputDigest:
-    """The sha256 of the records so far, so that a changed input is noticed on resuming.
+    """The sha256 of the records so far, so that a changed input is noticed on resuming."""
 
-    ``texts`` is that of the texts and pairs alone, whatever else was read with them.
-    """
-
-    sha: Any = field(default_factory=hashlib.sha256)
-    texts: Any = field(default_factory=hashlib.sha256)
-    records: int = 0
+    def __init__(self) -> None:
+        self.columns, self.records = [hashlib.sha256() for _ in range(4)], 0
 
     def add(self, records: Sequence[Record]) -> None:
-        """Take in records, as they were read: the repr of (id, text, pair, extra) of each."""
-        for start in range(0, len(records), DIGESTED):
-            block, nothing = TextBlock.of(records[start : start + DIGESTED]), repeat(None)
-            texts = zip(block.texts, block.pairs or nothing, strict=False)
-            both = [f"{text!r}, {pair!r}" for text, pair in texts]
-            rows = zip(block.ids or nothing, both, block.extras or nothing, strict=False)
-            read = [f"({key!r}, {text}, {extra!r})" for key, text, extra in rows]
-            self.sha.update("".join(read).encode())
-            self.texts.update("".join([f"({text})" for text in both]).encode())
+        """Take in records, as they were read: the repr of each of their values."""
+        for column, values in zip(self.columns, TextBlock.of(records).columns, strict=False):
+            listed = repr([*(values or [None] * len(records)), 0])[1:-2]  # a comma behind each
+            column.update(listed.encode())
         self.records += len(records)
+
+    def of(self, columns: int = 4) -> str:
+        """Return the digest of the first columns: of texts and pairs, or of all that was read."""
+        each = "".join(column.hexdigest() for column in self.columns[:columns])
+        return hashlib.sha256(each.encode()).hexdigest()
+
+    @property
+    def texts(self) -> str:
+        """That of the texts and pairs alone, whatever else was read with them."""
+        return self.of(2)
 
 
 def made_by(embedder: Embedder) -> dict[str, Any]:
@@ -626,10 +608,7 @@ LINES = ("finished", "jsonl")  # formats whose file has the bytes that wait
 class RowTarget(Target):
     """An output of rows."""
 
-    @property
-    def parts(self) -> list[str]:
-        """The file that rows are appended to."""
-        return [FIELDS]
+    parts: ClassVar = (FIELDS,)
 
     @contextmanager
     def written(

@@ -440,7 +440,7 @@ class CorpusTexts:
         self.digest = InputDigest()
         self.empty = array("q")
         manifest, file = manifest_of(self.path), beside(Path(self.path), TERM_INDEX)
-        vectors = f"{manifest.text('texts_sha256')} {manifest.text('sha256')}"
+        vectors = f"{manifest.text('corpus_sha256')} {manifest.text('sha256')}"
         postings = Postings.kept(file, vectors) if index else None
         for block in self.reader.blocks():
             if index and not postings:
@@ -449,7 +449,7 @@ class CorpusTexts:
             self.digest.add(block)
         if index and postings:
             index.postings = postings
-        elif index and manifest.text("texts_sha256") == self.digest.texts.hexdigest():
+        elif index and manifest.text("corpus_sha256") == self.digest.texts:
             index.postings.keep(file, vectors)
 
     def blocks(self, count: int) -> Iterable[Sequence[Record]]:
@@ -457,8 +457,8 @@ class CorpusTexts:
 
         Raises InputError when they are other texts than those that the vectors were made of.
         """
-        texts, own = self.digest.records, self.digest.texts.hexdigest()
-        theirs = manifest_of(self.path).get("texts_sha256", own)  # other programs write none
+        texts, own = self.digest.records, self.digest.texts
+        theirs = manifest_of(self.path).get("corpus_sha256", own)  # other programs write none
         if count != texts or theirs != own:
             raise InputError(
                 f"{self.path}: has {counted(count, 'row')}, and the corpus has "

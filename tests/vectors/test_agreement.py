@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from vector_files import normal
-from vector_sink import open_vectors
+from vector_sink import fields_of, open_vectors
 
 from bertcli.cli import app
 from bertcli.errors import BertcliError, InputError
@@ -118,7 +118,7 @@ def empty(path, width):
     """Make a file as embed makes it of no text."""
     target = Target(path, path.suffix[1:])
     with open_vectors(target, {}) as sink:
-        sink.write([], np.zeros((0, width), np.float32))
+        sink.write(fields_of([]), np.zeros((0, width), np.float32))
         sink.commit({})
         sink.finish({})
 

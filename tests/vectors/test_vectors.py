@@ -12,7 +12,7 @@ import pytest
 from front import json_in
 from numpy.testing import assert_array_equal
 from vector_files import vectors_in
-from vector_sink import open_vectors
+from vector_sink import fields_of, open_vectors
 
 from bertcli.embedding.options import PRECISIONS, RANGED
 from bertcli.errors import OutputError
@@ -42,7 +42,7 @@ def made(path, form, cuts=(), **options):
     """The bytes of the output, written in pieces and committed between them."""
     with open_vectors(Target(path, form, **options), MODEL) as sink:
         for start, end in zip([0, *cuts], [*cuts, ROWS], strict=True):
-            sink.write(METAS[start:end], VECTORS[start:end])
+            sink.write(fields_of(METAS[start:end]), VECTORS[start:end])
             sink.commit({"read": end})
         sink.finish({"counts": {"records": ROWS}})
     return path.read_bytes()
@@ -55,7 +55,7 @@ def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypat
     vectors = VECTORS.clip(-5, 5)
     path = tmp_path / f"out.{form}"
     with open_vectors(Target(path, form, precision), MODEL) as sink:
-        sink.write(METAS, vectors)
+        sink.write(fields_of(METAS), vectors)
         sink.finish({})
     manifest = json_in(tmp_path / f"out.{form}.manifest.json")
     wanted = quantize(vectors, precision, ranges_of([vectors]))
@@ -136,7 +136,7 @@ def resumed(path, form="npy", fingerprint=MODEL, **options):
     with open_vectors(Target(path, form, resume=True, **options), fingerprint) as sink:
         read = (sink.state or {"read": 0})["read"]
         assert sink.rows == read
-        sink.write(METAS[read:], VECTORS[read:])
+        sink.write(fields_of(METAS[read:]), VECTORS[read:])
         sink.finish({"counts": {"records": ROWS}})
     return path.read_bytes()
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from front import contents
-from vector_sink import open_vectors
+from vector_sink import fields_of, open_vectors
 
 from bertcli.errors import OutputError
 from bertcli.files import atomic
@@ -31,15 +31,13 @@ def run(folder, form, precision, *, ids=False, **options):
         for at in range(start, ROWS, 2):
             metas = [{"id": i, "n_tokens": i} for i in range(at, min(at + 2, ROWS))]
             if ids:  # the first two records have none
-                sink.write(
-                    [{"id": i} if i > 1 else {} for i in range(at, at + len(metas))],
-                    VECTORS[at : at + 2],
-                )
+                metas = [{"id": i} if i > 1 else {} for i in range(at, at + len(metas))]
+                sink.write(fields_of(metas), VECTORS[at : at + 2])
             elif many:
                 rows = slice(sum(COUNTS[:at]), sum(COUNTS[: at + 2]))
-                sink.write(metas, VECTORS[rows], COUNTS[at : at + 2])
+                sink.write(fields_of(metas, COUNTS[at : at + 2]), VECTORS[rows])
             else:
-                sink.write(metas, VECTORS[at : at + 2])
+                sink.write(fields_of(metas), VECTORS[at : at + 2])
             sink.commit({"read": at + len(metas)})
         sink.finish({"records": ROWS})
 
