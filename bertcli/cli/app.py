@@ -76,8 +76,7 @@ def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
 def function_of(name: str) -> Callable[..., None]:
     """Return the function of a command, with its groups of options as parameters."""
     module = import_module(f"bertcli.cli.commands.{COMMANDS[name]}")
-    function: Callable[..., None] = getattr(module, name.replace(" ", "_").replace("-", "_"))
-    return function
+    return getattr(module, name.replace(" ", "_").replace("-", "_"))
 
 
 def _group(name: str, callback: Callable[..., None]) -> typer.Typer:
@@ -213,8 +212,7 @@ def evaluate(file: str | Path, model: str | Path, **options: Any) -> dict[str, A
     with TemporaryDirectory() as folder:
         report = Path(folder, "report.jsonl")
         _run("evaluate", file, {"model": model, "output": report, **options})
-        metrics: dict[str, Any] = parse(report.read_text("utf-8"))
-        return metrics
+        return parse(report.read_text("utf-8"))
 
 
 def _run(command: str, file: str | Path, options: Mapping[str, Any]) -> None:

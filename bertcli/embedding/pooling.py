@@ -124,8 +124,7 @@ def finish(
     if not normalize:
         return vectors
     lengths = np.sqrt(np.square(vectors).sum(-1, keepdims=True))
-    scaled: np.ndarray = vectors / np.maximum(lengths, np.float32(1e-12))
-    return scaled
+    return vectors / np.maximum(lengths, np.float32(1e-12))
 
 
 # --- what comes of records ---

@@ -40,8 +40,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 def softmax(x: np.ndarray) -> np.ndarray:
     """Return scores [..., D] that add up to 1."""
     raised = np.exp(x - x.max(-1, keepdims=True))
-    scores: np.ndarray = raised / raised.sum(-1, keepdims=True)
-    return scores
+    return raised / raised.sum(-1, keepdims=True)
 
 
 # The name of a class in torch.nn -> [..., D] -> [..., D].
@@ -80,8 +79,7 @@ class Dense:
 
 def _product(vectors: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return [..., out] of [..., in]. A product of matrices would depend on the number of rows."""
-    product: np.ndarray = np.einsum("...i,oi->...o", np.ascontiguousarray(vectors), weight)
-    return product
+    return np.einsum("...i,oi->...o", np.ascontiguousarray(vectors), weight)
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,7 @@ class ClassPredictions:
     def confusion(self, rows: Rows = ALL) -> np.ndarray:
         """Return the counts of truths (rows) and predictions (columns), [classes, classes]."""
         cells = (self.truth * self.k + self.predicted)[rows]
-        counts: np.ndarray = np.bincount(cells, minlength=self.k**2).reshape(self.k, self.k)
-        return counts
+        return np.bincount(cells, minlength=self.k**2).reshape(self.k, self.k)
 
     def details(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the confusion, and the numbers of each class."""
@@ -120,8 +119,7 @@ class LabelPredictions:
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """Return the quotients, 0 where there is nothing to share."""
-    quotients: np.ndarray = part / np.maximum(whole, 1)
-    return quotients
+    return part / np.maximum(whole, 1)
 
 
 # --- scores ---
@@ -161,8 +159,7 @@ def ranks(values: np.ndarray) -> np.ndarray:
     """Return the rank of each value from 1, the mean rank for equal ones, [n]."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    mean_ranks: np.ndarray = (last - (counts - 1) / 2)[places]
-    return mean_ranks
+    return (last - (counts - 1) / 2)[places]
 
 
 # --- entities ---

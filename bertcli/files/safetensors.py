@@ -96,8 +96,7 @@ def float32_of(bits: np.ndarray) -> np.ndarray:
     """Return bfloat16, which NumPy lacks, as float32, of which its bits are the upper half."""
     import numpy as np
 
-    wide: np.ndarray = (bits.astype(np.uint32) << 16).view(np.float32)
-    return wide
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def write_arrays(

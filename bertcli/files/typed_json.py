@@ -72,8 +72,7 @@ def parse_lines(texts: Sequence[str]) -> list[Any] | None:
 
 def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is read back after this was written as JSON: tuples become lists."""
-    result: dict[str, Any] = json.loads(json.dumps(value))
-    return result
+    return json.loads(json.dumps(value))
 
 
 def strict(value: Any) -> Any:

@@ -68,8 +68,7 @@ def rows_of(lengths: Places, longest: int) -> Places:
     A model that takes no more than ``longest`` tokens has no positions behind them.
     """
     steps = 1 << np.maximum(np.frexp(lengths)[1] - 4, 0)
-    rows: Places = np.minimum(lengths + -lengths % steps, np.maximum(lengths, longest))
-    return rows
+    return np.minimum(lengths + -lengths % steps, np.maximum(lengths, longest))
 
 
 def inputs_of(texts: Tokens, longest: int, reading: Reading = LAST_STATES) -> Inputs:

@@ -72,8 +72,7 @@ class Tokens:
     @property
     def places(self) -> Places:
         """The place of each token in its text [T]."""
-        places: Places = np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
-        return places
+        return np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
 
     def take(self, rows: Places) -> Tokens:
         """Return some of the texts, in the order of their numbers [n]."""
@@ -142,8 +141,7 @@ class Reading:
         counts = texts.lengths
         if self.token is not None:
             counts = np.diff(np.searchsorted(self.places(texts), texts.offsets))
-        found: list[int] = counts.tolist()
-        return found
+        return counts.tolist()
 
 
 @dataclass(frozen=True)
@@ -297,8 +295,7 @@ def result_of(work: Work) -> Kept:
         try:
             next(work)
         except StopIteration as end:
-            vectors: Kept = end.value
-            return vectors
+            return end.value
 
 
 def library_of(array: Any) -> Any:

@@ -85,8 +85,7 @@ def devices(names: str) -> list[torch.device]:
 
 def dtype_of(name: str) -> torch.dtype:
     """Return the number format of the computation; auto is float32."""
-    dtype: torch.dtype = getattr(torch, "float32" if name == "auto" else name)
-    return dtype
+    return getattr(torch, "float32" if name == "auto" else name)
 
 
 def slow(dtype: torch.dtype, device: torch.device) -> str:

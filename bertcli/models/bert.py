@@ -173,8 +173,7 @@ class Residual(nn.Module):
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
         """Add the output y [..., width], projected, to the input x [..., hidden]."""
-        total: Tensor = self.LayerNorm(self.dropout(self.dense(y)) + x)
-        return total
+        return self.LayerNorm(self.dropout(self.dense(y)) + x)
 
 
 class BertAttention(nn.Module):
@@ -365,8 +364,7 @@ class Network(nn.Module):
         """Return the model of this class in a folder or of a name; options as in `bertcli.load`."""
         import bertcli
 
-        model: Self = bertcli.load(name, cls, **options)[0]  # type: ignore[type-var]
-        return model
+        return bertcli.load(name, cls, **options)[0]  # type: ignore[type-var]
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the files of the model, as `bertcli.save` does."""
@@ -381,8 +379,7 @@ class Network(nn.Module):
     def get_input_embeddings(self) -> nn.Embedding:
         """Return the word embeddings."""
         bert: Any = getattr(self, "bert", self)
-        words: nn.Embedding = bert.embeddings.word_embeddings
-        return words
+        return bert.embeddings.word_embeddings
 
     @torch.no_grad()
     def resize_token_embeddings(self, size: int) -> nn.Embedding:

@@ -26,8 +26,7 @@ def distance_buckets() -> np.ndarray:
     away, half, near = np.abs(apart), 16, 8
     far = _log(np.maximum(away, near) / near) / np.float32(math.log(EXACT / near)) * (half - near)
     far = np.minimum(near + far.astype(np.int64), half - 1)
-    table: np.ndarray = np.where(away < near, away, far) + half * (apart < 0)
-    return table
+    return np.where(away < near, away, far) + half * (apart < 0)
 
 
 def distance_rows(disentangled: Disentangled) -> np.ndarray:

@@ -51,8 +51,7 @@ class HeadLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., width]."""
-        transformed: Tensor = self.LayerNorm(self.activation(self.dense(self.before(x))))
-        return transformed
+        return self.LayerNorm(self.activation(self.dense(self.before(x))))
 
 
 class BertLMPredictionHead(nn.Module):
@@ -232,8 +231,7 @@ class BertForReplacedTokens(BertWithHead):
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every token, [..., L]; above 0 it is taken for a replaced one."""
         dense = self.discriminator_predictions.dense
-        scores: Tensor = super().logits(self.activation(dense(hidden)))
-        return scores
+        return super().logits(self.activation(dense(hidden)))
 
 
 ARCHITECTURES: Mapping[str, type[BertModel] | type[BertWithHead]] = {

@@ -152,8 +152,7 @@ class DistanceVectors(nn.Module):
 
     def forward(self) -> Tensor:
         """Return the vectors as layers use them."""
-        vectors: Tensor = self.dropout(self.LayerNorm(self.table.weight))
-        return vectors
+        return self.dropout(self.LayerNorm(self.table.weight))
 
 
 class DisentangledDistance(Distance):

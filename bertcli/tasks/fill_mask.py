@@ -126,8 +126,7 @@ class MaskFiller(HeadTask):
 def top(scores: Any, count: int) -> tuple[Any, Any]:
     """Return the ``count`` largest of each row, the largest first, and their places."""
     if library_of(scores) is not np:
-        best: tuple[Any, Any] = scores.topk(count)
-        return best
+        return scores.topk(count)
     largest = np.argpartition(-scores, count - 1)[:, :count]
     order = np.argsort(-np.take_along_axis(scores, largest, -1), kind="stable")
     places = np.take_along_axis(largest, order, -1)

@@ -73,8 +73,7 @@ def content(settings: JsonObject, role: str) -> str | None:
     """Return the text of a special token, which files write as a string or as an object."""
     if isinstance(settings.get(role), dict):
         return settings.object(role).text("content")
-    text: str | None = settings.checked(role, TOKEN)
-    return text
+    return settings.checked(role, TOKEN)
 
 
 def _named(settings: JsonObject) -> dict[str, str]:

@@ -86,8 +86,7 @@ class WordPieceEngine:
             many = self.seen >= MANY
             fast = self.fast if many and not self.core.encode_special_tokens else None
         if fast is not None:
-            rows: Flat = fast.encode_batch(texts, add_special_tokens=False, parallel=False)
-            return rows
+            return fast.encode_batch(texts, add_special_tokens=False, parallel=False)
         encodings = self.core.encode_batch_fast(texts, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         offsets = offsets_of([*map(len, ids)])

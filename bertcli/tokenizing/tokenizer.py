@@ -307,8 +307,7 @@ class Tokenizer:
     @property
     def all_special_tokens(self) -> list[str]:
         """The special tokens, added ones included."""
-        tokens: list[str] = self.convert_ids_to_tokens(self.all_special_ids)
-        return tokens
+        return self.convert_ids_to_tokens(self.all_special_ids)
 
     @property
     def vocab_size(self) -> int:
@@ -487,8 +486,7 @@ class Tokenizer:
 
     def encode(self, text: Texts, text_pair: Texts | None = None, **options: Any) -> list[int]:
         """Return the ids of a call."""
-        ids: list[int] = self(text, text_pair, **options)["input_ids"]
-        return ids
+        return self(text, text_pair, **options)["input_ids"]
 
     def tokenize(self, text: Texts, pair: Texts | None = None, **options: Any) -> list[str]:
         """Return the tokens of a text, by default without special ones."""

@@ -69,8 +69,7 @@ class LabelObjective(Objective):
             judged = means(hidden, tokens.lengths.tolist())
         else:
             judged = hidden.index_select(0, tensor(tokens.offsets[:-1], hidden))
-        logits: Tensor = model.packed_logits(judged)
-        return logits
+        return model.packed_logits(judged)
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
         """Return the sum of the losses of rows."""
@@ -115,8 +114,7 @@ class VectorObjective(LabelObjective):
 
     def predict(self, model: Any, rows: Any) -> Tensor:
         """Return the logits of vectors."""
-        logits: Tensor = model(tensor(self.data[rows], model.weight))
-        return logits
+        return model(tensor(self.data[rows], model.weight))
 
 
 # --- tags of words, and answers ---
@@ -133,8 +131,7 @@ class TokenObjective(LabelObjective):
 
     def predict(self, model: Any, rows: Any) -> Tensor:
         """Return the logits of all tokens."""
-        logits: Tensor = model.packed_logits(states(model.bert, self.data.take(rows)))
-        return logits
+        return model.packed_logits(states(model.bert, self.data.take(rows)))
 
     def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
         """Return the metrics of texts, from all their windows."""

@@ -228,5 +228,4 @@ def screen(vectors: Array, axes: Array) -> Array:
 def cosines(vectors: Array, rows: Array, others: Array) -> Array:
     """Return the cosines of pairs of rows in float64."""
     products = np.einsum("nd,nd->n", unit(vectors[rows]), unit(vectors[others]))
-    rounded: Array = products.round(DIGITS)
-    return rounded
+    return products.round(DIGITS)

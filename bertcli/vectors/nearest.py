@@ -39,6 +39,7 @@ from bertcli.vectors.reading import SAME_MODEL, Array
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
 SQUARES = (1e-24, 1e30)  # of lengths: float32 loses no digit between them
+LOWEST = -1e38  # below all scores
 AT_ONCE = 256  # queries whose products with a block are held
 NO_TEXT = Record(None)  # type: ignore[arg-type] # of a row with nothing but its vector
 
@@ -115,7 +116,7 @@ class Nearest(BestRows):
         self.queries = self.scaled(queries)
         self._narrow = self.queries.astype(np.float32)
         self._lengths = np.linalg.norm(self.queries, axis=1)
-        self.ceilings: Array = np.full(len(queries), np.inf)
+        self.ceilings: Array | None = None
 
     def scaled(self, vectors: Array) -> Array:
         """Return vectors in float64 whose products are the scores."""
@@ -124,7 +125,7 @@ class Nearest(BestRows):
     def add(self, vectors: Array) -> None:
         """Take in the next rows of the corpus, [n, D]. InputError when they are not finite."""
         narrow = vectors.astype(np.float32, copy=False)
-        squares = np.einsum("nd,nd->n", narrow, narrow)
+        squares = np.vecdot(narrow, narrow)
         usual = bool(((squares > SQUARES[0]) & (squares < SQUARES[1])).all())
         if not usual:
             refuse_infinite(vectors, self.rows)
@@ -137,24 +138,34 @@ class Nearest(BestRows):
         hidden = self.excluded - self.rows
         hidden = hidden[(hidden >= 0) & (hidden < len(vectors))]
         for at in range(0, len(self._best), AT_ONCE):
-            queries = self._narrow[at : at + AT_ONCE]
-            near = queries @ narrow.T
-            near = near if self.dot else near / lengths
+            near = self._narrow[at : at + AT_ONCE] @ narrow.T
+            if not self.dot:
+                near /= lengths
             near[:, hidden] = -np.inf
-            for number, row in enumerate(near, at):
-                self._take(number, row, vectors, rounding * self._lengths[number])
+            self._take(at, near, vectors, rounding)
         self.rows += len(vectors)
 
-    def _take(self, number: int, near: Array, vectors: Array, slack: float) -> None:
-        """Take the best rows for one query, given scores [n] that are so near to the exact ones."""
-        best = self._best[number]
-        least = best[-1].score if len(best) == self.k else -np.inf
-        fresh = np.flatnonzero((near > least - slack) & (near <= self.ceilings[number] + slack))
-        if len(fresh) > self.k:
-            last = np.partition(near[fresh], -self.k)[-self.k]
-            fresh = fresh[near[fresh] >= last - 2 * slack]
-        scores = self.scaled(vectors[fresh]) @ self.queries[number]
-        self.keep(number, self.rows + fresh, scores)
+    def _take(self, first: int, near: Array, vectors: Array, rounding: float) -> None:
+        """Take the best rows for the queries from a number on, given scores in float32 [q, n].
+
+        The exact ones of queries of length 1 are no farther from them than ``rounding``.
+        """
+        part = slice(first, first + len(near))
+        slack = (rounding * self._lengths[part, None]).astype(np.float32)
+        if self.ceilings is not None:
+            near[near > self.ceilings[part, None].astype(np.float32) + slack] = -np.inf
+        last = [best[-1].score if len(best) == self.k else LOWEST for best in self._best[part]]
+        least = np.array(last, np.float32)[:, None] - slack
+        found = np.flatnonzero(near >= least)
+        if len(found) > self.k * len(near):
+            best = np.partition(near, -self.k, 1)[:, [-self.k]]
+            found = np.flatnonzero(near >= np.maximum(least, best - 2 * slack))
+        borders = np.searchsorted(found, len(vectors) * np.arange(1, len(near)))
+        for number, places in enumerate(np.split(found, borders), first):
+            if len(places):
+                rows = places % len(vectors)
+                scores = self.scaled(vectors[rows]) @ self.queries[number]
+                self.keep(number, self.rows + rows, scores)
 
 
 def refuse_infinite(vectors: Array, before: int) -> None:
@@ -168,8 +179,7 @@ def unit(vectors: Array) -> Array:
     """Return vectors of length 1 in float64; one of zeros stays as it is."""
     wide = vectors.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
-    unit: Array = np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
-    return unit
+    return np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
 
 
 class TermProducts(BestRows):
