@@ -231,14 +231,15 @@ class Task:
         """Return what is written of records that are arrays, as columns."""
         import numpy as np  # pyarrow would import pandas to look at lists
 
-        rows = self.rows(tokens, {})
-        values: dict[str, Any] = {name: [row.get(name) for row in rows] for name in fields_of(rows)}
-        ids = {"id": values.pop("id")} if "id" in values else {}
-        values |= {name: np.array(values[name]) for name in COUNTED if name in values}
-        lists = {
-            name: FlatLists(tokens.columns[name], tokens.offsets) for name in self.layout.columns
-        }
-        return ColumnTable(ids | lists | values, len(tokens))
+        ids, extras = tokens.records.ids or (), tokens.records.extras or ()
+        columns: dict[str, Any] = {"id": ids} if any(key is not None for key in ids) else {}
+        for name in self.layout.columns:
+            columns[name] = FlatLists(tokens.columns[name], tokens.offsets)
+        for name, values in self._beside(tokens).items():
+            columns[name] = np.array(values) if name in COUNTED else values
+        for name in fields_of(filter(None, extras)):
+            columns[name] = [(extra or {}).get(name) for extra in extras]
+        return ColumnTable(columns, len(tokens))
 
     def _beside(self, tokens: TokenBlock) -> dict[str, Any]:
         """Return the extra columns. Where only some records have a field, others have None or 0."""
