@@ -359,18 +359,22 @@ def columns_writer(
     stored once.
     """
     schema = pyarrow.schema([*kinds.items()])
-    waiting: list[Any] = []
+    waiting, size = [], 0  # tables, and their bytes
 
     def write(columns: Mapping[str, Any]) -> None:
+        nonlocal size
         cells = [column(columns[name], kind) for name, kind in kinds.items()]
         waiting.append(pyarrow.table(cells, schema=schema))
-        if sum(table.nbytes for table in waiting) >= GROUP:
+        size += waiting[-1].nbytes
+        if size >= GROUP:
             flush()
 
     def flush() -> None:
+        nonlocal size
         if waiting:
             writer.write_table(pyarrow.concat_tables(waiting))
-            waiting.clear()
+        waiting.clear()
+        size = 0
 
     with ParquetWriter(file, schema, use_dictionary=repeated) as writer:
         yield write

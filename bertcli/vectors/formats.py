@@ -274,8 +274,8 @@ def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
         if form == "csv" and not rows.count:
             write([TableHeader.fromkeys([*columns, VECTOR])])
         for fields, vectors in rows.portions():
-            made = text_rows(form, fields, vectors, rows.terms, columns)
-            while part := [*islice(made, AT_ONCE)]:  # as text they take three times their room
+            records = text_rows(form, fields, vectors, rows.terms, columns)
+            while part := [*islice(records, AT_ONCE)]:  # as text they take three times their room
                 write(part)
 
 

@@ -146,9 +146,10 @@ class Nearest(BestRows):
         self.rows += len(vectors)
 
     def _take(self, first: int, near: Array, vectors: Array, rounding: float) -> None:
-        """Take the best rows for the queries from a number on, given scores in float32 [q, n].
+        """Take the best rows for ``len(near)`` queries, of which this is the first.
 
-        The exact ones of queries of length 1 are no farther from them than ``rounding``.
+        Their scores in float32, ``near`` [q, n], are no farther from the exact ones than
+        ``rounding`` times the length of the query.
         """
         part = slice(first, first + len(near))
         slack = (rounding * self._lengths[part, None]).astype(np.float32)
@@ -156,14 +157,14 @@ class Nearest(BestRows):
             near[near > self.ceilings[part, None].astype(np.float32) + slack] = -np.inf
         last = [best[-1].score if len(best) == self.k else LOWEST for best in self._best[part]]
         least = np.array(last, np.float32)[:, None] - slack
-        found = np.flatnonzero(near >= least)
-        if len(found) > self.k * len(near):
+        places = np.flatnonzero(near >= least)
+        if len(places) > self.k * len(near):
             best = np.partition(near, -self.k, 1)[:, [-self.k]]
-            found = np.flatnonzero(near >= np.maximum(least, best - 2 * slack))
-        borders = np.searchsorted(found, len(vectors) * np.arange(1, len(near)))
-        for number, places in enumerate(np.split(found, borders), first):
-            if len(places):
-                rows = places % len(vectors)
+            places = np.flatnonzero(near >= np.maximum(least, best - 2 * slack))
+        borders = np.searchsorted(places, len(vectors) * np.arange(1, len(near)))
+        for number, of_query in enumerate(np.split(places, borders), first):
+            if len(of_query):
+                rows = of_query % len(vectors)
                 scores = self.scaled(vectors[rows]) @ self.queries[number]
                 self.keep(number, self.rows + rows, scores)
 

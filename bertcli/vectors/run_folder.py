@@ -502,29 +502,33 @@ NUMBERS = (
     "position_embedding_type",
 )
 
+# Columns of `TextBlock` that are digested: texts and pairs; with ids and other fields.
+TEXTS, READ = 2, 4
+
 
 class InputDigest:
     """The sha256 of the records so far, so that a changed input is noticed on resuming."""
 
     def __init__(self) -> None:
-        self.columns, self.records = [hashlib.sha256() for _ in range(4)], 0
+        self.columns, self.records = [hashlib.sha256() for _ in range(READ)], 0
 
     def add(self, records: Sequence[Record]) -> None:
         """Take in records, as they were read: the repr of each of their values."""
         for column, values in zip(self.columns, TextBlock.of(records).columns, strict=False):
-            listed = repr([*(values or [None] * len(records)), 0])[1:-2]  # a comma behind each
+            # A comma behind each, so that it does not matter how records are divided into blocks.
+            listed = repr([*(values or [None] * len(records)), 0])[1:-2]
             column.update(listed.encode())
         self.records += len(records)
 
-    def of(self, columns: int = 4) -> str:
-        """Return the digest of the first columns: of texts and pairs, or of all that was read."""
-        each = "".join(column.hexdigest() for column in self.columns[:columns])
-        return hashlib.sha256(each.encode()).hexdigest()
+    def of(self, columns: int = READ) -> str:
+        """Return the digest of the first columns, in hexadecimal."""
+        digests = "".join(column.hexdigest() for column in self.columns[:columns])
+        return hashlib.sha256(digests.encode()).hexdigest()
 
     @property
     def texts(self) -> str:
         """That of the texts and pairs alone, whatever else was read with them."""
-        return self.of(2)
+        return self.of(TEXTS)
 
 
 def made_by(embedder: Embedder) -> dict[str, Any]:
