@@ -1,4 +1,4 @@
-"""The section for a GPU: bert-base with random weights, 512 tokens."""
+"""The section for a GPU: bert-base with random weights, and the default model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from contestants import bertcli, products, sentence_transformers
 from corpus import Corpus
 from exported import apart, random_base
 from measure import Arena
+from report import Table
 from sections import Section, Setting, embed
 
-LENGTH = 512
+LENGTHS = {16: 32_000, 64: 8_000, 512: 1_000}  # tokens of texts, and how many of these
 
 
 def present() -> bool:
@@ -30,26 +31,29 @@ def any_length(draw: random.Random) -> int:
 
 
 def gpu(setting: Setting, device: str = "cuda") -> Section:
-    """Ours in bfloat16 against sentence-transformers in float16, with the rates of both."""
+    """Ours in bfloat16 against sentence-transformers in float16, with the rates of products."""
     place = setting.arena.place
-    folder = place.work / "bert-base-random"
-    if not folder.exists():
-        apart(random_base, folder, place.model)
-    corpus = Corpus(folder, LENGTH)
+    base = place.work / "bert-base-random"
+    if not base.exists():
+        apart(random_base, base, place.model)
     contestants = (
         replace(bertcli("bertcli bfloat16", "bfloat16"), device=device),
         sentence_transformers("float16", device),
-        sentence_transformers("bfloat16", device),
         products("bfloat16", device),
-        products("float16", device),
     )
-    sets = [
-        corpus.exact(LENGTH, setting.count(4000)),
-        corpus.made("mixed to 512", setting.count(8000), any_length),
-    ]
-    own = replace(place, model=folder, max_length=LENGTH)
-    with Arena(own, setting.arena.repeats) as arena:
-        found = replace(setting, arena=arena, corpus=corpus, given=sets)
-        section = embed(replace(found, contestants=contestants))
-    setting.arena.left.update({f"{name}, {device}": why for name, why in arena.left.items()})
-    return section
+    tables: list[Table] = []
+    record = {}
+    for name, folder in (("bert-base", base), ("default model", place.model)):
+        corpus = Corpus(folder, max(LENGTHS))
+        sets = [corpus.exact(size, setting.count(count)) for size, count in LENGTHS.items()]
+        sets.append(corpus.made("mixed to 512", setting.count(4000), any_length))
+        own = replace(place, model=folder, max_length=max(LENGTHS))
+        with Arena(own, setting.arena.repeats) as arena:
+            raced = replace(setting, arena=arena, corpus=corpus, given=sets)
+            section = embed(replace(raced, contestants=contestants))
+        left = {f"{one}, {name}, {device}": why for one, why in arena.left.items()}
+        setting.arena.left.update(left)
+        titled = (table._replace(title=f"{name}, {table.title}") for table in section.tables)
+        tables += titled
+        record[name] = section.record
+    return Section(tables, record)

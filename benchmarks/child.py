@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-SAMPLE = 200  # texts at most, and a third at most, that the batch size is chosen with
+SAMPLE = 2000  # texts at most, and a third at most, that the batch size is chosen with
 
 
 class Runner:

@@ -18,7 +18,7 @@ from exported import bertcli_folder, ctranslate2_folder, fused_file, openvino_fi
 
 BUDGETS = (1024, 2048, 4096, 8192)  # tokens of a batch
 ROWS = (16, 32, 64, 128)  # texts of a batch, where the peer counts those
-ON_GPU = (64, 128, 256, 512)
+ON_GPU = (128, 512, 2048)
 
 
 @dataclass(frozen=True)

@@ -247,6 +247,10 @@ class Runtime:
         device = self.free.get()
         try:
             arriving = device.begin(texts.take(rows), finish)
+        except (RuntimeError, MemoryError) as failed:
+            if out_of_memory(failed):
+                failed.__traceback__ = None  # whose frames hold the memory that others need
+            raise failed
         finally:
             self.free.put(device)
         return arriving()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from bertcli.errors import LOG, UsageError, called_from_python
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
 from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens, combined
-from bertcli.models.attention import Varlen, varlen
+from bertcli.models.attention import SHORT, Varlen, varlen
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
@@ -103,8 +103,6 @@ def use_threads(count: int | None) -> int:
 
 # --- the engine ---
 
-CPU = torch.device("cpu")
-
 
 class Encoder(Engine):
     """A model on a device."""
@@ -116,15 +114,14 @@ class Encoder(Engine):
         self,
         model: BertModel | BertWithHead,
         reading: Reading,
-        device: torch.device = CPU,
-        varlen: Varlen | None = None,
+        device: torch.device,
     ) -> None:
-        """Take a model that is on the device; ``varlen`` is the kernel for packed texts there."""
-        self.model, self.reading, self.device, self.varlen = model.eval(), reading, device, varlen
+        """Take a model that is on the device."""
+        self.model, self.reading, self.device = model.eval(), reading, device
         self.bert = model.bert if isinstance(model, BertWithHead) else model
         self.config, self.on_cuda = self.bert.config, device.type == "cuda"
-        self.places = (str(device),)
-        self.depth = 2 if self.on_cuda else 1
+        self.varlen = varlen_kernel(self.bert, device)
+        self.depth = 1 + self.on_cuda
         self.layers = reading.indices(self.config.num_hidden_layers)
 
     @torch.inference_mode()
@@ -149,19 +146,18 @@ class Encoder(Engine):
 
         They are [T, hidden] where the kernel takes packed texts, else [B, L, hidden].
         """
+        longest, keep, at, kernel = int(batch.lengths.max()), None, None, None
+        tokens: Any = ...
         if self.varlen and np.array_equal(self.reading.attended(batch), batch.lengths):
-            columns = np.stack([*batch.columns.T, batch.places])
-            ids, types, *others, at = self._there(columns)
-            bounds = self._there(batch.offsets.astype(np.int32))
-            extra = dict(zip(batch.extra, others, strict=True))
-            kernel = varlen(bounds, int(batch.lengths.max()), self.varlen)
-            return self.bert.states(ids, types=types, at=at, extra=extra, kernels=kernel), ...
-        columns, tokens, attended = self.reading.padded(batch, int(batch.lengths.max()))
-        keep = None if attended.all() else self._there(attended)
+            columns, at = batch.columns.T.astype(np.int64), self._there(batch.places)
+            kernel = self.varlen(self._there(batch.offsets.astype(np.int32)), longest)
+        else:
+            columns, places, attended = self.reading.padded(batch, longest)
+            keep = None if attended.all() else self._there(attended)
+            tokens = self._there(places)  # the mask itself would have to be waited for
         ids, types, *others = self._there(columns)
         extra = dict(zip(batch.extra, others, strict=True))
-        # The mask itself as the index would have to be waited for.
-        return self.bert.states(ids, keep, types, extra=extra), self._there(tokens)
+        return self.bert.states(ids, keep, types, at, extra, kernel), tokens
 
     def _there(self, array: np.ndarray) -> Tensor:
         """Return an array as a tensor on the device. The array may be changed at once."""
@@ -171,9 +167,8 @@ class Encoder(Engine):
     def _back(self, vectors: Tensor | Sequence[Tensor]) -> Arriving:
         """Begin to fetch vectors, or those of each text; what is returned waits for them."""
         whole = vectors if isinstance(vectors, Tensor) else torch.cat(list(vectors))
-        # NumPy has no bfloat16, and nobody wants float16.
-        wide = whole if whole.element_size() >= 4 else whole.float()
-        here = wide.to("cpu", non_blocking=self.on_cuda)  # pinned, where it is not waited for
+        # NumPy has no bfloat16, and nobody wants float16; pinned, where it is not waited for.
+        here = whole.float().to("cpu", non_blocking=self.on_cuda)
         done = torch.cuda.current_stream(self.device).record_event() if self.on_cuda else None
 
         def arrived() -> np.ndarray | list[np.ndarray]:
@@ -217,27 +212,24 @@ def open_torch(spec: ModelSpec) -> Encoder:
     encoder.places, encoder.threads = tuple(map(str, places)), threads
     # Few enough for a CPU's cache, or many for a GPU.
     encoder.budget = compute.batch_tokens or (4096 if device.type == "cpu" else 1 << 16)
-    if encoder.on_cuda:
-        encoder.varlen = varlen_kernel(encoder.bert, device)
     return encoder
 
 
 def varlen_kernel(model: BertModel, device: torch.device) -> Varlen | None:
-    """Return torch's kernel for packed texts; None where it cannot run this model.
+    """Return what makes the kernel for packed texts; None where it cannot run this model.
 
     It computes in half precision, and cannot add to the scores.
     """
     dtype = model.embeddings.word_embeddings.weight.dtype
-    distances = (layer.attention.self.distance_embedding for layer in model.encoder.layer)
-    plain = all(type(distance) is Distance for distance in distances)
+    blocks = (layer.attention.self for layer in model.encoder.layer)
+    plain = all(type(block.distance_embedding) is Distance for block in blocks)
     if dtype.itemsize != 2 or model.config.is_decoder or not plain:
         return None
     x = torch.zeros(1, 1, model.config.head_size, dtype=dtype, device=device)
     bounds = torch.arange(2, dtype=torch.int32, device=device)
     try:
-        from torch.nn.attention.varlen import varlen_attn
-
-        varlen_attn(x, x, x, bounds, bounds, 1, 1)
-    except (ImportError, RuntimeError, ValueError, TypeError):
+        for longest in (SHORT, SHORT + 1):
+            varlen(bounds, longest)(x, x, x, Distance(), 0.0)
+    except (AttributeError, RuntimeError):  # this torch, or this device, has none
         return None
-    return cast("Varlen", varlen_attn)  # which returns more only where that is asked for
+    return varlen

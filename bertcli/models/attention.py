@@ -24,9 +24,10 @@ from bertcli.models.positions import Backwards, Distance, hide
 # (q, k, v, distance, dropout probability) with q, k, v [..., H, D] -> [..., H, D]
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Distance, float], Tensor]
 
-# (q, k, v, bounds of the texts in q, and in k, longest of these, and of those) with q [Tq, H, D]
-# and k, v [Tk, H, D] -> [Tq, H, D]: torch.nn.attention.varlen.varlen_attn
-Varlen: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int], Tensor]
+# (bounds of texts, longest of them) -> the kernel for these texts: `varlen`
+Varlen: TypeAlias = Callable[[Tensor, int], Attend]
+
+SHORT = 64  # tokens of texts for which `varlen` has another kernel
 
 
 # --- kernels ---
@@ -122,16 +123,24 @@ def packed(lengths: Sequence[int]) -> Attend:
     return attend
 
 
-def varlen(bounds: Tensor, longest: int, run: Varlen) -> Attend:
-    """Make the kernel for [T] in which `run`, a GPU's, takes texts of all lengths in one call.
+def varlen(bounds: Tensor, longest: int) -> Attend:
+    """Make the kernel for [T] with which CUDA takes texts of all lengths in one call.
 
     Text i is the tokens from `bounds[i]` to `bounds[i + 1]`, int32 [B + 1]; none is longer than
     `longest`. Every token of a text sees all of it, and nothing is added to the scores or dropped:
-    `distance` and `drop` are not asked.
+    `distance` and `drop` are not asked. RuntimeError for what is not in half precision on CUDA.
+
+    Of torch's two kernels, FlashAttention computes with 128 tokens of a text at a time, however
+    many there are, and the other one, which is slower for long texts, with 64. Both are called
+    without torch.nn.attention.varlen, whose import takes nearly as long as that of torch.
     """
+    aten, texts = torch.ops.aten, (bounds, bounds, longest, longest)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
-        return run(q, k, v, bounds, bounds, longest, longest)
+        if longest > SHORT:
+            return aten._flash_attention_forward(q, k, v, *texts, 0.0, False, False)[0]
+        row = q[None], k[None], v[None]
+        return aten._efficient_attention_forward(*row, None, *texts, 0.0, 0)[0][0]
 
     return attend
 

@@ -247,28 +247,23 @@ def tensor(array: Any, beside: Tensor) -> Tensor:
     return torch.from_numpy(array).to(beside.device, non_blocking=True)
 
 
-def pads(device: torch.device) -> bool:
-    """Return whether texts are padded to one length, as a GPU wants them."""
-    return device.type != "cpu"
-
-
 def states(bert: BertModel, tokens: Tokens) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden].
 
-    Texts are concatenated: that is fastest where those of equal length are neighbours.
+    A GPU pads them; a CPU gets them one after the other, and is fastest where those of equal length
+    are neighbours.
     """
-    weight = next(bert.parameters())
-    if pads(weight.device):
-        rows, places, keep = Reading().padded(tokens, int(tokens.lengths.max()))
-        ids, types, *others = tensor(rows, weight)
-        extra = dict(zip(tokens.extra, others, strict=True))
-        hidden: Tensor = bert(ids, tensor(keep, weight), types, extra=extra)
-        return hidden.flatten(0, 1).index_select(0, tensor(places, hidden))
-    columns = np.stack([*tokens.columns.T, tokens.places])
-    ids, types, *others, at = tensor(columns, weight)
+    weight, keep, at, kernel = next(bert.parameters()), None, None, None
+    if weight.is_cpu:
+        columns, at = tokens.columns.T.astype(np.int64), tensor(tokens.places, weight)
+        kernel = bert.direction(packed(tokens.lengths.tolist()))
+    else:
+        columns, places, attended = Reading().padded(tokens, int(tokens.lengths.max()))
+        keep, real = tensor(attended, weight), tensor(places, weight)
+    ids, types, *others = tensor(columns, weight)
     extra = dict(zip(tokens.extra, others, strict=True))
-    hidden = bert(ids, None, types, at, extra, bert.direction(packed(tokens.lengths.tolist())))
-    return hidden
+    hidden: Tensor = bert(ids, keep, types, at, extra, kernel)
+    return hidden if kernel else hidden.flatten(0, 1).index_select(0, real)
 
 
 # --- weights and their optimizer ---

@@ -1,5 +1,8 @@
 """What a GPU is given, tried on a CPU: its kernel for packed texts, and its queue of batches."""
 
+from itertools import pairwise
+from weakref import WeakSet
+
 import numpy as np
 import pytest
 import torch
@@ -15,16 +18,19 @@ CPU = torch.device("cpu")
 LENGTHS = [5, 1, 12, 12, 3, 24, 1, 2, 12, 5, 24, 7]
 
 
-def attend(q, k, v, asked, bounds, most, longest):
-    """Attend text by text, as `varlen_attn` does all at once."""
-    assert (asked.dtype, bounds.dtype) == (torch.int32, torch.int32)
-    assert (int(asked.diff().max()), int(bounds.diff().max())) <= (most, longest)
-    parts = []
-    for at in range(len(bounds) - 1):
-        mine, seen = slice(*asked[at : at + 2]), slice(*bounds[at : at + 2])
-        one = [x.transpose(0, 1) for x in (q[mine], k[seen], v[seen])]
-        parts.append(F.scaled_dot_product_attention(*one).transpose(0, 1))
-    return torch.cat(parts)
+def one_by_one(bounds, longest):
+    """Attend text by text, as `varlen` does all at once."""
+    assert bounds.dtype == torch.int32
+    assert int(bounds.diff().max()) == longest
+
+    def attend(q, k, v, *_):
+        parts = []
+        for text in (slice(*pair) for pair in pairwise(bounds)):
+            one = [x[text].transpose(0, 1) for x in (q, k, v)]
+            parts.append(F.scaled_dot_product_attention(*one).transpose(0, 1))
+        return torch.cat(parts)
+
+    return attend
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +49,8 @@ def texts():
 LAST = Reading()
 
 
-def alone(model, reading=LAST, varlen=None):
-    return runtime_of(Encoder(model, reading, varlen=varlen))
+def alone(model, reading=LAST):
+    return runtime_of(Encoder(model, reading, CPU))
 
 
 def runtime_of(encoder, budget=64):
@@ -78,7 +84,9 @@ def first(model, packed, lengths):
 )
 def test_a_packed_batch_gives_the_vectors_of_the_padded_one(model, texts, reading, finish):
     expected = result_of(alone(model, reading).run(texts, finish))
-    found = result_of(alone(model, reading, attend).run(texts, finish))
+    packed = alone(model, reading)
+    packed.engine.varlen = one_by_one
+    found = result_of(packed.run(texts, finish))
     for one, another in zip(expected, found, strict=True):
         assert one.shape == another.shape
         assert np.abs(one - another).max(initial=0) < 1e-5
@@ -100,7 +108,7 @@ def test_a_kernel_that_cannot_run_the_model_steps_aside(changes, dtype):
 @pytest.mark.parametrize("finish", [states, first])
 def test_a_queue_gives_the_bits_of_its_encoder(model, texts, finish):
     expected = result_of(alone(model).run(texts, finish))
-    queue = queue_of(Encoder(model, LAST))
+    queue = queue_of(Encoder(model, LAST, CPU))
     works = [queue.run(texts, finish) for _ in range(3)]
     for work in works[::-1]:  # in whatever order somebody asks
         for one, another in zip(expected, result_of(work), strict=True):
@@ -109,19 +117,29 @@ def test_a_queue_gives_the_bits_of_its_encoder(model, texts, finish):
 
 
 class SmallDevice(Encoder):
-    """Runs out of memory with over ``room`` tokens."""
+    """Runs out of memory with over ``room`` tokens, for which it has taken some."""
 
-    room = 40
+    room, taken = 40, WeakSet()
 
     def begin(self, batch, finish):
+        memory = Reading()
+        self.taken.add(memory)
         if len(batch.ids) > self.room:
             raise torch.OutOfMemoryError
         return super().begin(batch, finish)
 
 
+def test_a_batch_that_failed_gives_its_memory_back(model, texts):
+    queue = queue_of(SmallDevice(model, LAST, CPU), 150)
+    work = queue.run(texts, first)
+    queue.threads.shutdown()  # all batches were begun, and failed
+    assert not queue.engine.taken
+    del work
+
+
 def test_memory_that_runs_out_halves_the_batches(model, texts, caplog):
     expected = result_of(alone(model).run(texts, first))
-    halves = queue_of(SmallDevice(model, LAST), 150)
+    halves = queue_of(SmallDevice(model, LAST, CPU), 150)
     works = [halves.run(texts, first) for _ in range(2)]
     for work in works:
         assert np.abs(expected - result_of(work)).max() < 1e-5

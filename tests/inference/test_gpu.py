@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 from front import call, good, on_torch
+from torch.nn import functional as F
 
+from bertcli import load
 from bertcli.embedding.embedder import Embedder
 from bertcli.hub import MODEL_FILES, find_model
 from bertcli.vectors.embed_run import RecordVectors
@@ -61,7 +63,7 @@ def test_float32_is_that_of_the_cpu(folder, texts, pooling):
 
 @pytest.mark.parametrize("combine", ["mean", "sum", "concat", "stack"])
 def test_layers_are_those_of_the_cpu(folder, texts, combine):
-    options = {"layers": (0, 3, -1), "combine": combine, "normalize": False}
+    options = {"layers": (0, 3, -1), "layer_combine": combine, "normalize": False}
     here = vectors(folder, texts, device="cpu", **options)
     there = vectors(folder, texts, device="cuda", **options)
     assert here.shape == there.shape
@@ -79,10 +81,12 @@ def test_half_the_bits_keep_the_direction(folder, texts, dtype, least, pooling):
     assert cosines(here, there).min() > least
 
 
+@pytest.mark.parametrize("max_length", [64, 256])  # there is a kernel for short texts
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_is_packed_by_a_kernel_that_proved_itself(folder, texts, dtype, pooling):
-    embedder = Embedder.open(folder, on_torch(pooling=pooling, device="cuda", dtype=dtype))
+def test_half_precision_is_packed(folder, texts, dtype, pooling, max_length):
+    options = {"pooling": pooling, "dtype": dtype, "max_length": max_length}
+    embedder = Embedder.open(folder, on_torch(device="cuda", **options))
     assert embedder.runtime.engine.facts()["kernel"] == "varlen"
     packed = RecordVectors(embedder, texts)
     list(packed)
@@ -90,6 +94,19 @@ def test_half_precision_is_packed_by_a_kernel_that_proved_itself(folder, texts, 
     padded = RecordVectors(embedder, texts)
     list(padded)
     assert cosines(packed.vectors, padded.vectors).min() > (0.9999 if dtype == "float16" else 0.998)
+
+
+def test_gelu_within_a_product_is_that_behind_it(folder, texts):
+    model, _ = load(folder.path, device="cuda", dtype=torch.bfloat16)
+    inner = model.encoder.layer[0].intermediate
+    x = torch.randn(3, 50, 384, device="cuda", dtype=torch.bfloat16)
+    with torch.inference_mode():
+        fused = inner(x)
+        plain = F.gelu(inner.dense(x))
+    assert fused.shape == plain.shape
+    torch.testing.assert_close(fused, plain, rtol=0.016, atol=0.001)
+    inner(x).sum().backward()  # the plain way, with a gradient
+    assert inner.dense.weight.grad is not None
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path, texts):
