@@ -8,7 +8,7 @@ only where it is read: the next batch runs in the meantime.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from bertcli.errors import LOG, UsageError, called_from_python
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
 from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens, combined
-from bertcli.models.attention import SHORT, Varlen, varlen
+from bertcli.models.attention import SHORT, Attend, varlen
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
@@ -149,7 +149,7 @@ class Encoder(Engine):
         longest, keep, at, kernel = int(batch.lengths.max()), None, None, None
         tokens: Any = ...
         if self.varlen and np.array_equal(self.reading.attended(batch), batch.lengths):
-            columns, at = batch.columns.T.astype(np.int64), self._there(batch.places)
+            columns, at = batch.columns.T.astype(np.int64, "C"), self._there(batch.places)
             kernel = self.varlen(self._there(batch.offsets.astype(np.int32)), longest)
         else:
             columns, places, attended = self.reading.padded(batch, longest)
@@ -215,7 +215,7 @@ def open_torch(spec: ModelSpec) -> Encoder:
     return encoder
 
 
-def varlen_kernel(model: BertModel, device: torch.device) -> Varlen | None:
+def varlen_kernel(model: BertModel, device: torch.device) -> Callable[[Tensor, int], Attend] | None:
     """Return what makes the kernel for packed texts; None where it cannot run this model.
 
     It computes in half precision, and cannot add to the scores.

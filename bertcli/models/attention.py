@@ -24,9 +24,6 @@ from bertcli.models.positions import Backwards, Distance, hide
 # (q, k, v, distance, dropout probability) with q, k, v [..., H, D] -> [..., H, D]
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Distance, float], Tensor]
 
-# (bounds of texts, longest of them) -> the kernel for these texts: `varlen`
-Varlen: TypeAlias = Callable[[Tensor, int], Attend]
-
 SHORT = 64  # tokens of texts for which `varlen` has another kernel
 
 
