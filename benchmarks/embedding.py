@@ -13,7 +13,7 @@ CTranslate2, OpenVINO. The sections:
     threads  one thread, two, ... (--threads is the most)
     start    one text in a fresh process
     whole    a file of texts to a file of vectors
-    gpu      bert-base with random weights on a CUDA device
+    gpu      bert-base with random weights, and the model, on a CUDA device
 
 OUTPUT gets embedding.md, embedding.json, pictures (with matplotlib) and models/, the exported
 models, which the next run takes again. What counts is the whole call from texts to vectors, the

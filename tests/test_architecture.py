@@ -253,8 +253,8 @@ def test_the_package_itself_imports_nothing():
 # more is a decision.
 ROOM = {
     "checkpoints": 6_400, "cli": 22_450, "embedding": 11_350, "evaluation": 3_500, "export": 4_700,
-    "families": 5_350, "files": 14_300, "hub": 2_200, "inference": 9_950, "inspection": 7_450,
-    "models": 9_900, "ray": 2_800, "records": 8_800, "tasks": 6_850, "tokenizing": 17_100,
+    "families": 5_350, "files": 14_300, "hub": 2_200, "inference": 10_050, "inspection": 7_450,
+    "models": 9_850, "ray": 2_800, "records": 8_800, "tasks": 6_850, "tokenizing": 17_100,
     "training": 14_900, "vectors": 19_250,
 }  # fmt: skip
 LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}

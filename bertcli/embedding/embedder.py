@@ -160,8 +160,7 @@ class Embedder:
             idle=late.idle if late else None,
         )
         runtime = open_runtime(ModelSpec(place, options, kind, reading, pooler), tokenizer)
-        embedder = cls(folder, runtime, options, sentence, modules, terms, late)
-        return embedder.with_dim(asked)
+        return cls(folder, runtime, options, sentence, modules, terms, late).with_dim(asked)
 
     def with_dim(self, asked: int | None) -> Self:
         """Return this with no more dimensions than its vectors have.

@@ -83,8 +83,8 @@ def pool(states: Any, lengths: Sequence[int], modes: Sequence[str], skip: int = 
 
 def split(states: Any, sizes: Sequence[int]) -> list[Any]:
     """Split [T, ...] into parts of these sizes."""
-    ends = [*accumulate(sizes)]
-    return [states[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    ends = zip(accumulate(sizes), sizes, strict=True)
+    return [states[end - size : end] for end, size in ends]
 
 
 def widened(states: Any) -> Any:

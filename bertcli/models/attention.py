@@ -125,7 +125,7 @@ def varlen(bounds: Tensor, longest: int) -> Attend:
 
     Text i is the tokens from `bounds[i]` to `bounds[i + 1]`, int32 [B + 1]; none is longer than
     `longest`. Every token of a text sees all of it, and nothing is added to the scores or dropped:
-    `distance` and `drop` are not asked. RuntimeError for what is not in half precision on CUDA.
+    `distance` and `drop` are not asked. RuntimeError where torch has no kernel for that.
 
     Of torch's two kernels, FlashAttention computes with 128 tokens of a text at a time, however
     many there are, and the other one, which is slower for long texts, with 64. Both are called

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bertcli.errors import ModelError
 from bertcli.families.structure import Convolution
-from bertcli.models.activations import activated, activation
+from bertcli.models.activations import activation
 from bertcli.models.attention import Attend, bidirectional, causal, masked
 from bertcli.models.config import BertConfig
 from bertcli.models.positions import (
@@ -212,7 +212,7 @@ class BertIntermediate(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., intermediate]."""
         if self.gate is None:
-            return activated(x, self.dense, self.activation)
+            return self.activation(self.dense(x))
         return self.dropout(self.activation(self.gate(x)) * self.dense(x))
 
 

@@ -257,8 +257,8 @@ class SinusoidalPositions(nn.Module):
         """Turn positions [...] into vectors [..., hidden], sine and cosine alternating."""
         even = torch.arange(0, self.hidden_size, 2, device=at.device)
         angles = at[..., None] / 10000 ** (even / self.hidden_size)
-        waves = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
-        return waves[..., : self.hidden_size]
+        waves = torch.stack((angles.sin(), angles.cos()), dim=-1)
+        return waves.flatten(-2)[..., : self.hidden_size]
 
 
 class NothingAdded(nn.Module):

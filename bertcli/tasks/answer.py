@@ -62,8 +62,7 @@ def best_answers(
             answer = {"answer": text, "score": 0.0, "start": begin, "end": behind}
             answers.setdefault(text.lower(), answer)["score"] += score
     none = [{**NONE, "score": nothing}] if no_answer else []
-    ranked = sorted([*answers.values(), *none], key=lambda answer: -answer["score"])
-    return ranked[:top_k]
+    return sorted([*answers.values(), *none], key=lambda answer: -answer["score"])[:top_k]
 
 
 @dataclass(frozen=True)

@@ -76,13 +76,12 @@ def joined(name: str) -> Iterator[Ranks]:
     own = name
     if count > 1 and name in ("auto", "cuda"):
         own = f"cuda:{local}" if name == "cuda" or torch.cuda.is_available() else "cpu"
-    chosen = devices(own)
-    if len(chosen) > 1:
+    device, *others = devices(own)
+    if others:
         raise UsageError(
             f"--device {name}: each process trains on one device",
             "start one process per GPU: torchrun --nproc-per-node 2 -m bertcli ...",
         )
-    device = chosen[0]
     if count == 1:
         yield Ranks(device)
         return

@@ -193,5 +193,4 @@ def similarity_agreement(a: Array, b: Array, whole: Array) -> SimilarityAgreemen
         np.fill_diagonal(cosines, -np.inf)
     p, q = (np.argpartition(-cosines, nearest - 1)[:, :nearest] for cosines in similarities)
     shared = sum(len({*a} & {*b}) for a, b in zip(p.tolist(), q.tolist(), strict=True))
-    overlap = shared / (rows * nearest)
-    return SimilarityAgreement(correlation, overlap, nearest, rows, seed)
+    return SimilarityAgreement(correlation, shared / (rows * nearest), nearest, rows, seed)

@@ -382,8 +382,7 @@ def restore(
         least, step = _steps(ranges)
         return (unsigned.astype(np.float32) + np.float32(0.5)) * step + least
     count = dim if unsigned.shape[-1] == math.ceil(dim / 8) else None
-    bits = np.unpackbits(unsigned, axis=-1, count=count)
-    return bits.astype(np.float32) * 2 - 1
+    return np.unpackbits(unsigned, axis=-1, count=count).astype(np.float32) * 2 - 1
 
 
 def ranges_of(blocks: Iterable[Floats]) -> Floats:

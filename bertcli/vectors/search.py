@@ -253,10 +253,9 @@ class Search:
     @property
     def by_dot(self) -> bool:
         """Whether vectors are compared by dot product: as asked, or as the model says."""
-        normalized = self.embedder.options.normalize
-        of_model = "cosine" if normalized else self.embedder.sentence.similarity
-        several = self.embedder.options.several
-        return not several and (self.options.similarity or of_model) == "dot"
+        options = self.embedder.options
+        of_model = "cosine" if options.normalize else self.embedder.sentence.similarity
+        return not options.several and (self.options.similarity or of_model) == "dot"
 
     @property
     def stored(self) -> bool:

@@ -74,8 +74,7 @@ class TextEmbedder(Embedder):
         chosen = embed_options(options)
         place, files = os.fspath(name), files_for(chosen.dtype)
         folder = find_model(place, files=files, revision=revision, offline=offline)
-        opened = cls.open(folder, chosen, extra=True)
-        return replace(opened, asked=options)
+        return replace(cls.open(folder, chosen, extra=True), asked=options)
 
     def __repr__(self) -> str:
         name, width = self.folder.name, self.get_embedding_dimension()

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from bertcli.errors import BertcliError
 from bertcli.inference.runner import Reading, Runtime, Tokens, result_of
-from bertcli.inference.torch_engine import Encoder, varlen_kernel
+from bertcli.inference.torch_engine import Encoder, fuse_gelu, varlen_kernel
 from bertcli.models.bert import BertModel
 
 CPU = torch.device("cpu")
@@ -105,6 +105,15 @@ def test_a_kernel_that_cannot_run_the_model_steps_aside(changes, dtype):
     assert varlen_kernel(randomise(BertModel(tiny(**changes))).to(dtype), CPU) is None
 
 
+def test_gelu_within_a_product_is_that_behind_it():
+    model, ids = randomise(BertModel(tiny())).eval(), torch.arange(10).view(2, 5)
+    with torch.inference_mode():
+        plain = model(ids)
+        fuse_gelu(model)
+        assert "forward" in vars(model.encoder.layer[0].intermediate)
+        assert torch.allclose(model(ids), plain, atol=1e-6)
+
+
 @pytest.mark.parametrize("finish", [states, first])
 def test_a_queue_gives_the_bits_of_its_encoder(model, texts, finish):
     expected = result_of(alone(model).run(texts, finish))
@@ -122,7 +131,7 @@ class SmallDevice(Encoder):
     room, taken = 40, WeakSet()
 
     def begin(self, batch, finish):
-        memory = Reading()
+        memory = torch.empty(1)
         self.taken.add(memory)
         if len(batch.ids) > self.room:
             raise torch.OutOfMemoryError
@@ -132,7 +141,7 @@ class SmallDevice(Encoder):
 def test_a_batch_that_failed_gives_its_memory_back(model, texts):
     queue = queue_of(SmallDevice(model, LAST, CPU), 150)
     work = queue.run(texts, first)
-    queue.threads.shutdown()  # all batches were begun, and failed
+    queue.threads.shutdown()  # all batches were begun
     assert not queue.engine.taken
     del work
 
