@@ -378,5 +378,5 @@ def plot(log: Path) -> bytes:
             points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
             if points:
                 axes.plot(*zip(*points, strict=True), marker=".", label=name)
-        axes.legend()
+                axes.legend()  # again, with this one; without any it would warn
         return encode(figure, "svg", "Loss by step")

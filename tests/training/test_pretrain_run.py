@@ -93,9 +93,12 @@ def test_the_picture_has_the_losses_of_the_log(whole):
     assert len([line for line in root.iter() if (line.get("id") or "").startswith("line2d")]) >= 3
 
 
-def test_the_picture_depends_on_the_log_alone(whole):
+def test_the_picture_depends_on_the_log_alone(whole, tmp_path):
     first = plot(whole[0] / "log.jsonl")
     assert first == (whole[0] / "loss.svg").read_bytes() and b"Date" not in first
+    broken = tmp_path / "log.jsonl"
+    broken.write_text('{"loss')
+    assert b"<svg" in plot(broken)
 
 
 def test_without_matplotlib_a_run_is_whole_but_for_its_picture(place, whole, monkeypatch):
