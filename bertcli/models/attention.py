@@ -129,7 +129,7 @@ def varlen(bounds: Tensor, longest: int) -> Attend:
 
     Of torch's two kernels, FlashAttention computes with 128 tokens of a text at a time, however
     many there are, and the other one, which is slower for long texts, with 64. Both are called
-    without torch.nn.attention.varlen, whose import takes nearly as long as that of torch.
+    without torch.nn.attention.varlen, which brings torch's compiler: nearly as long a start again.
     """
     aten, texts = torch.ops.aten, (bounds, bounds, longest, longest)
 
