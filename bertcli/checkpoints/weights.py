@@ -126,7 +126,8 @@ class LoadReport:
     @property
     def unreadable(self) -> dict[str, str]:
         """Tensors that are no floating-point numbers, and their type."""
-        return {x.name: x.dtype for x in self.used.values() if x.dtype not in FLOATS}
+        used = self.used.values()
+        return {tensor.name: tensor.dtype for tensor in used if tensor.dtype not in FLOATS}
 
     def with_fresh_head(self) -> LoadReport:
         """Return the report of a load that initialises what a head lacks, or has for other labels.
