@@ -1,17 +1,14 @@
-"""The repository checks itself: who imports whom, sizes, help, completion.
+"""The repository checks itself: who imports whom, help, completion.
 
 `BERTCLI_GOLDEN=write pytest tests/test_architecture.py` writes tests/golden/ anew.
 """
 
 import ast
 import importlib
-import io
 import json
 import os
 import subprocess
 import sys
-import token
-import tokenize
 from dataclasses import fields
 from functools import cache
 from graphlib import TopologicalSorter
@@ -246,39 +243,7 @@ def test_the_package_itself_imports_nothing():
     ] == []
 
 
-# --- sizes and habits ---------------------------------------------------------------------------
-
-
-# Tokens of code, not comments or docstrings, that a package may have, in steps of 50: to need
-# more is a decision.
-ROOM = {
-    "checkpoints": 6_400, "cli": 22_450, "embedding": 11_350, "evaluation": 3_500, "export": 4_700,
-    "families": 5_350, "files": 14_300, "hub": 2_200, "inference": 10_050, "inspection": 7_450,
-    "models": 9_850, "ray": 2_800, "records": 8_800, "tasks": 6_850, "tokenizing": 17_100,
-    "training": 14_900, "vectors": 19_250,
-}  # fmt: skip
-LAYOUT = {token.NL, token.NEWLINE, token.INDENT, token.DEDENT, token.COMMENT, token.ENDMARKER}
-
-
-def tokens_of_code(path):
-    """Count the tokens of a module that are code."""
-    source = path.read_text("utf-8")
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = {
-        (node.body[0].lineno, node.body[0].col_offset)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None
-    }
-    return sum(
-        part.type not in LAYOUT and part.string not in ",)]}" and part.start not in docstrings
-        for part in tokenize.generate_tokens(io.StringIO(source).readline)
-    )
-
-
-@pytest.mark.parametrize("package", ROOM)
-def test_a_package_has_room(package):
-    size = sum(map(tokens_of_code, (ROOT / package).rglob("*.py")))
-    assert size <= ROOM[package], f"raise ROOM[{package!r}] where the package is worth it"
+# --- habits -----------------------------------------------------------------------------------
 
 
 def test_broad_excepts_are_few_and_have_a_reason():
