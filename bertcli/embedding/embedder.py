@@ -61,7 +61,13 @@ from bertcli.inference.runner import (
     Work,
     result_of,
 )
-from bertcli.inference.runtime import open_runtime, open_tokenizer, refuse_pairs, token_limit
+from bertcli.inference.runtime import (
+    open_runtime,
+    open_tokenizer,
+    refuse_pairs,
+    token_limit,
+    window_characters,
+)
 from bertcli.records.reader import Reader
 from bertcli.records.records import CHARACTERS, Record, TextBlock
 from bertcli.records.source import ORIGIN
@@ -76,7 +82,6 @@ if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermMaker, TermNames
 
 BEGUN = 3  # windows for each device that are begun before the first is written
-COMMITTED = 1 << 18  # characters of a window: a CPU needs less than a minute until it is committed
 HELD = 1 << 14  # tokens whose vectors are held at a time, or little more, where each has its own
 CHOSEN = (  # options that are in manifests as they are
     *("pooling", "normalize", "dim", "on_truncate", "stride", "prompt"),
@@ -271,7 +276,8 @@ class Embedder:
             self.layout,
             self.options.window,
             full=full,
-            characters=COMMITTED if full and self.runtime.engine.places[0] == "cpu" else CHARACTERS,
+            characters=window_characters(self.runtime) if full else CHARACTERS,
+            growing=full,
             prepare=self.prepare,
         )
 

@@ -21,6 +21,7 @@ from bertcli.files.versions import install_command, require_torch
 from bertcli.inference.compute import OpenvinoError, gpu_possible, openvino_installed
 from bertcli.inference.runner import Engine, ModelSpec, Runtime
 from bertcli.models.config import BertConfig
+from bertcli.records.records import CHARACTERS, FIRST_CHARACTERS
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -94,6 +95,25 @@ def _not_openvino(spec: ModelSpec) -> str:
         if (best := available()[0]) != "cpu":
             return f"device {best}"
     return ""
+
+
+# --- how much a run commits at once ---
+
+COMMITTED = 1 << 18  # characters of a window of a small model: about ten seconds of a CPU's work
+SMALL_MODEL = 6 * 384**2  # layers times the square of the width: all-MiniLM-L6-v2
+
+
+def window_characters(runtime: Runtime) -> int:
+    """Return the characters of a window: on a CPU, about ten seconds of work until it is committed.
+
+    They follow from the model alone, so that the windows of a resumed run are the same.
+    """
+    if runtime.engine.places[0] != "cpu":
+        return CHARACTERS
+    if runtime.spec.kind in (STATIC, TERM_TABLE):
+        return COMMITTED
+    size = runtime.config.num_hidden_layers * runtime.config.hidden_size**2
+    return max(FIRST_CHARACTERS, COMMITTED * SMALL_MODEL // max(size, SMALL_MODEL))
 
 
 # --- the tokenizer, and what it may give ---

@@ -375,6 +375,7 @@ def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Sequen
 
 
 CHARACTERS = 4 << 20  # of a window: some hundred MB once they are tokens
+FIRST_RECORDS, FIRST_CHARACTERS = 64, 1 << 13  # of the first windows that grow
 
 
 def windows(
@@ -383,15 +384,26 @@ def windows(
     *,
     full: bool = False,
     characters: int = CHARACTERS,
+    growing_from: int | None = None,
 ) -> Iterator[Sequence[Record]]:
     """Split blocks into sequences of at most ``size`` records.
 
     A window ends early with the record that fills it with so many ``characters``. A block that is
     short because its source is slow is passed on at once, unless ``full`` asks for windows that do
-    not depend on the blocks.
+    not depend on the blocks. ``growing_from`` is the number of records before the blocks: the first
+    windows are small, so that a run commits early, and they are the same wherever it resumes.
     """
     parts: list[TextBlock] = []
-    missing, room = size, characters
+    done = growing_from
+
+    def limits() -> tuple[int, int]:
+        """Return how many records and characters the next window has room for."""
+        if done is None:
+            return size, characters
+        growth = max(1, done // FIRST_RECORDS)
+        return min(size, FIRST_RECORDS * growth), min(characters, FIRST_CHARACTERS * growth)
+
+    missing, room = limits()
     for block in map(TextBlock.of, blocks):
         start, ends = 0, [*accumulate(block.weights, initial=0)]
         while start < len(block):
@@ -400,8 +412,12 @@ def windows(
             missing, room = missing - stop + start, room - ends[stop] + ends[start]
             start = stop
             if not missing or room <= 0 or (stop == len(block) and not full):
-                yield TextBlock.joined(parts)
-                parts, missing, room = [], size, characters
+                window = TextBlock.joined(parts)
+                if done is not None:
+                    done += len(window)
+                yield window
+                parts = []
+                missing, room = limits()
     if parts:
         yield TextBlock.joined(parts)
 

@@ -28,7 +28,13 @@ from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder, files_for, find_model
 from bertcli.inference.compute import Compute, options_from
 from bertcli.inference.runner import COLUMNS, Finish, ModelSpec, Reading, Runtime, Tokens, result_of
-from bertcli.inference.runtime import open_runtime, open_tokenizer, refuse_pairs, token_limit
+from bertcli.inference.runtime import (
+    open_runtime,
+    open_tokenizer,
+    refuse_pairs,
+    token_limit,
+    window_characters,
+)
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
@@ -270,7 +276,15 @@ class Stream:
     def __init__(self, task: HeadTask, reader: Reader) -> None:
         self.task, self.reader, head = task, reader, task.head
         layout, window = task.layout, head.settings.window
-        self.run = TokenizeRun(reader, head.tokenizer, layout, window, prepare=task.prepare)
+        self.run = TokenizeRun(
+            reader,
+            head.tokenizer,
+            layout,
+            window,
+            characters=window_characters(head.runtime),
+            growing=True,
+            prepare=task.prepare,
+        )
         self.tally = self.run.tally
         self.consumed = task.consumed | head.runtime.extra.read_by(reader)
 

@@ -96,10 +96,13 @@ class ReaderRun:
     skipped: int = field(default=0, kw_only=True)  # by the run, not by the reader
     tally: TokenCounts = field(default_factory=TokenCounts, kw_only=True)
     done: dict[str, Any] | None = field(default=None, init=False)
+    committed: int = field(default=0, init=False)  # records whose rows survive a kill
 
     def begin_after(self, done: Mapping[str, Any]) -> None:
         """Begin where another run was done."""
-        self.start, self.skipped, self.done = done["records"], done["skipped"], dict(done)
+        self.start = self.committed = done["records"]
+        self.skipped = done["skipped"]
+        self.done = dict(done)
         self.reader.skipped += self.skipped
         self.tally.merge(TokenCounts(**done["tally"]))
 
@@ -125,6 +128,7 @@ class TokenizeRun(ReaderRun):
     window: int | None = None  # records tokenized together; None: WINDOW, or as they were read
     full: bool = False  # whether every window has that many records, however slowly they come
     characters: int = CHARACTERS  # with which a window ends early
+    growing: bool = False  # whether the first windows are small
     prepare: Prepare | None = None  # what is done to records before
     rest: Iterable[Sequence[Record]] | None = None  # the records that are not done, if known
 
@@ -146,7 +150,13 @@ class TokenizeRun(ReaderRun):
         most = BLOCKS if self.window is None and self.layout.is_flat else 1
         if most == 1:
             size = self.window or WINDOW
-            groups = windows(groups, size, full=self.full, characters=self.characters)
+            groups = windows(
+                groups,
+                size,
+                full=self.full,
+                characters=self.characters,
+                growing_from=self.start if self.growing else None,
+            )
         numbered = self._numbered(groups)
         self.tokenizer.expected = size_on_disk(self.reader.source.paths) or 0
         if self.tokenizer.expected:
