@@ -32,9 +32,10 @@ from bertcli.files.tables import (
     ColumnTable,
     FlatLists,
     Row,
+    RowBlocks,
     Spool,
     compact,
-    refuse_new,
+    id_first,
     table_of,
 )
 from bertcli.files.versions import install_command
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 ROWS = 1024  # decoded together, at most
+ROWS_PER_BLOCK = 4096  # made columns together
 GROUP = 16 << 20  # bytes of a row group, before they are packed
 DECODED = 16 << 20  # bytes decoded together, as far as the sizes of columns tell
 AT_ONCE = 1 << 18  # bytes that become Python's objects together
@@ -319,34 +321,52 @@ def _parts(batch: Any, most: int) -> Iterator[Any]:
 
 @contextmanager
 def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
-    """Yield a function that writes rows or columns; the first ones say which columns there are.
+    """Yield a function that writes rows or columns; any row may have further columns.
 
-    They are spooled, so that a column has a type that holds the values of all rows.
+    They are spooled, so that a column has a type that holds the values of all rows. The bytes
+    depend on the rows alone, not on how many are written at a time.
     """
-    kinds: dict[str, Any] = {}  # name of a column -> its type
+    column_types: dict[str, Any] = {}
+    headers: list[ColumnTable] = []
+    blocks = RowBlocks(ROWS_PER_BLOCK)
     with closing(Spool()) as spool:
 
         def write(rows: Sequence[Row] | ColumnTable) -> None:
             if not rows:
                 return
             table = table_of(rows)
-            refuse_new([dict(table.columns)], [*(kinds or table.columns)])
-            for name, values in table.columns.items():
-                kind, usual = kinds.get(name), TYPES.get(name, "")
-                if usual and kind in (None, type_of(usual)) and fits(values, type_of(usual)):
-                    kinds[name] = type_of(usual)
-                else:
-                    kinds[name] = common_type(kind, values)
-            if len(table):
-                spool.add(table)
+            if not len(table):
+                headers.append(table)
+            for block in blocks.add(table):
+                keep(block)
+
+        def keep(block: ColumnTable) -> None:
+            _merge_types(column_types, block)
+            spool.add(block)
 
         yield write
-        kinds = {name: kind or pyarrow.string() for name, kind in kinds.items()}
-        if not kinds:
+        for block in blocks.rest():
+            keep(block)
+        for table in headers:  # whose values show the types of columns without any row
+            new = {name: table.columns[name] for name in table.columns if name not in column_types}
+            _merge_types(column_types, ColumnTable(new, 0))
+        if not column_types:
             return
-        with columns_writer(file, kinds, True) as put:
-            for table in spool:
-                put({name: table.columns.get(name, [None] * len(table)) for name in kinds})
+        columns = {name: column_types[name] or pyarrow.string() for name in id_first(column_types)}
+        with columns_writer(file, columns, True) as put:
+            for block in spool:
+                put({name: block.columns.get(name, [None] * len(block)) for name in columns})
+
+
+def _merge_types(column_types: dict[str, Any], table: ColumnTable) -> None:
+    """Widen the types of columns to those that hold the values of a table as well."""
+    for name, values in table.columns.items():
+        known = column_types.get(name)
+        ours = type_of(TYPES[name]) if name in TYPES else None
+        if ours and known in (None, ours) and fits(values, ours):
+            column_types[name] = ours
+        else:
+            column_types[name] = common_type(known, values)
 
 
 @contextmanager

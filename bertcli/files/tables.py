@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -71,6 +72,78 @@ def table_of(rows: Sequence[Row] | ColumnTable) -> ColumnTable:
     return ColumnTable(columns, len(lines_of(rows)))
 
 
+class RowBlocks:
+    """Collects tables, and passes their rows on in blocks of so many rows.
+
+    A block has every column of the tables that it is made of; a row without a value has None.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.waiting: list[ColumnTable] = []
+        self.missing = rows
+
+    def add(self, table: ColumnTable) -> Iterator[ColumnTable]:
+        """Yield the blocks that a table fills."""
+        start = 0
+        while len(table) - start >= self.missing:
+            self.waiting.append(_slice(table, start, start + self.missing))
+            start += self.missing
+            yield from self.rest()
+        if start < len(table):
+            self.waiting.append(_slice(table, start, len(table)))
+            self.missing -= len(table) - start
+
+    def rest(self) -> Iterator[ColumnTable]:
+        """Yield the rows that wait as a block, if there are any."""
+        if self.waiting:
+            yield _joined(self.waiting)
+        self.waiting = []
+        self.missing = self.rows
+
+
+def _slice(table: ColumnTable, start: int, stop: int) -> ColumnTable:
+    columns: dict[str, Any] = {}
+    for name, values in table.columns.items():
+        if isinstance(values, FlatLists):
+            offsets = values.offsets[start : stop + 1]
+            columns[name] = FlatLists(values.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+        else:
+            columns[name] = values[start:stop]
+    return ColumnTable(columns, stop - start)
+
+
+def _joined(tables: Sequence[ColumnTable]) -> ColumnTable:
+    if len(tables) == 1:
+        return tables[0]
+    names = dict.fromkeys(name for table in tables for name in table.columns)
+    columns = {
+        name: _joined_column([table.columns.get(name, [None] * len(table)) for table in tables])
+        for name in names
+    }
+    return ColumnTable(columns, sum(map(len, tables)))
+
+
+def _joined_column(parts: Sequence[Any]) -> Any:
+    import numpy as np
+
+    if all(isinstance(part, FlatLists) for part in parts):
+        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return FlatLists(np.concatenate([part.values for part in parts]), offsets)
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    return [value for part in parts for value in _as_list(part)]
+
+
+def _as_list(values: Any) -> list[Any]:
+    """Return a column as a list of Python's values."""
+    if isinstance(values, FlatLists):
+        flat, ends = values.values.tolist(), values.offsets.tolist()
+        return [flat[start:stop] for start, stop in pairwise(ends)]
+    return values if isinstance(values, list) else list(values.tolist())
+
+
 class Spool:
     """What is written in windows and read again, as often as a format needs, once all is known.
 
@@ -105,6 +178,11 @@ def cell(value: Any) -> Any:
 def fields_of(rows: Iterable[Row]) -> list[str]:
     """Return the names of all fields of these rows, in the order of their first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def id_first(names: Iterable[str]) -> list[str]:
+    """Return the names of columns with that of the id, which only some rows may have, first."""
+    return sorted(names, key=lambda name: name != "id")
 
 
 def refuse_new(rows: Sequence[Row], columns: Sequence[str]) -> None:
