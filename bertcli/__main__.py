@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-from bertcli.files.system_calls import ENDING, alarm, fill_closed, on_alarm, silence
+from bertcli.files.system_calls import ENDING, BusErrors, alarm, fill_closed, on_alarm, silence
 
 AGAIN = 0.01  # seconds
 SELDOM = 100_000  # new objects before Python looks for garbage among them; it has 700
@@ -62,6 +62,7 @@ def run() -> NoReturn:
     gc.set_threshold(SELDOM)  # modules are no garbage: looking through them takes 35 ms
     caught: list[int] = []
     fill_closed()
+    BusErrors.explained = True
     undo = heed(caught)
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # numpy's threads wait asleep: 25 ms
     code = 130

@@ -26,6 +26,7 @@ from bertcli.checkpoints.scan import WeightFiles, refuse_placeholder
 from bertcli.errors import ModelError, out_of_memory
 from bertcli.files.protobuf import Fields, fields, messages, number, varint
 from bertcli.files.safetensors import BYTES, NUMPY_OF, StoredTensor, float32_of, read_header
+from bertcli.files.system_calls import BusErrors
 from bertcli.files.torch_save import read_torch
 from bertcli.files.typed_json import AGAIN, read_bytes
 
@@ -66,6 +67,7 @@ class MappedFiles(dict[Path, "np.ndarray"]):
     def __missing__(self, path: Path) -> np.ndarray:
         import numpy as np
 
+        BusErrors.expect()
         self[path] = np.memmap(path, np.uint8, "c")
         return self[path]
 

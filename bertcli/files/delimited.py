@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from itertools import islice
+from tempfile import TemporaryFile
 from types import SimpleNamespace
 from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError, OutputError, counted
 from bertcli.files.streams import CHUNK, LARGEST_RECORD, LineDecoder, blocks, stop, too_large
-from bertcli.files.tables import Row, cell, fields_of, lines_of, refuse_new
+from bertcli.files.tables import Row, cell, fields_of, id_first, lines_of, refuse_new
 
 QUOTES = "check for an unclosed quotation mark, or lines that end with a carriage return alone"
 ROWS = 1024  # records a list, where the format does not set it
@@ -111,7 +116,7 @@ def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, 
 def encoder(*, tabs: bool) -> Callable[[Sequence[Row]], bytes]:
     """Return what makes lines of rows, behind a header: CSV, quoted where needed, or TSV, never.
 
-    Lists are JSON in a cell.
+    The first rows settle the columns. Lists are JSON in a cell.
     """
     names: list[str] = []
 
@@ -121,10 +126,53 @@ def encoder(*, tabs: bool) -> Callable[[Sequence[Row]], bytes]:
             names.extend(fields_of(rows))
             table.append(names)
         refuse_new(rows, names)
-        table += [[cell(row.get(name)) for name in names] for row in lines_of(rows)]
-        return "".join((_tsv if tabs else _csv)(table)).encode()
+        return _lines([*table, *_cells(rows, names)], tabs=tabs)
 
     return encode
+
+
+@contextmanager
+def file_writer(file: IO[bytes], *, tabs: bool) -> Iterator[Callable[[Sequence[Row]], None]]:
+    """Yield a function that writes rows to a file; any row may have further columns.
+
+    The lines wait in a temporary file, as the header is known at the end only. The bytes depend on
+    the rows alone, not on how many are written at a time.
+    """
+    names: list[str] = []
+    counts: set[int] = set()  # how many columns the lines have
+    with TemporaryFile() as body:
+
+        def write(rows: Sequence[Row]) -> None:
+            names.extend(name for name in fields_of(rows) if name not in names)
+            cells = [*_cells(rows, names)]
+            counts.update(map(len, cells))
+            body.write(_lines(cells, tabs=tabs))
+
+        yield write
+        if not names:
+            return
+        body.seek(0)
+        columns = id_first(names)
+        file.write(_lines([columns], tabs=tabs))
+        if columns == names and counts <= {len(names)}:
+            shutil.copyfileobj(body, file)
+            return
+        csv.field_size_limit(2**31 - 1)
+        order = [names.index(name) for name in columns]
+        dialect: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
+        table = csv.reader(TextIOWrapper(body, "utf-8", newline=""), **dialect)
+        while some := [*islice(table, ROWS)]:
+            padded = [cells + [""] * (len(names) - len(cells)) for cells in some]
+            file.write(_lines([[cells[i] for i in order] for cells in padded], tabs=tabs))
+
+
+def _cells(rows: Sequence[Row], names: Sequence[str]) -> Iterator[list[Any]]:
+    """Yield the cells of each row that is to be written."""
+    return ([cell(row.get(name)) for name in names] for row in lines_of(rows))
+
+
+def _lines(table: Sequence[Sequence[Any]], *, tabs: bool) -> bytes:
+    return "".join((_tsv if tabs else _csv)(table)).encode()
 
 
 def _csv(table: Sequence[Sequence[Any]]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bertcli.errors import OutputError
+from bertcli.errors import ModelError, OutputError
 
 Identity = tuple[int, int] | str  # the device of a file and its number there; a name to come
 
@@ -90,6 +90,31 @@ def public(text: str) -> str:
         return QUERY.sub(rf"\1{HIDDEN}", USER.sub(f"{HIDDEN}@", address[0], count=1))
 
     return ADDRESS.sub(hidden, text)
+
+
+class WatchedFiles:
+    """Files that must not change while they are mapped, told by size, time of change and inode."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.before = {path: _version_of(path) for path in paths}
+
+    def refuse_changes(self) -> None:
+        """Raise ModelError for a file that has changed: what was made of it meanwhile is void."""
+        for path, version in self.before.items():
+            if _version_of(path) != version:
+                raise ModelError(
+                    f"{path}: was changed while it was in use",
+                    "run the command again with --overwrite, when the model is complete",
+                )
+
+
+def _version_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when the contents of a file do: size, time of change, inode."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def sha256(path: Path) -> str:

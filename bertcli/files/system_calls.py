@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import stat
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -54,6 +55,16 @@ def open_folder(path: Path) -> int:
     """Open a folder, or whatever has a name, to be held. Windows opens no folder."""
     no_wait = getattr(os, "O_NONBLOCK", 0)
     return os.open(path if os.name == "posix" else os.devnull, os.O_RDONLY | no_wait)
+
+
+def open_lock(path: Path) -> int:
+    """Open a lock file, which is created if there is none; never a link, pipe or device."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    lock = os.open(path, flags, OWNER)
+    if not stat.S_ISREG(os.fstat(lock).st_mode):
+        os.close(lock)
+        raise FileExistsError(errno.EEXIST, "not a regular file", str(path))
+    return lock
 
 
 def hold(opened: int) -> bool | None:
@@ -123,6 +134,39 @@ def silence(number: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)
+
+
+# --- mapped files ---
+
+SHORTER = (
+    b"error: a model file became shorter while it was in use\n"
+    b"hint: run the command again when the model is complete\n"
+)
+
+
+class BusErrors:
+    """What happens when a mapped file is truncated by another process, which raises SIGBUS.
+
+    The process that runs a command sets ``explained``: it then ends with a message and exit code 1.
+    Python's own handlers cannot do this, as they run after the instruction that fails.
+    """
+
+    explained = False
+    handler: Any = None
+
+    @classmethod
+    def expect(cls) -> None:
+        """Explain bus errors from now on, because a file is mapped."""
+        if not cls.explained or cls.handler or not hasattr(signal, "SIGBUS"):
+            return
+        import ctypes  # 10 ms
+
+        def explain(number: int) -> None:
+            os.write(2, SHORTER)
+            os._exit(1)
+
+        cls.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(explain)
+        ctypes.CDLL(None).signal(int(signal.SIGBUS), cls.handler)
 
 
 # --- processes ---

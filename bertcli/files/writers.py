@@ -9,18 +9,19 @@ columns of the empty file.
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from bertcli.errors import OutputError, PipeClosed
-from bertcli.files.atomic import unwritable, whole_file
+from bertcli.files.atomic import unwritable
 from bertcli.files.jsonl import NAMES, to_lines
+from bertcli.files.output import OutputFiles
 from bertcli.files.paths import refuse_inputs
 from bertcli.files.printable import printable
 from bertcli.files.streams import packed, suffix_of
@@ -55,13 +56,18 @@ def open_writer(
 
     Raises OutputError when the file already exists, is one of the ``inputs``, or cannot be written.
     """
-    refuse_inputs(inputs, [path or "-"])
-    with open_output(path, overwrite=overwrite) as file, writer_of(form)(file) as write:
+    refuse_inputs(inputs, ["-"] if path is None else [path, *OutputFiles(path).all])
+    make = writer_of(form, to_file=path is not None and not is_special(path))
+    with open_output(path, overwrite=overwrite) as file, make(file) as write:
         yield write
 
 
-def writer_of(form: str) -> Format:
-    """Return the writer of a format; "finished" is lines that are bytes already."""
+def writer_of(form: str, *, to_file: bool = False) -> Format:
+    """Return the writer of a format; "finished" is lines that are bytes already.
+
+    A stream is flushed after each call. What goes ``to_file`` has the same bytes however many rows
+    are written at a time.
+    """
     match form:
         case "parquet":
             from bertcli.files.parquet import rows_writer
@@ -71,6 +77,10 @@ def writer_of(form: str) -> Format:
             from bertcli.files.arrays import ids_writer_of
 
             return ids_writer_of(form)
+        case "csv" | "tsv" if to_file:
+            from bertcli.files.delimited import file_writer
+
+            return partial(file_writer, tabs=form == "tsv")
         case "csv" | "tsv":
             from bertcli.files.delimited import encoder
 
@@ -91,7 +101,8 @@ def writer_of(form: str) -> Format:
     def writer(file: IO[bytes]) -> Iterator[Write]:
         def write(rows: Sequence[Any]) -> None:
             file.write(encode(rows))
-            file.flush()
+            if not to_file:
+                file.flush()
 
         yield write
 
@@ -154,23 +165,26 @@ def open_output(
         raise unwritable(path or "stdout", failed) from None
 
 
+def is_special(path: Path) -> bool:
+    """Return True for a pipe, a device or a folder."""
+    return path.exists() and not stat.S_ISREG(path.stat().st_mode)
+
+
 @contextmanager
 def _replacing(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
     """Write beside the target and move over it at the end; a device or pipe is written as it is."""
-    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+    if is_special(path):
         with open(path, "wb") as file:
             yield file
         return
-    _refuse_existing(path, overwrite=overwrite)
-    target = Path(os.path.realpath(path))  # a link stays one
-    if target.is_symlink():
+    files = OutputFiles(path)
+    if files.output.is_symlink():
         raise OutputError(f"{path}: circular symlink")
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    with whole_file(target, mode) as file:  # what replaces a private file is private
-        yield file
-        _refuse_existing(path, overwrite=overwrite)  # again: another run may have made it
-
-
-def _refuse_existing(path: Path, *, overwrite: bool) -> None:
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path}: already exists", "give --overwrite, or another name")
+    with files.locked():
+        if not overwrite:
+            files.refuse_replacing()
+        with files.new_output() as file:
+            yield file
+            if not overwrite:  # again: another program may have made it
+                files.refuse_replacing()
+        files.clear()  # of an interrupted run that this one replaces

@@ -25,11 +25,12 @@ from urllib.parse import urlsplit
 
 from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import BertcliError, InputError, UsageError
+from bertcli.files.output import OutputFiles, object_in
 from bertcli.files.paths import beside, manifest_beside, public, refuse_inputs, sha256
-from bertcli.files.streams import PACKED
+from bertcli.files.streams import PACKED, packed
 from bertcli.files.typed_json import as_json
 from bertcli.files.versions import __version__, install_command
-from bertcli.files.writers import open_writer
+from bertcli.files.writers import writer_of
 from bertcli.hub import TOKENIZER_FILES, ModelFolder, files_for
 from bertcli.inference.progress import Advance
 from bertcli.ray.locations import filesystem, is_local, listed, local_path, named
@@ -39,12 +40,10 @@ from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import WINDOW, Task, TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.vectors.run_folder import (
-    RunFiles,
     Target,
     json_text,
     made_by,
     not_resumable,
-    object_in,
     put_json,
     refuse_changes,
     tokenizer_of,
@@ -107,7 +106,7 @@ class ShardWorker:
         with filesystem(shard.output) as (fs, path):
             exists = not replaces and fs.exists(path)
         # What begins an output of a shard is its manifest, or the journal of its vectors.
-        is_begun = RunFiles(output).is_begun
+        is_begun = OutputFiles(output).is_interrupted
         if exists and not ("shard" in manifest or is_begun):
             raise not_resumable(public(shard.output))
         made_before = exists and "counts" in manifest and not is_begun
@@ -251,22 +250,27 @@ class TokenizeJob(_Job):
         """Write token ids, and their manifest."""
         task = Task(self.layout, self.extra, self.form)
         run = task.run(reader, loaded, self.window)
-        manifest = manifest_beside(output)
-        with open_writer(output, task.writer, overwrite=True) as put:
-            task.write(run, run, put)
-            put_json(manifest, about)  # what is killed behind this line may be replaced
-        put_json(
-            manifest,
-            {
-                **about,
-                "bertcli": __version__,
-                "output": output.name,
-                "format": self.form,
-                "counts": asdict(run.tally) | {"skipped": reader.skipped},
-                "rows": run.tally.records,
-                "sha256": sha256(output),
-            },
-        )
+        files = OutputFiles(output)
+        with files.locked():
+            # A run that is killed after the output has its name is known by this manifest.
+            with (
+                files.new_output(json_text(about)) as raw,
+                packed(output, raw) as file,
+                writer_of(task.writer, to_file=True)(file) as put,
+            ):
+                task.write(run, run, put)
+            put_json(
+                files.manifest,
+                {
+                    **about,
+                    "bertcli": __version__,
+                    "output": output.name,
+                    "format": self.form,
+                    "counts": asdict(run.tally) | {"skipped": reader.skipped},
+                    "rows": run.tally.records,
+                    "sha256": sha256(output),
+                },
+            )
 
 
 ShardJob = EmbedJob | TokenizeJob

@@ -39,6 +39,7 @@ from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.embedding.options import CONFIG as PROMPTS
 from bertcli.errors import BertcliError, ModelError, OutputError, out_of_memory
 from bertcli.files.atomic import explained, filling, locked, move, own_folder, put_folder
+from bertcli.files.output import object_in
 from bertcli.files.paths import making, refuse_inputs, sha256
 from bertcli.files.system_calls import sync, sync_folder
 from bertcli.files.typed_json import (
@@ -57,7 +58,7 @@ from bertcli.training.loop import (
     moments,
     restore_moments,
 )
-from bertcli.vectors.run_folder import object_in, refuse_changed_file, refuse_changes
+from bertcli.vectors.run_folder import refuse_changed_file, refuse_changes
 
 # --- checkpoints ---
 

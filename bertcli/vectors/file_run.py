@@ -181,7 +181,8 @@ class KnownVectors:
         text = json.dumps(decides, sort_keys=True)
         self.key = hashlib.sha256(text.encode(errors="surrogatepass"))
         index, nothing, rows = sink.index, embedder.nothing, dict[str, int]()
-        for _, row in chain.from_iterable(objects_of(str(index)) if index.exists() else ()):
+        known = sink.has_known_rows()
+        for _, row in chain.from_iterable(objects_of(str(index)) if known else ()):
             if DIGEST in row:
                 rows.setdefault(row[DIGEST], row[ROW])
         blocks = floats(str(sink.output), nothing.shape[-1]) if rows else ()

@@ -35,6 +35,7 @@ from bertcli.embedding.pooling import split
 from bertcli.errors import PrecisionError
 from bertcli.files.arrays import ArrayParts, write_arrays
 from bertcli.files.jsonl import json_of, to_lines
+from bertcli.files.output import FIELDS, RAW_VECTORS
 from bertcli.files.system_calls import opener, sync
 from bertcli.files.tables import NumbersText, TableHeader, compact, fields_of
 from bertcli.files.typed_json import parse
@@ -48,8 +49,6 @@ Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or sev
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
 
-# Files that rows are kept in until then: see `run_folder`.
-RAW, FIELDS = "vectors", "fields"
 START, STOP = "start", "stop"
 ROW, ID, DIGEST = "row", "id", "digest"  # of the index of an output whose records have one row each
 CHUNK = 8 << 20  # bytes of vectors read at a time
@@ -161,7 +160,7 @@ class Rows:
 
     def raw(self) -> Iterator[np.ndarray]:
         """Yield the vectors as they were computed: float32 [<= step, D...]."""
-        with open(self.folder / RAW, "rb") as file:
+        with open(self.folder / RAW_VECTORS, "rb") as file:
             for start in range(0, self.count, self.step):
                 yield self._read(file, min(self.step, self.count - start))
 
@@ -183,7 +182,7 @@ class Rows:
 
     def portions(self) -> Iterator[tuple[Fields, Vectors]]:
         """Yield the other fields of records, and the vectors of each: [D...], or [k, D...]."""
-        with open(self.folder / RAW, "rb") as file:
+        with open(self.folder / RAW_VECTORS, "rb") as file:
             for fields in self.fields():
                 sizes = fields.sizes or [1] * fields.count
                 vectors = self._converted(self._read(file, sum(sizes)))

@@ -24,6 +24,7 @@ from bertcli.errors import InputError
 from bertcli.files.arrays import array_in, open_arrays
 from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
+from bertcli.files.output import OutputFiles
 from bertcli.files.paths import manifest_beside
 from bertcli.files.streams import suffix_of, unreadable
 from bertcli.files.typed_json import NOTHING, JsonObject, is_regular, read_object
@@ -39,7 +40,6 @@ from bertcli.vectors.formats import (
     VECTORS,
     restore,
 )
-from bertcli.vectors.run_folder import RunFiles
 
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
@@ -237,7 +237,7 @@ def _ends_in_index(path: str) -> list[int]:
 
     Raises InputError where it does not say so.
     """
-    place = RunFiles(Path(path)).index
+    place = OutputFiles(Path(path)).index
     if not is_regular(place, InputError, MAKE_AGAIN):
         raise InputError(f"{place}: file not found; it says which rows are whose", MAKE_AGAIN)
     ends = [0]

@@ -1,41 +1,27 @@
-"""What survives a kill: the folder of a run beside its output.
-
-    out.npy                 the output, under its name only when it is whole
-    out.npy.manifest.json   what made it
-    out.npy.index.jsonl     whose rows are whose, where a record has several; or ids and digests
-    out.npy.lock            held by the process that writes
-    out.npy.run/            for its owner alone, as long as the run is not over:
-        journal             how much of the others is committed, by what run, from which input
-        vectors             the vectors so far, raw float32
-        fields              lines of JSON: the other fields of these records as columns, how many
-                            rows each has, and the digest of its text where an output is updated
-        index, whole        the index and the output while they are made from these
-        making              a journal or manifest while it is written
-
-Rows go to a `Sink`, which appends them to these files, whatever the format; the output is made from
-them at the end. So its bytes depend on the rows alone, and int8, which needs the range of every
-dimension over all rows, is not special. Where a record has several rows, the index says which;
-where it has one, the index has its id.
-
-The journal is replaced, as a whole, after the data is on the disk: it never speaks of bytes that
-are not there, and what is there beyond it is removed. Without one nothing is committed. It goes
-last, so a run that is killed while the output gets its name makes it again when it is resumed; the
-manifest comes before the output.
-
-A run is resumed, and a corpus searched, only where all that vectors depend on is as it was: the
-records, the files of the model, its config, the options. Files are hashed whole before the first
-row: a change behind the rows that are committed is found as well. Pipes and stdin cannot be read
-twice; of these only the records that are committed are compared.
+"""Runs that write an output and survive a kill: rows are committed beside the output.
 
     target = RowTarget(Path("tags.csv"), "csv", resume=True)
     with target.written(run, fingerprint, inputs) as write:
         for rows in run:
             write(rows)
 
-A `RowTarget` keeps the rows of any other command in such a folder: as lines of JSON, whatever the
-format; the file is made from them at the end. They are committed whenever the run has begun another
-window of records. Such a run that reads a pipe commits nothing, since its records cannot be
-compared with those of another: it starts over.
+Rows go to a `Sink`, which appends them to files of the run folder (see `files.output`), whatever
+the format; the output is made from them at the end. So its bytes depend on the rows alone, and
+int8, which needs the range of every dimension over all rows, is not special. The index maps records
+to row ranges, or stores the id where each record has one row.
+
+    vectors      raw float32
+    fields       lines of JSON: the other fields of some records as columns, how many rows each
+                 record has, and, for outputs that are updated, the digest of its text
+
+The journal is replaced atomically after the data is synced. Bytes past the committed offset are
+truncated on resume. It is deleted last: a run that is killed while it is published makes the output
+again when it is resumed.
+
+A run is resumed, and a corpus searched, only if all that the rows depend on is unchanged: the
+inputs, the files of the model, the options. Files are hashed before the first row, so that a change
+after the committed rows is found as well. Pipes and stdin cannot be read twice: only the committed
+records are compared (embed), or nothing is committed (all other commands).
 """
 
 from __future__ import annotations
@@ -43,11 +29,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from enum import Enum
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
@@ -55,16 +40,34 @@ from zlib import crc32
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, find_weights, tokenizer_files
+from bertcli.checkpoints.scan import (
+    CONFIGS,
+    GRAPHS,
+    SENTENCE_CONFIGS,
+    bert_folder,
+    find_weights,
+    model_files,
+    tokenizer_files,
+)
 from bertcli.errors import BertcliError, OutputError, PrecisionError
 from bertcli.families.structure import BERT
-from bertcli.files.atomic import explained, locked, move, replacing, whole_file
+from bertcli.files.atomic import explained, replacing, whole_file
 from bertcli.files.jsonl import NAMES, to_lines
-from bertcli.files.paths import beside, input_name, refuse_inputs, sha256
+from bertcli.files.output import (
+    FIELDS,
+    JOURNAL,
+    NEW_INDEX,
+    NEW_OUTPUT,
+    RAW_VECTORS,
+    SAVING,
+    OutputFiles,
+    object_in,
+)
+from bertcli.files.paths import WatchedFiles, input_name, refuse_inputs, sha256
 from bertcli.files.streams import can_be_reread, packed, unreadable
-from bertcli.files.system_calls import opener, sync, sync_folder, write_all
+from bertcli.files.system_calls import opener, sync, write_all
 from bertcli.files.tables import TableHeader, lines_of
-from bertcli.files.typed_json import BadJsonError, as_json, parse, read_bytes, shown
+from bertcli.files.typed_json import as_json, parse, read_bytes, shown
 from bertcli.files.versions import __version__
 from bertcli.files.writers import Write, writer_of
 from bertcli.models.config import BertConfig
@@ -72,8 +75,6 @@ from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import ReaderRun
 from bertcli.vectors.formats import (
-    FIELDS,
-    RAW,
     WITH_FIELDS,
     WRITERS,
     Fields,
@@ -86,36 +87,19 @@ if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.sparse import TermNames
 
-VERSION = 9  # of the journal and the files beside it
+VERSION = 10  # of the journal and the files beside it
 CHUNK = 8 << 20  # bytes that are checked at a time
 
 ANOTHER = "give --overwrite, or another name"
 BEGIN_AGAIN = "--overwrite starts over"
-ENDS = (".manifest.json", ".index.jsonl", ".lock", ".run")
-JOURNAL, WHOLE, INDEX, MAKING = "journal", "whole", "index", "making"
-PARTS = (JOURNAL, RAW, FIELDS, WHOLE, INDEX, MAKING)
 
 
-class RunFiles:
-    """An output, the files next to it, and the folder of its run."""
+class OutputState(Enum):
+    """What a run finds where it is to write."""
 
-    def __init__(self, path: Path) -> None:
-        """Name the files of an output; for a link, those beside what it points to."""
-        self.output = Path(os.path.realpath(path))
-        self.manifest, self.index, self.lock, self.folder = (
-            beside(self.output, end) for end in ENDS
-        )
-
-    @property
-    def own(self) -> list[Path]:
-        """Every file that a run writes or removes, the output first."""
-        parts = (self.folder / name for name in PARTS)
-        return [self.output, self.manifest, self.index, self.lock, *parts]
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether a run has left something that is committed."""
-        return (self.folder / JOURNAL).exists()
+    NEW = "nothing, or something that it replaces"
+    INTERRUPTED = "committed rows of the same run"
+    COMPLETE = "the output of the same run"
 
 
 @dataclass(frozen=True)
@@ -132,7 +116,7 @@ class Target:
     many: bool = False  # whether a record may have several rows
     places: tuple[str, ...] = ()  # carried fields that the index has beside the ids
     terms: TermNames | None = None  # whether the rows of a record are weights of these
-    parts: ClassVar[tuple[str, ...]] = (RAW, FIELDS)  # the files that rows are appended to
+    parts: ClassVar[tuple[str, ...]] = (RAW_VECTORS, FIELDS)  # the files that rows are appended to
 
     @property
     def with_fields(self) -> bool:
@@ -153,30 +137,36 @@ class Target:
 
     @contextmanager
     def opened(self, fingerprint: Mapping[str, Any], inputs: Inputs) -> Iterator[Sink]:
-        """Hold the output, and yield the sink for its rows, where the run it resumes had committed.
+        """Lock the output, and yield the sink for its rows, which continues an interrupted run.
 
         ``fingerprint`` is what the bytes depend on (model, options) beside the ``inputs``, which
-        are hashed: a run with another one, or other inputs, is not resumed; an update starts over.
-        Where nothing was committed at the end, nothing stays.
+        are hashed. A run with another fingerprint or other inputs is not resumed; an update starts
+        over. If nothing is committed at the end, nothing remains.
 
-        Raises OutputError when another process writes the output, when an input is one of the files
-        that are written or removed, when the output, or the rest of a killed run, is there and
-        nothing says what to do with it, and for one to go on with that this program has not made,
-        or not as it is.
+        Raises OutputError if another process writes the output, if an input is one of the files
+        that are written or removed, if something else has the name of one of them, if the output or
+        an interrupted run exists and no option says what to do with it, and if what is there to be
+        continued has been changed.
         """
         with explained(self.path):
             if self.path.exists() and not self.path.is_file():
                 raise OutputError(f"{self.path}: is a folder, device or pipe", "name a file")
-        sink = Sink(self)
-        how: dict[str, Any] = {"format": self.form, "precision": self.precision}
-        how |= {"update": True} if self.update else {}
-        refuse_inputs((*inputs.paths, *inputs.needed), [self.path, *sink.own])
-        with locked(sink.lock, self.path), ExitStack() as stack:
+        sink = Sink(self, WatchedFiles(inputs.model_files))
+        identity: dict[str, Any] = {"format": self.form, "precision": self.precision}
+        identity |= {"update": True} if self.update else {}
+        needed: tuple[str | Path, ...] = (
+            *inputs.paths,
+            *inputs.lists,
+            *inputs.cached,
+            *inputs.model_files,
+        )
+        refuse_inputs(needed, [self.path, *sink.all])
+        with sink.locked(), ExitStack() as stack:
+            sink.refuse_foreign_files(manifest=self.manifest, index=self.indexed(named=True))
             with explained(self.path):
-                sink.begin(as_json({**fingerprint, **how}), inputs)
+                sink.begin(as_json({**fingerprint, **identity}), inputs)
                 if not sink.complete:
                     stack.callback(sink.end)
-                    sink.folder.mkdir(0o700, exist_ok=True)
                     for name in self.parts:
                         sink.files[name] = stack.enter_context(sink.appended(name))
             try:
@@ -186,15 +176,18 @@ class Target:
                 raise
 
 
-class Sink(RunFiles):
+class Sink(OutputFiles):
     """Where the rows of one output go, and how much of them is committed.
 
-    ``complete`` tells that the output is there already.
+    ``complete`` is True if the output exists already. ``model`` are the files of the model, which
+    may be mapped: no rows are committed once one of them has changed.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, model: WatchedFiles) -> None:
         super().__init__(target.path)
-        self.target, self.complete = target, False
+        self.target = target
+        self.model = model
+        self.complete = False
         self.files: dict[str, IO[bytes]] = {}
         self.journal: dict[str, Any] = {
             "overwrite": target.overwrite or target.update,  # an output that is there is replaced
@@ -218,40 +211,54 @@ class Sink(RunFiles):
 
     # --- where a run begins ---
 
-    def begin(self, now: Mapping[str, Any], inputs: Inputs) -> None:
-        """Find out what is there, and where the run begins: see `Target.opened`."""
-        target, path = self.target, self.target.path
-        update, overwrite, goes_on = target.update, target.overwrite, target.resume or target.update
-        journal = {} if overwrite else self._read()
-        if journal and not (target.resume or (update and journal["fingerprint"].get("update"))):
-            hint = f"--resume continues it, {BEGIN_AGAIN}"
-            raise OutputError(f"{path}: an interrupted run left {self.folder.name}", hint)
-        exists = self.output.exists()
-        earlier = self._unchanged() if exists and goes_on and not journal else journal
-        for place in () if earlier or overwrite else (path, self.index):
-            if place.exists():
-                raise OutputError(f"{place}: already exists", ANOTHER)
-        if journal and exists and not journal["overwrite"]:
-            raise OutputError(
-                f"{path}: was created after the run was interrupted",
-                "move it away, or start over with --overwrite",
-            )
+    def begin(self, fingerprint: Mapping[str, Any], inputs: Inputs) -> None:
+        """Find out what is there, and continue it or clear it: see `Target.opened`."""
         described = inputs.described()  # fails before anything is removed
-        if earlier:
-            before = depends_on(earlier) or {}
-            after = depends_on({"fingerprint": now, "inputs": described}) or {}
-            if not update:
-                refuse_changes(str(path), before, after)
-            elif before != after or None in after["inputs"].values():  # stdin and pipes have none
-                earlier = {}
-        if earlier and earlier is journal:
-            self.journal = journal
-            return
-        self.clear()  # of a run that was killed before its first journal
-        self.complete = bool(earlier)
-        self.journal |= {"fingerprint": now, "inputs": described}
+        run = {"fingerprint": fingerprint, "inputs": described}
+        match self.found(depends_on(run) or {}, inputs):
+            case OutputState.INTERRUPTED:
+                self.journal = self._read_journal()
+                return
+            case OutputState.COMPLETE:
+                self.complete = True
+        self.clear()
+        self.journal |= run
 
-    def _read(self) -> dict[str, Any]:
+    def found(self, identity: Mapping[str, Any], inputs: Inputs) -> OutputState:
+        """Return what is there. Raises OutputError if this run may not continue or replace it."""
+        target = self.target
+        path = target.path
+        if target.overwrite:
+            return OutputState.NEW
+        if journal := self._read_journal():
+            is_update = target.update and journal["fingerprint"].get("update")
+            if not (target.resume or is_update):
+                self.refuse_replacing()
+            if self.output.exists() and not journal["overwrite"]:
+                raise OutputError(
+                    f"{path}: was created after the run was interrupted",
+                    "move it away, or start over with --overwrite",
+                )
+            earlier = journal
+            state = OutputState.INTERRUPTED
+        elif self.output.exists() and (target.resume or target.update):
+            earlier = self._unchanged()
+            state = OutputState.COMPLETE
+        else:
+            if not target.update:  # which replaces what it finds
+                self.refuse_replacing(index=True)
+            return OutputState.NEW
+        before = depends_on(earlier) or {}
+        for cached in inputs.cached:  # made again if it is missing
+            if not cached.exists():
+                before.get("inputs", {}).pop(str(cached), None)
+        if not target.update:
+            refuse_changes(str(path), before, identity)
+            return state
+        unread = None in identity["inputs"].values()  # stdin and pipes have no digest
+        return OutputState.NEW if before != identity or unread else state
+
+    def _read_journal(self) -> dict[str, Any]:
         """Return the journal, empty where there is none. Raises OutputError for a broken one."""
         path = self.folder / JOURNAL
         raw = read_bytes(path, OutputError, BEGIN_AGAIN)
@@ -264,13 +271,23 @@ class Sink(RunFiles):
 
     def _unchanged(self) -> dict[str, Any]:
         """Return the manifest of an output that is as it was made. Raises OutputError else."""
-        manifest = object_in(read_bytes(self.manifest, OutputError))
+        manifest = self.read_manifest()
         if "sha256" not in manifest or depends_on(manifest) is None:
             raise not_resumable(str(self.target.path))
         refuse_changed_file(self.output, manifest["sha256"])
         if "index" in manifest:
             refuse_changed_file(self.index, manifest.get("index_sha256"))
         return manifest
+
+    def has_known_rows(self) -> bool:
+        """Return True if output and index are those that the manifest describes.
+
+        They are not after a kill amid the renames of `publish`: then no row is reused.
+        """
+        try:
+            return "index" in self._unchanged()
+        except OutputError:
+            return False
 
     def appended(self, name: str) -> IO[bytes]:
         """Open a file behind what is committed of it: what is beyond is removed.
@@ -303,7 +320,9 @@ class Sink(RunFiles):
         journal["records"] += fields.count
         journal["named"] |= bool(fields.others) or any(key is not None for key in fields.id or ())
         lines = to_lines([vars(fields)][: fields.count])
-        self.append({RAW: vectors.astype("<f4", copy=False).tobytes(), FIELDS: lines.encode()})
+        self.append(
+            {RAW_VECTORS: vectors.astype("<f4", copy=False).tobytes(), FIELDS: lines.encode()}
+        )
 
     def append(self, parts: Mapping[str, bytes]) -> None:
         """Add bytes to the files of the run, by their names."""
@@ -315,11 +334,12 @@ class Sink(RunFiles):
 
     def commit(self, state: Any) -> None:
         """Make all rows durable, with a JSON value for whoever resumes after them."""
+        self.model.refuse_changes()
         with explained(self.target.path):
             for file in self.files.values():
                 sync(file)
             self.journal |= {"state": state, "version": VERSION}
-            with replacing(self.folder / JOURNAL, self.folder / MAKING) as file:
+            with replacing(self.folder / JOURNAL, self.folder / SAVING) as file:
                 file.write(json.dumps(self.journal).encode())
 
     def finish(self, about: Mapping[str, Any]) -> None:
@@ -328,7 +348,7 @@ class Sink(RunFiles):
         After a kill on the way the run is resumed from its last commit: commit before.
         """
         target, journal = self.target, self.journal
-        index = self.folder / INDEX
+        index = self.folder / NEW_INDEX
         with explained(target.path):
             rows = Rows(
                 self.folder,
@@ -340,7 +360,7 @@ class Sink(RunFiles):
                 journal["named"] and bool(target.terms or not target.many),
                 target.terms,
             )
-            with self.whole() as file:
+            with self.new_file() as file:
                 WRITERS[target.form](file, target.form, rows)
             shape, dtype = rows.kind()
             manifest = {
@@ -358,60 +378,44 @@ class Sink(RunFiles):
             if indexed:
                 write_index(rows, index, with_fields=target.with_fields)
                 manifest |= {"index": self.index.name, "index_sha256": sha256(index)}
-            self.publish(manifest)
+            self.publish_run(manifest)
 
     @contextmanager
-    def whole(self) -> Iterator[IO[bytes]]:
+    def new_file(self) -> Iterator[IO[bytes]]:
         """Yield the file that becomes the output; it is on the disk at the end."""
-        place = self.folder / WHOLE
-        with explained(self.target.path), open(place, "wb", opener=opener(None)) as file:
+        new = self.folder / NEW_OUTPUT
+        with explained(self.target.path), open(new, "wb", opener=opener(None)) as file:
             with packed(self.output, file) as inner:
                 yield inner
             sync(file)
 
-    def publish(self, about: Mapping[str, Any]) -> None:
-        """Give the output and what stands beside it their names, and remove the folder."""
-        target, journal = self.target, self.journal
-        whole, index = self.folder / WHOLE, self.folder / INDEX
+    def publish_run(self, about: Mapping[str, Any]) -> None:
+        """Publish the new output, its index and its manifest, and remove the run folder."""
+        target = self.target
         with explained(target.path):
             manifest = {
                 **about,
                 "bertcli": __version__,
-                "fingerprint": journal["fingerprint"],
-                "inputs": journal["inputs"],
+                "fingerprint": self.journal["fingerprint"],
+                "inputs": self.journal["inputs"],
                 "output": self.output.name,
                 "format": target.form,
-                "sha256": sha256(whole),
+                "sha256": sha256(self.folder / NEW_OUTPUT),
             }
-            journal["overwrite"] = True  # from here on, what has the name is ours
+            self.journal["overwrite"] = True  # from here on, the output may be this run's own
             self.commit(self.state)
             for file in self.files.values():
                 file.close()  # Windows moves no open file
-            if self.output.exists():
-                shutil.copymode(self.output, whole)  # what was private stays it
-            for path in (self.output, self.index, self.manifest):
-                path.unlink(missing_ok=True)
-            mode = stat.S_IMODE(whole.stat().st_mode)
-            if index.exists():
-                move(index, self.index, mode)
-            if target.manifest:
-                with replacing(self.manifest, self.folder / MAKING, mode) as file:
-                    file.write(json_text(manifest))
-            move(whole, self.output)
-            sync_folder(self.output.parent)
+            self.publish(
+                index=(self.folder / NEW_INDEX).exists(),
+                manifest=json_text(manifest) if target.manifest else None,
+            )
             self.clear()
 
     def end(self) -> None:
-        """Remove the partial files of a run that has committed nothing."""
-        if not self.is_begun:
+        """Remove the files of a run that has committed nothing."""
+        if not self.is_interrupted:
             self.clear()
-
-    def clear(self) -> None:
-        """Remove the folder of the run: first the journal, without which the others say nothing."""
-        for name in PARTS:
-            (self.folder / name).unlink(missing_ok=True)
-        with suppress(OSError):  # there is none, or it holds what is not ours
-            self.folder.rmdir()
 
 
 def put_json(path: Path, value: Any) -> None:
@@ -424,15 +428,6 @@ def json_text(value: Any) -> bytes:
     """Return what stands in a journal or manifest."""
     text = json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
     return text.encode(errors="surrogatepass")
-
-
-def object_in(raw: bytes | None) -> dict[str, Any]:
-    """Return the object that a journal or manifest is; empty when there is none that is whole."""
-    try:
-        value = None if raw is None else parse(raw)
-    except BadJsonError:
-        value = None
-    return value if isinstance(value, dict) else {}
 
 
 def not_resumable(name: str) -> OutputError:
@@ -547,6 +542,30 @@ def files_of_model(folder: Path) -> dict[str, Any]:
     return {"weights": find_weights(inner).digests, "tokenizer": tokenizer_of(inner)}
 
 
+def files_of_results(folder: Path) -> dict[str, Any]:
+    """Return the sha256 of all files of a model, for what is made by a head or with a search."""
+    inner = bert_folder(folder)
+    graphs = [inner / name for name in GRAPHS.values()]
+    graphs += [graph.with_suffix(".bin") for graph in graphs]
+    hashed = {*find_weights(inner).all, *tokenizer_files(inner)}
+    others = [path for path in (*model_files(folder), *graphs) if path not in hashed]
+    return files_of_model(folder) | {"settings": digests_of(folder, others)}
+
+
+def files_of_tokenizer(folder: Path) -> dict[str, Any]:
+    """Return the sha256 of the files that token ids depend on."""
+    inner = bert_folder(folder)
+    configs = [inner / name for name in (*CONFIGS, *SENTENCE_CONFIGS)]
+    configs += [folder / name for name in (*CONFIGS, *SENTENCE_CONFIGS)]
+    return {"tokenizer": tokenizer_of(inner), "settings": digests_of(folder, configs)}
+
+
+def digests_of(folder: Path, paths: Sequence[Path]) -> dict[str, str]:
+    """Return the sha256 of those of the paths that are files, by their names within a folder."""
+    files = dict.fromkeys(path for path in paths if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+
+
 def tokenizer_of(folder: Path) -> dict[str, str]:
     """Return the sha256 of the files of a folder that a tokenizer is made of, by name."""
     return {path.name: sha256(path) for path in tokenizer_files(folder)}
@@ -567,18 +586,20 @@ Described = dict[str, Any]  # name, bytes and sha256, of which the last two may 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files that a run reads, ``-`` for stdin, or its texts; other files that it needs."""
+    """The files that a run reads, ``-`` for stdin, or its texts; and what else it needs."""
 
     paths: Sequence[str] = ()
     texts: Sequence[str | None] = ()
-    needed: Sequence[Path] = ()
+    lists: Sequence[Path] = ()  # files with names of the paths
+    cached: Sequence[Path] = ()  # vectors of the paths, which the run writes if they are missing
+    model_files: Sequence[Path] = ()
 
     @classmethod
     def of(cls, source: Source, model: Sequence[Path]) -> Inputs:
         """Return what a run reads of a source, and the files of its model."""
         texts = source.texts if source.pair is None else (*source.texts, source.pair)
-        needed = [Path(source.list_file)] if source.list_file else []
-        return cls(source.paths, texts, [*needed, *model])
+        lists = [Path(source.list_file)] if source.list_file else []
+        return cls(source.paths, texts, lists, model_files=model)
 
     @property
     def streams(self) -> list[str]:
@@ -588,6 +609,7 @@ class Inputs:
     def described(self) -> list[Described]:
         """Return name, size and sha256 of each. Raises InputError for one that is not there."""
         inputs = [self._file(path) for path in self.paths]
+        inputs += [self._file(str(path)) for path in self.cached if path.exists()]
         if self.texts:
             digest = hashlib.sha256(repr(tuple(self.texts)).encode()).hexdigest()
             inputs.append({"name": ARGUMENTS, "bytes": None, "sha256": digest})
@@ -640,11 +662,14 @@ class RowTarget(Target):
                 sink.files[FIELDS].truncate(0)
                 sink.journal["parts"] = {}
             headers: list[TableHeader] = []
-            lasting = run is not None and not inputs.streams
+
+            def commit() -> None:
+                if run and run.done != sink.state and not inputs.streams:
+                    sink.commit(run.done)
+                    run.committed = sink.state["records"]
 
             def write(rows: Sequence[Any]) -> None:
-                if run and lasting and run.done != sink.state:
-                    sink.commit(run.done)
+                commit()
                 headers.extend(row for row in rows if isinstance(row, TableHeader))
                 if self.form == "finished":
                     data = b"".join(rows)
@@ -653,16 +678,17 @@ class RowTarget(Target):
                 sink.append({FIELDS: data})
 
             yield write
-            if run and run.done and lasting:
-                sink.commit(run.done)
+            commit()
             form = "finished" if self.form in LINES else self.form
-            with sink.whole() as file, writer_of(form)(file) as put:
+            with sink.new_file() as file, writer_of(form, to_file=True)(file) as put:
                 for rows in self._waiting(sink.folder / FIELDS):
                     headers.clear()
                     put(rows)
                 if headers and form != "finished":
                     put(headers)
-            sink.publish({"counts": asdict(run.tally)} if run else {})
+            if run is None:
+                sink.journal["inputs"] = inputs.described()  # with vectors that it has written
+            sink.publish_run({"counts": asdict(run.tally)} if run else {})
 
     def _waiting(self, path: Path) -> Iterator[list[Any]]:
         """Yield the rows that wait, some at a time."""

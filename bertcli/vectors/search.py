@@ -32,6 +32,7 @@ from bertcli.embedding.sparse import has_routes
 from bertcli.errors import LOG, InputError, counted
 from bertcli.files.arrays import open_arrays
 from bertcli.files.jsonl import lines_of, object_in, value_of
+from bertcli.files.output import OutputFiles
 from bertcli.files.paths import beside
 from bertcli.files.streams import open_bytes
 from bertcli.files.typed_json import JsonObject, is_regular, whole_number
@@ -85,7 +86,6 @@ from bertcli.vectors.reading import (
 )
 from bertcli.vectors.run_folder import (
     InputDigest,
-    RunFiles,
     Target,
     files_of_model,
     numbers_of,
@@ -228,6 +228,7 @@ class Search:
         """Load the model. Raises InputError when another one made the vectors that are there."""
         path = str(options.vectors)
         if options.vectors is not None and options.vectors.exists():
+            OutputFiles(options.vectors).tidy()
             manifest = manifest_of(path)
             if fingerprint := manifest.object("fingerprint"):
                 compute = options_of(path, fingerprint, folder, compute)
@@ -261,7 +262,7 @@ class Search:
     def stored(self) -> bool:
         """Whether the vectors of the corpus are there, and no killed run that can be resumed."""
         path = self.options.vectors
-        is_begun = self.reader and path and RunFiles(path).is_begun
+        is_begun = self.reader and path and OutputFiles(path).is_interrupted
         return path is not None and path.exists() and not is_begun
 
     @property
@@ -498,7 +499,7 @@ def _fields_in(path: str, chosen: Container[int]) -> Iterator[dict[str, Any]]:
     """
     form, lines = form_of(path), path
     if form in TENSORS:
-        lines = str(RunFiles(Path(path)).index)
+        lines = str(OutputFiles(Path(path)).index)
         form = "jsonl" if is_regular(Path(lines), InputError, MAKE_AGAIN) else form
     match form:
         case "jsonl":

@@ -212,7 +212,7 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
     shard, job = shard_of(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
-    where = ("bertcli.vectors.run_folder.sync_folder", "bertcli.ray.run.put_json")[at]
+    where = ("bertcli.files.output.sync_folder", "bertcli.ray.run.put_json")[at]
     with (
         mock.patch(where, side_effect=(KeyboardInterrupt, killed(put_json))[at]),
         pytest.raises(KeyboardInterrupt),
@@ -228,7 +228,7 @@ def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
     source, shard = tmp_path / "a.jsonl", shard_of(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
     source.write_text('{"text": "one"}\n{"text": 2}\n')
     letters = Path(f"{shard.output}.errors.jsonl")
-    struck = mock.patch("bertcli.vectors.run_folder.sync_folder", side_effect=KeyboardInterrupt)
+    struck = mock.patch("bertcli.files.output.sync_folder", side_effect=KeyboardInterrupt)
     with struck, pytest.raises(KeyboardInterrupt):
         worker("mean", source).make(shard)
     whole = letters.read_bytes()

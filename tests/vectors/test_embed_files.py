@@ -24,13 +24,17 @@ from front import (
 )
 from vector_files import vectors_in
 
-from bertcli.vectors import run_folder
+from bertcli.files import output
 from bertcli.vectors.run_folder import Sink
 
 SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1, "--window", 2)
 FORMS = ("npy", "npz", "safetensors", "parquet", "jsonl", "csv")
 LINES = [{"id": f"ü{n}", "text": f"i love nlp {n}"} for n in range(6)]
-OWN = (*run_folder.ENDS[:-1], *(f".run/{name}" for name in run_folder.PARTS))
+OWN = (
+    output.MANIFEST,
+    output.INDEX,
+    *(f".run/{name}" for name in (output.LOCK, *output.RUN_FILES)),
+)
 
 
 @pytest.fixture
@@ -62,7 +66,7 @@ def test_an_input_that_the_run_would_remove_is_refused(tmp_path, texts, end, how
         os.link(own, given := tmp_path / "given.jsonl")
     before = contents(tmp_path)
     if how == "stdin":
-        if end not in ("", ".run/fields", ".lock"):
+        if end not in ("", ".run/fields", ".run/bertcli.lock"):
             return  # each is a process
         command = " ".join(map(str, (*SET, "-o", out, "--overwrite")))
         done = shell(f"exec bertcli {command} < {own}", cwd=tmp_path)

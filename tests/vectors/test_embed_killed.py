@@ -61,7 +61,7 @@ def test_killed_before_it_replaced_anything(tmp_path, texts, whole):
     out = whole("npy")
     before = out.read_bytes()
     (tmp_path / "whole.npy.run").mkdir()
-    for end in (".run/vectors", ".run/fields", ".lock"):
+    for end in (".run/vectors", ".run/fields", ".run/bertcli.lock"):
         Path(f"{out}{end}").write_bytes(b"half")
     good(*SET, "-m", TINY, "-i", texts, "-o", out, "--resume")
     assert out.read_bytes() == before and not left_beside(out)

@@ -171,8 +171,8 @@ def test_a_link_stays_a_link(tmp_path):
 def test_one_process_at_a_time(tmp_path):
     path = tmp_path / "out.npy"
     holder = (
-        "import sys, pathlib\nfrom bertcli.files.atomic import locked\n"
-        "path = pathlib.Path(sys.argv[1])\nwith locked(path.with_name('out.npy.lock'), path):\n"
+        "import sys, pathlib\nfrom bertcli.files.output import OutputFiles\n"
+        "with OutputFiles(pathlib.Path(sys.argv[1])).locked():\n"
         "    print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -182,6 +182,6 @@ def test_one_process_at_a_time(tmp_path):
         with pytest.raises(OutputError, match="another bertcli"):
             made(path, "npy")
         process.kill()
-    assert (tmp_path / "out.npy.lock").exists()  # of the dead: no obstacle
+    assert (tmp_path / "out.npy.run/bertcli.lock").exists()  # of the dead: no obstacle
     assert resumed(path) == made(tmp_path / "whole", "npy")
-    assert not (tmp_path / "out.npy.lock").exists()
+    assert not (tmp_path / "out.npy.run").exists()

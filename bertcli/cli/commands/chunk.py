@@ -69,7 +69,7 @@ def chunk(
         )
     run = ChunkRun(reader, chunker, form)
     kind = "finished" if form == "txt" else form
-    with output.open(kind, reader.source.inputs, model, run=run) as put:
+    with output.open(kind, reader.source.inputs, model, run=run, weights=False) as put:
         for pieces in console.track(run):
             put(pieces)
     console.special_tokens(run.tally)

@@ -21,6 +21,7 @@ from bertcli.cli.options.common import (
     InputOptions,
     ModelOptions,
     VectorOutput,
+    interrupted_note,
 )
 from bertcli.cli.options.groups import (
     LAYOUT,
@@ -226,9 +227,7 @@ def _to_file(run: "FileRun", console: Console) -> "TokenCounts":
     try:
         console.follow(run)
     except KeyboardInterrupt:
-        how = "--update" if target.update else "--resume"
-        records = counted(run.committed, "record is", "records are")
-        console.note(f"interrupted; {records} kept; continue with {how}")
+        console.note(interrupted_note(run.committed, "--update" if target.update else "--resume"))
         raise
     for name in run.unchecked:
         console.note(f"{name} cannot be read twice: only its committed records were compared")

@@ -210,7 +210,9 @@ def tokenize(
     else:
         view, about = "token_views", (tokenizer,)
         inputs = reader.source.inputs
-        with output.open(task.writer, inputs, model, view=view, about=about, run=run) as put:
+        with output.open(
+            task.writer, inputs, model, view=view, about=about, run=run, weights=False
+        ) as put:
             task.write(run, windows, put, rows=output.resume)
     tally = run.tally
     if shape.truncation == "do_not_truncate" and tally.too_long:
@@ -281,7 +283,9 @@ def _summary(
         show(counts_table(rows())) if mode.per_file else show(*stats_view(*rows()))
         return
     inputs = run.reader.source.inputs
-    with output.open(form, inputs, model) as write:  # now: what cannot be written fails at once
+    with output.open(
+        form, inputs, model, weights=False
+    ) as write:  # now: what cannot be written fails at once
         write(rows())
 
 
@@ -297,7 +301,7 @@ def _ids_of_tokens(
     columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
     given = (source.texts,) if source.texts else ()
     reader = source.reader(texts=given, pre_split=True, taken=frozenset(("id", *columns)))
-    with output.open(form, reader.source.inputs, model) as write:
+    with output.open(form, reader.source.inputs, model, weights=False) as write:
         for record in reader:
             ids, unknown = tokenizer.ids_of(record.text)
             if unknown:
@@ -370,7 +374,7 @@ def decode(
     )
     reader = Reader(read)
     run = DecodeRun(reader, tokenizer, how.as_, skip, clean_up)
-    with output.open(form, reader.source.inputs, model, run=run) as write:
+    with output.open(form, reader.source.inputs, model, run=run, weights=False) as write:
         for rows in console.track(run):
             write(rows)
         if not run.tally.records:

@@ -1,7 +1,6 @@
 """The options that commands share: input, model, computation, output and messages."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -31,8 +30,8 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import LOG, OutputError, UsageError
-from bertcli.files.paths import beside
+from bertcli.errors import LOG, UsageError, counted
+from bertcli.files.paths import WatchedFiles
 from bertcli.files.typed_json import is_text
 from bertcli.files.writers import RAGGED, TENSORS, format_of, open_writer
 from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
@@ -168,38 +167,40 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         view: str = "rows_view",
         about: Sequence[Any] = (),
         run: "ReaderRun | None" = None,
+        weights: bool = True,
     ) -> AbstractContextManager[Callable[..., None]]:
         """Open the writer of a format; that of a table draws a ``view`` of what it takes.
 
         That is a function of `display.tables`, which takes what the view is ``about`` first;
         the first 40 rows are drawn (`tables.show` draws all).
         With --resume a ``run`` goes on where another was interrupted; what has none starts over,
-        unless the same command finished the file.
+        unless the same command finished the file. The rows depend on the ``weights`` of the models,
+        or on their tokenizers alone.
         Raises OutputError when it would write to one of the inputs, or to a file of a model.
         """
         if self.resume and (run or inputs):
-            return self._resumed(form, run, inputs, models)
+            return self._resumed(form, run, inputs, models, weights=weights)
         if form == "table":
             from bertcli.cli.display import tables
 
             return tables.opened_table(inputs, partial(getattr(tables, view), *about))
-        if self.output is not None:
-            interrupted = beside(Path(os.path.realpath(self.output)), ".run")
-            if os.path.exists(interrupted / "journal"):  # also false where the name is too long
-                if not self.overwrite:
-                    raise OutputError(
-                        f"{self.output}: an interrupted run left {interrupted.name}",
-                        "--resume continues it, --overwrite starts over",
-                    )
-                shutil.rmtree(interrupted)
         if self.on_terminal and form in (*TENSORS, *RAGGED, "parquet"):
             raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
-        if self.output is not None and os.path.exists(self.output):
-            inputs = [
-                *inputs,
-                *(path for model in models for path in model_files(model.folder().path)),
-            ]
-        return open_writer(self.output, form, overwrite=self.overwrite, inputs=inputs)
+        return self._replaced(form, inputs, models)
+
+    @contextmanager
+    def _replaced(
+        self, form: str, inputs: Sequence[str | Path], models: Sequence[ModelOptions]
+    ) -> Iterator[Callable[..., None]]:
+        """Yield what writes rows to stdout, or to a file that replaces the output at the end."""
+        paths: list[Path] = []
+        if self.output is not None:
+            paths = [path for model in models for path in model_files(model.folder().path)]
+        watched = WatchedFiles(paths)
+        reading = [*inputs, *paths]
+        with open_writer(self.output, form, overwrite=self.overwrite, inputs=reading) as write:
+            yield write
+            watched.refuse_changes()
 
     @contextmanager
     def _resumed(
@@ -208,9 +209,16 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         run: "ReaderRun | None",
         read: Sequence[str | Path],
         models: Sequence[ModelOptions],
+        *,
+        weights: bool,
     ) -> Iterator[Callable[..., None]]:
         """Yield what keeps the rows of a run until all are there; exit where they are."""
-        from bertcli.vectors.run_folder import Inputs, RowTarget, files_of_model
+        from bertcli.vectors.run_folder import (
+            Inputs,
+            RowTarget,
+            files_of_results,
+            files_of_tokenizer,
+        )
 
         options = {
             name: str(value) if isinstance(value, Path) else value
@@ -220,12 +228,21 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         fingerprint: dict[str, Any] = {"options": options}
         files: list[Path] = []  # of the model
         for folder in (model.folder() for model in models):
-            fingerprint |= {"model": folder.name, **files_of_model(folder.path)}
+            digests = files_of_results if weights else files_of_tokenizer
+            fingerprint |= {"model": folder.name, **digests(folder.path)}
             files += model_files(folder.path)
-        target = RowTarget(Path(str(self.output)), form, resume=True)
-        own = str(options.get("vectors")) if options.get("corpus") or options.get("files") else ""
-        paths = [str(path) for path in read if str(path) != own]  # own vectors come of the rest
-        inputs = Inputs.of(run.reader.source, files) if run else Inputs(paths, (), files)
+        target = RowTarget(
+            Path(str(self.output)), form, resume=not self.overwrite, overwrite=self.overwrite
+        )
+        if run:
+            inputs = Inputs.of(run.reader.source, files)
+        else:
+            vectors = str(options.get("vectors"))
+            cached = [Path(vectors)] if options.get("corpus") or options.get("files") else []
+            paths = [str(path) for path in read if str(path) != vectors or not cached]
+            inputs = Inputs(
+                paths, cached=cached if options.get("vectors") else (), model_files=files
+            )
         with target.written(run, fingerprint, inputs) as write:
             if write is None:
                 LOG.note(f"{self.output} is already complete: nothing to do")
@@ -233,8 +250,16 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             try:
                 yield write
             except KeyboardInterrupt:
-                LOG.note("interrupted; continue with --resume")
+                LOG.note(interrupted_note(run.committed if run else 0, "--resume"))
                 raise
+
+
+def interrupted_note(committed: int, option: str) -> str:
+    """Return what is said after an interrupt: how many records the next run need not repeat."""
+    if not committed:
+        return "interrupted before anything was committed: the next run starts over"
+    records = counted(committed, "record is", "records are")
+    return f"interrupted; {records} kept; continue with {option}"
 
 
 class RowOutput(OutputOptions):
