@@ -182,8 +182,9 @@ USAGE: type[Any] = typer.BadParameter.__bases__[0]  # all that the parser of Typ
 
 def explained(wrong: Any) -> tuple[str, str]:
     """Return the message and the hint of an exception of the parser."""
-    path = wrong.ctx.command_path if wrong.ctx else "bertcli"
-    return wrong.format_message(), f"see {path} --help"
+    from bertcli.cli.usage import explain  # only what is wrong needs it
+
+    return explain(wrong, [*COMMANDS, *GROUPS])
 
 
 # --- `bertcli.train` and `bertcli.evaluate`: the commands, with their options as keywords ---
