@@ -23,6 +23,7 @@ from typing import IO, Any, TypeVar
 
 from bertcli.errors import LOG, SKIP, InputError
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
+from bertcli.files.file_types import refuse_not_text
 from bertcli.files.jsonl import object_in, value_of
 from bertcli.files.paths import input_name
 from bertcli.files.streams import (
@@ -300,6 +301,12 @@ def read(path: str, reader: Reader) -> Blocks:
     separator = b"\0" if source.null and ended else b"\n"
     with open_bytes(path, reader.count) as stream:
         encoding, errors = source.encoding, source.encoding_errors
+        if path != "-":  # whose first line may still be typed
+            try:
+                refuse_not_text(read_chunk(stream, name, peek=True), name, encoding)
+            except InputError as refused:
+                reader.skip(refused)
+                return
         if "a\n".encode(encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
             stream = stream_of(recoded(stream, name, encoding, errors), stream)
             encoding, errors = "utf-8", "strict"

@@ -1,0 +1,76 @@
+"""Files that are given as text and are none: named by their first bytes, with a way to read them.
+
+refuse_not_text(b"%PDF-1.7", "report.pdf", "utf-8")
+# InputError: report.pdf: is a PDF; hint: extract its text: pdftotext report.pdf -
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from bertcli.errors import LOG, InputError
+
+OFFICE = b"[Content_Types].xml"  # the first file of an archive that is a document
+ZIP = b"PK\x03\x04"
+ZIP_NAME = slice(30, 30 + len(OFFICE))  # where an archive names its first file
+
+# First bytes -> what the file is, and what to do; {} is its name.
+SIGNATURES = {
+    b"%PDF-": ("a PDF", "extract its text: pdftotext {} -"),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
+        "an old Excel or Word file",
+        "save it as CSV or as plain text",
+    ),
+    b"PAR1": ("Parquet", "give --input-format parquet"),
+    b"\x1f\x8b": ("compressed by gzip", "give it a name that ends in .gz"),
+    b"\x28\xb5\x2f\xfd": ("compressed by zstd", "give it a name that ends in .zst"),
+    b"BZh": ("compressed by bzip2", "unpack it: bunzip2 {}"),
+    b"\xfd7zXZ\0": ("compressed by xz", "unpack it: unxz {}"),
+    b"\x93NUMPY": ("a NumPy array", "bertcli decode and inspect read it, and --vectors"),
+    b"SQLite format 3\0": ("an SQLite database", "export a table: sqlite3 -csv {} 'SELECT ...'"),
+    b"\x89PNG": ("a picture", "texts are needed"),
+    b"\xff\xd8\xff": ("a picture", "texts are needed"),
+    b"GIF8": ("a picture", "texts are needed"),
+    b"\x7fELF": ("a program", "texts are needed"),
+}
+# Longest first: the mark of UTF-32 begins with that of UTF-16.
+BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+PICKLE = re.compile(rb"\x80[\x02-\x05]")  # the protocol
+HTML = re.compile(rb"\s*(<!doctype html|<html)\b", re.IGNORECASE)
+
+
+def refuse_not_text(head: bytes, name: str, encoding: str) -> None:
+    """Raise InputError for a file whose first bytes are those of another format than text.
+
+    A file with a byte order mark is refused only if it is read as UTF-8. HTML is text, but its
+    tags would be read as such: a note says so.
+    """
+    if head.startswith(ZIP):
+        raise _refused(name, *_archive(head))
+    for signature, described in SIGNATURES.items():
+        if head.startswith(signature):
+            raise _refused(name, *described)
+    if PICKLE.match(head):
+        raise _refused(name, "a Python pickle", "load it in Python, and write JSONL or Parquet")
+    if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
+        for mark, other in BYTE_ORDER_MARKS.items():
+            if head.startswith(mark):
+                raise _refused(name, f"text in {other.upper()}", f"give --encoding {other}")
+    if HTML.match(head):
+        LOG.note(f"{name} looks like HTML: its tags are read as text")
+
+
+def _archive(head: bytes) -> tuple[str, str]:
+    if head[ZIP_NAME] == OFFICE:
+        return "an Excel or Word file", "save it as CSV or as plain text"
+    return "a zip archive", "unpack it: unzip {}"
+
+
+def _refused(name: str, what: str, how: str) -> InputError:
+    return InputError(f"{name}: is {what}, not text", how.replace("{}", name))
