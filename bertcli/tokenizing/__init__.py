@@ -5,6 +5,7 @@ where there are words alone. `tokenizer` turns records into tokens, and goes bac
 `columns`, which know what truncation leaves: lists of few texts, `ragged` arrays of millions, and
 lines of these. `run` goes through a whole input, counts (`statistics` a corpus, or each file) and
 says what is written. `extra_columns` has ids of extra embeddings for tokens. `chunks` divides
-texts, and writes the pieces. For Python, `call` has the arguments of transformers. Imports
-`errors`, `files`, `families`, `checkpoints`, `hub` and `records`. Begin with `tokenizer`.
+texts, never within the `graphemes` that people see, and writes the pieces. For Python, `call` has
+the arguments of transformers. Imports `errors`, `files`, `families`, `checkpoints`, `hub` and
+`records`. Begin with `tokenizer`.
 """

@@ -49,6 +49,7 @@ from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, row_of
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import PLACE, Layout
+from bertcli.tokenizing.graphemes import divides
 from bertcli.tokenizing.run import ReaderRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -158,7 +159,10 @@ class Chunk(NamedTuple):
 
 
 def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:
-    """Return where the tokens of a text begin, and its end; or, if they are more, ``enough``."""
+    """Return where the tokens of a text begin, and its end; or, if they are more, ``enough``.
+
+    Those within a grapheme are left out.
+    """
     starts, read = array("q"), 0
     while read < len(text) and len(starts) <= enough:
         piece = text[read : read + SLICE]
@@ -166,7 +170,9 @@ def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:
             piece = piece[: piece.rfind(" ")] or piece  # in a word only where there is no blank
         for start, stop in core.encode(piece, add_special_tokens=False).offsets:
             # White space that a token begins with belongs to the piece before.
-            starts.append(read + stop - len(piece[start:stop].lstrip()))
+            begin = read + stop - len(piece[start:stop].lstrip())
+            if not divides(text, begin):
+                starts.append(begin)
         read += len(piece)
     starts.append(read)
     return starts
@@ -261,7 +267,7 @@ class Chunker:
 
         Raises InputError for a character that has more tokens than a piece may have.
         """
-        piece = self._fitting(whole, starts, start, start) or self._counted(whole, start, start + 1)
+        piece = self._fitting(whole, starts, start, start) or self._part_of_grapheme(whole, start)
         if piece.n_tokens > self.limit:
             raise InputError(
                 f"{whole.record.where}: character {start} ({whole.text[start]!a}) alone has more "
@@ -287,6 +293,15 @@ class Chunker:
                 return piece
             room -= min(over, (room + 1) // 2)
         return None
+
+    def _part_of_grapheme(self, whole: Chunk, start: int) -> Chunk:
+        """Return as much of a grapheme as fits, at least one character, which may be too much."""
+        end = start + 1
+        while divides(whole.text, end):
+            end += 1
+        while (piece := self._counted(whole, start, end)).n_tokens > self.limit and end > start + 1:
+            end -= 1
+        return piece
 
     def _counted(self, whole: Chunk, start: int, end: int) -> Chunk:
         (count,) = self.counts([whole.text[start:end]])
