@@ -35,7 +35,7 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_modules import put_modules
 from bertcli.errors import InputError, ModelError, UsageError
-from bertcli.files.atomic import whole_folder
+from bertcli.files.atomic import MANIFEST, whole_folder
 from bertcli.files.paths import sha256
 from bertcli.files.safetensors import write_arrays
 from bertcli.files.typed_json import parse, write_json
@@ -52,7 +52,6 @@ from bertcli.vectors.compare import similarity_agreement
 from bertcli.vectors.embed_run import RecordVectors
 
 TABLE = "model.safetensors"
-OURS = ("*.json", TABLE)  # names in such a folder
 UNUSED = re.compile(r"\[unused\d+\]")
 SIF = 1e-4  # the frequency of a token that counts half
 DIM = 256  # where so many are possible
@@ -134,7 +133,7 @@ class Distillation:
             )
         paths = reader.source.paths if reader else ()
         inputs: list[str | Path] = [*model_files(source.path), *paths]
-        with whole_folder(self.output, OURS, overwrite=self.overwrite, inputs=inputs) as folder:
+        with whole_folder(self.output, "distil", overwrite=self.overwrite, inputs=inputs) as folder:
             how = replace(self.how, pooling="mean", normalize=False)
             teacher = Embedder.open(source, how)
             tokenizer = teacher.runtime.tokenizer
@@ -227,4 +226,4 @@ class Distillation:
                 teachers, students = (run.vectors for run in runs)
                 agreement = similarity_agreement(teachers, students, np.ones(len(held_out), bool))
                 self.manifest["agreement"] = asdict(agreement)
-            write_json(folder / "manifest.json", self.manifest)
+            write_json(folder / MANIFEST, self.manifest)

@@ -38,7 +38,7 @@ from bertcli.export.graphs import (
     quantized,
     write_onnx,
 )
-from bertcli.files.atomic import whole_folder
+from bertcli.files.atomic import MANIFEST, whole_folder
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_objects, write_json
 from bertcli.hub import ModelFolder
@@ -67,7 +67,6 @@ from bertcli.tasks.head import (
 FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
 HELD_OUT = 4  # each so many-th text of the sample is not calibrated on: it tells how near it is
 FAR = 0.9  # the mean cosine of a graph that is refused
-OURS = ("*.json", "*.txt", "*.model", "[0-9]*_*", "openvino", "onnx")  # names in such a folder
 
 
 # --- what a sentence model makes of states, as embedding/pooling.py and sentence_modules.py do ---
@@ -180,7 +179,8 @@ def export(
         "dtype": options.dtype,
         "outputs": list(outputs),
     }
-    with whole_folder(output, OURS, overwrite=overwrite, inputs=model_files(source.path)) as folder:
+    inputs = model_files(source.path)
+    with whole_folder(output, "export", overwrite=overwrite, inputs=inputs) as folder:
         _copy(source.path, folder)
         path = folder / options.file
         path.parent.mkdir()
@@ -200,7 +200,7 @@ def export(
             "accuracy": accuracy,
             "sha256": {file.relative_to(folder).as_posix(): sha256(file) for file in files},
         }
-        write_json(folder / "manifest.json", manifest)
+        write_json(folder / MANIFEST, manifest)
     return manifest
 
 

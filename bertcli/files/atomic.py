@@ -1,7 +1,7 @@
 """Files and folders that appear whole or not at all, and are on the disk when they do.
 
     with whole_file(Path("out.json")) as file: ...          # replaces out.json when all went well
-    with whole_folder(Path("data"), ["*.json"]) as folder: ...
+    with whole_folder(Path("data"), "distil", overwrite=True) as folder: ...
 
 Both are made in a folder with a hidden name beside their own, ``.out.json.bertcli.tmp``, which is
 held meanwhile: what nobody holds was left by a process that was killed, and the next one removes
@@ -13,13 +13,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO
 
-from bertcli.errors import OutputError
+from bertcli.errors import ModelError, OutputError
 from bertcli.files.paths import making, refuse_inputs
 from bertcli.files.system_calls import (
     MOVES_OPEN_FILES,
@@ -30,9 +29,12 @@ from bertcli.files.system_calls import (
     sync,
     sync_folder,
 )
+from bertcli.files.typed_json import read_object, whole_number, write_json
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 OTHER_FOLDER = "free disk space there, or set TMPDIR to another folder"
+MANIFEST = "manifest.json"  # of a folder: who wrote it, and the names and sizes of its files
+FILE_SIZE = whole_number(0, 2**63)  # bytes
 OLD = ".old"  # end of the hidden name of a folder that is replaced: as long as ".tmp"
 
 
@@ -142,20 +144,22 @@ def explained(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def filling(folder: Path, last: str) -> Iterator[Path]:
-    """Yield an empty folder, and move what is whole there to ``folder``, ``last`` as the last.
+    """Yield an empty folder, whose files replace those of the same names in ``folder``.
 
-    Without that file the others are none.
+    The file ``last`` is moved last: without it the others are no result. Other files in ``folder``
+    and in its subfolders stay.
     """
     with own_folder(folder / "saving") as scratch:
         yield scratch
         sync_files(scratch)
         (folder / last).unlink(missing_ok=True)
-        for path in [*scratch.iterdir()]:
-            if path.is_dir():
-                put_folder(path, folder / path.name)
-            elif path.name != last:
-                move(path, folder / path.name)
-        sync_folder(folder)
+        names = [path.relative_to(scratch) for path in scratch.rglob("*") if path.is_file()]
+        for name in names:
+            if name != Path(last):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                move(scratch / name, folder / name)
+        for parent in {(folder / name).parent for name in names} | {folder}:
+            sync_folder(parent)
         move(scratch / last, folder / last)
         sync_folder(folder)
 
@@ -171,12 +175,20 @@ def saving(folder: Path, last: str) -> Iterator[Path]:
         raise unwritable(folder, failed) from failed
 
 
-def put_folder(source: Path, target: Path) -> None:
-    """Give a folder that is whole its name, in place of one that has it."""
+def put_folder(
+    source: Path, target: Path, check: Callable[[Path], object] = lambda replaced: None
+) -> None:
+    """Rename a complete folder to ``target``, in place of a folder that has this name.
+
+    ``check`` raises OutputError if the folder that is replaced must stay. It is called when that
+    folder has been moved away: nothing can be added to it by its path any more.
+    """
     sync_files(source)
+    old = source.with_suffix(OLD)
     try:
         if target.exists():
-            move(target, source.with_suffix(OLD))
+            move(target, old)
+            check(old)
         move(source, target)
     finally:
         restore(source, target)
@@ -184,12 +196,23 @@ def put_folder(source: Path, target: Path) -> None:
 
 
 def restore(source: Path, target: Path) -> None:
-    """Undo what `put_folder` was killed in, or end it: what it moved away comes back, or goes."""
+    """Complete or undo an interrupted `put_folder`.
+
+    The folder that was moved away is moved back, or its listed files are removed if ``target``
+    exists. Raises OutputError if it has other files, which stay.
+    """
     old = source.with_suffix(OLD)
-    if target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-    elif old.exists():
+    if not old.exists():
+        return
+    if not target.exists():
         move(old, target)
+        return
+    _remove_listed(old)
+    if old.exists():
+        raise OutputError(
+            f"{old}: holds {min(os.listdir(old))}, which bertcli did not write",
+            "move it to another folder",
+        )
 
 
 def sync_files(folder: Path) -> None:
@@ -201,47 +224,132 @@ def sync_files(folder: Path) -> None:
     sync_folder(folder)
 
 
+# --- folders that a command writes as a whole, and may replace ---
+
+
 @contextmanager
 def whole_folder(
     path: Path,
-    ours: Sequence[str],
+    command: str = "",
     *,
     overwrite: bool = False,
     inputs: Sequence[str | Path] = (),
 ) -> Iterator[Path]:
-    """Yield an empty folder beside ``path``, which takes its name when all went well.
+    """Yield an empty folder beside ``path``, which is renamed to it if the block succeeds.
 
-    ``ours`` are patterns of the names that may be in a folder that is overwritten: whatever else
-    lies there is not ours to remove. Raises OutputError when there is such a thing, when one of
-    the ``inputs`` lies there, when the folder exists and is not to be overwritten, or when the disk
-    is full; then nothing is left behind.
+    The manifest.json that the block may write gets the name of the ``command`` and the sizes of all
+    files. Only a folder with such a manifest is overwritten, and only if it has no other files and
+    none of other sizes. Without a command there is no manifest, and nothing is overwritten.
+
+    Raises OutputError if the folder exists and is not overwritten, if one of the ``inputs`` is in
+    it or in its subfolders, or if it cannot be written; then nothing is left behind.
     """
     target = Path(os.path.realpath(path))
-    refuse_inputs(inputs, [path, *(target.glob("*") if target.is_dir() else ())])
+
+    def check(existing: Path) -> None:
+        _refuse(path, existing, command, overwrite=overwrite)
+
     try:
         with own_folder(target) as folder:
             restore(folder, target)
-            _refuse(path, target, ours, overwrite=overwrite)
+            check(target)
+            refuse_inputs(inputs, [path, *target.rglob("*")])
             yield folder
-            _refuse(path, target, ours, overwrite=overwrite)  # again: this may have taken hours
-            put_folder(folder, target)
+            if command:
+                _write_file_list(folder, command)
+            check(target)  # again: the block may have taken hours
+            put_folder(folder, target, check)
     except OSError as failed:
         raise unwritable(path, failed) from None
 
 
-def _refuse(path: Path, target: Path, ours: Sequence[str], *, overwrite: bool) -> None:
-    if not os.path.lexists(target):
+def _write_file_list(folder: Path, command: str) -> None:
+    """Add the command and the files, with their sizes in bytes, to the manifest of a folder."""
+    manifest = folder / MANIFEST
+    values = read_object(manifest, OutputError)
+    sizes = {name: (folder / name).stat().st_size for name in sorted(_entries(folder) - {MANIFEST})}
+    write_json(manifest, {**values, "command": command, "files": sizes})
+
+
+def _listed_files(folder: Path, command: str = "") -> Mapping[str, int] | None:
+    """Return the names of the files in a folder that a command wrote, with their sizes in bytes.
+
+    None if the folder has no manifest.json with such a list, or another command wrote it.
+    """
+    try:
+        manifest = read_object(folder / MANIFEST, ModelError)
+        files = manifest.object("files")
+        if not manifest.text("command") or (command and manifest["command"] != command):
+            return None
+        return {name: files.needed(name, FILE_SIZE) for name in files} if files else None
+    except ModelError:
+        return None
+
+
+def _entries(folder: Path) -> set[str]:
+    """Return the files below a folder and its empty subfolders, by their paths with slashes.
+
+    A symbolic link is a file, wherever it points to.
+    """
+    entries = set()
+    for parent, subfolders, files in os.walk(folder):
+        links = [name for name in subfolders if os.path.islink(os.path.join(parent, name))]
+        names = [*files, *links]
+        if not subfolders and not files:
+            names = [""]
+        for name in names:
+            entries.add(Path(parent, name).relative_to(folder).as_posix())
+    return entries - {"."}
+
+
+def _refuse(path: Path, existing: Path, command: str, *, overwrite: bool) -> None:
+    """Raise OutputError if a folder, which messages call ``path``, is not to be replaced."""
+    if not os.path.lexists(existing):
         return
-    if not target.is_dir():
+    if not existing.is_dir():
         raise OutputError(f"{path}: already exists, and is not a folder", "give another name")
-    names = sorted(os.listdir(target))
-    other = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in ours)]
-    if other:
+    if not os.listdir(existing):
+        return
+    listed = _listed_files(existing, command) if command else None
+    if listed is None:
+        names = sorted(os.listdir(existing)) if command else []
+        changed = []
+    else:
+        entries = _entries(existing)
+        names = sorted(entries - {MANIFEST} - listed.keys())
+        changed = [
+            name
+            for name in sorted(entries & listed.keys())
+            if os.lstat(existing / name).st_size != listed[name]
+        ]
+    if names:
         raise OutputError(
-            f"{path}: holds {other[0]}, which this command does not write", "give another name"
+            f"{path}: holds {names[0]}, which this command did not write",
+            f"give another name: only folders that bertcli {command} wrote are replaced",
         )
-    if names and not overwrite:
-        raise OutputError(f"{path}: already exists", "give --overwrite, or another name")
+    if changed:
+        raise OutputError(
+            f"{path}: {changed[0]} was changed after this command wrote it",
+            "give another name, or move that file away",
+        )
+    if not overwrite:
+        hint = "give --overwrite, or another name" if command else "give another name"
+        raise OutputError(f"{path}: already exists", hint)
+
+
+def _remove_listed(folder: Path) -> None:
+    """Remove the files that the manifest of a folder lists, and all subfolders that are empty.
+
+    The manifest is removed last, so that an interrupted removal can be continued.
+    """
+    listed = _listed_files(folder) or {}
+    for name in _entries(folder) & listed.keys():
+        (folder / name).unlink()
+    if listed:
+        (folder / MANIFEST).unlink(missing_ok=True)
+    for parent, _, _ in os.walk(folder, topdown=False):
+        with suppress(OSError):
+            os.rmdir(parent)
 
 
 # --- one writer at a time ---

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.checkpoints.scan import TOKENIZER_PARTS, bert_folder, tokenizer_files
+from bertcli.checkpoints.scan import bert_folder, tokenizer_files
 from bertcli.errors import InputError, ModelError, UsageError
 from bertcli.files.atomic import whole_folder
 from bertcli.files.paths import input_name, sha256
@@ -334,7 +334,6 @@ class InstanceMaker:
 # --- the folder ---
 
 INDEX, ROWS, FORMAT, VERSION = "instances.json", "instances.bin", "bertcli-pretrain", 3
-OURS = ("instances*", *TOKENIZER_PARTS)  # names of the files in the folder
 
 
 def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dtype[Any]:
@@ -383,7 +382,8 @@ class PrepareRun:
         options, paths = self.options, self.reader.source.paths
         maker = InstanceMaker.of(self.tokenizer, options)
         inputs: list[str | Path] = [*paths, self.model]
-        with whole_folder(self.folder, OURS, overwrite=self.overwrite, inputs=inputs) as folder:
+        command = "pretrain prepare"
+        with whole_folder(self.folder, command, overwrite=self.overwrite, inputs=inputs) as folder:
             documents = Documents(folder.parent, self.extra)
             size = size_on_disk(paths)
             for sentences in documents.fill(self.reader, self.tokenizer):

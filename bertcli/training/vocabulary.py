@@ -21,7 +21,6 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import PREFIX, ROLES
 
 VOCABULARY, CONFIG, WHOLE = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
-OURS = (VOCABULARY, CONFIG, WHOLE)  # files of the folder
 FREE = 99  # unused tokens: [UNK] is then 100, as in Google's vocabularies
 LONGEST = 100  # characters; longer words become [UNK]
 REPEATS = 1000  # of a word, in one text for the trainer

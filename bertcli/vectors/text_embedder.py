@@ -130,7 +130,7 @@ class TextEmbedder(Embedder):
     @called_from_python()
     def save(self, folder: str | Path) -> None:
         """Write the files of the model to a new folder, for sentence-transformers as well."""
-        with whole_folder(Path(folder), ()) as copy:
+        with whole_folder(Path(folder)) as copy:
             shutil.copytree(self.folder.path, copy, dirs_exist_ok=True)
 
     def _prompted(self, names: Sequence[str], options: Mapping[str, Any]) -> Self:

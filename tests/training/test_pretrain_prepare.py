@@ -302,7 +302,7 @@ def test_folders_that_are_there(place, tmp_path):
     assert files_of(target) != before
     (target / "thesis.doc").write_text("")
     done = refused(place, "corpus.txt", "-o", target, "--overwrite")
-    assert done.error == f"{target}: holds thesis.doc, which this command does not write"
+    assert done.error == f"{target}: holds thesis.doc, which this command did not write"
     done = refused(place, "corpus.txt", "-o", target / "vocab.txt", "--overwrite")
     assert done.error == f"{target / 'vocab.txt'}: already exists, and is not a folder"
     done = refused(place, "corpus.txt", "-o", tmp_path / "b" / "c")

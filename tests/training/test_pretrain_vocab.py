@@ -128,5 +128,5 @@ def test_a_small_alphabet_leaves_out_the_rest(tmp_path):
 def test_a_model_is_not_overwritten(tmp_path, made):
     (tmp_path / "model.safetensors").write_bytes(b"")
     done = vocab(tmp_path, "--overwrite")
-    assert done.error == f"{tmp_path}: holds model.safetensors, which this command does not write"
+    assert done.error == f"{tmp_path}: holds model.safetensors, which this command did not write"
     assert "already exists" in vocab(made).error

@@ -398,8 +398,9 @@ def pretrain_vocab(
 
     reader = corpus.reader()
     settings = record(WordPieceOptions, options)
-    target, inputs = vocabulary.OURS, reader.source.paths
-    with whole_folder(folder.output, target, overwrite=folder.overwrite, inputs=inputs) as place:
+    with whole_folder(
+        folder.output, "pretrain vocab", overwrite=folder.overwrite, inputs=reader.source.paths
+    ) as place:
         blocks = console.track(reader.blocks(), reader)
         texts = (text for block in blocks for text in TextBlock.of(block).strings)
         counts = vocabulary.count_words(texts, cased=settings.cased)
