@@ -77,6 +77,7 @@ RESULT = (  # files of a result, of whatever method
     *TOKENIZER_FILES,
 )
 MODULE = re.compile(r"\d+_(Pooling|Normalize|LayerNorm|Dense)")  # folders of a result
+MODULE_FILES = ("config.json", "model.safetensors")  # in them
 
 
 @dataclass
@@ -114,13 +115,19 @@ class Checkpoints:
         folder = self.output
         if not is_text(str(folder)):
             raise OutputError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}")
-        names = [path.name for path in folder.glob("[!.]*")]
-        begun = bool(self.steps()) or names == [LOG]
-        if names and not (self.overwrite or (self.resume and begun)):
+        names = sorted(path.name for path in folder.glob("[!.]*"))
+        has_checkpoints = bool(self.steps())
+        can_resume = self.resume and (has_checkpoints or names == [LOG])
+        if names and not (self.overwrite or can_resume):
             problem = "no run to resume in this folder" if self.resume else "folder already exists"
             raise OutputError(
                 f"{folder}: {problem}",
                 "--resume continues a run, --overwrite starts over; or give another folder",
+            )
+        if names and not (has_checkpoints or LOG in names):
+            raise OutputError(
+                f"{folder}: holds {names[0]}, which is not of a run",
+                "give another folder: --overwrite replaces only a run",
             )
         for name in names:
             if NAME.fullmatch(name) and not (folder / name / STATE).exists():
@@ -152,8 +159,13 @@ class Checkpoints:
         """Remove what an earlier run left, the model first, as it is no longer complete."""
         (self.output / "config.json").unlink(missing_ok=True)
         for path in [*self.output.iterdir()]:
-            if NAME.fullmatch(path.name) or MODULE.fullmatch(path.name):
+            if NAME.fullmatch(path.name):
                 self._remove(path)
+            elif MODULE.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                for name in MODULE_FILES:
+                    (path / name).unlink(missing_ok=True)
+                with suppress(OSError):  # a folder with other files stays
+                    path.rmdir()
             elif path.name in RESULT:
                 path.unlink()
 

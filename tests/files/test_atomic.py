@@ -5,7 +5,8 @@ import os
 import pytest
 from front import left_in
 
-from bertcli.files.atomic import filling, own_folder, put_folder, whole_file
+from bertcli.errors import OutputError
+from bertcli.files.atomic import OLD, filling, own_folder, put_folder, whole_file, whole_folder
 from bertcli.files.paths import making
 
 
@@ -68,6 +69,44 @@ def test_an_interrupt_between_two_names_gives_the_place_back(tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt), own_folder(target) as made:
         put_folder(made, target)
     assert (left_in(tmp_path), left_in(target)) == (["a"], ["old"])
+
+
+def test_a_file_that_comes_while_a_folder_is_replaced_stays(tmp_path, monkeypatch):
+    """Before the folder is moved away, and afterwards, by a process that is in it."""
+    target, replace = tmp_path / "a", os.replace
+    with whole_folder(target, "distil") as made:
+        (made / "model").touch()
+
+    def strike(source, to):
+        if source == target:
+            (target / "mine").write_text("mine")
+        replace(source, to)
+
+    monkeypatch.setattr(os, "replace", strike)
+    with (
+        pytest.raises(OutputError, match="holds mine, which this command did not write"),
+        whole_folder(target, "distil", overwrite=True),
+    ):
+        pass
+    assert (left_in(tmp_path), left_in(target)) == (["a"], ["manifest.json", "mine", "model"])
+    (target / "mine").unlink()
+    old = making(target).with_suffix(OLD)
+
+    def strike_late(source, to):
+        if to == target:
+            (old / "mine").write_text("mine")
+        replace(source, to)
+
+    monkeypatch.setattr(os, "replace", strike_late)
+    with (
+        pytest.raises(OutputError, match="holds mine, which bertcli did not write"),
+        whole_folder(target, "distil", overwrite=True),
+    ):
+        pass
+    assert (left_in(target), left_in(old)) == (["manifest.json"], ["mine"])
+    with pytest.raises(OutputError, match="holds mine"), whole_folder(target, "distil"):
+        pass
+    assert left_in(old) == ["mine"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows syncs no folder")

@@ -10,6 +10,7 @@ from example_files import reviews, scored, several, written
 from front import (
     bad,
     call,
+    contents,
     good,
     json_in,
     put_json,
@@ -248,3 +249,20 @@ def test_a_model_that_truncates_its_vectors(normalize, tmp_path):
     given = ["-q", "-m", tmp_path / "out", "--logits", "--scores", "all", *TEXTS]
     rows = good("classify", *given).rows
     close(torch.tensor([[*row["scores"].values()] for row in rows]), torch.from_numpy(theirs), 1e-4)
+
+
+def test_a_model_of_the_user_is_not_overwritten(whole, base, tmp_path):
+    """Only a run is; files that it did not write stay, also in folders that it wrote."""
+    mine = shutil.copytree(base, tmp_path / "mine")
+    before = contents(mine)
+    done = bad(*argv(whole[1], mine, base, "--overwrite", "--steps", 1))
+    assert done.error == f"{mine}: holds config.json, which is not of a run"
+    assert contents(mine) == before
+    out = shutil.copytree(whole[0], tmp_path / "out")
+    for name in ("thesis.tex", "3_Dense/notes.txt", "9_Dense/notes.txt"):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("mine")
+    done = call(*argv(whole[1], out, base, "--overwrite", "--steps", 1))
+    assert done.code == 0
+    kept = {name for name, data in contents(out).items() if data == b"mine"}
+    assert kept == {"thesis.tex", "3_Dense/notes.txt", "9_Dense/notes.txt"}
