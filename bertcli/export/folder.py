@@ -37,6 +37,7 @@ from bertcli.export.graphs import (
     named_model,
     quantized,
     write_onnx,
+    write_openvino,
 )
 from bertcli.files.atomic import MANIFEST, whole_folder
 from bertcli.files.paths import sha256
@@ -187,7 +188,7 @@ def export(
         if options.to == "onnx":
             write_onnx(graph, path)
         else:
-            openvino().save_model(graph, str(path), compress_to_fp16=False)
+            write_openvino(graph, path)
         accuracy = agreement(model, graph, held_out)
         if not accuracy["mean_cosine"] >= FAR:
             raise BertcliError(

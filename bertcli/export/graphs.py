@@ -21,6 +21,7 @@ float32. And queries and keys are not rounded, as attention multiplies float32.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -51,6 +52,20 @@ def named_model(net: OpenvinoNetwork, outputs: Mapping[str, Node]) -> Any:
     """Return a model of OpenVINO with these outputs."""
     model = net.model(*(named(node, name) for name, node in outputs.items()))
     return openvino().Model(model)  # as the whole library, and NNCF, know it
+
+
+def write_openvino(graph: Any, path: Path) -> None:
+    """Write a model of OpenVINO as its IR: an XML file, and a .bin file beside it.
+
+    Raises OSError when they cannot be written.
+    """
+    try:
+        openvino().save_model(graph, str(path), compress_to_fp16=False)
+    except RuntimeError as failed:
+        if "iostream" not in str(failed):  # of the standard library of C++
+            raise
+        # OpenVINO does not say why: on a path where a folder was just made, it is a full disk.
+        raise OSError(errno.ENOSPC, "OpenVINO could not write all of its files") from None
 
 
 # --- ONNX ---

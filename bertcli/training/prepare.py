@@ -125,7 +125,7 @@ class Documents:
         place = self.folder
         with TemporaryFile(dir=place) as tokens_file, TemporaryFile(dir=place) as ends_file:
             end = np.zeros(1, np.int64)
-            end.tofile(ends_file)
+            ends_file.write(end.data)  # array.tofile does not say why it failed
             for block in TokenizeRun(reader, tokenizer, layout):
                 tokens = Tokens.of(columns.added(block, tokenizer))
                 table = np.delete(tokens.columns, 1, 1).astype(np.int32)  # without token types
@@ -136,13 +136,15 @@ class Documents:
                 self.starts.extend(reached[blank].tolist())
                 ends = end + tokens.offsets[1:][filled]
                 end += len(table)
-                table.tofile(tokens_file)
-                ends.tofile(ends_file)
+                tokens_file.write(np.ascontiguousarray(table).data)
+                ends_file.write(ends.data)
                 self.sentences = int(reached[-1])
                 yield self.sentences
             self.starts.append(self.sentences)
             self.starts = array("q", np.unique(self.starts))
             if end:
+                tokens_file.flush()
+                ends_file.flush()
                 tokens_map = np.memmap(tokens_file, np.int32, "r")
                 self.tokens = np.asarray(tokens_map).reshape(-1, width)  # sliced far faster
                 self.ends = np.memmap(ends_file, np.int64, "r")

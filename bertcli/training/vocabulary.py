@@ -117,4 +117,6 @@ def write(tokens: list[str], options: WordPieceOptions, folder: Path) -> None:
         **ROLES,
     }
     write_json(folder / CONFIG, settings)
-    Tokenizer.load(folder).core.save(str(folder / WHOLE))
+    # tokenizers' own save raises a bare Exception on a full disk.
+    whole = Tokenizer.load(folder).core.to_str(pretty=True)
+    (folder / WHOLE).write_bytes(whole.encode())

@@ -1,10 +1,11 @@
 """Folders that commands write: --overwrite removes the files that the command wrote, no others."""
 
 import shutil
+import sys
 from importlib.util import find_spec
 
 import pytest
-from front import TINY, bad, contents, good, json_in, left_in, put_json
+from front import NO_BYTECODE, TINY, bad, contents, good, json_in, left_in, process, put_json
 
 STORIES = "one two three\nfour five\n\nsix seven\neight nine ten\n"
 COMMANDS = {
@@ -140,3 +141,36 @@ def test_a_folder_is_not_replaced_by_what_is_made_of_it(written):
     out = written / "pretrain prepare"
     given = ("pretrain", "prepare", "-q", "-m", out, "-o", out, "--overwrite")
     assert bad(*given, stdin=STORIES).error == f"{out}: the input {out} would be overwritten"
+
+
+LIMITS = {  # bytes of a file, fewer than the largest of a folder has
+    "distil": 5_000,
+    "export": 100_000,
+    "export --to onnx": 100_000,
+    "pretrain prepare": 20_000,
+    "pretrain vocab": 2_000,
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on files")
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_full_disk_is_one_line(name, tmp_path):
+    from resource import RLIM_INFINITY, RLIMIT_FSIZE, setrlimit
+
+    command, *to = name.split(" --to ")
+    if to and not find_spec("onnx"):
+        pytest.skip("needs onnx")
+    if command not in COMMANDS:
+        pytest.skip("needs openvino")
+    out = tmp_path / "out"
+    limit = (LIMITS[name], RLIM_INFINITY)
+    more = ["--to", *to] if to else []
+    done = process(
+        *(*argv(command, out), *more),
+        stdin=STORIES * 500,
+        env=NO_BYTECODE,
+        preexec_fn=lambda: setrlimit(RLIMIT_FSIZE, limit),
+    )
+    assert done.error.startswith(f"{out}: cannot be written: ")
+    assert done.hint == "free disk space, or choose another place"
+    assert left_in(tmp_path) == []

@@ -388,8 +388,8 @@ def pretrain_vocab(
 ) -> None:
     """Train a WordPiece vocabulary.
 
-    Writes vocab.txt, tokenizer.json and tokenizer_config.json, for bertcli and transformers. The
-    same text gives the same bytes.
+    Writes vocab.txt, tokenizer.json and tokenizer_config.json, for bertcli and transformers, and
+    manifest.json. The same text gives the same bytes.
 
     $ bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer
     """
