@@ -21,7 +21,7 @@ import numpy as np
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import PRECISIONS, RANGED, EmbedOptions, settled
-from bertcli.errors import LOG, ModelError, UsageError, called_from_python
+from bertcli.errors import LOG, ModelError, OutputError, UsageError, called_from_python
 from bertcli.files.atomic import whole_folder
 from bertcli.hub import DEFAULT_MODEL, files_for, find_model
 from bertcli.inference.compute import options_from
@@ -129,9 +129,18 @@ class TextEmbedder(Embedder):
 
     @called_from_python()
     def save(self, folder: str | Path) -> None:
-        """Write the files of the model to a new folder, for sentence-transformers as well."""
+        """Write the files of the model to a new folder, for sentence-transformers as well.
+
+        Raises OutputError for a folder that exists, or is in the folder of the model.
+        """
+        source = Path(os.path.realpath(self.folder.path))
+        if source in Path(os.path.realpath(folder)).parents:
+            raise OutputError(
+                f"{folder}: in the folder of the model that is saved",
+                "save it to a folder elsewhere",
+            )
         with whole_folder(Path(folder)) as copy:
-            shutil.copytree(self.folder.path, copy, dirs_exist_ok=True)
+            shutil.copytree(source, copy, dirs_exist_ok=True)
 
     def _prompted(self, names: Sequence[str], options: Mapping[str, Any]) -> Self:
         """Return an embedder with the model's prompt of one of these names, unless one is given."""

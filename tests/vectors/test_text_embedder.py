@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shutil
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,7 @@ from front import (
     PACKAGE,
     TINY,
     call,
+    contents,
     good,
     jsonl,
 )
@@ -252,8 +254,23 @@ def test_the_methods_are_those_of_sentence_transformers(tmp_path, similarity):
     ours.save(tmp_path / "saved")
     again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     near(again.encode_query(TEXTS), ours.encode_query(TEXTS))
-    with pytest.raises(OutputError, match=r"holds .*, which this command does not write"):
+    with pytest.raises(OutputError, match="already exists"):
         ours.save(tmp_path / "saved")
+
+
+def test_a_model_is_not_saved_into_itself(tmp_path):
+    folder = shutil.copytree(TINY, tmp_path / "model")
+    (tmp_path / "link").symlink_to(folder)
+    ours = Embedder.load(folder)
+    before = contents(folder)
+    for place in (folder / "copy", folder / "a" / "copy", tmp_path / "link" / "copy"):
+        with pytest.raises(OutputError, match="in the folder of the model that is saved"):
+            ours.save(place)
+    with pytest.raises(OutputError, match="already exists"):
+        ours.save(folder)
+    assert contents(folder) == before
+    ours.save(tmp_path / "copy")
+    assert contents(tmp_path / "copy") == before
 
 
 def test_a_model_that_is_not_there(tmp_path):
