@@ -103,6 +103,20 @@ def bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
         raise ModelError(f"{stored.file}: {stored.name} cannot be read: {failed}", AGAIN) from None
 
 
+def as_float32(array: np.ndarray, stored: StoredTensor) -> np.ndarray:
+    """Return the numbers of a tensor as float32. ModelError when float64 numbers are too large."""
+    import numpy as np
+
+    try:
+        with np.errstate(over="raise"):
+            return np.require(array, np.float32, ("C", "A"))
+    except FloatingPointError:
+        raise ModelError(
+            f"{stored.file}: {stored.name} has numbers beyond float32",
+            "bertcli inspect --verify lists all such tensors",
+        ) from None
+
+
 # --- TensorFlow's ---
 
 FOOTER = 48  # bytes: two handles, padding, MAGIC

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from bertcli.checkpoints.names import HEADS, TIED, canonical, heads_in, ignored
 from bertcli.checkpoints.scan import bert_folder, find_config, read_config, require_weights
 from bertcli.checkpoints.shapes import Shape, expected
-from bertcli.checkpoints.tensors import MappedFiles, bits, read_tensors
+from bertcli.checkpoints.tensors import MappedFiles, as_float32, bits, read_tensors
 from bertcli.errors import ModelError
 from bertcli.families.family import BASE
 from bertcli.files.safetensors import StoredTensor
@@ -289,8 +289,10 @@ def read_weights(folder: Path, kind: str, pooler: bool | None = None) -> Weights
     for stored in report.used.values():
         if stored not in arrays:
             array = bits(stored, files)
-            number = np.float32 if stored.dtype == "F64" else array.dtype
-            arrays[stored] = np.require(array, number, ("C", "A"))
+            if stored.dtype == "F64":
+                arrays[stored] = as_float32(array, stored)
+            else:
+                arrays[stored] = np.require(array, requirements=("C", "A"))
     return Weights(
         report.config, kind, {name: arrays[stored] for name, stored in report.used.items()}
     )

@@ -195,10 +195,14 @@ def linear_in(files: WeightFiles, where: Path, before: str = "") -> Dense:
 
 def arrays_in(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
     """Return the tensors in files whose names begin in this way, as float32."""
-    from bertcli.checkpoints.tensors import mapped, read_tensors  # few models have such a module
+    # Few models have such a module.
+    from bertcli.checkpoints.tensors import as_float32, mapped, read_tensors
 
-    named = ((tensor.name, tensor) for tensor in read_tensors(files))
-    return {n: np.array(mapped(tensor), np.float32) for n, tensor in named if n.startswith(before)}
+    return {
+        tensor.name: as_float32(mapped(tensor), tensor).copy()
+        for tensor in read_tensors(files)
+        if tensor.name.startswith(before)
+    }
 
 
 READERS: Mapping[str, Callable[[Path], VectorModule]] = {

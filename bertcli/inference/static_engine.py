@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from bertcli.checkpoints.scan import TERM_TABLE, bert_folder, is_model2vec, require_weights
-from bertcli.checkpoints.tensors import mapped, read_tensors
+from bertcli.checkpoints.tensors import as_float32, mapped, read_tensors
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import LARGEST_NUMBER, parse
 from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Tokens
@@ -90,6 +90,8 @@ def read_table(folder: Path) -> StaticTable:
             f"{files.files[0]}: no table of token vectors ({' or '.join(ROWS)})", f"it has {names}"
         )
     rows = mapped(tensors[name])
+    if tensors[name].dtype == "F64":
+        rows = as_float32(rows, tensors[name])
     lists = {name: mapped(tensors[name]) for name in ("mapping", "weights") if name in tensors}
     if rows.ndim != 2 or not rows.size or any(array.ndim != 1 for array in lists.values()):
         raise ModelError(f"{files.files[0]}: {name} is no table, or what belongs to it is no list")
@@ -97,7 +99,7 @@ def read_table(folder: Path) -> StaticTable:
     if mapping is not None and not 0 <= int(mapping.min()) <= int(mapping.max()) < len(rows):
         raise ModelError(f"{files.files[0]}: mapping names rows that {name} does not have")
     if weights is not None:
-        weights = np.array(weights, np.float32)
+        weights = as_float32(weights, tensors["weights"]).copy()
     return StaticTable(rows, mapping, weights)
 
 

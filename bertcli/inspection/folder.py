@@ -477,20 +477,37 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
 
 
 def _finite(what: str, values: Iterable[tuple[str, Any]]) -> VerifyCheck:
-    """Check the arrays among values that are read now."""
+    """Check the arrays among values that are read now.
+
+    Their numbers have to be finite as float32 too, which models are computed in.
+    """
     import numpy as np
 
-    bad, numbers = [], 0
+    infinite = []
+    too_large = []
+    numbers = 0
     try:
         for name, array in values:
-            if isinstance(array, np.ndarray):
-                numbers += array.size
-                if wrong := int((~np.isfinite(array)).sum()):
-                    bad.append(f"{name} ({wrong:,})")
+            if not isinstance(array, np.ndarray):
+                continue
+            numbers += array.size
+            finite = np.isfinite(array)
+            if wrong := int((~finite).sum()):
+                infinite.append(f"{name} ({wrong:,})")
+            if array.dtype == np.float64:
+                with np.errstate(over="ignore"):
+                    overflows = finite & ~np.isfinite(array.astype(np.float32))
+                if wrong := int(overflows.sum()):
+                    too_large.append(f"{name} ({wrong:,})")
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
-    if bad:
-        return VerifyCheck(what, False, f"NaN or infinite: {shortlist(bad)}")
+    problems = []
+    if infinite:
+        problems.append(f"NaN or infinite: {shortlist(infinite)}")
+    if too_large:
+        problems.append(f"beyond float32: {shortlist(too_large)}")
+    if problems:
+        return VerifyCheck(what, False, "; ".join(problems))
     return VerifyCheck(what, numbers > 0, f"{numbers:,} numbers")
 
 

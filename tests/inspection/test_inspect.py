@@ -418,6 +418,20 @@ def test_verify_finds_numbers_that_are_none(bad, folder):
     assert code == 1 and [one["ok"] for one in checks] == [True, False, None, True]
 
 
+def test_verify_finds_float64_that_is_infinite_as_float32(folder):
+    """Models are computed in float32, so embed refuses such weights as well."""
+    weights = {name: x.double() for name, x in load_file(folder / "model.safetensors").items()}
+    weights["pooler.dense.weight"][3, 4:6] = 1e300
+    weights["embeddings.LayerNorm.bias"][0] = -4e38
+    save_file(weights, folder / "model.safetensors")
+    code, out, err = inspected(folder, "--verify")
+    assert (code, err) == (1, "") and "WRONG every number is finite" in out
+    assert "beyond float32" in out and "NaN" not in out
+    assert "pooler.dense.weight (2)" in out and "embeddings.LayerNorm.bias (1)" in out
+    done = bad("embed", "a", "-m", folder, BERTCLI_BACKEND="openvino")
+    assert done.error.endswith("embeddings.LayerNorm.bias has numbers beyond float32")
+
+
 class Attack:
     def __reduce__(self):
         return open, ("canary", "w")
