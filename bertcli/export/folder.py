@@ -29,7 +29,7 @@ from bertcli.embedding.sentence_modules import (
     VectorModule,
     VectorNorm,
 )
-from bertcli.errors import BertcliError, ModelError
+from bertcli.errors import BertcliError, ModelError, UsageError
 from bertcli.export.graphs import (
     VECTORS,
     calibration_texts,
@@ -67,6 +67,7 @@ from bertcli.tasks.head import (
 
 FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
 HELD_OUT = 4  # each so many-th text of the sample is not calibrated on: it tells how near it is
+GRAPH_SUFFIXES = (".onnx", ".xml")
 FAR = 0.9  # the mean cosine of a graph that is refused
 
 
@@ -143,8 +144,14 @@ def export(
     """Write a folder with the graph of a model, and return its manifest.
 
     Raises ModelError for a model that the graph cannot follow, or that is far off in this number
-    format, OutputError where the folder cannot be written.
+    format, OutputError where the folder cannot be written, UsageError where it is named as a graph.
     """
+    if output.suffix.lower() in GRAPH_SUFFIXES and not output.is_dir():
+        folder_name = output.with_suffix("")
+        raise UsageError(
+            f"--output {output} is named like a file, but export writes a folder",
+            f"-o {folder_name} --to onnx writes {folder_name}/{FILES['onnx']}",
+        )
     library = nncf() if options.dtype == "int8" else None  # before anything is computed
     # What the folder is for: a head that config.json names, or sentence vectors.
     command = "" if (source.path / MODULES).exists() else command_of(source)

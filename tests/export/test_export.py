@@ -210,3 +210,15 @@ def test_what_cannot_be_run_is_one_line(tmp_path, exported):
     assert (
         "--to openvino" in bad("export", "--to", "onnx", "--dtype", "int8", "-o", other, code=2).err
     )
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "a/openvino_model.XML"])
+@pytest.mark.parametrize("to", ["openvino", "onnx"])
+def test_the_output_is_a_folder(tmp_path, name, to):
+    (tmp_path / "a").mkdir()
+    done = bad("export", "-q", "-m", TINY, "--to", to, "-o", tmp_path / name, code=2)
+    assert (
+        done.error == f"--output {tmp_path / name} is named like a file, but export writes a folder"
+    )
+    assert done.hint.endswith(f"writes {(tmp_path / name).with_suffix('')}/onnx/model.onnx")
+    assert not (tmp_path / name).exists()
