@@ -53,6 +53,8 @@ GRAPHS = {  # of OpenVINO, made by `export` or others: they count where there ar
     "float32": "openvino/openvino_model.xml",
     "int8": "openvino/openvino_model_qint8_quantized.xml",
 }
+# As optimum-intel writes it, whatever its number format. The first that there is counts.
+GRAPH_NAMES = (*GRAPHS.values(), "openvino_model.xml")
 SHARDS = {  # index -> what transformers calls the files that it names
     "model.safetensors.index.json": "model-*-of-*.safetensors",
     "pytorch_model.bin.index.json": "pytorch_model-*-of-*.bin",
@@ -197,7 +199,7 @@ def find_weights(folder: Path) -> WeightFiles:
     if checkpoints:
         data = sorted(folder.glob(f"{escape(checkpoints[0].stem)}.data-*-of-*"))
         return WeightFiles("tensorflow", (checkpoints[0], *data))
-    if graph := next((folder / name for name in GRAPHS.values() if isfile(folder / name)), None):
+    if graph := next((folder / name for name in GRAPH_NAMES if isfile(folder / name)), None):
         return WeightFiles("openvino", (graph, graph.with_suffix(".bin")))
     for path in (*(folder / name for name in WEIGHTS), *indexes):
         is_regular(path, hint=AGAIN)

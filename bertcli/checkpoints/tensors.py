@@ -42,7 +42,7 @@ def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
     """
     if weights.format == "openvino":
         raise ModelError(
-            f"{weights.files[0].parent.parent}: a graph of OpenVINO without the model's weights",
+            f"{weights.files[0]}: a graph of OpenVINO without the model's weights",
             "use the model that it was exported from",
         )
     if weights.format == "tensorflow":

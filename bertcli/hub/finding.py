@@ -17,6 +17,7 @@ from bertcli.hub.local import (
     cache_root,
     cached_models,
     check_id,
+    describe_graph,
     find_snapshot,
     lacking,
     none_of,
@@ -89,6 +90,9 @@ def _given(name: str, folder: Path, files: Sequence[str], revision: str | None) 
     gap = lacking(folder, files)
     if gap is None:
         return ModelFolder(name, folder, "folder")
+    if graph := describe_graph(folder, files):
+        content, hint = graph
+        raise ModelError(f"model folder {name!r} has {content}", hint)
     raise ModelError(
         f"model folder {name!r} has no {gap}",
         "give a hub id, or a folder that can be read, as save_pretrained writes it",

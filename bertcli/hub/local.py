@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bertcli.checkpoints.scan import (
     CONFIGS,
-    GRAPHS,
+    GRAPH_NAMES,
     MERGES,
     MODULES,
     SHARDS,
@@ -137,6 +137,11 @@ def _pick(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     matching = [name for name in names if _matches(name, patterns)]
     weights = best_weights(matching.__contains__)
     used = {weights, SHARDS.get(weights)} if weights else {TENSORFLOW, TENSORFLOW_DATA}
+    has_weights = weights or any(_matches(name, [TENSORFLOW]) for name in matching)
+    if not has_weights and WEIGHTS[0] in patterns:
+        graph = next((name for name in GRAPH_NAMES if name in names), "")
+        files = {graph, graph.replace(".xml", ".bin")}
+        matching += [name for name in names if name in files and name not in matching]
     spare = {*WEIGHTS, *SHARDS.values(), TENSORFLOW, TENSORFLOW_DATA} - used
     if TOKENIZERS[0] in matching:
         spare.update((*TOKENIZERS[1:], MERGES))
@@ -166,7 +171,7 @@ def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = 
     asked = set(files)
     kinds: list[tuple[str, ...]] = [TOKENIZERS] if asked.issuperset(TOKENIZERS) else []
     if not asked.isdisjoint(WEIGHTS):
-        kinds += [*([CONFIGS] if config else []), (*WEIGHTS, TENSORFLOW, *GRAPHS.values())]
+        kinds += [*([CONFIGS] if config else []), (*WEIGHTS, TENSORFLOW, *GRAPH_NAMES)]
     missing: tuple[str, ...] = next((kind for kind in kinds if not any(map(has, kind))), ())
     return " or ".join(missing[:2]) or None
 
@@ -187,6 +192,30 @@ def lacking(folder: Path, files: Sequence[str]) -> str | None:
     )
     gaps = (path for path in (*find_weights(bert).files, *configs) if not isfile(path))
     return next((gap.relative_to(folder).as_posix() for gap in gaps), None)
+
+
+def describe_graph(folder: Path, files: Sequence[str]) -> tuple[str, str] | None:
+    """Return what a folder holds instead of the weights that `files` ask for, and a hint.
+
+    None for weights, and where there is no graph in ONNX or of OpenVINO.
+    """
+    if set(files).isdisjoint(WEIGHTS) or find_weights(folder).format not in ("none", "openvino"):
+        return None
+    onnx = sorted([*folder.glob("onnx/*.onnx"), *folder.glob("*.onnx")])
+    graphs = [folder / name for name in GRAPH_NAMES if isfile(folder / name)]
+    for path in graphs or onnx:
+        name = path.relative_to(folder).as_posix()
+        if path in onnx:
+            return (
+                f"an ONNX graph ({name}), which bertcli does not run",
+                "give the model that it was exported from; -m runs what "
+                "bertcli export --to openvino writes",
+            )
+        return (
+            f"a graph of OpenVINO ({name}) without the tokenizer or config.json",
+            "give a folder with the graph, the tokenizer and config.json",
+        )
+    return None
 
 
 def _has(folder: Path, name: str) -> bool:

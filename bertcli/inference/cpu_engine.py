@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 BUDGET = 4096  # tokens of a batch: few enough for the cache of a CPU
 SCORED = 256  # tokens of a batch whose whole vocabulary is scored
 LAST_STATES = Reading()
+OTHER_NAMES = {STATES: "token_embeddings"}  # of outputs, as optimum calls them in sentence models
 
 
 def rows_of(lengths: Places, longest: int) -> Places:
@@ -228,7 +229,7 @@ def output_of_file(net: OpenvinoNetwork, path: Path) -> Node:
             kind = parameter.get_element_type().get_type_name()
             parameter.output(0).replace(net("Convert", node, destination_type=kind))
         ends = [result.input_value(0) for result in graph.get_results()]
-        x = next(end for end in ends if name in end.get_names())
+        x = next(end for end in ends if end.get_names() & {name, OTHER_NAMES.get(name)})
         last = list(x.get_partial_shape())[-1]
         if not last.compatible(net.core.Dimension(width)):
             raise LookupError(f"config.json says {width} numbers a row, it gives {last}")

@@ -25,6 +25,7 @@ from bertcli.checkpoints.scan import (
     CONFIGS,
     STATIC,
     TERM_TABLE,
+    WEIGHTS,
     WeightFiles,
     bert_folder,
     find_config,
@@ -45,6 +46,7 @@ from bertcli.files.paths import sha256
 from bertcli.files.safetensors import StoredTensor
 from bertcli.files.typed_json import read_object
 from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, ModelFolder
+from bertcli.hub.local import describe_graph
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.model_files import read_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -125,7 +127,10 @@ class ModelReport:
 
     def concerns(self) -> Iterator[str]:
         """Yield what looks wrong beside the tokenizer: weights, and where embeddings differ."""
-        if self.weights.format in FORMAT_WARNINGS:
+        graph = describe_graph(self.folder.path, WEIGHTS)
+        if self.weights.format == "none" and graph:
+            yield f"no weights, but {graph[0]}: it can only tokenize"
+        elif self.weights.format in FORMAT_WARNINGS:
             yield FORMAT_WARNINGS[self.weights.format]
         if self.tokenizer:
             tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]

@@ -212,6 +212,58 @@ def test_what_cannot_be_run_is_one_line(tmp_path, exported):
     )
 
 
+@pytest.mark.parametrize("output", [None, "token_embeddings"])
+def test_a_graph_beside_config_json_is_run(tmp_path, output):
+    """As optimum-intel lays a folder out; of sentence models it calls the states otherwise."""
+    import openvino
+
+    made = tmp_path / "made"
+    good("export", "-q", "-m", TINY, "-o", made)
+    right = vectors(made, texts=TEXTS[:2])
+    (made / "manifest.json").unlink()
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        (made / "openvino" / name).rename(made / name)
+    (made / "openvino").rmdir()
+    if output:
+        graph = openvino.Core().read_model(str(made / "openvino_model.xml"))
+        for port in graph.outputs:
+            if "last_hidden_state" in port.get_names():
+                port.get_tensor().set_names({output})
+        openvino.save_model(graph, tmp_path / "openvino_model.xml", compress_to_fp16=False)
+        del graph
+        for name in ("openvino_model.xml", "openvino_model.bin"):
+            (tmp_path / name).replace(made / name)
+    assert np.array_equal(vectors(made, texts=TEXTS[:2]), right)
+    assert "an exported graph instead of weights" in good("inspect", made).out
+    done = bad("classify", "a", "-m", made, *ENGINE)
+    assert "openvino_model.xml: not the graph of this model: no output logits" in done.error
+    done = bad("export", "-m", made, "-o", tmp_path / "again")
+    assert (
+        done.error
+        == f"{made / 'openvino_model.xml'}: a graph of OpenVINO without the model's weights"
+    )
+
+
+@needs_onnx
+def test_a_folder_of_onnx_says_what_it_is(tmp_path):
+    out = tmp_path / "made"
+    good("export", "-q", "-m", TINY, "--to", "onnx", "-o", out)
+    good("tokenize", "a", "-m", out)
+    assert "warning: no weights, but an ONNX graph (onnx/model.onnx)" in good("inspect", out).out
+    for folder in (out, out / "onnx"):
+        done = bad("embed", "a", "-m", folder, *ENGINE)
+        name = "onnx/model.onnx" if folder == out else "model.onnx"
+        said = f"has an ONNX graph ({name}), which bertcli does not run"
+        assert done.error == f"model folder '{folder}' {said}"
+        assert "bertcli export --to openvino" in done.hint
+    (tmp_path / "alone").mkdir()
+    (out / "onnx").rename(tmp_path / "alone" / "onnx")
+    assert "has an ONNX graph" in bad("embed", "a", "-m", tmp_path / "alone", *ENGINE).error
+    good("export", "-q", "-m", TINY, "-o", tmp_path / "openvino")
+    done = bad("embed", "a", "-m", tmp_path / "openvino" / "openvino", *ENGINE)
+    assert "has a graph of OpenVINO (openvino_model.xml) without the tokenizer" in done.error
+
+
 @pytest.mark.parametrize("name", ["model.onnx", "a/openvino_model.XML"])
 @pytest.mark.parametrize("to", ["openvino", "onnx"])
 def test_the_output_is_a_folder(tmp_path, name, to):

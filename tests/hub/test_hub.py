@@ -408,6 +408,19 @@ def test_weights_of_tensorflow_are_fetched_where_there_are_no_others(hub):
     assert ask("org/bert", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
 
 
+@pytest.mark.parametrize("name", ["openvino/openvino_model", "openvino_model"])
+def test_a_graph_is_fetched_where_there_are_no_weights(hub, name):
+    graph = {f"{name}.xml": b"<net/>", f"{name}.bin": b"numbers"}
+    hub.add("org/bert", TOKENIZER | graph | {"openvino_tokenizer.xml": b"<net/>"})
+    found = ask("org/bert", files=MODEL_FILES)
+    assert found["source"] == "hub" and hub.fetched() == {*TOKENIZER, *graph}
+    assert ask("org/bert", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
+    hub.add("org/both", MODEL | graph)
+    hub.asked.clear()
+    ask("org/both", files=MODEL_FILES)
+    assert hub.fetched() == {*MODEL}
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 def test_progress_is_for_a_terminal(hub):  # that a pipe gets none is checked by every ask()
     import fcntl
