@@ -1,7 +1,7 @@
 """Models whose tokens are matched one by one, as ColBERT: what their folders say of them.
 
     config.json, artifact.metadata           ColBERT itself: architecture HF_ColBERT
-    config_sentence_transformers.json, 1_Dense     PyLate: model_type ColBERT
+    config_sentence_transformers.json, 1_Dense     PyLate: model_type ColBERT, or none
     modules.json with MultiVectorMask        sentence-transformers 6.2: MultiVectorEncoder
     colbert_linear.pt                        BGE-M3
 
@@ -26,7 +26,7 @@ from bertcli.checkpoints.scan import (
     read_modules,
     transformer_path,
 )
-from bertcli.embedding.options import COLBERT, CONFIG
+from bertcli.embedding.options import COLBERT, CONFIG, is_pylate
 from bertcli.embedding.sentence_modules import Dense, VectorModule, linear_in, read_chain
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import JsonObject, is_regular, is_text, read_object
@@ -163,7 +163,7 @@ def _files(folder: Path) -> LateFiles | None:
     places = {module.kind.rpartition(".")[2]: module.path for module in modules}
     if "MultiVectorMask" in places:
         return _of_multi_vector(folder, settings, places)
-    if settings.text("model_type") == "ColBERT" and "Pooling" not in places:
+    if is_pylate(settings, [module.kind for module in modules]):
         return replace(
             _of_modules(folder, settings, settings),
             prefixes={role: settings.text(f"{role}_prefix") or "" for role in ROLES},

@@ -17,7 +17,7 @@ Source: sentence-transformers 6.2, Transformer.load_config, Pooling.load_config,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -57,6 +57,10 @@ MODES = {name: name.removesuffix("_tokens") for name in LEGACY.values()}  # thei
 CONFIG = "config_sentence_transformers.json"
 MODEL2VEC_TOKENS = 512  # of a text, where a model2vec folder names no limit
 COLBERT = "HF_ColBERT"  # the architecture of ColBERT's own folders
+PYLATE_KEYS = (  # settings that only PyLate writes, which named no model_type at first
+    *("query_prefix", "document_prefix", "query_length", "document_length"),
+    *("do_query_expansion", "attend_to_expansion_tokens", "skiplist_words"),
+)
 SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"  # what modules hand to each other
 
 TERM_POOLINGS = ("max", "sum")  # of the weights of a term at the tokens
@@ -316,8 +320,23 @@ def option_for(folder: Path) -> str:
     named = read_object(folder / "config.json").get("architectures") if not kinds else None
     if isinstance(named, list) and COLBERT in named:
         return "--token-vectors"
-    late = any(kind == "MultiVectorMask" or kind.startswith("pylate.") for kind in kinds)
+    late = "MultiVectorMask" in kinds or is_pylate(read_object(folder / CONFIG), kinds)
     return "--token-vectors" if late else ""
+
+
+def is_pylate(settings: JsonObject, kinds: Collection[str]) -> bool:
+    """Return True for a folder that PyLate wrote.
+
+    ``settings`` are those of config_sentence_transformers.json, ``kinds`` the modules. Source:
+    PyLate 1.6, ColBERT._get_model_type; sentence-transformers 6.2, MultiVectorEncoder.
+    """
+    if "Pooling" in kinds:
+        return False
+    model_type = settings.text("model_type")
+    if model_type is not None:
+        return model_type == "ColBERT"
+    has_module = any(kind.startswith("pylate.") for kind in kinds)
+    return has_module or (bool(kinds) and any(key in settings for key in PYLATE_KEYS))
 
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:

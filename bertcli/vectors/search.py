@@ -242,8 +242,10 @@ class Search:
             raise InputError(f"{path}: file not found", "--corpus FILE computes the vectors")
         embedder = Embedder.open(folder, compute)
         function = embedder.sentence.similarity
-        if function not in (None, "cosine", "dot") and not options.similarity:
-            LOG.warn(f"{function} similarity, the model's, is not available; scores are cosines")
+        scores = {"texts": "cosines", "terms": "dot products"}.get(compute.kind, "MaxSim")
+        known = (None, "cosine", "dot", scores.lower())
+        if not options.similarity and (function and function.lower()) not in known:
+            LOG.warn(f"{function} similarity, the model's, is not available; scores are {scores}")
         asker = None
         if compute.sparse and has_routes(folder.path):
             other = replace(compute, prompt_name=QUERY[0], max_length=None, special_tokens=True)

@@ -4,7 +4,7 @@ import string
 
 import numpy as np
 import pytest
-from front import bad, good
+from front import bad, call, good
 from sentence_transformers import MultiVectorEncoder
 from task_models import texts
 from term_models import colbert, deberta, encoder, native, pylate
@@ -52,6 +52,15 @@ FOLDERS = {
         query_prefix="[Q] ",
         prompts={"query": "[Q] find ", "document": "in: "},
     ),
+    "pylate without model_type": lambda base, place: pylate(
+        base,
+        place,
+        model_type=None,
+        query_prefix="[Q] ",
+        document_prefix="[D] ",
+        similarity_fn_name="MaxSim",
+        prompts={},
+    ),
     "pylate without": lambda base, place: pylate(base, place, do_query_expansion=False),
     "colbert": lambda base, place: colbert(base, place),
     "colbert told": lambda base, place: colbert(
@@ -98,6 +107,24 @@ def test_a_vector_depends_on_its_text_alone(usual_engine, folder):
         alone = [good(*EMBED, *given, text).rows[0] for text in TEXTS[:3]]
         for one, two in zip(together, alone, strict=False):
             assert one["vectors"] == two["vectors"]
+
+
+@pytest.mark.parametrize(("similarity", "warned"), [("MaxSim", False), ("meanmaxsim", True)])
+def test_scores_are_called_what_they_are(root, base, similarity, warned):
+    """As of GTE-ModernColBERT, whose files name no model_type."""
+    folder = pylate(base, root / similarity, model_type=None, similarity_fn_name=similarity)
+    (root / "corpus.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    argv = ("similar", TEXTS[0], "--corpus", root / "corpus.txt", "--token-vectors", "-m", folder)
+    done = call(*argv, "--top-k", 3)
+    assert ("not available; scores are MaxSim" in done.err) is warned, done
+    assert "cosines" not in done.err
+    hits = {hit["row"]: hit["score"] for hit in done.rows[0]["hits"]}
+    theirs = MultiVectorEncoder(str(folder), device="cpu")
+    theirs.similarity_fn_name = "maxsim"
+    queries, documents = theirs.encode_query(TEXTS[:1]), theirs.encode_document(TEXTS)
+    right = theirs.similarity(queries, documents)[0].tolist()
+    assert sorted(right, reverse=True)[:3] == pytest.approx([*hits.values()], abs=1e-4)
+    assert all(right[row] == pytest.approx(score, abs=1e-4) for row, score in hits.items())
 
 
 def test_tokens_say_whose_vectors_there_are(root, base):

@@ -1,6 +1,5 @@
 """Small folders of models that give texts several rows: sparse ones, and of late interaction."""
 
-import json
 import shutil
 
 import torch
@@ -99,8 +98,9 @@ def pylate(base, place, **settings):
     ]
     put_json(place / "modules.json", modules)
     told = {"model_type": "ColBERT", "query_prefix": "[unused0]", "document_prefix": "[unused1]"}
-    text = json.dumps(told | {"query_length": 20, "document_length": 30} | settings)
-    (place / "config_sentence_transformers.json").write_text(text)
+    told |= {"query_length": 20, "document_length": 30} | settings
+    written = {name: value for name, value in told.items() if (name, value) != ("model_type", None)}
+    put_json(place / "config_sentence_transformers.json", written)
     (place / "sentence_bert_config.json").write_text('{"max_seq_length": 60}')
     return place
 
