@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
 from bertcli.files.paths import sha256
+from bertcli.files.safetensors import read_header
 from bertcli.files.typed_json import (
     AGAIN,
     TEXT,
@@ -64,6 +65,8 @@ TENSORFLOW_DATA = "*.ckpt*.data-*-of-*"
 MODULES = "modules.json"  # of sentence-transformers: which modules a text passes through
 TERM_TABLE = "SparseStaticEmbedding"  # a module that is a weight for each token
 STATIC = "StaticEmbedding"  # a module that is a table of token vectors
+MODEL2VEC_TABLE = "embeddings"  # the tensor that it has in folders of model2vec
+OF_ENCODERS = frozenset({"model_type", "architectures", "hidden_size"})  # keys of config.json
 ROUTER = "router_config.json"
 ROUTED = "[a-z]*_[0-9]*_*"  # how the folders of a Router's modules are called
 PART = "[0-9]*_*"  # how the folders of modules are called: 0_Transformer, 1_Pooling
@@ -301,10 +304,20 @@ def is_static(folder: Path) -> bool:
 
 
 def is_model2vec(folder: Path) -> bool:
-    """Tell whether a folder is one that model2vec wrote, in whose ways its texts are read."""
+    """Return True for a folder that model2vec wrote, in whose ways its texts are read.
+
+    Where config.json names no kind of model, as `StaticModel.save_pretrained` may leave it, the
+    name of the table tells. Source: model2vec 0.10, persistence/datamodels.py.
+    """
+    path, weights = folder / CONFIGS[0], folder / WEIGHTS[0]
     try:
-        return read_object(folder / CONFIGS[0]).get("model_type") == "model2vec"
-    except ModelError:  # whoever needs the config says what is wrong with it
+        raw = read_object(path)
+        if not OF_ENCODERS.isdisjoint(raw):
+            return raw.get("model_type") == "model2vec"
+        if not (isfile(path) and isfile(weights)):
+            return False
+        return any(tensor.name == MODEL2VEC_TABLE for tensor in read_header(weights))
+    except ModelError:  # raised again by the function that needs the file
         return False
 
 

@@ -19,7 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.checkpoints.scan import TERM_TABLE, bert_folder, is_model2vec, require_weights
+from bertcli.checkpoints.scan import (
+    MODEL2VEC_TABLE,
+    TERM_TABLE,
+    bert_folder,
+    is_model2vec,
+    require_weights,
+)
 from bertcli.checkpoints.tensors import as_float32, mapped, read_tensors
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import LARGEST_NUMBER, parse
@@ -27,7 +33,7 @@ from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Tokens
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-ROWS = ("embedding.weight", "embeddings")  # of sentence-transformers, of model2vec
+ROWS = ("embedding.weight", MODEL2VEC_TABLE)  # of sentence-transformers, of model2vec
 STEP = 64  # tokens whose sum is a part of the whole: rounding errors of long sums add up
 
 

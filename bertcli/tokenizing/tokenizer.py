@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertcli.checkpoints.scan import bert_folder, is_static
+from bertcli.checkpoints.scan import bert_folder, is_model2vec, is_static
 from bertcli.errors import InputError, ModelError, UsageError, called_from_python, counted
 from bertcli.files.streams import stop
 from bertcli.files.typed_json import NOTHING, JsonObject, write_json
@@ -130,7 +130,14 @@ class Tokenizer:
             raise ModelError(f"{name}: folder not found")
         folder = bert_folder(name)
         if is_static(name):
-            tokenizer = cls(load_as_it_is(folder), NOTHING, None)
+            loaded = load_as_it_is(folder)
+            settings = NOTHING
+            limit = None
+            truncation = loaded.core.truncation
+            if truncation and not is_model2vec(name):  # StaticEmbedding follows its tokenizer.json
+                settings = JsonObject({"truncation_side": truncation["direction"].lower()}, "")
+                limit = truncation["max_length"]
+            tokenizer = cls(loaded, settings, limit)
         else:
             settings = read_settings(folder)
             tokenizer = cls(load(folder, settings), settings, sequence_limit(folder, settings))

@@ -16,12 +16,23 @@ from front import (
     good,
     json_in,
     jsonl,
+    put_json,
+    report,
 )
 from hostile import REAL
 from safetensors.numpy import load_file, save_file
-from static_folders import WIDTH, like_model2vec, model2vec_folder, rows_of, static_folder, table
+from static_folders import (
+    WIDTH,
+    like_model2vec,
+    model2vec_folder,
+    rows_of,
+    static_folder,
+    table,
+    tokenizer_of,
+)
 
 import bertcli
+from bertcli.embedding.sentence_modules import put_modules
 
 TEXTS = [*REAL, "", " ", "a", "a b c", "\U0001f9ff \U0010ffff 龘", "word " * 1500, "x", "the end."]
 FEW = ["the end", "a book", "good a book", "a good book"]
@@ -91,6 +102,38 @@ def test_forms_of_a_table(tmp_path, change, config):
         )
     folder = model2vec_folder(tmp_path / "m", "xlm_roberta", config=config, **change)
     near(vectors(folder), like_model2vec(folder, TEXTS))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("config", [{}, {"normalize": True, "max_length": 7}, {"max_length": None}])
+def test_model2vec_names_no_type_of_a_model_made_from_vectors(tmp_path, kind, config):
+    """As of StaticModel.save_pretrained, and of to_static_model after training."""
+    folder = model2vec_folder(tmp_path / "m", kind)
+    tokenizer = tokenizer_of(kind)
+    tokenizer.enable_truncation(config.get("max_length") or 512)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    written = {"max_length": 512, "normalize": False, "embedding_dtype": "float32"} | config
+    put_json(folder / "config.json", written)
+    kinds = ["StaticEmbedding", "Normalize"] if written["normalize"] else ["StaticEmbedding"]
+    put_modules(folder, dict(zip((".", "1_Normalize"), kinds, strict=False)))
+    near(vectors(folder), like_model2vec(folder, TEXTS))
+    assert report(folder)["sentence"]["static"] == "model2vec"
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_truncation_of_a_static_model_is_that_of_its_tokenizer(tmp_path, side):
+    """As of StaticEmbedding.from_model2vec: the file of the tokenizer says it, and no other."""
+    from sentence_transformers import SentenceTransformer
+
+    folder = static_folder(tmp_path / "m")
+    tokenizer = tokenizer_of()
+    tokenizer.enable_truncation(9, direction=side)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    model = SentenceTransformer(str(folder), device="cpu")
+    near(vectors(folder), model.encode(TEXTS))
+    done = call("embed", "-m", folder, "word " * 10)
+    assert "1 of 1 texts truncated to 9 tokens (11 dropped)" in done.err
 
 
 def test_numbers_as_sentence_transformers_keeps_them(tmp_path):
