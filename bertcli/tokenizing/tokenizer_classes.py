@@ -1,14 +1,14 @@
 """What the tokenizer classes of transformers make of a folder: a row for each.
 
-    kind = class_of(settings, config, "WordPiece")   # BERT's where nothing is said; or AS_IT_IS
+    kind = class_of(settings, config, "WordPiece")   # BERT's where config.json says no more
     kind.roles["mask_token"]                         # "<mask>" of RoBERTa
 
 A folder names its class, or config.json the type of its model. Such a class takes from
 tokenizer.json the words, the added tokens and the values of its own settings where
 tokenizer_config.json is silent; normalizer, pre-tokenizer, decoder and what stands around texts it
 makes anew. That is what transformers computes with, so it is done here as well. Any other class
-takes the file as it is. Source: models/*/tokenization_*.py and auto/tokenization_auto.py of
-transformers 5.23.
+takes the file as it is, and so is a tokenizer.json that no other file accompanies. Source:
+models/*/tokenization_*.py and auto/tokenization_auto.py of transformers 5.23.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class TokenizerClass(NamedTuple):
 def class_of(settings: JsonObject, config: JsonObject, model: str) -> TokenizerClass:
     """Return the class of a folder whose vocabulary is for this kind of model of tokenizers."""
     named = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    if not settings and not config:  # a file alone: AutoTokenizer adds nothing to it
+        return AS_IT_IS
     kind = str(config.get("model_type"))
     name = str(named or MODEL_TYPES.get(kind)).removesuffix("Fast")
     if name in BACKENDS or MODEL_TYPES.get(kind) in BACKENDS:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hostile
 import pytest
+import tokenizers_made
 from front import (
     TINY,
     bad,
@@ -19,7 +20,7 @@ from front import (
     put_json,
 )
 from test_tokenizer_parity import Two
-from tokenizers_made import folder_of
+from tokenizers_made import KINDS, folder_of
 
 from bertcli.errors import ModelError
 from bertcli.records.records import Record
@@ -233,6 +234,28 @@ def test_a_class_that_takes_the_file_as_it_is(tmp_path, name):
     theirs = AutoTokenizer.from_pretrained(folder)
     assert ours.core.encode("Élan Hello").ids == theirs("Élan Hello")["input_ids"]
     assert not ours.warnings
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", [{}, {"post_processor": None}])
+def test_a_tokenizer_file_alone_is_taken_as_it_is(tmp_path, kind, change):
+    """Nothing stands around texts where the file has no post-processor."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    stored = json.loads(tokenizers_made.stored(kind)) | change
+    folder = write(tmp_path / "new", None, tokenizer=stored)
+    ours = Tokenizer.load(folder)
+    file = str(folder / "tokenizer.json")
+    for theirs in (
+        AutoTokenizer.from_pretrained(folder),
+        PreTrainedTokenizerFast(tokenizer_file=file),
+    ):
+        for pairs in (None, TEXTS[::-1]):
+            assert ours(TEXTS, pairs) == dict(theirs(TEXTS, pairs))
+    ids = theirs(TEXTS[1])["input_ids"]
+    rows = good("tokenize", "-q", "-m", folder, TEXTS[1]).rows
+    assert [row["input_ids"] for row in rows] == [ids]
 
 
 def test_a_tokenizer_file_alone_is_taken_at_its_word(tmp_path):
