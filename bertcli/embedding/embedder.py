@@ -108,15 +108,18 @@ class Embedder:
         options: EmbedOptions,
         *,
         extra: bool = False,
+        scores: bool = False,
     ) -> Self:
         """Load a model and settle how its vectors are made.
 
-        With ``extra``, records have the ids of their words that the model may need.
+        With ``extra``, records have the ids of their words that the model may need. With
+        ``scores``, the last layer may give scores, as that of a cross-encoder.
 
         Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
         model or this machine cannot follow.
         """
-        sentence = read_sentence(folder.path, pooling="" if options.sparse else options.pooling)
+        pooling = "" if options.sparse else options.pooling
+        sentence = read_sentence(folder.path, pooling=pooling, scores=scores)
         kind, maker = "BertModel", None
         if options.sparse:
             from bertcli.embedding.sparse import read_sparse

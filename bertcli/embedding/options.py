@@ -61,7 +61,8 @@ PYLATE_KEYS = (  # settings that only PyLate writes, which named no model_type a
     *("query_prefix", "document_prefix", "query_length", "document_length"),
     *("do_query_expansion", "attend_to_expansion_tokens", "skiplist_words"),
 )
-SENTENCE, TOKENS = "sentence_embedding", "token_embeddings"  # what modules hand to each other
+# What modules hand to each other.
+SENTENCE, TOKENS, SCORES = "sentence_embedding", "token_embeddings", "scores"
 
 TERM_POOLINGS = ("max", "sum")  # of the weights of a term at the tokens
 POOLINGS = tuple(MODES.values())  # these may be concatenated
@@ -225,11 +226,12 @@ class Sentence:
         return self.prompts[name]
 
 
-def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
+def read_sentence(folder: Path, *, pooling: str = "auto", scores: bool = False) -> Sentence:
     """Return what a folder says; ``pooling`` is what the caller asks for instead of its modules.
 
     Raises ModelError when a file is broken, or, unless another pooling is asked for, when the
-    vectors pass through modules that bertcli does not have.
+    vectors pass through modules that bertcli does not have, or are the ``scores`` of a
+    cross-encoder and not asked for.
     """
     modules, static = read_modules(folder), is_static(folder)
     transformer = transformer_path(modules)
@@ -250,6 +252,11 @@ def read_sentence(folder: Path, *, pooling: str = "auto") -> Sentence:
         hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
         if option := option_for(folder):
             raise ModelError(f"{folder}: makes no vector of a text", f"give {option}; or {hint}")
+        if modules and is_cross_encoder(folder) and not scores:
+            raise ModelError(
+                f"{folder}: a cross-encoder, which makes no vector of a text",
+                f"bertcli rerank and classify run it; or {hint}",
+            )
         if unknown:
             raise ModelError(f"{config}: unsupported module {', '.join(unknown)}", hint)
         if modules and not poolings:
@@ -300,6 +307,8 @@ def _chain(folder: Path, modules: list[SentenceModule]) -> tuple[list[SentenceMo
                 raw = read_object(folder / module.path / "config.json") if module.path else NOTHING
                 ends = ("module_input_name", "module_output_name")
                 others = {raw.text(end) or SENTENCE for end in ends} - {SENTENCE}
+                if others == {SCORES} and at == len(modules) - 1:  # of a cross-encoder
+                    others.clear()
                 if others:
                     unknown.append(f"{module.kind} of {', '.join(sorted(others))}")
                 elif at < last:
@@ -322,6 +331,11 @@ def option_for(folder: Path) -> str:
         return "--token-vectors"
     late = "MultiVectorMask" in kinds or is_pylate(read_object(folder / CONFIG), kinds)
     return "--token-vectors" if late else ""
+
+
+def is_cross_encoder(folder: Path) -> bool:
+    """Return True for a folder that CrossEncoder of sentence-transformers wrote."""
+    return read_object(folder / CONFIG).text("model_type") == "CrossEncoder"
 
 
 def is_pylate(settings: JsonObject, kinds: Collection[str]) -> bool:

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, is_static, read_config
+from bertcli.checkpoints.scan import bert_folder, is_static, read_config, read_modules
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.sentence_modules import Dense, read_chain
 from bertcli.errors import InputError, ModelError
 from bertcli.evaluation.metrics import (
     ALL,
@@ -142,11 +143,14 @@ class Judge:
         return Judged(task, len(rows), predictions, details)
 
     def _scores_one(self) -> bool:
-        """Return whether the model has a head with one score."""
-        config = self.config
-        if config is None or config.num_labels != 1:
+        """Return True if the model has a head with one score."""
+        config, path = self.config, self.folder.path
+        if config is None:
             return False
-        return is_pooled_head(self.folder.path) or CLASSIFIER in config.architectures
+        if is_pooled_head(path):
+            (last,) = read_chain(path, read_modules(path)[-1:])
+            return isinstance(last, Dense) and len(last.weight) == 1
+        return config.num_labels == 1 and CLASSIFIER in config.architectures
 
     def _class_scores(self, examples: Sequence[Example]) -> tuple[np.ndarray, list[str]]:
         """Return the scores of all labels of each text, [n, k], and the labels."""

@@ -33,6 +33,7 @@ from bertcli.tasks.results import Result
 from bertcli.tokenizing.columns import Encoded
 from bertcli.tokenizing.run import TokenizeRun
 
+SEVERAL_LABELS = "multi_label_classification"  # the problem_type of config.json
 LIKELY = 0.5  # score from which a label of many that may hold together is given
 SCORES = {**ACTIVATIONS, "Softmax": softmax}  # what makes scores of logits
 BLANK = {"label": "", "score": 0.0}
@@ -51,34 +52,50 @@ class Classifier(HeadTask):
     all_scores: bool = False
     logits: bool = False
 
+    # What makes a score of the logit of a regression whose folder names no activation: nothing in
+    # transformers' pipeline.
+    regression: ClassVar[str] = "Identity"
+
     @cached_property
     def function(self) -> str:
         """What makes scores of logits, one of `SCORES`."""
         if self.logits:
             return "Identity"
-        folder, config = self.head.runtime.spec.folder, self.head.runtime.config
-        key = "activation_fn"  # in any of the places where cross-encoders ever kept it
-        config_file = JsonObject(config.other, str(folder / "config.json"))
-        inner = config_file.object("sentence_transformers")
-        old = config_file.text("sbert_ce_default_activation_function")
-        named = read_object(folder / CONFIG).text(key) or inner.text(key) or old
-        if config.num_labels == 1 and named:
-            if (kind := named.rpartition(".")[2]) in ACTIVATIONS:
-                return kind
+        has_one_label = len(self.head.labels) == 1
+        activation = self._named_activation
+        if has_one_label and activation is not None:
+            name = activation.rpartition(".")[2]
+            if name in ACTIVATIONS:
+                return name
             LOG.warn(
-                f"the activation {named} named in the model's folder is unknown; sigmoid is used"
+                f"the activation {activation} named in the model's folder is unknown; "
+                "sigmoid is used"
             )
-        elif config.problem_type == "regression":
-            return "Identity"
-        several = config.problem_type == "multi_label_classification" or config.num_labels == 1
-        return "Sigmoid" if several else "Softmax"
+            return "Sigmoid"
+        problem = self.head.runtime.config.problem_type
+        if problem == "regression":
+            return self.regression
+        if has_one_label or problem == SEVERAL_LABELS:
+            return "Sigmoid"
+        return "Softmax"
+
+    @property
+    def _named_activation(self) -> str | None:
+        """The activation in any of the places where cross-encoders ever kept it."""
+        key = "activation_fn"
+        source = str(self.head.runtime.spec.folder / "config.json")
+        config = JsonObject(self.head.runtime.config.other, source)
+        inner = config.object("sentence_transformers")
+        old = config.text("sbert_ce_default_activation_function")
+        return read_object(self.head.folder.path / CONFIG).text(key) or inner.text(key) or old
 
     @property
     def several(self) -> bool:
         """Whether a text has a list of labels: asked for, or because several may hold."""
-        problem = self.head.runtime.config.problem_type
-        listed = problem == "multi_label_classification" and not self.all_scores
-        return self.top_k is not None or self.threshold is not None or listed
+        if self.top_k is not None or self.threshold is not None:
+            return True
+        may_hold = self.head.runtime.config.problem_type == SEVERAL_LABELS
+        return may_hold and len(self.head.labels) > 1 and not self.all_scores
 
     @property
     def blank(self) -> dict[str, Any]:
@@ -117,6 +134,8 @@ class Reranker(Classifier):
     """
 
     query: str = ""
+
+    regression: ClassVar[str] = "Sigmoid"  # as CrossEncoder, whatever the problem_type
 
     @called_from_python()
     def __call__(  # type: ignore[override]

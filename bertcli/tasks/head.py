@@ -20,7 +20,12 @@ import numpy as np
 
 from bertcli.checkpoints.scan import bert_folder, find_weights, read_config, read_modules
 from bertcli.embedding.embedder import Embedder, refuse_infinite
-from bertcli.embedding.options import EmbedOptions, default_prompt, prepared
+from bertcli.embedding.options import (
+    EmbedOptions,
+    default_prompt,
+    is_cross_encoder,
+    prepared,
+)
 from bertcli.embedding.pooling import split
 from bertcli.errors import InputError, ModelError, called_from_python
 from bertcli.families.structure import HEAD_PARTS
@@ -84,14 +89,15 @@ class Settings(Compute):
 class Head:
     """A model with a head that is open: what texts can be streamed through.
 
-    In its place there may be an ``embedder`` whose vectors are logits: a sentence-transformers
-    model that ends in a Dense layer, with the labels in config.json.
+    In its place there may be an ``embedder`` whose vectors are logits: a cross-encoder or sentence
+    model that ends in a Dense layer. The labels of the latter are in config.json.
     """
 
     runtime: Runtime
     settings: Settings
     max_length: int  # tokens, special ones included, that a text is truncated to
     prepare: Prepare  # returns records as they are tokenized
+    folder: ModelFolder
     embedder: Embedder | None = None
 
     @property
@@ -114,9 +120,9 @@ class Head:
         """
         if kind == CLASSIFIER and is_pooled_head(place.path):
             options = {name: value for name, value in vars(settings).items() if name != "stride"}
-            embedder = Embedder.open(place, EmbedOptions(**options))
+            embedder = Embedder.open(place, EmbedOptions(**options), scores=True)
             runtime, limit = embedder.runtime, embedder.max_length
-            return cls(runtime, settings, limit, embedder.prepare, embedder)
+            return cls(runtime, settings, limit, embedder.prepare, place, embedder)
         folder = bert_folder(place.path)
         config = read_config(folder)
         named = next(iter(config.architectures), "")
@@ -142,7 +148,7 @@ class Head:
         prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
         runtime = open_runtime(spec, lambda: tokenizer)
         limit = token_limit(runtime.config, tokenizer, settings.max_length)
-        return cls(runtime, settings, limit, partial(prepared, prompt=prompt, lower=False))
+        return cls(runtime, settings, limit, partial(prepared, prompt=prompt, lower=False), place)
 
     def layout(self, *columns: str) -> Layout:
         """Return how texts become tokens: truncated to the limit, with further columns."""
@@ -318,8 +324,8 @@ def origin(model: ModelFolder, spec: ModelSpec) -> dict[str, Any]:
 
 
 def is_pooled_head(folder: Path) -> bool:
-    """Return whether a sentence model ends in a layer with a score for each label."""
+    """Return True for a sentence model or cross-encoder that ends in a layer with scores."""
     modules = read_modules(folder)
     if not modules or modules[-1].kind != "Dense":
         return False
-    return bool(read_config(bert_folder(folder)).id2label)
+    return is_cross_encoder(folder) or bool(read_config(bert_folder(folder)).id2label)

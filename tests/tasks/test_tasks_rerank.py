@@ -5,12 +5,14 @@ import io
 
 import pyarrow.parquet
 import pytest
+import torch
 from front import (
     bad,
     call,
     good,
     jsonl,
 )
+from sentence_folders import SAMPLE, dense, saved, shaken, st
 from sentence_transformers import CrossEncoder
 from task_models import LENGTH, agree, labels, texts
 
@@ -46,6 +48,51 @@ def test_the_order_and_scores_are_those_of_a_cross_encoder(model):
     assert all(row["text"] == TEXTS[row["row"]] and row["id"] == row["row"] for row in rows)
     keys = [(-row["score"], row["row"]) for row in rows]
     assert keys == sorted(keys)  # of equal texts, the first comes first
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_cross_encoder_of_modules_scores_as_it_was_set(engine, tmp_path, outputs):
+    """As of ettin-reranker: pooling, two layers and a norm behind an encoder."""
+    behind = [
+        st.Pooling(32, "cls"),
+        dense(32, 32, torch.nn.GELU(), bias=False),
+        shaken(st.LayerNorm(32)),
+        dense(32, outputs, module_output_name="scores"),
+    ]
+    model = CrossEncoder(modules=[st.Transformer(str(SAMPLE)), *behind], device="cpu")
+    model.activation_fn = torch.nn.Identity()
+    saved(model, tmp_path / "m")
+    pairs = [(QUERY, text) for text in TEXTS]
+    theirs = CrossEncoder(str(tmp_path / "m"), device="cpu").predict(pairs, batch_size=1)
+    argv = ("-m", tmp_path / "m", "-q")
+    lines = jsonl({"text": one, "pair": two, "score": 0.5} for one, two in pairs)
+    (tmp_path / "pairs.jsonl").write_text(lines)
+    options = ("--scores", "all", "--logits") if outputs > 1 else ()
+    rows = good("classify", "-i", tmp_path / "pairs.jsonl", *argv, *options).rows
+    if outputs > 1:
+        agree([[*row["scores"].values()] for row in rows], theirs.tolist())
+        assert "gives a pair 3 scores" in bad("rerank", "a", "b", *argv).error
+        return
+    agree([row["score"] for row in rows], theirs.tolist())
+    ranked = good("rerank", QUERY, *TEXTS, *argv).rows
+    agree([row["score"] for row in ranked], sorted(theirs.tolist(), reverse=True))
+    report = good("evaluate", tmp_path / "pairs.jsonl", "--task", "regress", *argv).rows[0]
+    assert (report["task"], report["n"]) == ("regress", len(TEXTS))
+    refused = bad("embed", "a", *argv)
+    assert "a cross-encoder, which makes no vector of a text" in refused.error
+    assert "bertcli rerank" in refused.hint
+    assert "bertcli classify" in good("inspect", tmp_path / "m").out
+
+
+@pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
+def test_one_label_has_the_score_of_a_cross_encoder(models, problem):
+    """Whatever kind of problem config.json names, unless it names an activation."""
+    folder = models(CLASSIFIER, num_labels=1, problem_type=problem)
+    rows = good("rerank", QUERY, *TEXTS, "-m", folder, "-q").rows
+    theirs = CrossEncoder(str(folder), max_length=LENGTH, device="cpu").rank(QUERY, TEXTS)
+    agree([row["score"] for row in rows], [float(one["score"]) for one in theirs])
+    (row,) = good("classify", "a", "-m", folder, "-q").rows
+    assert row.keys() == {"id", "score"}
 
 
 def test_the_best_few_are_the_first_of_all(model, file, monkeypatch):
