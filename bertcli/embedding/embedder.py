@@ -139,7 +139,7 @@ class Embedder:
 
             late = read_late(folder.path, tokenizer(), options.prompt_name)
         if late:
-            if late.idle is not None and read_config(place).structure.blank_padding:
+            if late.hides_filling and read_config(place).structure.blank_padding:
                 raise ModelError(f"{place}: queries of a DeBERTa cannot be filled up")
             if options.on_truncate == "window":
                 raise UsageError(
@@ -160,13 +160,9 @@ class Embedder:
                     "leave out --prompt, --on-truncate chunk and --token-vectors",
                 )
         pooler = options.pooling == "pooler"
-        first = options.pooling == "cls" and (sentence.include_prompt or not options.prompt)
-        reading = Reading(
-            options.layers,
-            options.layer_combine,
-            first or pooler,
-            idle=late.idle if late else None,
-        )
+        # A prompt that is not pooled may come later: then [CLS] is not what is read.
+        first = options.pooling == "cls" and sentence.include_prompt
+        reading = Reading(options.layers, options.layer_combine, first or pooler)
         runtime = open_runtime(ModelSpec(place, options, kind, reading, pooler), tokenizer)
         return cls(folder, runtime, options, sentence, modules, terms, late).with_dim(asked)
 
@@ -392,12 +388,20 @@ class Embedder:
     def _pieces(self, records: Sequence[Sequence[Encoded]]) -> Iterator[Ran | EmbeddedBlock]:
         """Yield records, given as their windows, with the vectors of their tokens or words."""
         if self.late:
-            add = partial(self.late.extended, special=self.options.special_tokens)
+            add = partial(self.late.with_prefix, special=self.options.special_tokens)
             records = [[*map(add, windows)] for windows in records]
-        filled = [item for windows in records for item in windows if item.length]
-        states = iter((yield from self._run(self._tokens(TokenBlock.of(filled, COLUMNS)))))
+        own_lengths = [item.length for windows in records for item in windows]
+        if self.late:
+            records = [[*map(self.late.filled_up, windows)] for windows in records]
+        items = [item for windows in records for item in windows]
+        tokens = self._tokens(TokenBlock.of([item for item in items if item.length], COLUMNS))
+        if self.late and self.late.hides_filling:
+            pairs = zip(own_lengths, items, strict=True)
+            own_lengths = [length for length, item in pairs if item.length]
+            tokens = replace(tokens, attended=np.array(own_lengths, np.int64))
+        states = iter((yield from self._run(tokens)))
         nothing = np.zeros((0, *self._stacked, self.state_width), np.float32)
-        items, vectors, owners = [], [], []
+        joined_items, vectors, owners = [], [], []
         for windows in records:
             parts = [next(states) if item.length else nothing for item in windows]
             item, vector = joined(windows, parts)
@@ -410,10 +414,10 @@ class Embedder:
                 vector = pool_words(vector, words, self.options.word_vectors)
             vector = self._finished(vector)
             refuse_infinite([item.record], [vector])
-            items.append(item)
+            joined_items.append(item)
             vectors.append(vector)
             owners.append(pieces)
-        yield EmbeddedBlock(TokenBlock.of(items), vectors, owners)
+        yield EmbeddedBlock(TokenBlock.of(joined_items), vectors, owners)
 
     def _run(self, texts: Tokens) -> Work:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""

@@ -56,24 +56,29 @@ class LateInteraction:
     normalize: bool
 
     @property
-    def idle(self) -> int | None:
-        """The id of tokens at the end of a text that no other attends to."""
-        return None if self.filler is None or self.attended else self.filler[1]
+    def hides_filling(self) -> bool:
+        """True if texts are filled up with tokens that no other attends to."""
+        return self.filler is not None and not self.attended
 
-    def extended(self, item: Encoded, *, special: bool) -> Encoded:
-        """Return a text with the token of its role, filled up."""
-        if self.prefix is not None:  # which belongs to no sentence
-            at, (token, index) = int(special), self.prefix
-            values = {"input_ids": index, "tokens": token}
-            values |= {"offset_mapping": (0, 0), "sequence_ids": None}
-            columns: dict[str, Column] = {
-                name: [*column[:at], values.get(name, 0), *column[at:]]
-                for name, column in item.columns.items()
-            }
-            item = item._replace(columns=columns)
-        if self.filler is not None and item.length < self.filled:
-            item = padded(item, self.filled, "right", *self.filler)
-        return item
+    def with_prefix(self, item: Encoded, *, special: bool) -> Encoded:
+        """Return a text with the token of its role, which belongs to no sentence."""
+        if self.prefix is None:
+            return item
+        position = int(special)
+        token, index = self.prefix
+        values = {"input_ids": index, "tokens": token}
+        values |= {"offset_mapping": (0, 0), "sequence_ids": None}
+        columns: dict[str, Column] = {
+            name: [*column[:position], values.get(name, 0), *column[position:]]
+            for name, column in item.columns.items()
+        }
+        return item._replace(columns=columns)
+
+    def filled_up(self, item: Encoded) -> Encoded:
+        """Return a text filled up to the length of its role."""
+        if self.filler is None:
+            return item
+        return padded(item, self.filled, "right", *self.filler)
 
     def matched(self, item: Encoded, vectors: np.ndarray) -> tuple[Encoded, np.ndarray]:
         """Return the tokens of a text that are matched, and their vectors."""

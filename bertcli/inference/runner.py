@@ -46,6 +46,8 @@ class Tokens:
     columns: NDArray[np.uint32]  # [T, n]: ids, token types, ids of each extra embedding
     offsets: Places  # [B + 1]
     extra: Sequence[str] = ()  # the extra embeddings
+    # How many tokens of each text others attend to [B], the first ones; None where they are all.
+    attended: Places | None = None
 
     @classmethod
     def of(cls, rows: Sequence[Encoded]) -> Tokens:
@@ -77,7 +79,14 @@ class Tokens:
     def take(self, rows: Places) -> Tokens:
         """Return some of the texts, in the order of their numbers [n]."""
         starts, lengths = self.offsets[rows], self.lengths[rows]
-        return Tokens(spans(self.columns, starts, lengths), offsets_of(lengths), self.extra)
+        attended = None if self.attended is None else self.attended[rows]
+        columns = spans(self.columns, starts, lengths)
+        return Tokens(columns, offsets_of(lengths), self.extra, attended)
+
+    @property
+    def all_attended(self) -> bool:
+        """True if tokens attend to all others of their text."""
+        return self.attended is None or np.array_equal(self.attended, self.lengths)
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,6 @@ class Reading:
     first: bool = False  # the first token of each text only, [CLS]
     mean: bool = False  # the mean of each text's tokens only
     token: int | None = None  # tokens with this id only, such as [MASK]
-    idle: int | None = None  # tokens with this id at the end of a text: no other attends to them
 
     @property
     def single(self) -> bool:
@@ -107,13 +115,6 @@ class Reading:
                 )
         return indices
 
-    def attended(self, texts: Tokens) -> Places:
-        """Return how many tokens of each text others attend to, [B]: the first ones."""
-        if self.idle is None:
-            return texts.lengths
-        rows = np.split(texts.ids != self.idle, texts.offsets[1:-1])
-        return np.array([row.nonzero()[0].max(initial=-1) + 1 for row in rows])
-
     def padded(self, texts: Tokens, longest: int) -> tuple[Places, Places, NDArray[np.bool_]]:
         """Return ids, types and extra ids in rows of one length, [n, B, L], and what is in them.
 
@@ -121,7 +122,7 @@ class Reading:
         """
         places = np.arange(longest)
         real = places < texts.lengths[:, None]
-        attended = real if self.idle is None else places < self.attended(texts)[:, None]
+        attended = real if texts.attended is None else places < texts.attended[:, None]
         rows, tokens = np.zeros((texts.columns.shape[1], real.size), np.int64), np.flatnonzero(real)
         rows[:, tokens] = texts.columns.T
         return rows.reshape(-1, *real.shape), tokens, attended

@@ -151,7 +151,7 @@ class Encoder(Engine):
         """
         longest, keep, at, kernel = int(batch.lengths.max()), None, None, None
         tokens: Any = ...
-        if self.varlen and np.array_equal(self.reading.attended(batch), batch.lengths):
+        if self.varlen and batch.all_attended:
             columns, at = batch.columns.T.astype(np.int64, "C"), self._there(batch.places)
             kernel = self.varlen(self._there(batch.offsets.astype(np.int32)), longest)
         else:

@@ -12,7 +12,7 @@ from term_models import colbert, deberta, encoder, native, pylate
 from bertcli import Embedder
 
 pytestmark = pytest.mark.parity
-TEXTS = [*texts(6, 30), "Hello, world! (really)...", "a"]
+TEXTS = [*texts(6, 30), "Hello, world! (really)...", "a", "to the [SEP] [SEP]", "an [MASK]"]
 EMBED = ("embed", "-q", "--token-vectors", "--threads", 1)
 
 
@@ -43,6 +43,11 @@ FOLDERS = {
         query_length=18,
     ),
     "no expansion": lambda base, place: native(base, place, query_length=11),
+    "filled with [SEP]": lambda base, place: native(
+        base,
+        place,
+        query_expansion={"strategy": "fixed", "length": 16, "token": "[SEP]", "attend": False},
+    ),
     "pylate": pylate,
     "pylate attending": lambda base, place: pylate(
         base,
