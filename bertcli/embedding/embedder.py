@@ -254,6 +254,8 @@ class Embedder:
         if self.options.per_token:
             words = ("word_ids",) if self.options.word_vectors else ()
             columns = (*columns, *TOKEN_COLUMNS, *words, PLACES)
+        elif window and self._prompt_tokens:
+            columns = (*columns, PLACES)
         return Layout(
             columns=tuple(dict.fromkeys(columns)),
             special_tokens=self.options.special_tokens,
@@ -316,7 +318,7 @@ class Embedder:
             return
         self.refuse(batch)
         if not self.options.per_token:
-            yield from self._texts(batch, work or self._run(self._tokens(batch)))
+            yield from self._texts(batch, work or self._started(batch))
             return
         records = split([*batch], batch.windows)
         ends = accumulate(sum(item.length for item in windows) for windows in records)
@@ -328,9 +330,34 @@ class Embedder:
         """Hand a window out before its turn; one that is refused is refused when its turn comes."""
         try:
             self.refuse(batch)
-            return self._run(self._tokens(batch))
+            return self._started(batch)
         except BertcliError:
             return None
+
+    def _started(self, batch: TokenBlock) -> Work:
+        """Hand texts to the model. Only windows that have tokens of the prompt leave them out."""
+        tokens, skips = self._tokens(batch), self._skips(batch)
+        if skips is None:
+            return self._run(tokens)
+        groups = {int(skip): np.flatnonzero(skips == skip) for skip in np.unique(skips)}
+        works = [
+            self.runtime.run(tokens.take(rows), Pooling(self.options.modes, skip))
+            for skip, rows in groups.items()
+        ]
+        return _in_order(works, [*groups.values()])
+
+    def _skips(self, batch: TokenBlock) -> np.ndarray | None:
+        """Return how many first tokens of each window are not pooled, [B]; None without windows.
+
+        Those are [CLS] and what the window has of the prompt. Without any of it, [CLS] is pooled.
+        """
+        if not self._prompt_tokens or len(batch.windows) == len(batch):
+            return None
+        before = np.cumsum(np.asarray(batch.columns[PLACES]) < self._prompt_tokens)
+        before = np.concatenate([[0], before])
+        offsets = np.asarray(batch.offsets)
+        skips = before[offsets[1:]] - before[offsets[:-1]]
+        return np.where(skips > int(self.options.special_tokens), skips, 0)
 
     def _tokens(self, batch: TokenBlock) -> Tokens:
         """Return texts as the model takes them; InputError for one without the ids it needs."""
@@ -377,8 +404,10 @@ class Embedder:
             if several:
                 special = self.runtime.tokenizer.core.num_special_tokens_to_add(False)
                 special = 0 if self.sentence.static else special
-                weights = [max(1.0, float(length - special)) for length in batch.lengths]
-                outputs = pool_windows(outputs, counts, weights)
+                pooled = np.array(batch.lengths) - special
+                if (skips := self._skips(batch)) is not None:
+                    pooled -= np.maximum(skips - int(self.options.special_tokens), 0)
+                outputs = pool_windows(outputs, counts, np.maximum(pooled, 1).tolist())
             vectors = outputs = self._finished(outputs)
         firsts = batch.take(accumulate(counts[:-1], initial=0)) if several else batch
         block = EmbeddedBlock(firsts, vectors)
@@ -494,19 +523,29 @@ class Embedder:
 
     @cached_property
     def _pooling(self) -> Finish:
-        """What is kept of the states of each text; tokens of a prompt may be left out.
+        """What is kept of the states of each text; tokens of a prompt may be left out."""
+        return self.terms or Pooling(self.options.modes, self._prompt_tokens)
 
-        Those are [CLS] and the prompt, as sentence-transformers counts them.
+    @cached_property
+    def _prompt_tokens(self) -> int:
+        """The first tokens of a text that are not pooled: [CLS] and the prompt.
+
+        0 where the prompt is pooled. Source: sentence-transformers 6.2, prompt_length.
         """
-        if self.terms:
-            return self.terms
-        skip = 0
-        if self.options.prompt and not self.sentence.include_prompt:
-            layout = replace(self.layout, truncation="do_not_truncate", overflowing=False)
-            prompt = [Record(self.options.prompt)]
-            (encoded,) = self.runtime.tokenizer.encode_records(prompt, layout)
-            skip = encoded.length - self.options.special_tokens  # less the [SEP]
-        return Pooling(self.options.modes, skip)
+        pooled = self.sentence.include_prompt or self.terms or self.options.per_token
+        if pooled or not self.options.prompt:
+            return 0
+        layout = Layout(("input_ids",), special_tokens=self.options.special_tokens)
+        (encoded,) = self.runtime.tokenizer.encode_records(self.prepare([Record("")]), layout)
+        return encoded.length - self.options.special_tokens  # less the [SEP]
+
+
+def _in_order(works: Sequence[Work], groups: Sequence[np.ndarray]) -> Work:
+    """Return vectors that are computed in groups, in the order of their numbers in these."""
+    vectors = []
+    for work in works:
+        vectors.append((yield from work))
+    return np.concatenate(vectors)[np.argsort(np.concatenate(groups))]
 
 
 def refuse_infinite(
