@@ -93,7 +93,9 @@ class EmbedOptions(Compute):
     layer_combine: Literal["mean", "sum", "concat", "stack"] = "mean"
     normalize: bool | None = None
     dim: int | None = None
-    dim_last: bool = False  # whether dim is the folder's, which cuts vectors of length 1
+    # Whether vectors that the folder gives length 1 are cut to dim afterwards: as the folder's own
+    # dim means, and truncate_dim of sentence-transformers.
+    dim_last: bool = False
     max_length: int | None = None
     on_truncate: Literal["warn", "error", "ignore", "window", "chunk"] = "warn"
     stride: int = 0
@@ -422,12 +424,13 @@ def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
     pooling = options.pooling
     if pooling == "auto":
         pooling = "+".join(sentence.pooling or ("mean",))
+    dim_last = options.dim_last or (options.dim is None and sentence.dim is not None)
     return replace(
         options,
         pooling=pooling,
         normalize=sentence.normalize if options.normalize is None else options.normalize,
         dim=options.dim or sentence.dim,
-        dim_last=options.dim is None and sentence.dim is not None and not options.normalize,
+        dim_last=dim_last and not options.normalize,
         prompt=prompt,
     )
 

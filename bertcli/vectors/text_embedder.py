@@ -14,6 +14,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import PRECISIONS, RANGED, EmbedOptions, settled
+from bertcli.embedding.sparse import has_routes
 from bertcli.errors import LOG, ModelError, OutputError, UsageError, called_from_python
 from bertcli.files.atomic import whole_folder
 from bertcli.hub import DEFAULT_MODEL, files_for, find_model
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 # Options that an open model follows; what else is given to `encode` opens the model again.
 AT_ANY_TIME = {
-    *("prompt", "prompt_name", "normalize", "dim", "special_tokens", "window"),
+    *("prompt", "prompt_name", "normalize", "dim", "dim_last", "special_tokens", "window"),
     *("max_length", "on_truncate", "stride", "overlap", "at"),
 }
 NAMES = {  # of arguments of sentence-transformers -> in EmbedOptions
@@ -143,10 +145,27 @@ class TextEmbedder(Embedder):
             shutil.copytree(source, copy, dirs_exist_ok=True)
 
     def _prompted(self, names: Sequence[str], options: Mapping[str, Any]) -> Self:
-        """Return an embedder with the model's prompt of one of these names, unless one is given."""
-        asked = self._with(options) if options else self
-        has_prompt = asked.asked.get("prompt") is not None or asked.asked.get("prompt_name")
-        return asked if has_prompt else prompted(asked, names)
+        """Return an embedder with the model's prompt of one of these names, unless one is given.
+
+        Where queries and documents take different routes, it takes that of the first name.
+        """
+        chosen = self._with(options) if options else self
+        has_prompt = chosen.asked.get("prompt") is not None or chosen.asked.get("prompt_name")
+        prompt = chosen.options.prompt
+        if chosen.terms and has_routes(chosen.folder.path):
+            takes_queries = chosen.asked.get("prompt_name") == QUERY[0]
+            if takes_queries != (names is QUERY):
+                chosen = chosen._other_route
+        if has_prompt:
+            return replace(chosen, options=replace(chosen.options, prompt=prompt))
+        return prompted(chosen, names)
+
+    @cached_property
+    def _other_route(self) -> Self:
+        """The embedder of documents for one of queries, and the other way round."""
+        takes_queries = self.asked.get("prompt_name") == QUERY[0]
+        route = DOCUMENT[0] if takes_queries else QUERY[0]
+        return self._with({"prompt": None, "prompt_name": route})
 
     def _encoded(self, run: RecordVectors) -> Any:
         self.divided(run.reader)
@@ -188,7 +207,13 @@ def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
 
     Raises UsageError for an unknown option or value.
     """
-    named = {NAMES.get(name, name): value for name, value in asked.items() if name not in IDLE}
+    named: dict[str, Any] = {}
+    for name, value in asked.items():
+        if name in IDLE:
+            continue
+        named[NAMES.get(name, name)] = value
+        if name in ("dim", "truncate_dim"):  # theirs is of vectors as the folder makes them
+            named["dim_last"] = name == "truncate_dim" and value is not None
     if "normalize_embeddings" in asked:  # there, False leaves it to the model
         named["normalize"] = named["normalize"] or None
     if "device" in named:

@@ -18,6 +18,9 @@ from sentence_transformers import SparseEncoder
 from task_models import texts
 from term_models import routed, sparse
 
+from bertcli import Embedder
+
+ROLES = ("encode_query", "encode_document")
 pytestmark = pytest.mark.parity
 TEXTS = [*texts(8, 40), "the same the same", "[SEP] a"]
 EMBED = ("embed", "-q", "--sparse", "--threads", 1)
@@ -56,6 +59,34 @@ def test_both_sides_are_those_of_sentence_transformers(folder, tmp_path):
     ours = matrix("-m", folder, *TEXTS, "-o", tmp_path / "d.npz")
     right = model.encode_document(TEXTS).to_dense()
     np.testing.assert_allclose(ours, right, atol=1e-5, rtol=1e-5)
+
+
+def dense_of(rows, model):
+    """Return weights by token as a matrix, as SparseEncoder names them."""
+    found = np.zeros((len(rows), model.get_embedding_dimension()), np.float32)
+    for terms, row in zip(rows, found, strict=True):
+        for token, weight in terms.items():
+            row[model.tokenizer.convert_tokens_to_ids(token)] = weight
+    return found
+
+
+@pytest.mark.parametrize("kind", ["router", "idf"])
+def test_python_takes_the_route_of_queries(masked, folder, weights, tmp_path, kind):
+    model = SparseEncoder(str(folder), device="cpu")
+    place = folder
+    if kind == "idf":
+        place = shutil.copytree(masked, tmp_path / "idf")
+        put_json(place / "idf.json", weights)
+    right = {name: getattr(model, name)(TEXTS).to_dense() for name in ROLES}
+    for options in ({}, {"prompt_name": "query"}, {"prompt_name": "document"}):
+        ours = Embedder.load(place, sparse=True, backend="torch", **options)
+        for name in (*ROLES, *ROLES):
+            found = dense_of(getattr(ours, name)(TEXTS), model)
+            np.testing.assert_allclose(found, right[name], atol=1e-5, rtol=1e-5)
+    ours = Embedder.load(place, sparse=True, backend="torch")
+    given = ours.encode_query(TEXTS, prompt="the ")
+    asked = model.encode_query(TEXTS, prompt="the ").to_dense()
+    np.testing.assert_allclose(dense_of(given, model), asked, atol=1e-5, rtol=1e-5)
 
 
 def test_weights_by_token_lie_beside_a_masked_language_model(masked, folder, weights, tmp_path):

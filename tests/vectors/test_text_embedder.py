@@ -273,6 +273,30 @@ def test_a_model_is_not_saved_into_itself(tmp_path):
     assert contents(tmp_path / "copy") == before
 
 
+@pytest.mark.parity
+def test_truncate_dim_is_of_the_vectors_that_the_model_makes(tmp_path):
+    """A model that ends in Normalize: they are cut, and not of length 1 again unless asked for."""
+    from sentence_folders import saved, sentence_model
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    chain = modules.Pooling(32, pooling_mode="mean"), modules.Normalize()
+    folder = saved(sentence_model(*chain), tmp_path / "m")
+    theirs, ours = SentenceTransformer(str(folder), device="cpu"), Embedder.load(folder)
+    near = partial(np.testing.assert_allclose, atol=1e-6)
+    for options in ({}, {"normalize_embeddings": True}, {"normalize_embeddings": False}):
+        near(
+            ours.encode(TEXTS, truncate_dim=7, **options),
+            theirs.encode(TEXTS, truncate_dim=7, **options),
+        )
+    assert (np.linalg.norm(ours.encode(TEXTS, truncate_dim=7), axis=1) < 0.9).all()
+    near(Embedder.load(folder, truncate_dim=7).encode(TEXTS), ours.encode(TEXTS, truncate_dim=7))
+    near(np.linalg.norm(ours.encode(TEXTS, dim=7), axis=1), 1)
+    cut = Embedder.load(folder, truncate_dim=9)
+    near(cut.encode(TEXTS, dim=7), ours.encode(TEXTS, dim=7))
+    near(cut.encode(TEXTS, truncate_dim=None), ours.encode(TEXTS))
+
+
 def test_a_model_that_is_not_there(tmp_path):
     with pytest.raises(ModelError, match="folder not found"):
         Embedder.load(tmp_path / "nowhere")
