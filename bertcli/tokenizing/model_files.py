@@ -258,8 +258,6 @@ def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
     except Exception as broken:  # tokenizers raises no narrower class
         raise ModelError(f"{path}: not a tokenizer: {broken}") from None
     _add_tokens(core, path.parent, settings, roles, kind)
-    if model != "WordPiece" and core.token_to_id(mask := roles["mask_token"]) is None:
-        core.add_special_tokens([mask])  # DeBERTa's is behind the pieces
     return Loaded(core, kind, roles, warnings)
 
 
@@ -300,7 +298,7 @@ def _word_pieces(
 
 def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokenizer:
     """Return the Unigram model of a SentencePiece file. ModelError when it is broken or another."""
-    from tokenizers import AddedToken, Tokenizer, models, normalizers
+    from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers
 
     listed, unknown, table = _read_pieces(path)
     first = [(roles[role], 0.0) for role in ("cls_token", "pad_token", "sep_token", "unk_token")]
@@ -321,6 +319,8 @@ def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokeni
     steps: list[Any] = [normalizers.Precompiled(table)] if table else []
     if kind.name == "AlbertTokenizer":  # what it does unless it is told not to
         steps = [normalizers.StripAccents(), normalizers.Lowercase(), *steps]
+    if kind.name == "DebertaV2Tokenizer" and steps:  # blanks as in SentencePiece, after its map
+        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r" \z"), "")]
     core.normalizer = normalizers.Sequence(steps)
     core.add_special_tokens(unused)
     for text, _, sort in listed:
@@ -417,6 +417,8 @@ def _add_tokens(
     )
     later = {listed.needed(token, whole_number()): token for token in listed}
     later |= {index: entry["content"] for index, entry in described.items()}
+    if kind.model != "WordPiece" and tokenizer.token_to_id(roles["mask_token"]) is None:
+        more.append(roles["mask_token"])  # DeBERTa's is behind the pieces
     present = [name for name in (*roles.values(), *more) if tokenizer.token_to_id(name) is not None]
     whole = filter(None, (*present, *(later[index] for index in sorted(later)), *more))
 

@@ -51,7 +51,9 @@ class TokenizerClass(NamedTuple):
     roles: Mapping[str, str] | None = None  # None: those that the vocabulary has
     make: Make | None = None  # normalizer, pre-tokenizer, decoder and what stands around texts
     token_types: bool = False  # whether a call returns them unasked
-    wide_mask: bool = False  # whether its mask takes in the blank before it, if nothing is said
+    # Whether its mask takes in the blank before it, if nothing is said: as in the tokenizer.json of
+    # the published models. transformers 5 forgot it where a folder has none.
+    wide_mask: bool = False
 
 
 def class_of(settings: JsonObject, config: JsonObject, model: str) -> TokenizerClass:
@@ -79,10 +81,16 @@ def roles_of(kind: TokenizerClass, core: Tokenizer, named: Mapping[str, str]) ->
     return ROLES | other | dict(named)
 
 
+def _steps(part: Any) -> list[Any]:
+    """Return the steps of a normalizer or a pre-tokenizer, which may be one or none."""
+    if part is None:
+        return []
+    return [*part] if type(part).__name__ == "Sequence" else [part]
+
+
 def _step(part: Any, name: str) -> Any:
     """Return a step of a normalizer or a pre-tokenizer; None where it has no such step."""
-    steps = part if type(part).__name__ == "Sequence" else [part]
-    return next((step for step in steps if type(step).__name__ == name), None)
+    return next((step for step in _steps(part) if type(step).__name__ == name), None)
 
 
 def for_words(core: Tokenizer) -> Tokenizer:
@@ -195,17 +203,32 @@ def _albert(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) -> 
 
 def _deberta(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) -> None:
     """Make white space a blank; a text does not end with any."""
-    from tokenizers import Regex, normalizers, pre_tokenizers, processors
+    from tokenizers import pre_tokenizers, processors
 
     lower = _switch(settings, "do_lower_case", bool(_step(core.normalizer, "Lowercase")))
     by_mark = bool(_step(core.pre_tokenizer, "Punctuation"))
     by_mark = _switch(settings, "split_by_punct", by_mark)
-    steps: list[Any] = [normalizers.Lowercase()] if lower else []
-    steps += [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
-    core.normalizer = normalizers.Sequence([*steps, normalizers.Strip(left=False, right=True)])
+    core.normalizer = _deberta_normalizer(core.normalizer, lower=lower)
     marks = [pre_tokenizers.Punctuation(behavior="isolated")] if by_mark else []
     _metaspace(core, settings, *marks, never="first")
     core.post_processor = processors.BertProcessing(*_ends(core, roles))
+
+
+def _deberta_normalizer(stored: Any, *, lower: bool) -> Any:
+    """Return the normalizer of a DeBERTa, lower-casing first if asked for.
+
+    Where the folder has SentencePiece's map of characters, with which the models were trained, its
+    own normalizer counts: transformers 5 has NFC instead, so that "…", "½" or "Ａ" are [UNK].
+    """
+    from tokenizers import Regex, normalizers
+
+    steps: list[Any] = [normalizers.Lowercase()] if lower else []
+    if _step(stored, "Precompiled"):
+        steps += [step for step in _steps(stored) if type(step).__name__ != "Lowercase"]
+        return normalizers.Sequence(steps)
+    blanks = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
+    steps += [blanks, normalizers.NFC(), normalizers.Strip(left=False, right=True)]
+    return normalizers.Sequence(steps)
 
 
 AS_IT_IS = TokenizerClass("PreTrainedTokenizerFast")
@@ -221,11 +244,16 @@ _LISTED = (
         _mpnet,
         wide_mask=True,
     ),
-    TokenizerClass("RobertaTokenizer", "BPE", LIKE_ROBERTA, _roberta),
-    TokenizerClass("XLMRobertaTokenizer", "Unigram", LIKE_ROBERTA, xlm_roberta),
+    TokenizerClass("RobertaTokenizer", "BPE", LIKE_ROBERTA, _roberta, wide_mask=True),
+    TokenizerClass("XLMRobertaTokenizer", "Unigram", LIKE_ROBERTA, xlm_roberta, wide_mask=True),
     TokenizerClass("CamembertTokenizer", "Unigram", LIKE_ROBERTA, xlm_roberta, wide_mask=True),
     TokenizerClass(
-        "AlbertTokenizer", "Unigram", ROLES | {"unk_token": "<unk>", "pad_token": "<pad>"}, _albert
+        "AlbertTokenizer",
+        "Unigram",
+        ROLES | {"unk_token": "<unk>", "pad_token": "<pad>"},
+        _albert,
+        token_types=True,  # as it was pretrained, on pairs; transformers 5 gives it zeros
+        wide_mask=True,
     ),
     TokenizerClass("DebertaV2Tokenizer", "Unigram", ROLES, _deberta, token_types=True),
 )

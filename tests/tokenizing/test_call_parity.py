@@ -62,6 +62,8 @@ class Both:
         self.ours = Tokenizer.load(folder)
         kind = AutoTokenizer if "tokenizer_class" in self.ours.settings else BertTokenizer
         self.theirs = kind.from_pretrained(folder)
+        if type(self.theirs).__name__ == "AlbertTokenizer":  # as in transformers 4
+            self.theirs.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
         self.for_words = for_words(self.theirs, self.ours, folder)
 
     def check(self, given, **options):
