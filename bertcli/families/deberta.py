@@ -15,8 +15,13 @@ from bertcli.files.typed_json import PROBABILITY, TEXT, JsonObject
 
 
 def renewed(values: JsonObject) -> dict[str, Any]:
-    """Return config.json as of a file whose head for words has BERT's names, as ours are."""
-    return {**values, "legacy": True} if values.get("legacy") is False else dict(values)
+    """Return config.json as of a file whose head for words has BERT's names, as ours are.
+
+    The other head always multiplies by the word embeddings, whatever tie_word_embeddings says.
+    """
+    if values.get("legacy") is False:
+        return {**values, "legacy": True, "tie_word_embeddings": True}
+    return dict(values)
 
 
 def structure(values: JsonObject) -> Structure:

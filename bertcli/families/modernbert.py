@@ -5,6 +5,8 @@ Source: Smarter, Better, Faster, Longer; the classes of this name in transformer
 
 from __future__ import annotations
 
+from typing import Any
+
 from bertcli.families.family import QKV, Family, classes, scaled
 from bertcli.families.structure import Dropouts, Rotary, Structure, TextHead, WordHead
 from bertcli.files.typed_json import POSITIVE, PROBABILITY, SWITCH, TEXT, JsonObject, whole_number
@@ -14,6 +16,17 @@ KINDS = {
     "full_attention": ("global_rope_theta", 160_000.0),
     "sliding_attention": ("local_rope_theta", 10_000.0),
 }
+
+
+def renewed(values: JsonObject) -> dict[str, Any]:
+    """Return config.json with a base of rotary positions for layers with a window.
+
+    null is the base of the other layers, as it was in transformers 4; 5 cannot build such a model.
+    """
+    (base, default), (window_base, _) = KINDS.values()
+    if window_base in values and values[window_base] is None:
+        return {**values, window_base: values.get(base) or default}
+    return dict(values)
 
 
 def structure(values: JsonObject) -> Structure:
@@ -105,6 +118,7 @@ MODERNBERT = Family(
         "classifier_bias": False,
         "classifier_activation": "gelu",
     },
+    renewed=renewed,
     structure=structure,
     tensors=(
         ("embeddings.tok_embeddings", "embeddings.word_embeddings"),

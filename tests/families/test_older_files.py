@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from bertcli.checkpoints.load import load, save
 from bertcli.errors import ModelError
+from bertcli.families.modernbert import KINDS
 from bertcli.families.structure import Rotary
 from bertcli.models.config import BertConfig
 
@@ -73,6 +74,22 @@ def test_the_files_of_alibaba(tmp_path):
         BertConfig.from_dict(said)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("base", [200.0, None])
+def test_no_base_for_windows_of_modernbert_is_that_of_all(tmp_path, base):
+    """As in transformers 4; 5.23 builds no such model."""
+    rope = {kind: {"rope_theta": base or 160_000.0} for kind in KINDS}
+    theirs, said = saved("modernbert", "ModernBertModel", tmp_path, rope_parameters=rope)
+    del said["rope_parameters"]
+    said |= {"local_rope_theta": None} | ({"global_rope_theta": base} if base else {})
+    put_json(tmp_path / "config.json", said)
+    ours, report = load(tmp_path)
+    assert not report.faults()
+    ids, keep, types = batch(theirs, 1)
+    wanted = theirs(ids, keep).last_hidden_state
+    close(ours(ids, keep, types)[keep.bool()], wanted[keep.bool()])
+
+
 def test_a_page_says_what_it_does_not_have():
     said = {"model_type": "modernbert", "pad_token_id": 0}
     with pytest.raises(ModelError, match="layer_types: expected 22 of full_attention, sliding"):
@@ -90,9 +107,13 @@ def test_a_page_says_what_it_does_not_have():
 
 
 @torch.no_grad()
-def test_the_head_for_words_of_deberta_v3(tmp_path):
-    """Its files have other names for it than those that transformers reads by default."""
-    more = {"legacy": False, "tie_word_embeddings": True}
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_head_for_words_of_deberta_v3(tmp_path, tied):
+    """Its files have other names for it than those that transformers reads by default.
+
+    It takes the word embeddings as they are, whether the config ties them or not.
+    """
+    more = {"legacy": False, "tie_word_embeddings": tied}
     theirs, _ = saved("deberta-v2", "DebertaV2ForMaskedLM", tmp_path, **more)
     assert "lm_predictions.lm_head.bias" in load_file(tmp_path / "model.safetensors")
     ours, report = load(tmp_path)
