@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from glob import glob
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from threading import Lock
 from types import ModuleType
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
@@ -92,6 +94,7 @@ KEPT_KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 NAME = "openvino"
 HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}  # of what is no 8-bit product
 CORE = "openvino._pyopenvino"
+IMPORTING = Lock()  # its extension module fails when it is loaded twice
 
 
 class OpenvinoError(BertcliError):
@@ -116,30 +119,50 @@ def openvino() -> Any:
 
     Raises OpenvinoError when it is not installed, or cannot be imported.
     """
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    return _imported(NAME)
+    with IMPORTING:
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+        return _imported(NAME)
 
 
 def openvino_core() -> Any:
     """Import what runs a compiled model, the extension module of the library, and no more.
 
     The rest of it reads the models of six other libraries, which takes longer than all of a run.
-    Raises as `openvino` does.
+    Threads may call this at the same time. Raises as `openvino` does.
     """
-    spec = find_spec(NAME)
-    if spec is None:
+    if find_spec(NAME) is None:
         return _imported(NAME)
     if CORE in sys.modules:
         return sys.modules[CORE]
-    os.environ.setdefault(*KEPT_KERNELS)  # read when the first kernel is made
-    package = ModuleType(NAME)
-    package.__path__ = list(spec.submodule_search_locations or ())
-    sys.modules[NAME] = package
-    try:
-        _imported("openvino.package_utils")._add_openvino_libs_to_search_path()  # on Windows
-        return _imported(CORE)
-    finally:
-        del sys.modules[NAME]  # it is imported as a whole where a model is compiled
+    with IMPORTING:
+        if CORE in sys.modules:  # another thread was first
+            return sys.modules[CORE]
+        os.environ.setdefault(*KEPT_KERNELS)  # read when the first kernel is made
+        if NAME in sys.modules:
+            return _imported(CORE)
+        return _imported(CORE, load=_load_core)
+
+
+def _load_core(name: str) -> ModuleType:
+    """Load the extension module without its package, which stays importable as a whole.
+
+    `import_module` would import the package first, so this finds and runs the file itself.
+    """
+    package = find_spec(NAME)
+    folders = package.submodule_search_locations if package else None
+    _load_alone("openvino.package_utils", folders)._add_openvino_libs_to_search_path()  # on Windows
+    core = _load_alone(name, folders)
+    return sys.modules.setdefault(name, core)
+
+
+def _load_alone(name: str, folders: Sequence[str] | None) -> ModuleType:
+    """Return a new module from these folders. ImportError where it is not."""
+    spec = PathFinder.find_spec(name, folders)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def has_bfloat16() -> bool:
@@ -158,9 +181,10 @@ def _imported(
     option: str = "--backend openvino",
     extra: str = NAME,
     instead: str = "--backend torch",
+    load: Callable[[str], ModuleType] = import_module,
 ) -> Any:
     try:
-        return import_module(name)
+        return load(name)
     except ImportError as failed:
         if isinstance(failed.__cause__, KeyboardInterrupt):  # that reached it in C code
             raise KeyboardInterrupt from None

@@ -210,6 +210,31 @@ def test_a_process_that_calls_main_again_keeps_no_model(monkeypatch):
     assert len(opened) == 9 and not any(ref() is not None for ref in opened)
 
 
+EIGHT_THREADS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from bertcli import Embedder
+
+barrier = Barrier(8)
+
+def embed(text):
+    barrier.wait()
+    return Embedder.load(sys.argv[1]).encode(text).tobytes()
+
+with ThreadPoolExecutor(8) as threads:
+    assert len({*threads.map(embed, ["a text"] * 8)}) == 1
+import openvino
+assert openvino.Core().available_devices
+"""
+
+
+def test_threads_may_load_the_first_model_at_the_same_time():
+    program = [sys.executable, "-c", EIGHT_THREADS, TINY]
+    done = subprocess.run(program, env=environment(), capture_output=True, timeout=DEADLINE)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 STARTED = """
 import atexit, gc, json, sys
 from bertcli.__main__ import run
