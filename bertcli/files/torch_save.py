@@ -14,8 +14,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
@@ -36,7 +35,7 @@ STORAGES = {
 }  # fmt: skip
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the old form
 BROKEN = (*UNREADABLE, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError,
-          ArithmeticError)  # fmt: skip
+          ArithmeticError, RecursionError)  # fmt: skip
 Regions = Mapping[str, tuple[int, int]]  # key of a storage -> its first byte and its length
 # What the files of state dicts and of trainings name, beside what is torch's own.
 NAMES = {
@@ -82,14 +81,38 @@ def _parameter(tensor: Tensor, *_: Any) -> Tensor:
     return tensor
 
 
+def _dict(pairs: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
+    """Return the dict of these pairs.
+
+    Raises ValueError for a key that is no text and no number. The hash of a tuple of tuples that
+    the pickle holds once may take years, in C, where no signal ends it.
+    """
+    content = {}
+    for key, value in pairs:
+        content[checked_key(key)] = value
+    return content
+
+
+def _default_dict(_: Any = None, pairs: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
+    return _dict(pairs)
+
+
+def checked_key(key: Any) -> Any:
+    """Return a key of a dict. ValueError unless it is a text, a number or the name of a class."""
+    if type(key) not in KEY_TYPES:
+        raise ValueError(f"a key in its pickle is a {type(key).__name__}, not a text or a number")
+    return key
+
+
 def _from_type(function: Callable[..., Any], _: Any, arguments: Any, *__: Any) -> Any:
     return function(*arguments)
 
 
+KEY_TYPES = (str, bytes, bool, int, float, type(None), Opaque)
 # What is called in place of what a file names.
 CALLS: dict[str, Callable[..., Any]] = {
-    "collections.OrderedDict": OrderedDict,
-    "collections.defaultdict": defaultdict,
+    "collections.OrderedDict": _dict,
+    "collections.defaultdict": _default_dict,
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_parameter": _parameter,
@@ -106,6 +129,7 @@ class PickleReader(pickle._Unpickler):
     """
 
     stack: list[Any]
+    pop_mark: Callable[[], list[Any]]  # the items above the last mark, which goes
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         super().__init__(file, encoding="utf-8")
@@ -130,7 +154,32 @@ class PickleReader(pickle._Unpickler):
         _, dtype, key, _, numbers, *view = pid
         if any(view):
             raise ValueError("an id that is not of a whole storage")
-        return self.storages.setdefault(key, Storage(dtype.kind, key, numbers))
+        return self.storages.setdefault(checked_key(key), Storage(dtype.kind, key, numbers))
+
+    def _set_item(self) -> None:
+        value = self.stack.pop()
+        key = self.stack.pop()
+        self.stack[-1][checked_key(key)] = value
+
+    def _set_items(self) -> None:
+        items = self.pop_mark()
+        target = self.stack[-1]
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            target[checked_key(key)] = value
+
+    def _make_dict(self) -> None:
+        items = self.pop_mark()
+        self.stack.append(_dict(zip(items[::2], items[1::2], strict=True)))
+
+    def _make_set(self) -> None:
+        self.stack.append(Opaque("set"))
+
+    def _make_frozenset(self) -> None:
+        self.pop_mark()
+        self._make_set()
+
+    def _add_items(self) -> None:
+        self.pop_mark()  # to a set, of which no tensor is one
 
     def _build(self) -> None:
         self.stack.pop()  # attributes, of which no tensor has any
@@ -138,6 +187,12 @@ class PickleReader(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Any]] = {
         **pickle._Unpickler.dispatch,
         pickle.BUILD[0]: _build,
+        pickle.SETITEM[0]: _set_item,
+        pickle.SETITEMS[0]: _set_items,
+        pickle.DICT[0]: _make_dict,
+        pickle.EMPTY_SET[0]: _make_set,
+        pickle.FROZENSET[0]: _make_frozenset,
+        pickle.ADDITEMS[0]: _add_items,
     }
 
 
@@ -220,7 +275,7 @@ def _read_old(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
         raise ValueError("it does not begin as torch's files do")
     regions, at = {}, head.tell()
     for key in keys:
-        width = BYTES[STORAGES[readers[3].storages[key].kind]]
+        width = BYTES[STORAGES[readers[3].storages[checked_key(key)].kind]]
         file.seek(at)
         length = int.from_bytes(file.read(8), "little") * width
         at += 8

@@ -104,7 +104,25 @@ def named(value):
     return b"\x80\2}X\1\0\0\0w" + value + b"s."
 
 
+NESTED = b"K\1" + b"2\x86" * 60  # a tuple of 2 ** 60 numbers, each level the one below it twice
+ORDERED = global_("collections", "OrderedDict")
 CRAFTED = {
+    "a key of nested tuples": b"\x80\2}" + NESTED + b"K\1s.",
+    "keys of nested tuples": b"\x80\2}(" + NESTED + b"K\1u.",
+    "a dict by its items": b"\x80\2(" + NESTED + b"K\1d.",
+    "an ordered dict by its items": b"\x80\2" + ORDERED + b"]" + NESTED + b"K\1\x86a\x85R.",
+    "a default dict by its items": b"\x80\2"
+    + global_("collections", "defaultdict")
+    + b"N]"
+    + NESTED
+    + b"K\1\x86a\x86R.",
+    "an instance by its items": b"\x80\2(]" + NESTED + b"K\1\x86aicollections\nOrderedDict\n.",
+    "a set of nested tuples": b"\x80\4\x8f(" + NESTED + b"\x90.",
+    "a frozen set of nested tuples": b"\x80\4(" + NESTED + b"\x91.",
+    "the key of a storage": b"\x80\2(X\1\0\0\0s"
+    + global_("torch", "FloatStorage")
+    + NESTED
+    + b"NNtQ.",
     "a memo of gigabytes": b"\x80\2}r" + struct.pack("<L", 1 << 28) + b".",
     "the largest memo": b"\x80\2}r\xff\xff\xff\xff.",
     "an unknown memo": b"\x80\2h\5.",
@@ -207,3 +225,11 @@ def test_a_directory_of_members_that_is_not_there(folder):
     raw = path.read_bytes()
     path.write_bytes(raw[:-22] + raw[-22:-10] + struct.pack("<L", 1 << 31) + raw[-6:])
     assert "not a whole file" in bad("inspect", folder).error
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_training_with_sets_and_dicts_of_numbers(folder, protocol):
+    weights = {"w": torch.arange(3.0)}
+    kept = {"state_dict": weights, "seen": {1, 2}, "state": {0: {1.5: 2}}}
+    torch.save(kept, folder / NAME, pickle_protocol=protocol)
+    assert weights_in(folder)["w"].tolist() == [0, 1, 2]
