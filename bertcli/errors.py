@@ -18,10 +18,28 @@ from contextlib import contextmanager
 
 SKIP = "correct or remove that record; most commands can skip it with --on-error skip"
 
+LONGEST_WORD = 600  # characters, in a message
+ENDING = 40  # characters of its end that are shown
+
 
 def counted(number: int, one: str, several: str = "") -> str:
     """Return a number with its noun: "1 text", "2 texts"."""
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
+def one_line(message: str) -> str:
+    """Return a message without line ends, whose words have a bounded length.
+
+    A value of a file may be a word of any length, and what looks for addresses in a word takes
+    time with the square of its length.
+    """
+    return " ".join(map(_shortened, message.split()))
+
+
+def _shortened(word: str) -> str:
+    if len(word) <= LONGEST_WORD:
+        return word
+    return f"{word[: LONGEST_WORD - ENDING]}...{word[-ENDING:]}"
 
 
 class Log:
@@ -56,8 +74,8 @@ class BertcliError(Exception):
     usual_hint = ""  # where there is no better one
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(" ".join(message.split()))
-        self.hint = " ".join((hint or self.usual_hint).split())
+        super().__init__(one_line(message))
+        self.hint = one_line(hint or self.usual_hint)
 
 
 @contextmanager

@@ -7,16 +7,21 @@ import itertools
 import json
 import os
 import re
+import shutil
 from collections import Counter
 
 import numpy as np
 import pytest
 from front import (
+    TINY,
     bad,
     call,
     good,
     ids_of,
+    json_in,
     jsonl,
+    process,
+    put_json,
 )
 from pyarrow import parquet, table
 from safetensors.numpy import load as load_tensors
@@ -352,6 +357,20 @@ def test_names_of_any_length_make_no_endless_message():
     argv = ("tokenize", "-i", "-", "--input-format", "csv", "--text-field", "no")
     hint = bad(*argv, stdin=f"{'a' * 9000},{'b' * 9000}\n1,2\n").hint
     assert 1000 < len(hint) < 1500 and hint.endswith("...")
+
+
+def test_values_of_any_length_are_shortened_before_their_message_is_made(tmp_path):
+    long = f"http:{'a' * 300_000}://{'b' * 300_000}"
+    shutil.copytree(TINY, tmp_path / "model")
+    config = json_in(TINY / "config.json")
+    put_json(tmp_path / "model/config.json", {**config, "model_type": long})
+    for command in (["inspect"], ["embed", "a", "-m"]):
+        message = process(*command, tmp_path / "model").error
+        assert "this is a http:aaa" in message and "bbb model; bertcli supports BERT" in message
+    (tmp_path / "keys.jsonl").write_text(jsonl([{long: "a"}]))
+    done = process("tokenize", "-i", tmp_path / "keys.jsonl")
+    assert done.hint.startswith("available: http:aaa")
+    assert done.hint.endswith("bbb; choose with --text-field")
 
 
 def test_a_long_text_is_told():

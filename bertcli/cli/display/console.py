@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from bertcli.errors import Log, counted
+from bertcli.errors import Log, counted, one_line
 from bertcli.files.paths import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
@@ -146,7 +146,7 @@ def print_text(text: str) -> None:
 
 def say(kind: str, message: str) -> None:
     """Write one line to stderr, of bounded length: an error, a hint, a note or a warning."""
-    line = printable(public(" ".join(message.split())))
+    line = printable(public(one_line(message)))
     if len(line) > LONGEST:
         line = f"{line[:LONGEST]}..."
     label = f"{kind}:"
