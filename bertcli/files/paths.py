@@ -10,6 +10,7 @@ writes is the output, first, and the files beside it that it makes and removes. 
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import stat
@@ -27,8 +28,28 @@ HINT = "write to another place, or move the input away"
 
 
 def input_name(path: str | Path) -> str:
-    """Return what messages and manifests call an input: its path, or stdin."""
-    return "stdin" if str(path) == "-" else str(path)
+    r"""Return what records, messages and manifests call an input: its path, or stdin.
+
+    Bytes of a path that are not UTF-8, which no format of rows can hold, are escaped: ``\xff``.
+    """
+    name = "stdin" if str(path) == "-" else str(path)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return name.encode(errors=ESCAPES).decode()
+    return name
+
+
+def _escaped_byte(bad: UnicodeError) -> tuple[str, int]:
+    """Return the escape of half of a surrogate pair: Python stands one for a byte of a path."""
+    assert isinstance(bad, UnicodeEncodeError)
+    code = ord(bad.object[bad.start])
+    is_byte = 0xDC80 <= code <= 0xDCFF  # PEP 383
+    return f"\\x{code - 0xDC00:02x}" if is_byte else f"\\u{code:04x}", bad.start + 1
+
+
+ESCAPES = "bertcli.escapes"
+codecs.register_error(ESCAPES, _escaped_byte)
 
 
 def refuse_inputs(inputs: Iterable[str | Path], own: Sequence[str | Path]) -> None:

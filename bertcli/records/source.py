@@ -166,10 +166,14 @@ def _in_folder(folder: str, source: Source) -> list[str]:
     for place, folders, names in os.walk(folder, onerror=failed):
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths += [os.path.join(place, name) for name in names if not name.startswith(".")]
-    data_files = sorted(path for path in paths if is_data(path, source))
+    names_of_data = [path for path in paths if is_data(path, source)]
+    data_files = sorted(filter(os.path.isfile, names_of_data))
+    if broken := len(names_of_data) - len(data_files):
+        what = counted(broken, "broken link or special file", "broken links or special files")
+        LOG.note(f"{folder}: {what} passed over")
     if not data_files:
         raise no_data(folder, source)
-    others = [path for path in {*paths}.difference(data_files) if not path.endswith(OURS)]
+    others = [path for path in {*paths}.difference(names_of_data) if not path.endswith(OURS)]
     if others:
         LOG.note(f"{folder}: {counted(len(others), 'file')} without a known suffix passed over")
     return data_files

@@ -28,6 +28,7 @@ from bertcli.embedding.options import refuse_format
 from bertcli.embedding.pooling import EmbeddedBlock, split
 from bertcli.errors import OutputError
 from bertcli.files.jsonl import objects_of
+from bertcli.files.paths import input_name
 from bertcli.files.versions import versions
 from bertcli.inference.progress import Ran, Step
 from bertcli.records.reader import Reader
@@ -85,7 +86,8 @@ class FileRun:
         about = self.about or {"versions": versions(*LIBRARIES)}
         source, maker = self.reader.source, made_by(embedder)
         inputs = Inputs.of(source, model_files(embedder.folder.path))
-        read = asdict(source) | {"texts": len(source.texts)}
+        paths = [input_name(path) for path in source.paths]
+        read = asdict(source) | {"texts": len(source.texts), "paths": paths}
         read = {name: value for name, value in read.items() if name not in NOT_OF_RECORDS}
         with target.opened({**maker, "input": read}, inputs) as sink:
             self.unchecked = inputs.streams if sink.complete or sink.state else ()

@@ -427,7 +427,7 @@ def put_json(path: Path, value: Any) -> None:
 def json_text(value: Any) -> bytes:
     """Return what stands in a journal or manifest."""
     text = json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
-    return text.encode(errors="surrogatepass")
+    return text.encode(errors="backslashreplace")  # half of a surrogate pair, as JSON escapes it
 
 
 def not_resumable(name: str) -> OutputError:
@@ -619,7 +619,8 @@ class Inputs:
         if not can_be_reread(path):
             return {"name": input_name(path), "bytes": None, "sha256": None}
         try:
-            return {"name": path, "bytes": os.path.getsize(path), "sha256": sha256(Path(path))}
+            size = os.path.getsize(path)
+            return {"name": input_name(path), "bytes": size, "sha256": sha256(Path(path))}
         except OSError as failed:
             raise unreadable(path, failed) from None
 

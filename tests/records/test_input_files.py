@@ -95,7 +95,8 @@ def test_links_to_folders_are_not_followed_and_those_to_files_are_read(docs):
     assert texts("-i", "docs/again/a.txt") == "a"
     assert texts("-i", "docs/a*/a.txt") == "a"
     (docs / "z.txt").symlink_to(docs / "none")
-    assert "error: docs/z.txt: file not found" in call("tokenize", "-i", "docs").err
+    assert texts("-i", "docs") == "abgacde"
+    assert bad("tokenize", "-i", "docs/z.txt").error == "docs/z.txt: file not found"
 
 
 @pytest.mark.parametrize(
@@ -277,3 +278,66 @@ def test_each_file_is_a_text(docs):
 def test_what_is_passed_over_in_a_folder_is_counted(docs):
     done = call("tokenize", "--count", "-i", "docs")
     assert done.err == "note: docs: 2 files without a known suffix passed over\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+def test_links_and_special_files_of_a_folder_are_passed_over(docs):
+    (docs / "gone.txt").symlink_to("nowhere")
+    os.mkfifo(docs / "pipe.jsonl")
+    note = "note: docs: 2 broken links or special files passed over\n"
+    done = call("tokenize", "--text", "-i", "docs")
+    assert "".join(row["text"].strip() for row in done.rows) == "abgcde"
+    assert done.err.startswith(note)
+    (docs / "only").mkdir()
+    (docs / "only/x.txt").symlink_to("nowhere")
+    done = call("tokenize", "-i", "docs/only")
+    assert (done.code, done.err.splitlines()[0]) == (
+        1,
+        "note: docs/only: 1 broken link or special file passed over",
+    )
+
+
+ODD = ("tokenize -i", "embed -i", "chunk -i", "duplicates", "map", "similar hi --corpus")
+ODD += ("tokenize --count --per-file -i", "tokenize --stats --per-file -i")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+@pytest.mark.parametrize("command", ODD)
+@pytest.mark.parametrize("output", ["", "-f csv", "-o o.csv", "-o o.parquet", "-o o.jsonl"])
+def test_names_that_are_not_utf8_are_escaped_in_every_format(
+    tmp_path, monkeypatch, command, output
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    for name in (b"in/a\xff.txt", b"in/b.txt"):
+        with open(name, "w") as file:
+            file.write(f"I love NLP!\n{name}\n")
+    if (command, output) == ("map", "-f csv"):
+        output = "-o map.csv"
+    done = call(*command.split(), "in", "-q", "-m", TINY, *output.split())
+    if done.code == 2:  # a format that the command does not have
+        assert "cannot write" in done.error
+        return
+    assert (done.code, done.err) == (0, "")
+    if output == "-o o.parquet":
+        read = pyarrow.parquet.read_table("o.parquet").to_pylist()
+    elif output.startswith("-o"):
+        read = (tmp_path / output.split()[1]).read_bytes().decode()
+    else:
+        read = done.out
+    assert "a\\xff.txt" in str(read).replace("\\\\", "\\") or command == "duplicates"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+@pytest.mark.parametrize("form", ["npy", "safetensors", "npz"])
+def test_names_that_are_not_utf8_in_an_index_and_a_manifest(tmp_path, form):
+    (tmp_path / os.fsdecode(b"a\xff.txt")).write_text("a\n")
+    (tmp_path / "b.txt").write_text("b\n")
+    out = tmp_path / f"out/x.{form}"
+    out.parent.mkdir()
+    argv = ("embed", "-q", "-m", TINY, "-i", tmp_path, "-o", out)
+    assert call(*argv).code == 0
+    assert call(*argv, "--resume").code == 0
+    manifest = (out.parent / f"{out.name}.manifest.json").read_bytes().decode()
+    assert json.loads(manifest)["inputs"][0]["name"].endswith("a\\xff.txt")
+    assert "\\ud" not in manifest
