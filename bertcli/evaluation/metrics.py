@@ -1,7 +1,9 @@
 """Metrics of predictions: classes, several labels, scores, entities and answers.
 
 Each kind holds the predictions for n examples beside the truth, and `metrics` counts all of them,
-or some rows, as a sample of the bootstrap has them. Also used while training.
+or some rows, as a sample of the bootstrap has them. ``SHARES`` are metrics that are the share of
+examples that are right. `sample_sizes` returns, for each metric between 0 and 1, how many
+independent examples it rests on. Also used while training.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -45,6 +47,8 @@ class ClassPredictions:
     predicted: np.ndarray  # [n] class numbers
     k: int  # with the classes that only the truth has
 
+    SHARES: ClassVar = ("accuracy", "micro_f1")
+
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return the metrics of some rows, or of all."""
         confusion = self.confusion(rows)
@@ -55,6 +59,12 @@ class ClassPredictions:
             "macro_f1": float(share(2 * right, both).sum() / max((both > 0).sum(), 1)),
             "micro_f1": accuracy,  # the same, where every text has one class
         }
+
+    def sample_sizes(self) -> dict[str, float]:
+        """Return the number of examples behind each metric."""
+        count = float(len(self.truth))
+        macro = balanced_size(self.confusion().sum(1))
+        return {"accuracy": count, "macro_f1": macro, "micro_f1": count}
 
     def confusion(self, rows: Rows = ALL) -> np.ndarray:
         """Return the counts of truths (rows) and predictions (columns), [classes, classes]."""
@@ -106,6 +116,8 @@ class LabelPredictions:
     truth: np.ndarray  # [n, k] bool
     predicted: np.ndarray  # [n, k] bool
 
+    SHARES: ClassVar = ("accuracy",)
+
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return the share of texts with exactly the true labels, and F1."""
         truth, predicted = self.truth[rows], self.predicted[rows]
@@ -115,6 +127,24 @@ class LabelPredictions:
             "macro_f1": float(share(2 * right, truths + counts).mean()),
             "micro_f1": float(2 * right.sum() / max(truths.sum() + counts.sum(), 1)),
         }
+
+    def sample_sizes(self) -> dict[str, float]:
+        """Return the number of examples behind each metric."""
+        return {
+            "accuracy": float(len(self.truth)),
+            "macro_f1": balanced_size(self.truth.sum(0)),
+            "micro_f1": float((self.truth | self.predicted).any(1).sum()),
+        }
+
+
+def balanced_size(counts: np.ndarray) -> float:
+    """Return the number of balanced examples whose macro average is as uncertain.
+
+    The variance of the mean of k classes, each with its count of examples, is that of k² / Σ 1/n
+    examples: 100 examples of two classes are 100 where each class has 50, and 8 where one has 2.
+    """
+    occurring = counts[counts > 0]
+    return float(len(occurring) ** 2 / (1 / occurring).sum()) if len(occurring) else 0.0
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -132,6 +162,8 @@ class ScorePredictions:
     truth: np.ndarray  # [n]
     predicted: np.ndarray  # [n]
 
+    SHARES: ClassVar = ()
+
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return correlations and errors of some rows, or of all."""
         truth, predicted = (of[rows].astype(np.float64) for of in (self.truth, self.predicted))
@@ -141,6 +173,10 @@ class ScorePredictions:
             "mse": float(np.square(truth - predicted).mean()),
             "mae": float(np.abs(truth - predicted).mean()),
         }
+
+    def sample_sizes(self) -> dict[str, float]:
+        """Return nothing: no metric is between 0 and 1."""
+        return {}
 
 
 def pearson(a: np.ndarray, b: np.ndarray) -> float:
@@ -200,6 +236,8 @@ class TagPredictions:
     truth: Sequence[Sequence[str]]
     predicted: Sequence[Sequence[str]]
 
+    SHARES: ClassVar = ()  # words of one sentence are no independent examples
+
     @cached_property
     def counts(self) -> np.ndarray:
         """Entities right, true and predicted of each sentence, words right, and words, [n, 5]."""
@@ -218,6 +256,16 @@ class TagPredictions:
             "recall": right / max(truths, 1),
             "f1": 2 * right / max(truths + predicted, 1),
             "accuracy": same / max(words, 1),
+        }
+
+    def sample_sizes(self) -> dict[str, float]:
+        """Return the number of sentences that have what each metric counts."""
+        has_true, has_predicted, has_words = (self.counts[:, [1, 2, 4]] > 0).T
+        return {
+            "precision": float(has_predicted.sum()),
+            "recall": float(has_true.sum()),
+            "f1": float((has_true | has_predicted).sum()),
+            "accuracy": float(has_words.sum()),
         }
 
 
@@ -244,14 +292,20 @@ def overlap(answer: str, truth: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class MeanPredictions:
-    """Numbers of n examples, whose means are the metrics."""
+    """Numbers between 0 and 1 of n examples, whose means are the metrics."""
 
     names: Sequence[str]
     values: np.ndarray  # [n, names]
 
+    SHARES: ClassVar = ("exact_match",)
+
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return the means of some rows, or of all."""
         return dict(zip(self.names, self.values[rows].mean(0).tolist(), strict=True))
+
+    def sample_sizes(self) -> dict[str, float]:
+        """Return the number of examples behind each metric."""
+        return dict.fromkeys(self.names, float(len(self.values)))
 
 
 def answer_predictions(truth: Sequence[str], predicted: Sequence[str]) -> MeanPredictions:

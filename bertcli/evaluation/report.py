@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isfinite, log2
+from math import inf, isfinite, log2, sqrt
 from typing import Any
 
 import numpy as np
@@ -310,19 +310,30 @@ def judged_search(
 DRAWS, WORK = 1000, 20_000_000  # samples, and examples in all of them at most
 LEAST = 200  # samples all the same
 EDGES = (0.025, 0.975)
-# Examples below which intervals are too narrow: of a model that is right in nine of ten cases, the
-# interval of the accuracy contains 0.9 in 95 % of the draws of 30 examples, in 87 % of those of 20,
-# in 65 % of those of 10; of one or two examples it is mostly [1, 1].
+# Examples below which the bootstrap is too narrow: where nine of ten cases are right, its interval
+# of their share contains 0.9 in 95 % of the draws of 30 examples, in 87 % of those of 20, in 65 %
+# of those of 10.
 FEW = 30
+Z = 1.959964  # standard deviations around the mean of a normal distribution that hold 95 %
 
 
-def doubt(judged: Judged) -> str:
-    """Return a warning of the intervals of few examples, or nothing."""
-    few = judged.n < FEW
-    return f"fewer than {FEW} examples ({judged.n}): the intervals are too narrow" if few else ""
+def doubt(judged: Judged, *, compared: bool = False) -> str:
+    """Return a warning about bootstrapped intervals of few examples, or an empty string.
+
+    Intervals of the difference to a ``compared`` model are all bootstrapped.
+    """
+    shares = judged.predictions.SHARES
+    names = [name for name in judged.predictions.metrics() if name not in shares]
+    names += ["differences"] if compared else []
+    if judged.n >= FEW or not names:
+        return ""
+    listed = ", ".join(names)
+    return f"fewer than {FEW} examples ({judged.n}): intervals of {listed} may be too narrow"
 
 
-def intervals(metrics: Callable[[Rows], Mapping[str, float]], count: int) -> dict[str, list[float]]:
+def bootstrap_intervals(
+    metrics: Callable[[Rows], Mapping[str, float]], count: int
+) -> dict[str, list[float]]:
     """Return the 95 % interval of each metric, from samples of the rows: the same each time."""
     draw = np.random.default_rng(0)
     draws = max(LEAST, min(DRAWS, WORK // count))
@@ -333,10 +344,41 @@ def intervals(metrics: Callable[[Rows], Mapping[str, float]], count: int) -> dic
     }
 
 
+def wilson_interval(share: float, count: float) -> list[float]:
+    """Return the 95 % interval of a share of ``count`` examples, within 0 and 1.
+
+    It is not a point where all or none are right: of 100 right of 100, it is 0.963 to 1.
+    Source: Wilson, Probable inference, the law of succession, and statistical inference, 1927.
+    """
+    if not count:
+        return [0.0, 1.0]
+    scale = 1 + Z**2 / count
+    middle = (share + Z**2 / (2 * count)) / scale
+    half = Z / scale * sqrt(share * (1 - share) / count + (Z / (2 * count)) ** 2)
+    low = 0.0 if share == 0 else middle - half
+    high = 1.0 if share == 1 else middle + half
+    return [low, high]
+
+
+def intervals(predictions: Predictions, count: int) -> dict[str, list[float]]:
+    """Return the 95 % interval of each metric of ``count`` examples.
+
+    Shares of the examples have Wilson's. Others are bootstrapped, unless they are 0 or 1: then all
+    samples are equal, and the interval is Wilson's for the examples that the metric rests on.
+    """
+    found = bootstrap_intervals(predictions.metrics, count)
+    values = predictions.metrics()
+    for name, size in predictions.sample_sizes().items():
+        if name in predictions.SHARES or values[name] in (0, 1):
+            found[name] = wilson_interval(values[name], size)
+    return found
+
+
 def report(judged: Judged, other: Judged | None = None) -> dict[str, Any]:
     """Return the metrics of examples; of two models also the other's, and how much better."""
     ours, count = judged.predictions.metrics, judged.n
-    fields = {"task": judged.task, "n": count, **ours(), "intervals": intervals(ours, count)}
+    fields = {"task": judged.task, "n": count, **ours()}
+    fields["intervals"] = intervals(judged.predictions, count)
     fields |= judged.details
     if other:
         theirs = other.predictions.metrics
@@ -345,6 +387,8 @@ def report(judged: Judged, other: Judged | None = None) -> dict[str, Any]:
             before, after = ours(rows), theirs(rows)
             return {name: after[name] - before[name] for name in before}
 
-        compared = {"differences": differences(), "intervals": intervals(differences, count)}
-        fields["compare"] = theirs() | compared
+        fields["compare"] = theirs() | {
+            "differences": differences(),
+            "intervals": bootstrap_intervals(differences, count),
+        }
     return fields

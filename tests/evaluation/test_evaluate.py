@@ -63,9 +63,29 @@ def test_intervals_of_few_examples_are_called_narrow(place):
     for count in (1, 29, 30):
         file = written(place / "few.jsonl", reviews(count))
         done = call("evaluate", file, "-m", place / "one", "--compare", place / "one")
-        said = f"warning: fewer than 30 examples ({count}): the intervals are too narrow\n"
+        said = f"warning: fewer than 30 examples ({count}): intervals of macro_f1, differences may "
+        said += "be too narrow\n"
         assert done.code == 0 and done.err.count(said) == (count < 30)
         assert done.rows[0]["intervals"].keys() <= done.rows[0].keys()
+
+
+def test_an_interval_is_no_point_where_all_examples_are_right(place):
+    """The share of 100 of 100 is uncertain: 0.963 to 1 by Wilson's interval."""
+    answers = good("classify", "-m", place / "one", "-i", place / "one.jsonl", "-q").rows
+    texts = [row["text"] for row in reviews(100)]
+    rows = [{"text": text, "label": row["label"]} for text, row in zip(texts, answers, strict=True)]
+    file = written(place / "right.jsonl", rows)
+    done = call("evaluate", file, "-m", place / "one")
+    assert (done.code, done.err) == (0, "")
+    (found,) = done.rows
+    assert (found["accuracy"], found["macro_f1"]) == (1, 1)
+    expected = [pytest.approx(0.963, abs=1e-3), 1]
+    assert found["intervals"]["accuracy"] == found["intervals"]["micro_f1"] == expected
+    low, high = found["intervals"]["macro_f1"]
+    assert low < 0.97 and high == 1
+    wrong = [{**row, "label": {"good": "bad", "bad": "good"}[row["label"]]} for row in rows]
+    (found,) = good("evaluate", written(file, wrong), "-m", place / "one").rows
+    assert found["intervals"]["accuracy"] == [0, pytest.approx(0.037, abs=1e-3)]
 
 
 def test_several_labels(place):
@@ -123,10 +143,14 @@ def search(folder, qrels):
 def test_a_search(qrels, tmp_path):
     done = call("evaluate", *search(tmp_path, qrels))
     assert done.code == 0
-    assert done.err == "warning: fewer than 30 examples (2): the intervals are too narrow\n"
+    names = ["ndcg@10", "recall@100", "mrr@10"]
+    said = f"intervals of {', '.join(names)} may be too narrow"
+    assert done.err == f"warning: fewer than 30 examples (2): {said}\n"
     (found,) = done.rows
     assert (found["task"], found["n"]) == ("retrieval", 2)
-    assert (found["ndcg@10"], found["recall@100"], found["mrr@10"]) == (1, 1, 1)
+    assert [found[name] for name in names] == [1, 1, 1]
+    for name in names:  # two queries prove little
+        assert found["intervals"][name] == [pytest.approx(0.342, abs=1e-3), 1]
 
 
 @pytest.mark.parametrize(

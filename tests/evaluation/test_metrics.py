@@ -16,7 +16,13 @@ from bertcli.evaluation.metrics import (
     ranks,
     spearman,
 )
-from bertcli.evaluation.report import Judged, report, search_scores
+from bertcli.evaluation.report import (
+    Judged,
+    intervals,
+    report,
+    search_scores,
+    wilson_interval,
+)
 
 DRAW = np.random.default_rng(3)
 
@@ -115,3 +121,29 @@ def test_intervals_hold_the_metric():
     assert low < accuracy < high
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(accuracy * (1 - accuracy) / 400), rel=0.2)
     assert report(Judged("classify", 400, ClassPredictions(truth, said, 2))) == found
+
+
+def test_intervals_of_shares_are_those_of_scipy():
+    scipy = pytest.importorskip("scipy.stats")
+    for right, count in [(0, 1), (1, 1), (100, 100), (0, 100), (37, 61), (499, 500)]:
+        theirs = scipy.binomtest(right, count).proportion_ci(method="wilson")
+        ours = wilson_interval(right / count, count)
+        assert ours == pytest.approx([theirs.low, theirs.high], abs=1e-6)
+    assert wilson_interval(0.0, 0) == [0, 1]
+
+
+def test_a_macro_average_of_a_rare_class_is_uncertain():
+    """98 examples of one class and 2 of another weigh as 8 examples of two equal classes."""
+    truth = np.array([0] * 98 + [1] * 2)
+    found = intervals(ClassPredictions(truth, truth, 2), 100)
+    assert found["accuracy"] == wilson_interval(1, 100)
+    assert found["macro_f1"] == wilson_interval(1, 4 / (1 / 98 + 1 / 2))
+
+
+def test_entities_that_are_all_found_rest_on_the_sentences_that_have_any():
+    tags = [["B-PER", "O"]] * 3 + [["O", "O"]] * 97
+    found = intervals(TagPredictions(tags, tags), 100)
+    assert found["f1"] == found["precision"] == found["recall"] == wilson_interval(1, 3)
+    assert found["accuracy"] == wilson_interval(1, 100)
+    none = intervals(TagPredictions([["O"]], [["O"]]), 1)
+    assert none["precision"] == [0, 1]

@@ -624,7 +624,7 @@ def evaluate(
         else:
             queries, corpus = readers
             results = judged_search(judges, queries, corpus, judged.qrels or "")
-        console.warn(doubt(results[0]))
+        console.warn(doubt(results[0], compared=len(models) > 1))
         write([report(*results)])
     for judge in judges:
         console.truncated(judge.tally, judge.max_length)
