@@ -9,7 +9,7 @@ fetched, `download` fills the cache.
 
 from bertcli.checkpoints.scan import MODEL_FILES, TOKENIZER_FILES, files_for
 from bertcli.hub.finding import ModelFolder, find_model
-from bertcli.hub.local import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, known_models
+from bertcli.hub.local import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, is_default, known_models
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -19,5 +19,6 @@ __all__ = [
     "ModelFolder",
     "files_for",
     "find_model",
+    "is_default",
     "known_models",
 ]

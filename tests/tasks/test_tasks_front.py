@@ -27,9 +27,10 @@ from task_models import ENTITIES, LENGTH, agree, labels, texts
 
 import bertcli
 from bertcli.checkpoints.load import load, save
+from bertcli.cli.options import common
 from bertcli.embedding.embedder import Embedder
 from bertcli.errors import ModelError
-from bertcli.hub import MODEL_FILES, find_model
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES, BertForSequenceClassification
 from bertcli.models.surgery import initialise
@@ -207,10 +208,25 @@ def test_formats_hold_the_same(models, command, tmp_path):
 
 
 @pytest.mark.parametrize("command", CALLS)
-def test_the_default_model_has_no_head(command):
-    done = bad(command, *CALLS[command][1])
-    assert "needs" in done.error and "available heads: pooler" in done.error
-    assert "choose a checkpoint with that head" in done.hint
+@pytest.mark.parametrize("model", [None, DEFAULT_MODEL, "all-MiniLM-L6-v2"])
+def test_the_default_model_has_no_head(command, model, monkeypatch):
+    """That is said before anything is loaded, with where to get a model that has one."""
+    monkeypatch.setattr(common, "find_model", None)
+    named = ["-m", model] if model else []
+    done = bad(command, *CALLS[command][1], *named, code=2)
+    said = f"{model or 'the default model'} only makes vectors; {command} needs a"
+    assert done.error.startswith(said)
+    assert done.hint.startswith("give -m MODEL: a folder ")
+    assert ", or on the hub for example " in done.hint
+    assert bad(command, *CALLS[command][1], code=2, BERTCLI_MODEL=DEFAULT_MODEL).error
+
+
+@pytest.mark.parametrize("command", [*CALLS, "rerank"])
+def test_help_shows_no_default_model_where_it_cannot_work(command):
+    for option in ("-h", "--help"):
+        shown = " ".join(call(command, option).out.split())
+        assert "-m, --model MODEL Folder, or hub id, of a model for this task; required." in shown
+        assert DEFAULT_MODEL not in shown
 
 
 @pytest.mark.parametrize("command", CALLS)

@@ -138,5 +138,7 @@ def test_models_that_cannot_sort(models):
     assert "cross-encoder" in three.hint
     single = bad("rerank", "a", "b", "-m", models(CLASSIFIER, num_labels=1, type_vocab_size=1))
     assert "1 of them" in single.error
-    assert "choose a checkpoint with that head" in bad("rerank", "a", "b").hint
+    none = bad("rerank", "a", "b", code=2)
+    assert none.error == "the default model only makes vectors; rerank needs a cross-encoder"
+    assert "cross-encoder/ms-marco-MiniLM-L6-v2" in none.hint
     assert "TEXT cannot be combined" in bad("rerank", "a", "b", "-i", "c", code=2).error

@@ -1,7 +1,7 @@
 """The commands of task heads: words at masks, classes, tags, answers, choices and ranks."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import bertcli
 from bertcli.cli.display.console import Console, stdin_is_terminal
@@ -10,8 +10,8 @@ from bertcli.cli.options.common import (
     TEXT_FIELD,
     ComputeOptions,
     ConsoleOptions,
+    HeadModelOptions,
     InputOptions,
-    ModelOptions,
     OutputOptions,
     RowOutput,
     TaskFileOptions,
@@ -115,10 +115,59 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
         )
 
 
+class NeededModel(NamedTuple):
+    """The model that a task needs, and where to get one."""
+
+    command: str
+    model: str
+    made_by: str  # the command that makes one, if there is one
+    example: str  # on the hub
+
+    @property
+    def origin(self) -> str:
+        """Where to get one, for a hint."""
+        made = f"a folder from `{self.made_by}`" if self.made_by else "a folder that has one"
+        return f"{made}, or on the hub for example {self.example}"
+
+
+NEEDED_MODELS = {
+    "MaskFiller": NeededModel(
+        "fill-mask", "a masked language model", "bertcli pretrain run", "bert-base-uncased"
+    ),
+    "NextSentencePredictor": NeededModel(
+        "next-sentence", "a next-sentence head", "bertcli pretrain run", "bert-base-uncased"
+    ),
+    "Classifier": NeededModel(
+        "classify",
+        "a classifier",
+        "bertcli train",
+        "distilbert/distilbert-base-uncased-finetuned-sst-2-english",
+    ),
+    "Reranker": NeededModel(
+        "rerank", "a cross-encoder", "bertcli train", "cross-encoder/ms-marco-MiniLM-L6-v2"
+    ),
+    "Tagger": NeededModel("tag", "a tagger", "bertcli train", "dslim/bert-base-NER"),
+    "Answerer": NeededModel(
+        "answer",
+        "a question-answering head",
+        "bertcli train",
+        "distilbert/distilbert-base-cased-distilled-squad",
+    ),
+    "Chooser": NeededModel(
+        "choose", "a multiple-choice head", "", "LIAMF-USP/roberta-large-finetuned-race"
+    ),
+}
+
+
 def open_head(
-    task: str, model: ModelOptions, length: OptionGroup, compute: ComputeOptions
+    task: str, model: HeadModelOptions, length: OptionGroup, compute: ComputeOptions
 ) -> tuple[Any, Any]:
-    """Return the task, as Python names it, and the model for it; its backend is imported here."""
+    """Return the task, as Python names it, and the model for it; its backend is imported here.
+
+    Raises UsageError for the default model, which has no head.
+    """
+    needed = NEEDED_MODELS[task]
+    model.refuse_default(needed.command, needed.model, needed.origin)
     folder = model.folder(files_for(compute.dtype))
     from bertcli.tasks.head import Head, Settings
 
@@ -131,7 +180,7 @@ def run_task(
     task: str,
     groups: Sequence[OptionGroup],
     reader: Reader,
-    model: ModelOptions,
+    model: HeadModelOptions,
     length: OptionGroup,
     compute: ComputeOptions,
     output: OutputOptions,
@@ -190,7 +239,7 @@ class WordOptions(OptionGroup):
 
 def fill_mask(
     source: InputOptions,
-    model: ModelOptions,
+    model: HeadModelOptions,
     words: WordOptions,
     length: MaskOptions,
     compute: ComputeOptions,
@@ -207,7 +256,7 @@ def fill_mask(
 
 def next_sentence(
     source: InputOptions,
-    model: ModelOptions,
+    model: HeadModelOptions,
     length: CutOptions,
     compute: ComputeOptions,
     output: RowOutput,
@@ -259,7 +308,7 @@ class LabelOptions(OptionGroup, panel="Labels"):
 
 def classify(
     source: InputOptions,
-    model: ModelOptions,
+    model: HeadModelOptions,
     labels: LabelOptions,
     length: CutOptions,
     compute: ComputeOptions,
@@ -287,7 +336,7 @@ class RankedOptions(OptionGroup):
 def rerank(
     asked: RankedOptions,
     files: TaskFileOptions,
-    model: ModelOptions,
+    model: HeadModelOptions,
     length: CutOptions,
     compute: ComputeOptions,
     output: RowOutput,
@@ -332,7 +381,7 @@ class EntityOptions(OptionGroup):
 
 def tag(
     source: InputOptions,
-    model: ModelOptions,
+    model: HeadModelOptions,
     entities: EntityOptions,
     length: StrideOptions,
     compute: ComputeOptions,
@@ -361,7 +410,7 @@ def answer(
     asked: QuestionOptions,
     answers: AnswerOptions,
     files: TaskFileOptions,
-    model: ModelOptions,
+    model: HeadModelOptions,
     length: StrideOptions,
     compute: ComputeOptions,
     output: RowOutput,
@@ -382,7 +431,7 @@ def answer(
 def choose(
     choices: ChoiceOptions,
     files: TaskFileOptions,
-    model: ModelOptions,
+    model: HeadModelOptions,
     length: CutOptions,
     compute: ComputeOptions,
     output: RowOutput,

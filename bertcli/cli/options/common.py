@@ -34,7 +34,14 @@ from bertcli.errors import LOG, UsageError, counted
 from bertcli.files.paths import WatchedFiles
 from bertcli.files.typed_json import is_text
 from bertcli.files.writers import RAGGED, TENSORS, format_of, open_writer
-from bertcli.hub import DEFAULT_MODEL, TOKENIZER_FILES, ModelFolder, find_model, known_models
+from bertcli.hub import (
+    DEFAULT_MODEL,
+    TOKENIZER_FILES,
+    ModelFolder,
+    find_model,
+    is_default,
+    known_models,
+)
 from bertcli.inference.compute import Compute
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source, listed_files
@@ -96,6 +103,31 @@ class ModelOptions(OptionGroup, panel=MODEL):
         for warning in tokenizer.warnings:
             LOG.warn(warning)
         return tokenizer
+
+
+class HeadModelOptions(ModelOptions, panel=MODEL):
+    """Which model with a task head: there is no default, as the default model has none."""
+
+    model = option(
+        "Folder, or hub id, of a model for this task; required.",
+        "MODEL",
+        "--model",
+        "-m",
+        envvar="BERTCLI_MODEL",
+        complete=complete_model,
+    )
+
+    def refuse_default(self, command: str, needed: str, origin: str) -> None:
+        """Raise UsageError unless a model is given that can have a head.
+
+        ``needed`` is the kind of model that the command needs, ``origin`` where to get one.
+        """
+        if self.model is not None and not is_default(self.model):
+            return
+        raise UsageError(
+            f"{self.model or 'the default model'} only makes vectors; {command} needs {needed}",
+            f"give -m MODEL: {origin}",
+        )
 
 
 FORMAT = option(
