@@ -158,18 +158,11 @@ def _failed(message: str, hint: str, code: int) -> int:
 
 
 def with_values(argv: Sequence[str]) -> list[str]:
-    """Add the default value of options given without one, when an option follows.
-
-    What other tools call json is jsonl here.
-    """
+    """Add the default value of options given without one, when an option follows."""
     words: list[str] = []
     for at, argument in enumerate(argv):
         if argument == "--":
             return [*words, *argv[at:]]
-        if argument in ("-fjson", "--format=json") or (
-            argument == "json" and words and words[-1] in ("-f", "--format")
-        ):
-            argument += "l"
         words.append(argument)
         following = argv[at + 1] if at + 1 < len(argv) else "-"
         if argument in BARE and following.startswith("-"):

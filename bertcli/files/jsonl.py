@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
 from bertcli.files.paths import input_name
-from bertcli.files.streams import blocks, open_bytes
+from bertcli.files.streams import blocks, open_bytes, suffix_of
 from bertcli.files.tables import NumbersText, Row, compact
 from bertcli.files.typed_json import BadJsonError, parse, shown
 
@@ -38,6 +38,24 @@ def lines_of(stream: IO[bytes], name: str) -> Iterator[list[Line]]:
         yield [(number, line) for number, line in lines if line.strip()]
 
 
+def lines_of_file(path: str) -> Iterator[list[Line]]:
+    """Yield the lines of a file, or the values of a JSON array as `JsonArrayFile` writes it."""
+    is_array = suffix_of(path) == ".json"
+    with open_bytes(path) as stream:
+        for lines in lines_of(stream, input_name(path)):
+            yield _values(lines) if is_array else lines
+
+
+def _values(lines: Iterable[Line]) -> list[Line]:
+    values: list[Line] = []
+    for number, line in lines:
+        text = line.encode() if isinstance(line, str) else line
+        text = text.strip().removesuffix(b",")
+        if text not in (b"[", b"]", b"[]"):
+            values.append((number, text))
+    return values
+
+
 def value_of(line: str | bytes, where: str, hint: str = "") -> Any:
     """Return the value in a line. Raises InputError."""
     try:
@@ -55,19 +73,17 @@ def object_in(value: Any, where: str, hint: str = "") -> dict[str, Any]:
 
 def objects_of(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """Yield the objects of a file, with the place of each, some lines at a time."""
-    with open_bytes(path) as stream:
-        for lines in lines_of(stream, path):
-            named = [(f"{path}:{number}", line) for number, line in lines]
-            yield [(where, object_in(value_of(line, where), where)) for where, line in named]
+    for lines in lines_of_file(path):
+        named = [(f"{path}:{number}", line) for number, line in lines]
+        yield [(where, object_in(value_of(line, where), where)) for where, line in named]
 
 
 def read_arrays(path: str, field: str, most: int) -> Iterator[Array]:
     """Yield the vectors in a field, or in lists that are lines, as arrays [<= most, D...]."""
     name = input_name(path)
-    with open_bytes(path) as stream:
-        for lines in lines_of(stream, name):
-            for start in range(0, len(lines), most):
-                yield array_of(lines[start : start + most], field, name)
+    for lines in lines_of_file(path):
+        for start in range(0, len(lines), most):
+            yield array_of(lines[start : start + most], field, name)
 
 
 def array_of(lines: Sequence[Line], field: str, name: str) -> Array:
@@ -103,6 +119,33 @@ def array_of(lines: Sequence[Line], field: str, name: str) -> Array:
 
 NAMES = "backslashreplace"  # names of files may hold bytes that are no text: JSON escapes them
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+class JsonArrayFile:
+    """A file that takes JSON Lines, in parts of any size, and holds them as one JSON array.
+
+    Each value stays on a line of its own, so that the array can be read as it was written: a line
+    at a time. `end` closes the array.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.flush = file.flush
+        self.opening = b"[\n"  # not written yet
+        self.line_end = b""  # of the last line, held back: a comma may have to come before it
+
+    def write(self, lines: bytes) -> None:
+        """Write lines, each of which is a JSON value."""
+        if not lines:
+            return
+        text = self.line_end + lines
+        self.line_end = b"\n" if text.endswith(b"\n") else b""
+        self.file.write(self.opening + text.removesuffix(b"\n").replace(b"\n", b",\n"))
+        self.opening = b""
+
+    def end(self) -> None:
+        """Close the array."""
+        self.file.write(self.opening.strip() + self.line_end + b"]\n")
 
 
 def to_json(row: Row) -> str:

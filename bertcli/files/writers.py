@@ -4,7 +4,8 @@
         write([{"input_ids": [101, 102]}])
 
 A writer takes the rows of a window at a time. Where there is none, a `tables.TableHeader` tells the
-columns of the empty file.
+columns of the empty file. The rows of "jsonl" are one JSON array in a file with the suffix .json,
+and lines elsewhere; "json" is one row, on its own in any file.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from __future__ import annotations
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from bertcli.errors import OutputError, PipeClosed
+from bertcli.errors import OutputError, PipeClosed, UsageError
 from bertcli.files.atomic import unwritable
-from bertcli.files.jsonl import NAMES, to_lines
+from bertcli.files.jsonl import NAMES, JsonArrayFile, to_lines
 from bertcli.files.output import OutputFiles
 from bertcli.files.paths import refuse_inputs
 from bertcli.files.printable import printable
@@ -48,6 +49,42 @@ def format_of(path: Path) -> str:
     return SUFFIXES[suffix]
 
 
+JSON_LINES = ("jsonl", "finished")  # formats whose writers write lines of JSON to a .json file
+TEXT_FORMATS = ("txt", "jsonl", "json", "csv", "tsv")  # that a file named .txt may hold
+
+
+def refuse_other_suffix(path: Path, form: str, suffixes: Mapping[str, str] = SUFFIXES) -> None:
+    """Raise UsageError where the suffix of a file is that of another format than the given one."""
+    suffix = suffix_of(path)
+    expected = suffixes.get(suffix, form)
+    if suffix == ".txt" and form in TEXT_FORMATS:
+        return
+    if form == "json" and expected == "jsonl":  # another name of jsonl
+        return
+    if suffix == ".json" and form == "jsonl":
+        raise UsageError(
+            f"{path}: .json is a JSON array, not jsonl",
+            "name the file .jsonl for a row per line, or leave out --format",
+        )
+    if expected != form:
+        name = "json" if suffix == ".json" else expected
+        raise UsageError(
+            f"{path}: {suffix} is the suffix of {name}, not of {form}",
+            f"leave out --format, or name the file .{form}",
+        )
+
+
+@contextmanager
+def json_array(path: Path | None, form: str, file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Yield what the rows of a file are written to: for .json, it makes an array of lines."""
+    if path is None or suffix_of(path) != ".json" or form not in JSON_LINES:
+        yield file
+        return
+    array: Any = JsonArrayFile(file)
+    yield array
+    array.end()
+
+
 @contextmanager
 def open_writer(
     path: Path | None, form: str, *, overwrite: bool = False, inputs: Sequence[str | Path] = ()
@@ -58,7 +95,11 @@ def open_writer(
     """
     refuse_inputs(inputs, ["-"] if path is None else [path, *OutputFiles(path).all])
     make = writer_of(form, to_file=path is not None and not is_special(path))
-    with open_output(path, overwrite=overwrite) as file, make(file) as write:
+    with (
+        open_output(path, overwrite=overwrite) as file,
+        json_array(path, form, file) as rows_file,
+        make(rows_file) as write,
+    ):
         yield write
 
 
@@ -85,7 +126,7 @@ def writer_of(form: str, *, to_file: bool = False) -> Format:
             from bertcli.files.delimited import encoder
 
             encode: Callable[[Sequence[Any]], bytes] = encoder(tabs=form == "tsv")
-        case "jsonl":
+        case "jsonl" | "json":
 
             def encode(rows: Sequence[Row]) -> bytes:
                 return to_lines(lines_of(rows)).encode(errors=NAMES)

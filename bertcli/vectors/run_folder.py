@@ -69,7 +69,7 @@ from bertcli.files.system_calls import opener, sync, write_all
 from bertcli.files.tables import TableHeader, lines_of
 from bertcli.files.typed_json import as_json, parse, read_bytes, shown
 from bertcli.files.versions import __version__
-from bertcli.files.writers import Write, writer_of
+from bertcli.files.writers import Write, json_array, writer_of
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import Source
@@ -385,8 +385,11 @@ class Sink(OutputFiles):
         """Yield the file that becomes the output; it is on the disk at the end."""
         new = self.folder / NEW_OUTPUT
         with explained(self.target.path), open(new, "wb", opener=opener(None)) as file:
-            with packed(self.output, file) as inner:
-                yield inner
+            with (
+                packed(self.output, file) as inner,
+                json_array(self.target.path, self.target.form, inner) as rows_file,
+            ):
+                yield rows_file
             sync(file)
 
     def publish_run(self, about: Mapping[str, Any]) -> None:
@@ -628,7 +631,7 @@ class Inputs:
 # --- rows of any other command ---
 
 AT_ONCE = 4096  # rows that are read again together
-LINES = ("finished", "jsonl")  # formats whose file has the bytes that wait
+LINES = ("finished", "jsonl", "json")  # formats whose file has the bytes that wait
 
 
 @dataclass(frozen=True)

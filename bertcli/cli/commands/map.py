@@ -15,6 +15,7 @@ from bertcli.cli.options.common import (
 from bertcli.cli.options.corpus import FileOptions, refuse_pipes, stored_vectors
 from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.files.streams import suffix_of
+from bertcli.files.writers import refuse_other_suffix
 from bertcli.records.source import Source
 
 
@@ -42,12 +43,14 @@ class MapViewOptions(OptionGroup):
 class MapOutput(RowOutput):
     """The output: a page, or rows."""
 
-    format: Literal["auto", "html", "table", "jsonl", "csv", "tsv", "parquet"] = FORMAT  # type: ignore[assignment]
+    format: Literal["auto", "html", "table", "jsonl", "json", "csv", "tsv", "parquet"] = FORMAT  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         """Recognize the suffix of a page, which is no format of rows."""
         super().__post_init__()
-        if self.format == "auto" and self.output and suffix_of(self.output) == ".html":
+        if self.output and suffix_of(self.output) == ".html":
+            if self.format != "auto":
+                refuse_other_suffix(self.output, self.format, {".html": "html"})
             self.format = "html"
 
 

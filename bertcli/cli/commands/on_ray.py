@@ -83,7 +83,8 @@ def on_ray(
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
-    form = allowed_form("parquet" if output.format == "auto" else output.format, FORMATS)
+    names = {"auto": "parquet", "json": "jsonl"}
+    form = allowed_form(names.get(output.format, output.format), FORMATS)
     place = output_place(output.output)
     read = source.source()
     shards = plan(read, place, form)

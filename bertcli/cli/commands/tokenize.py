@@ -283,6 +283,8 @@ def _summary(
         show(counts_table(rows())) if mode.per_file else show(*stats_view(*rows()))
         return
     inputs = run.reader.source.inputs
+    if form == "jsonl" and not mode.per_file:  # a single row
+        form = "json"
     with output.open(
         form, inputs, model, weights=False
     ) as write:  # now: what cannot be written fails at once

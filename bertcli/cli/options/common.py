@@ -33,7 +33,13 @@ from bertcli.cli.options.groups import (
 from bertcli.errors import LOG, UsageError, counted
 from bertcli.files.paths import WatchedFiles
 from bertcli.files.typed_json import is_text
-from bertcli.files.writers import RAGGED, TENSORS, format_of, open_writer
+from bertcli.files.writers import (
+    RAGGED,
+    TENSORS,
+    format_of,
+    open_writer,
+    refuse_other_suffix,
+)
 from bertcli.hub import (
     DEFAULT_MODEL,
     TOKENIZER_FILES,
@@ -131,8 +137,8 @@ class HeadModelOptions(ModelOptions, panel=MODEL):
 
 
 FORMAT = option(
-    "Output format. auto: by the suffix of --output; without it, a table on a terminal and "
-    "JSONL in a pipe.",
+    "Output format. auto: by the suffix of --output (.json: an array); without it, a table on a "
+    "terminal and JSONL in a pipe. json is jsonl, but for files named .json.",
     None,
     "--format",
     "-f",
@@ -155,7 +161,17 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         "-o",
     )
     format: Literal[
-        "auto", "table", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet", "txt"
+        "auto",
+        "table",
+        "jsonl",
+        "json",
+        "csv",
+        "tsv",
+        "npy",
+        "npz",
+        "safetensors",
+        "parquet",
+        "txt",
     ] = FORMAT
     overwrite = flag("Replace an existing file.")
     resume = flag("Resume an interrupted run.")
@@ -185,6 +201,10 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
                 "leave out --output, or give another --format",
             )
         form: str = self.format
+        if self.output is not None and form != "auto":
+            refuse_other_suffix(self.output, form)
+        if form == "json":  # rows are lines on their way to any file
+            form = "jsonl"
         if form == "auto" and self.output is not None:
             form = format_of(self.output)
         elif form == "auto":
@@ -297,20 +317,21 @@ def interrupted_note(committed: int, option: str) -> str:
 class RowOutput(OutputOptions):
     """The output of commands that write rows."""
 
-    format: Literal["auto", "table", "jsonl", "csv", "tsv", "parquet"] = FORMAT
+    format: Literal["auto", "table", "jsonl", "json", "csv", "tsv", "parquet"] = FORMAT
 
 
 class LineOutput(OutputOptions):
     """The output of commands that write rows, or their text alone."""
 
-    format: Literal["auto", "txt", "table", "jsonl", "csv", "tsv", "parquet"] = FORMAT
+    format: Literal["auto", "txt", "table", "jsonl", "json", "csv", "tsv", "parquet"] = FORMAT
 
 
 class TextOutput(OutputOptions):
     """The output of commands that write texts, and rows of them."""
 
-    format: Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet"] = option(
-        "Output format. auto: by the suffix of --output; without it, txt.",
+    format: Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet"] = option(
+        "Output format. auto: by the suffix of --output (.json: an array); without it, txt. json "
+        "is jsonl, but for files named .json.",
         None,
         "--format",
         "-f",
@@ -321,15 +342,19 @@ class TextOutput(OutputOptions):
 class VectorOutput(OutputOptions):
     """The output of commands that write vectors."""
 
-    format: Literal["auto", "table", "jsonl", "csv", "npy", "npz", "safetensors", "parquet"] = (
-        FORMAT
-    )
+    format: Literal[
+        "auto", "table", "jsonl", "json", "csv", "npy", "npz", "safetensors", "parquet"
+    ] = FORMAT
 
 
 class ReportOutput(OutputOptions):
     """The output of commands that write one report."""
 
-    format: Literal["auto", "table", "jsonl"] = FORMAT
+    format: Literal["auto", "table", "jsonl", "json"] = FORMAT
+
+    def open(self, form: str, *inputs: Any, **more: Any) -> Any:
+        """Open the writer of a report, which is one JSON object also in a file named .json."""
+        return super().open("json" if form == "jsonl" else form, *inputs, **more)
 
 
 def allowed_form(form: str, allowed: Sequence[str]) -> str:
