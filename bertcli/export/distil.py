@@ -5,14 +5,26 @@
         ...
     run.manifest
 
-Each token goes through the encoder on its own, as [CLS] token [SEP]; the means of its states are
-turned to their principal components, and weighted by how rare the token is (SIF): by Zipf's law of
-its rank, or half by that and half by a corpus, which few texts and other texts are then as good
-with. The most frequent words of the corpus that are several tokens can be tokens of the student,
-which WordPiece then takes for them, as the longest. A text is the mean of its tokens. Special
-tokens that no text becomes and unused ones are left out. The row of the unknown token is zero:
-model2vec drops such tokens, and sentence-transformers does not, which is the same for vectors of
-length 1.
+Each token goes through the encoder on its own, as [CLS] token [SEP]. The means of its states are
+turned to their principal components, and weighted by how rare the token is (SIF), by Zipf's law of
+its rank in the vocabulary. With a corpus, tokens that are a large share of it are weighted down
+further. Its most frequent words that are several tokens can become tokens of the student, which
+WordPiece then takes for them, as the longest. A text is the mean of its tokens. Special tokens that
+no text becomes and unused ones are left out. The row of the unknown token is zero: model2vec drops
+such tokens, and sentence-transformers does not, which is the same for vectors of length 1.
+
+Frequencies of a corpus do not take the place of Zipf's law: that is flat (of 30,000 tokens, the
+thousandth has 0.0001), so with the same constant of SIF the words that a corpus is about would
+count next to nothing. On texts that were held out, students of all-MiniLM-L6-v2 agree with it so
+(correlation of similarities, share of the ten nearest neighbours; 3,000 texts counted), and have
+these mean Spearman correlations on STS 2012 to 2016 and SICK-R:
+
+              Zipf alone     its mean with the corpus   with COMMON, as here
+headlines   0.704  45.2 %         0.480  23.8 %            0.708  45.0 %
+docstrings  0.406  27.9 %         0.342  19.8 %            0.424  28.7 %
+AG News     0.561  34.0 %         0.605  32.3 %            0.593  35.5 %
+WikiText    0.586  26.3 %         0.401  26.4 %            0.475  30.3 %
+STS              65.8               63.1 to 66.7              66.3 to 66.8
 
 Letters: `V` tokens of the student, `H` dimensions of a state, `D` dimensions of a vector. Source:
 model2vec 0.10, distill; Arora, Liang and Ma 2017, section 3 (SIF).
@@ -22,10 +34,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, compress, pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -53,12 +66,14 @@ from bertcli.vectors.embed_run import RecordVectors
 
 TABLE = "model.safetensors"
 UNUSED = re.compile(r"\[unused\d+\]")
-SIF = 1e-4  # the frequency of a token that counts half
+SIF = 1e-4  # by Zipf's law, the frequency of a token that counts half
+COMMON = 0.02  # the share of a corpus that makes a token count half
 DIM = 256  # where so many are possible
-AT_ONCE = 4096  # tokens that are run together
-EACH, MOST_HELD_OUT = 10, 1000  # each so many-th text of a corpus is held out, and so many at most
-LONGEST = 16  # tokens of a word
-MOST_WORDS = 1_000_000  # that are counted: beyond, those that were rare so far are forgotten
+TOKENS_PER_RUN = 4096
+HELD_OUT_INTERVAL = 10  # each tenth text of a corpus is held out
+MAX_HELD_OUT = 1000  # texts
+MAX_WORD_TOKENS = 16
+MAX_WORDS = 1_000_000  # that are counted: beyond, those that were rare so far are forgotten
 
 
 def kept_ids(tokenizer: Tokenizer) -> list[int]:
@@ -74,8 +89,14 @@ def split_words(ids: np.ndarray, inner: Sequence[int]) -> Iterator[tuple[int, ..
     """Yield the words of several tokens; ``inner`` are the ids of tokens that go on with one."""
     starts = np.flatnonzero(~np.isin(ids, inner))
     for start, stop in pairwise([*starts.tolist(), len(ids)]):
-        if 1 < stop - start <= LONGEST:
+        if 1 < stop - start <= MAX_WORD_TOKENS:
             yield tuple(ids[start:stop].tolist())
+
+
+def continuing_prefix(tokenizer: Tokenizer) -> str:
+    """Return what tokens that continue a word begin with; empty unless they are WordPiece's."""
+    core: Any = tokenizer.core
+    return getattr(core.model, "continuing_subword_prefix", None) or ""
 
 
 def tokenizer_json(tokenizer: Tokenizer, tokens: Sequence[str]) -> Any:
@@ -109,6 +130,51 @@ def principal_components(states: np.ndarray, dim: int) -> tuple[np.ndarray, floa
     return components, float(variances[-dim:].sum() / (variances.sum() or 1))
 
 
+def token_weights(size: int, counts: np.ndarray | None) -> np.ndarray:
+    """Return the weight of each token of a vocabulary, [V], perhaps with its ``counts`` [V]."""
+    frequencies = 1 / np.arange(2, size + 2)  # Zipf's law
+    frequencies /= frequencies.sum()
+    weights = SIF / (SIF + frequencies)
+    if counts is not None:
+        weights *= COMMON / (COMMON + counts / counts.sum())
+    return weights
+
+
+@dataclass
+class CorpusCounts:
+    """How often tokens and words are in a corpus, and the texts that are held out of it."""
+
+    tokens: np.ndarray  # [vocabulary of the teacher]
+    words: Counter[tuple[int, ...]] = field(default_factory=Counter)  # of several tokens
+    held_out: list[Any] = field(default_factory=list)
+
+    def count(
+        self, reader: Reader, tokenizer: Tokenizer, *, inner: Sequence[int] | None
+    ) -> Iterator[Step]:
+        """Count the tokens of a corpus; words only with the ids of tokens ``inner`` to one."""
+        layout = Layout(("input_ids",), special_tokens=False)
+        for block in TokenizeRun(reader, tokenizer, layout):
+            numbers = np.asarray(block.samples)
+            is_held_out = numbers % HELD_OUT_INTERVAL == HELD_OUT_INTERVAL - 1
+            is_held_out &= numbers < HELD_OUT_INTERVAL * MAX_HELD_OUT
+            self.held_out += compress(block.records.texts, is_held_out)
+            is_counted = np.repeat(~is_held_out, block.lengths)
+            ids = np.asarray(block.ids, np.int64)[is_counted]
+            self.tokens += np.bincount(ids, minlength=len(self.tokens))
+            if inner is not None:
+                self.words.update(split_words(ids, inner))
+            if len(self.words) > MAX_WORDS:
+                self.words = Counter(dict(self.words.most_common(MAX_WORDS // 2)))
+            yield Ran(len(block))
+
+    def take_words(self, limit: int) -> dict[tuple[int, ...], int]:
+        """Return the most frequent words and their counts; their tokens count so much less."""
+        words = dict(self.words.most_common(limit))
+        for word, count in words.items():
+            self.tokens[[*word]] -= count  # a token that a word has twice is rare
+        return words
+
+
 @dataclass
 class Distillation:
     """Writes the folder of a student while it is iterated over; then its ``manifest`` is there."""
@@ -124,106 +190,140 @@ class Distillation:
 
     def __iter__(self) -> Iterator[Step]:
         """Yield how far it is."""
-        source, reader = self.source, self.reader
+        source = self.source
+        reader = self.reader
+        self._refuse_models_without_vectors()
+        corpus_paths = reader.source.paths if reader else ()
+        inputs: list[str | Path] = [*model_files(source.path), *corpus_paths]
+        with whole_folder(self.output, "distil", overwrite=self.overwrite, inputs=inputs) as folder:
+            teacher = Embedder.open(source, replace(self.how, pooling="mean", normalize=False))
+            tokenizer = teacher.runtime.tokenizer
+            token_ids = kept_ids(tokenizer)
+            dim = self._dim(min(teacher.nothing.shape[-1], len(token_ids) - 1))
+            inner = self._inner_tokens(tokenizer)
+            corpus = CorpusCounts(np.zeros(teacher.runtime.config.vocab_size, np.int64))
+            if reader:
+                yield from corpus.count(reader, tokenizer, inner=inner)
+            words = corpus.take_words(self.words or 0)
+            pieces = [*((token_id,) for token_id in token_ids), *words]
+            counts = np.array([*corpus.tokens[token_ids], *words.values()])
+            if reader and not counts.any():
+                raise InputError("no text in the corpus", "give files of text")
+            states = yield from self._states(teacher, pieces)
+            variance = self._write_student(
+                folder, tokenizer, states, pieces, counts if reader else None, dim
+            )
+            self.manifest = origin(source, teacher.runtime.spec) | {
+                "corpus": corpus_paths,
+                "tokens": len(pieces),
+                "words": len(words),
+                "dim": dim,
+                "variance": variance,
+                "sha256": sha256(folder / TABLE),
+            }
+            if corpus.held_out:
+                with TemporaryDirectory() as plain:
+                    kept = states[: len(token_ids)]
+                    pieces = pieces[: len(token_ids)]
+                    self._write_student(Path(plain), tokenizer, kept, pieces, None, dim)
+                    yield from self._measure(corpus.held_out, folder, Path(plain))
+            write_json(folder / MANIFEST, self.manifest)
+
+    def _refuse_models_without_vectors(self) -> None:
+        """Raise ModelError for a model that has no encoder, or makes no vectors of texts."""
+        source = self.source
         read_config(source.path)  # a table of token vectors has no encoder
         if not (source.path / MODULES).exists() and command_of(source) == "classify":
             raise ModelError(
                 f"{source.path}: a classifier or cross-encoder, which makes no vectors of texts",
                 "give a sentence model, or a bare encoder",
             )
-        paths = reader.source.paths if reader else ()
-        inputs: list[str | Path] = [*model_files(source.path), *paths]
-        with whole_folder(self.output, "distil", overwrite=self.overwrite, inputs=inputs) as folder:
-            how = replace(self.how, pooling="mean", normalize=False)
-            teacher = Embedder.open(source, how)
-            tokenizer = teacher.runtime.tokenizer
-            core: Any = tokenizer.core
-            ids = kept_ids(tokenizer)
-            most = min(teacher.nothing.shape[-1], len(ids) - 1)
-            dim = self.dim or min(DIM, most)
-            if not 0 < dim <= most:
-                raise UsageError(f"--dim {dim} is not possible", f"give a number from 1 to {most}")
-            prefix = getattr(core.model, "continuing_subword_prefix", None) or ""
-            if self.words and not prefix:
-                raise ModelError(f"{source.path}: --words requires a vocabulary of WordPiece")
-            inner = [i for token, i in core.get_vocab().items() if token.startswith(prefix)]
-            counted = np.zeros(teacher.runtime.config.vocab_size, np.int64)
-            split: Counter[tuple[int, ...]] = Counter()
-            held_out: list[Any] = []
-            if reader:
-                layout = Layout(("input_ids",), special_tokens=False)
-                for block in TokenizeRun(reader, tokenizer, layout):
-                    numbers = np.asarray(block.samples)
-                    held = (numbers % EACH == EACH - 1) & (numbers < EACH * MOST_HELD_OUT)
-                    held_out += compress(block.records.texts, held)
-                    tokens = np.asarray(block.ids, np.int64)[np.repeat(~held, block.lengths)]
-                    counted += np.bincount(tokens, minlength=len(counted))
-                    if self.words:
-                        split.update(split_words(tokens, inner))
-                    if len(split) > MOST_WORDS:
-                        split = Counter(dict(split.most_common(MOST_WORDS // 2)))
-                    yield Ran(len(block))
-            words = dict(split.most_common(self.words or 0))
-            for word, count in words.items():
-                counted[[*word]] -= count  # a token that a word has twice is rare
-            counts = np.array([*counted[ids], *words.values()])
-            frequencies = 1 / np.arange(2, len(counts) + 2)  # Zipf's law
-            frequencies /= frequencies.sum()
-            if reader:
-                if not counts.any():
-                    raise InputError("no text in the corpus", "give files of text")
-                frequencies = (frequencies + counts / counts.sum()) / 2
-            pieces, parts = [*((index,) for index in ids), *words], []
-            for start in range(0, len(pieces), AT_ONCE):
-                some = pieces[start : start + AT_ONCE]
-                texts = [*map(tokenizer.build_inputs_with_special_tokens, some)]
-                columns = np.array([(index, 0) for index in chain(*texts)], np.uint32)
-                tokens = Tokens(columns, np.cumsum([0, *map(len, texts)]))
-                parts.append(teacher.vectors_of(tokens))
-                done = start + len(texts)
-                yield Advance(done, "tokens", done / len(pieces))
-            states = np.concatenate(parts)
-            if not np.isfinite(states).all():
-                raise ModelError(
-                    f"{source.path}: states of tokens contain NaN or infinity",
-                    "bertcli inspect --verify checks the weights",
-                )
-            table, variance = principal_components(states, dim)
-            table *= (SIF / (SIF + frequencies))[:, None]
-            table[: len(ids)][np.array(ids) == unknown_id(tokenizer)] = 0
-            with (folder / TABLE).open("wb") as file:
-                write_arrays(file, {"embeddings": table.astype(np.float32)})
-            names = [*map(core.id_to_token, ids)]
-            names += ["".join(map(core.id_to_token, word)).replace(prefix, "") for word in words]
-            write_json(folder / "tokenizer.json", tokenizer_json(tokenizer, names))
-            config = {
-                "model_type": "model2vec",
-                "architectures": ["StaticModel"],
-                "tokenizer_name": source.name,
-                "apply_pca": dim,
-                "sif_coefficient": SIF,
-                "hidden_dim": dim,
-                "normalize": True,
-                "max_length": None,  # texts are truncated by no library
-            }
-            write_json(folder / "config.json", config)
-            put_modules(folder, {"": "StaticEmbedding", "1_Normalize": "Normalize"})
-            self.manifest = origin(source, teacher.runtime.spec) | {
-                "corpus": paths,
-                "tokens": len(table),
-                "words": len(words),
-                "dim": dim,
-                "variance": variance,
-                "sha256": sha256(folder / TABLE),
-            }
-            if held_out:
-                student = ModelFolder(self.output.name, folder, "folder")
-                runs = [
-                    RecordVectors(Embedder.open(source, self.how), held_out),
-                    RecordVectors(Embedder.open(student, EmbedOptions()), held_out),
-                ]
-                yield from chain(*runs)
-                teachers, students = (run.vectors for run in runs)
-                agreement = similarity_agreement(teachers, students, np.ones(len(held_out), bool))
-                self.manifest["agreement"] = asdict(agreement)
-            write_json(folder / MANIFEST, self.manifest)
+
+    def _dim(self, limit: int) -> int:
+        """Return the number of dimensions. Raises UsageError for more than the limit."""
+        dim = self.dim or min(DIM, limit)
+        if not 0 < dim <= limit:
+            raise UsageError(f"--dim {dim} is not possible", f"give a number from 1 to {limit}")
+        return dim
+
+    def _inner_tokens(self, tokenizer: Tokenizer) -> list[int] | None:
+        """Return the ids of tokens that continue a word, for words to be counted; else None."""
+        if not self.words:
+            return None
+        core: Any = tokenizer.core
+        prefix = continuing_prefix(tokenizer)
+        if not prefix:
+            raise ModelError(f"{self.source.path}: --words requires a vocabulary of WordPiece")
+        return [index for token, index in core.get_vocab().items() if token.startswith(prefix)]
+
+    def _states(
+        self, teacher: Embedder, pieces: Sequence[tuple[int, ...]]
+    ) -> Generator[Step, None, np.ndarray]:
+        """Yield how far it is, and return the mean of the states of each piece, [V, H]."""
+        tokenizer = teacher.runtime.tokenizer
+        parts = []
+        for start in range(0, len(pieces), TOKENS_PER_RUN):
+            some = pieces[start : start + TOKENS_PER_RUN]
+            texts = [*map(tokenizer.build_inputs_with_special_tokens, some)]
+            columns = np.array([(index, 0) for index in chain(*texts)], np.uint32)
+            tokens = Tokens(columns, np.cumsum([0, *map(len, texts)]))
+            parts.append(teacher.vectors_of(tokens))
+            done = start + len(texts)
+            yield Advance(done, "tokens", done / len(pieces))
+        states = np.concatenate(parts)
+        if not np.isfinite(states).all():
+            raise ModelError(
+                f"{self.source.path}: states of tokens contain NaN or infinity",
+                "bertcli inspect --verify checks the weights",
+            )
+        return states
+
+    def _write_student(
+        self,
+        folder: Path,
+        tokenizer: Tokenizer,
+        states: np.ndarray,
+        pieces: Sequence[tuple[int, ...]],
+        counts: np.ndarray | None,
+        dim: int,
+    ) -> float:
+        """Write a student of the pieces with these states; return its share of the variance."""
+        core: Any = tokenizer.core
+        table, variance = principal_components(states, dim)
+        table *= token_weights(len(table), counts)[:, None]
+        unknown = (unknown_id(tokenizer),)
+        if unknown in pieces:
+            table[pieces.index(unknown)] = 0
+        with (folder / TABLE).open("wb") as file:
+            write_arrays(file, {"embeddings": table.astype(np.float32)})
+        prefix = continuing_prefix(tokenizer)
+        names = []
+        for piece in pieces:
+            name = "".join(map(core.id_to_token, piece))
+            names.append(name.replace(prefix, "") if len(piece) > 1 else name)
+        write_json(folder / "tokenizer.json", tokenizer_json(tokenizer, names))
+        config = {
+            "model_type": "model2vec",
+            "architectures": ["StaticModel"],
+            "tokenizer_name": self.source.name,
+            "apply_pca": dim,
+            "sif_coefficient": SIF,
+            "hidden_dim": dim,
+            "normalize": True,
+            "max_length": None,  # texts are truncated by no library
+        }
+        write_json(folder / "config.json", config)
+        put_modules(folder, {"": "StaticEmbedding", "1_Normalize": "Normalize"})
+        return variance
+
+    def _measure(self, texts: Sequence[Any], folder: Path, plain: Path) -> Iterator[Step]:
+        """Compare the student, and a ``plain`` one without the corpus, with the teacher."""
+        teacher = RecordVectors(Embedder.open(self.source, self.how), texts)
+        yield from teacher
+        is_compared = np.ones(len(texts), bool)
+        for name, path in (("agreement", folder), ("agreement_without_corpus", plain)):
+            model = ModelFolder(self.output.name, path, "folder")
+            student = RecordVectors(Embedder.open(model, EmbedOptions()), texts)
+            yield from student
+            agreement = similarity_agreement(teacher.vectors, student.vectors, is_compared)
+            self.manifest[name] = asdict(agreement)

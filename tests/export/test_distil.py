@@ -14,6 +14,8 @@ from safetensors.numpy import load_file, save_file
 from static_folders import model2vec_folder
 
 from bertcli import Embedder
+from bertcli.export import distil
+from bertcli.vectors.compare import SimilarityAgreement
 
 TEXTS = ["I love NLP!", "", "the capital of France is Paris.", "word " * 600, "[SEP] 龘 [MASK]"]
 SAMPLES = TINY.parent / "texts.txt"
@@ -115,26 +117,66 @@ def test_the_agreement_with_the_model_is_measured_on_each_tenth_text(tmp_path):
     assert done.code == 0
     note, agreement = done.err.splitlines()
     assert note.startswith(f"note: {tmp_path / 's'}: 245 tokens of 8 dimensions, ")
-    said = json_in(tmp_path / "s" / "manifest.json")["agreement"]
+    manifest = json_in(tmp_path / "s" / "manifest.json")
+    said, plain = manifest["agreement"], manifest["agreement_without_corpus"]
     assert said["rows_compared"] == 4 and -1 <= said["similarity_correlation"] <= 1
     assert agreement == (
         "note: agreement with the model on 4 texts: similarities correlate by "
-        f"{said['similarity_correlation']:.3f}, {said['neighbour_overlap']:.1%} of nearest "
-        "neighbours shared"
+        f"{said['similarity_correlation']:.3f} (without --corpus: "
+        f"{plain['similarity_correlation']:.3f}), {said['neighbour_overlap']:.1%} of nearest "
+        f"neighbours shared (without: {plain['neighbour_overlap']:.1%})"
     )
 
 
-def test_frequencies_of_a_corpus_weigh_half(tmp_path):
-    """Each tenth text is not counted; a corpus in another format, from stdin, gives the same."""
+def test_the_agreement_without_a_corpus_is_that_of_a_student_without_one(tmp_path):
+    lines = SAMPLES.read_text("utf-8").splitlines() * 9
+    (tmp_path / "c.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    held_out = lines[9::10]
+    options = ("--corpus", tmp_path / "c.txt", "--words", 3, "--dim", 8)
+    _, _, manifest = distilled(tmp_path / "s", *options)
+    distilled(tmp_path / "plain", "--dim", 8)
+    for model, name in (("s", "agreement"), ("plain", "agreement_without_corpus")):
+        for embedded in (TINY, tmp_path / model):
+            good("embed", "-q", "-m", embedded, *held_out, "-o", tmp_path / f"{embedded.name}.npy")
+        files = (tmp_path / f"{TINY.name}.npy", tmp_path / f"{model}.npy")
+        (found,) = good("compare", *files, "-f", "jsonl").rows
+        assert found["similarity_correlation"] == pytest.approx(
+            manifest[name]["similarity_correlation"], abs=1e-5
+        )
+        (tmp_path / f"{TINY.name}.npy").unlink()
+        (tmp_path / f"{TINY.name}.npy.manifest.json").unlink()
+
+
+def test_a_corpus_that_makes_the_student_worse_is_warned_of(tmp_path, monkeypatch):
+    """No corpus is good for every student, so both are measured, and the better one is said."""
+    figures = iter([(0.4, 0.2), (0.7, 0.45)])
+
+    def agreement(*vectors):
+        correlation, overlap = next(figures)
+        return SimilarityAgreement(correlation, overlap, 10, 4, None)
+
+    monkeypatch.setattr(distil, "similarity_agreement", agreement)
+    corpus = tmp_path / "c.txt"
+    corpus.write_text(SAMPLES.read_text("utf-8") * 4, "utf-8")
+    done = call("distil", "-m", TINY, "--corpus", corpus, "-o", tmp_path / "s", "--dim", 8)
+    assert done.code == 0
+    assert done.err.endswith("warning: the student is better without --corpus on these texts\n")
+    assert "by 0.400 (without --corpus: 0.700), 20.0% of nearest" in done.err
+
+
+def test_only_tokens_that_are_a_large_share_of_a_corpus_are_weighted_down(tmp_path):
+    """What a corpus is about keeps its weight: a hundredth of the tokens counts two thirds.
+
+    Each tenth text is not counted; a corpus in another format, from stdin, gives the same.
+    """
     texts = ["the love"] * 9 + ["paris"]
     corpus = tmp_path / "c.txt"
     corpus.write_text("\n".join(texts) + "\n")
     plain, vocabulary, _ = distilled(tmp_path / "plain")
     table, _, manifest = distilled(tmp_path / "s", "--corpus", corpus)
-    ranks = 1 / np.arange(2, 2 + len(table))
-    zipf, counts = ranks / ranks.sum(), np.zeros(len(table))
-    counts[[vocabulary["the"], vocabulary["love"]]] = 0.5
-    ratio = (1e-4 + zipf) / (1e-4 + (zipf + counts) / 2)
+    shares = np.zeros(len(table))
+    shares[[vocabulary["the"], vocabulary["love"]]] = 0.5
+    ratio = 0.02 / (0.02 + shares)
     assert_allclose(table, plain * ratio[:, None], rtol=1e-4, atol=1e-7)
     assert manifest["corpus"] == [str(corpus)]
     lines = "".join(json.dumps({"body": text}) + "\n" for text in texts)
@@ -145,6 +187,11 @@ def test_frequencies_of_a_corpus_weigh_half(tmp_path):
     )
     for name in ("model.safetensors", "tokenizer.json", "config.json", "modules.json"):
         assert (tmp_path / "s" / name).read_bytes() == (tmp_path / "t" / name).read_bytes()
+    corpus.write_text(("the " * 99 + "paris\n") * 9)
+    table, vocabulary, _ = distilled(tmp_path / "s", "--corpus", corpus, "--overwrite")
+    kept = np.linalg.norm(table, axis=1) / np.maximum(np.linalg.norm(plain, axis=1), 1e-12)
+    assert kept[vocabulary["paris"]] == pytest.approx(2 / 3, abs=1e-3)
+    assert kept[vocabulary["the"]] < 0.03 and kept[vocabulary["love"]] == pytest.approx(1)
 
 
 @pytest.mark.parity

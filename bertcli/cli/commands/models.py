@@ -351,8 +351,8 @@ class FrequencyOptions(OptionGroup, panel=INPUT, of=Source):
     """Where the frequencies of tokens are from."""
 
     corpus: list[str] | None = option(
-        "Weight tokens by their frequency in these texts, and measure the student on each tenth: "
-        "file, folder or quoted glob, repeatable; - is stdin (default: Zipf's law).",
+        "Weight down tokens that are frequent in these texts, and measure the student, with and "
+        "without that, on each tenth: file, folder or quoted glob, repeatable; - is stdin.",
         "PATH",
     )
     input_format = FORMAT_OF_FILES
@@ -376,7 +376,8 @@ def distil(
     """Distil a model into a table of token vectors, hundreds of times as fast.
 
     The folder is one of model2vec and sentence-transformers, which -m DIR takes as well. With
-    --corpus, how far its similarities agree with those of the model is written to manifest.json.
+    --corpus, how far its similarities agree with those of the model, and would without the corpus,
+    is shown and written to manifest.json.
 
     $ bertcli distil -m sentence-transformers/all-MiniLM-L6-v2 -o student
     $ bertcli distil --corpus reviews.txt --words 5000 -o student
@@ -402,12 +403,26 @@ def distil(
         f"{folder.output}: {counted(manifest['tokens'], 'token')} of {manifest['dim']} dimensions, "
         f"{manifest['variance']:.1%} of the variance"
     )
-    agreement = manifest.get("agreement", {})
-    if agreement.get("similarity_correlation") is not None:
-        console.note(
-            f"agreement with the model on {agreement['rows_compared']:,} texts: similarities "
-            f"correlate by {agreement['similarity_correlation']:.3f}, "
-            f"{agreement['neighbour_overlap']:.1%} of nearest neighbours shared"
-        )
+    if "agreement" in manifest:
+        report_agreement(console, manifest["agreement"], manifest["agreement_without_corpus"])
     if reader:
         console.close(reader)
+
+
+def report_agreement(
+    console: ConsoleOptions, student: Mapping[str, Any], plain: Mapping[str, Any]
+) -> None:
+    """Report how far a student agrees with its model, and how far without the corpus."""
+    correlation = student["similarity_correlation"]
+    plain_correlation = plain["similarity_correlation"]
+    if correlation is None or plain_correlation is None:
+        return
+    overlap = student["neighbour_overlap"]
+    plain_overlap = plain["neighbour_overlap"]
+    console.note(
+        f"agreement with the model on {student['rows_compared']:,} texts: similarities correlate "
+        f"by {correlation:.3f} (without --corpus: {plain_correlation:.3f}), {overlap:.1%} of "
+        f"nearest neighbours shared (without: {plain_overlap:.1%})"
+    )
+    if correlation < plain_correlation and overlap < plain_overlap:
+        console.warn("the student is better without --corpus on these texts")
