@@ -320,7 +320,8 @@ def export(
     """Export a model as one graph, from padded ids to sentence vectors or logits.
 
     The folder also holds the tokenizer and the configs: -m DIR runs it. Its accuracy is measured
-    on a sample, and written to manifest.json.
+    on a sample, and written to manifest.json. Other programs have to compile the graph with
+    INFERENCE_PRECISION_HINT=f32: on CPUs with bfloat16, OpenVINO computes in that by default.
 
     $ bertcli export -m sentence-transformers/all-MiniLM-L6-v2 -o minilm-int8 --dtype int8
     $ bertcli embed -m minilm-int8 -i texts.txt -o vectors.npy
