@@ -415,6 +415,12 @@ LEAST_SPREAD = 1e-6  # of a dimension that is scaled
 SPREAD = 0.02  # of the first weights
 
 
+FROZEN_NOTE = (
+    "a frozen model is for bertcli and sentence-transformers; transformers would load it with a "
+    "random head (--full trains one for transformers too)"
+)
+
+
 def frozen_task(
     job: FineTuningJob,
     options: Mapping[str, Any],
@@ -493,6 +499,7 @@ def frozen_task(
         ),
         max_length=embedder.max_length,
         tally=source.tally,
+        notes=[FROZEN_NOTE],
     )
 
 

@@ -251,6 +251,13 @@ def test_a_model_that_truncates_its_vectors(normalize, tmp_path):
     close(torch.tensor([[*row["scores"].values()] for row in rows]), torch.from_numpy(theirs), 1e-4)
 
 
+def test_train_says_who_loads_a_frozen_model(whole, base, tmp_path):
+    """It has no head for transformers, which makes one at random."""
+    said = "transformers would load it with a random head (--full trains one"
+    assert said in call(*argv(whole[1], tmp_path / "a", base, "--steps", 1)).err
+    assert said not in call(*argv(whole[1], tmp_path / "b", base, "--steps", 1), "--full").err
+
+
 def test_a_model_of_the_user_is_not_overwritten(whole, base, tmp_path):
     """Only a run is; files that it did not write stay, also in folders that it wrote."""
     mine = shutil.copytree(base, tmp_path / "mine")

@@ -271,8 +271,9 @@ def train(
 ) -> None:
     """Train a model on examples: texts with labels or scores.
 
-    The fields of the examples decide the task. The result is a folder for --model, and for
-    transformers. --resume continues an interrupted run, with the same numbers.
+    The fields of the examples decide the task. The result is a folder for --model. After --full,
+    transformers loads it too; after --frozen, sentence-transformers does, and transformers would
+    load a random head. --resume continues an interrupted run, with the same numbers.
 
     Fields of each task:
 
