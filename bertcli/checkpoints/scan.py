@@ -65,6 +65,12 @@ TENSORFLOW_DATA = "*.ckpt*.data-*-of-*"
 MODULES = "modules.json"  # of sentence-transformers: which modules a text passes through
 TERM_TABLE = "SparseStaticEmbedding"  # a module that is a weight for each token
 STATIC = "StaticEmbedding"  # a module that is a table of token vectors
+ADAPTER = "adapter_config.json"  # of PEFT: changes to the weights of another model
+ADAPTED = {  # task_type of an adapter -> what PEFT calls the class of its model, with its head
+    "SEQ_CLS": "SequenceClassification",
+    "TOKEN_CLS": "TokenClassification",
+    "QUESTION_ANS": "QuestionAnswering",
+}
 MODEL2VEC_TABLE = "embeddings"  # the tensor that it has in folders of model2vec
 OF_ENCODERS = frozenset({"model_type", "architectures", "hidden_size"})  # keys of config.json
 ROUTER = "router_config.json"
@@ -168,6 +174,7 @@ def read_config(folder: Path) -> BertConfig:
             "bertcli embed, similar, duplicates and inspect take such a model",
         )
     folder = bert_folder(folder)
+    refuse_adapter(folder)
     path = find_config(folder)
     if path is None:
         names = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
@@ -248,6 +255,25 @@ def model_files(folder: Path) -> list[Path]:
         with suppress(ModelError):  # an index that is broken names no files
             paths.update(find_weights(place).all)
     return sorted(paths)
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Raise ModelError for a folder with an adapter, without which its weights are another model.
+
+    transformers adds it to its base model, whatever other weights are in the folder.
+    """
+    path = folder / ADAPTER
+    if not isfile(path):
+        return
+    raw = read_object(path)
+    adapter = raw.text("peft_type") or "PEFT"
+    base = raw.text("base_model_name_or_path") or "another model"
+    auto = f"AutoPeftModelFor{ADAPTED.get(raw.text('task_type') or '', 'FeatureExtraction')}"
+    merge = f"{auto}.from_pretrained({str(folder)!r}).merge_and_unload().save_pretrained('merged')"
+    raise ModelError(
+        f"{folder}: an adapter ({adapter}) of {base}, not a whole model ({ADAPTER})",
+        f'merge it: python -c "from peft import {auto}; {merge}", and copy its tokenizer there',
+    )
 
 
 def refuse_placeholder(path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bertcli.checkpoints.scan import MODULES, TOKENIZER_FILES
+from bertcli.checkpoints.scan import ADAPTER, MODULES, TOKENIZER_FILES, WEIGHTS
 from bertcli.errors import ModelError, UsageError
 from bertcli.files.versions import pip_command
 from bertcli.hub.local import (
@@ -123,6 +123,11 @@ def _from_hub(
     def choose(names: Sequence[str]) -> list[str]:
         # A table of token vectors needs no config; the modules say so once they are here.
         has, config = (lambda name: bool(pick([name], names))), MODULES not in names
+        if pick([ADAPTER], names) and not set(files).isdisjoint(WEIGHTS):
+            raise ModelError(
+                f"model {name!r} is an adapter of another model, not a whole one ({ADAPTER})",
+                "merge it with peft (merge_and_unload), save it, and give that folder",
+            )
         if gap := none_of(files, has, config=config):
             raise ModelError(f"model {name!r} has no {gap} on the hub", "choose a BERT model")
         return pick(files, names)

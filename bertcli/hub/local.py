@@ -33,6 +33,7 @@ from bertcli.checkpoints.scan import (
     best_weights,
     find_weights,
     read_modules,
+    refuse_adapter,
 )
 from bertcli.errors import ModelError
 from bertcli.files.typed_json import read_bytes, read_object
@@ -184,9 +185,11 @@ def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = 
 def lacking(folder: Path, files: Sequence[str]) -> str | None:
     """Name the first file that `files` needs and `folder` lacks.
 
-    Raises ModelError where a list of what else is needed is broken.
+    Raises ModelError where a list of what else is needed is broken, or only an adapter is there.
     """
     bert, modules = bert_folder(folder), read_modules(folder)
+    if not set(files).isdisjoint(WEIGHTS):
+        refuse_adapter(bert)
     static = [module.kind for module in modules[:1]] == [STATIC]
     if missing := none_of(files, partial(_has, bert), config=not static):
         return missing if bert == folder else f"{missing} in {bert.relative_to(folder)}"

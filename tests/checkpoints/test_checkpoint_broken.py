@@ -13,7 +13,9 @@ import zipfile
 import pytest
 import torch
 from front import (
+    TINY,
     bad,
+    good,
     json_in,
     put_json,
 )
@@ -56,6 +58,40 @@ def set_config(folder, **changes):
 
 
 # --- the folder and its config ---
+
+
+@pytest.mark.parametrize("beside", ["model", "config", "nothing", "part"])
+def test_an_adapter_is_no_model(beside, tmp_path):
+    """Whatever lies beside it: transformers adds it to its base model, and so it must not go."""
+    folder = shutil.copytree(TINY, tmp_path / "m")
+    where = folder
+    if beside == "part":
+        where = folder / "0_Transformer"
+        modules = [{"path": where.name, "type": "sentence_transformers.models.Transformer"}]
+        shutil.copytree(TINY, where)
+        put_json(folder / "modules.json", modules)
+    elif beside != "model":
+        (folder / "model.safetensors").unlink()
+    if beside == "nothing":
+        (folder / "config.json").unlink()
+    said = {"peft_type": "LORA", "base_model_name_or_path": "org/base", "task_type": "SEQ_CLS"}
+    put_json(where / "adapter_config.json", said)
+    assert good("tokenize", "a", "-m", folder).ids
+    for argv in (
+        ("embed", "a"),
+        ("classify", "a"),
+        ("rerank", "a", "b"),
+        ("similar", "a", "--corpus", TINY / "vocab.txt"),
+        ("inspect",),
+        ("export", "-o", tmp_path / "out"),
+    ):
+        refused = bad(*argv, "-m", folder)
+        wanted = f"{where}: an adapter (LORA) of org/base, not a whole model (adapter_config.json)"
+        assert refused.error == wanted
+        assert "AutoPeftModelForSequenceClassification.from_pretrained(" in refused.hint
+        assert "merge_and_unload()" in refused.hint
+    with pytest.raises(ModelError, match=r"an adapter \(LORA\) of org/base"):
+        load(where)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names are text")

@@ -401,6 +401,13 @@ def test_a_model_of_another_kind_is_refused_by_name(hub):
         assert "unsupported module CLIPModel" in ask("org/clip", files=MODEL_FILES)["error"]
 
 
+def test_an_adapter_on_the_hub_is_no_model(hub):
+    hub.add("org/adapter", MODEL | {"adapter_config.json": b"{}"})
+    for _ in range(2):
+        assert "is an adapter of another model" in ask("org/adapter", files=MODEL_FILES)["error"]
+    assert ask("org/adapter")["source"] == "hub"  # its tokenizer
+
+
 def test_weights_of_tensorflow_are_fetched_where_there_are_no_others(hub):
     hub.add("org/bert", TOKENIZER | GOOGLE | {"bert_model.ckpt.meta": b"graph"})
     found = ask("org/bert", files=MODEL_FILES)
