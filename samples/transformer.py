@@ -38,6 +38,7 @@ BASE = BertConfig(  # the base model of table 3, with the vocabulary of section 
     hidden_dropout_prob=0.1,
     attention_probs_dropout_prob=0.0,
     layer_norm_eps=1e-5,  # the paper does not say; this is torch's
+    initializer_range=512**-0.5,  # of square matrices, that of Glorot and Bengio; nor this
     position_embedding_type="sinusoidal",
 )
 
@@ -124,6 +125,7 @@ SMALL = replace(
     num_hidden_layers=2,
     num_attention_heads=4,
     intermediate_size=128,
+    initializer_range=64**-0.5,
     hidden_dropout_prob=0.0,
 )
 

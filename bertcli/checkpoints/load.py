@@ -34,7 +34,7 @@ from bertcli.files.safetensors import StoredTensor, write_arrays
 from bertcli.models.bert import Absent, BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
-from bertcli.models.surgery import initialise_weight
+from bertcli.models.initial_weights import initialise_weight
 
 Model: TypeAlias = BertModel | BertWithHead
 M = TypeVar("M", bound=Model, default=Model)  # of what class a model is loaded

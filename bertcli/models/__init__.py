@@ -5,7 +5,7 @@ positions are made of, `activations` and `positions` are parts, `attention` has 
 passed to the model, `bert` is the model, `heads` are what stands on top. `forward_passes` runs it
 in other ways: packed, recorded, as a decoder.
 
-Changes to a built model are in `surgery`. Imports `errors`, and for the config `files` and
-`families`. Begin with `bert`. samples/transformer.py puts the parts together to
-the Transformer of 2017.
+Weights before training are in `initial_weights`, changes to a built model in `surgery`. Imports
+`errors`, and for the config `files` and `families`. Begin with `bert`. samples/transformer.py puts
+the parts together to the Transformer of 2017.
 """

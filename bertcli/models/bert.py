@@ -22,6 +22,7 @@ from bertcli.families.structure import Convolution
 from bertcli.models.activations import activation
 from bertcli.models.attention import Attend, bidirectional, causal, masked
 from bertcli.models.config import BertConfig
+from bertcli.models.initial_weights import initialise, normal
 from bertcli.models.positions import (
     Distance,
     NothingAdded,
@@ -415,6 +416,7 @@ class BertModel(Network):
         pooler = pooler and config.structure.pooler
         self.pooler: nn.Module = BertPooler(config) if pooler else Absent("pooler")
         self.direction = causal if config.is_decoder else bidirectional
+        initialise(self, config.initializer_range, normal)
 
     def states(
         self,

@@ -17,6 +17,7 @@ from bertcli.families.structure import HEAD_PARTS, HeadParts
 from bertcli.models.activations import Activation, activation
 from bertcli.models.bert import BertModel, Network, dropout, layer_norm
 from bertcli.models.config import BertConfig
+from bertcli.models.initial_weights import initialise, normal
 
 
 def _dropout(config: BertConfig, own: float | None) -> nn.Dropout:
@@ -115,6 +116,9 @@ class BertWithHead(Network):
             (group if path else self).add_module(name, last)
         if group:
             self.add_module(path or "cls", group)
+        for name, module in self.named_children():
+            if name != "bert":  # which is initialised
+                initialise(module, config.initializer_range, normal)
         self.tie()
 
     @property
@@ -225,7 +229,9 @@ class BertForReplacedTokens(BertWithHead):
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
         width = config.hidden_size
-        self.discriminator_predictions.add_module("dense", nn.Linear(width, width))
+        dense = nn.Linear(width, width)
+        initialise(dense, config.initializer_range, normal)
+        self.discriminator_predictions.add_module("dense", dense)
         self.activation = activation(config.hidden_act)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bertcli.models.bert import BertAttention, BertModel, extra_tables
 
@@ -72,25 +72,3 @@ def add_extra_embeddings(
     model.config = replace(
         config, extra_embeddings={**config.extra_embeddings, **added}, extra_fields=dict(fields)
     )
-
-
-def initialise(model: nn.Module, spread: float) -> None:
-    """Initialise weights as before pretraining: normal with deviation `spread`, cut at twice that.
-
-    Source: initializer_range in Google's BERT.
-    """
-    for name, weight in model.named_parameters():
-        initialise_weight(name, weight, spread)
-    for part in model.modules():
-        if isinstance(part, nn.Embedding) and part.padding_idx is not None:
-            nn.init.zeros_(part.weight.data[part.padding_idx])
-
-
-def initialise_weight(name: str, weight: Tensor, spread: float) -> None:
-    """Initialise one weight: biases 0, those of LayerNorm 1, others as `initialise` says."""
-    if name.endswith("bias"):
-        nn.init.zeros_(weight)
-    elif name.endswith("LayerNorm.weight"):
-        nn.init.ones_(weight)
-    else:
-        nn.init.trunc_normal_(weight, std=spread, a=-2 * spread, b=2 * spread)

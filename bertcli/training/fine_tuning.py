@@ -33,7 +33,8 @@ from bertcli.inference.runtime import open_tokenizer, refuse_extra, refuse_pairs
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES
-from bertcli.models.surgery import add_extra_embeddings, initialise
+from bertcli.models.initial_weights import initialise
+from bertcli.models.surgery import add_extra_embeddings
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, extra_ids

@@ -30,7 +30,8 @@ from bertcli.hub import TOKENIZER_FILES
 from bertcli.inference.runner import COLUMNS, Tokens
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
-from bertcli.models.surgery import add_extra_embeddings, initialise
+from bertcli.models.initial_weights import initialise
+from bertcli.models.surgery import add_extra_embeddings
 from bertcli.tokenizing.columns import EXTRA
 from bertcli.tokenizing.ragged import offsets_of
 from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, rebuilt, states, tensor

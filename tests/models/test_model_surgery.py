@@ -8,7 +8,8 @@ from bertcli.errors import ModelError
 from bertcli.models.attention import Recording, head_masked
 from bertcli.models.bert import BertModel
 from bertcli.models.heads import BertForMaskedLM
-from bertcli.models.surgery import initialise, prune_heads
+from bertcli.models.initial_weights import initialise
+from bertcli.models.surgery import prune_heads
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from bertcli.errors import ModelError
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES, BertForSequenceClassification
-from bertcli.models.surgery import initialise
+from bertcli.models.initial_weights import initialise
 from bertcli.ray.run import EmbedJob
 from bertcli.records.source import Source
 

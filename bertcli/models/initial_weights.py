@@ -1,0 +1,51 @@
+"""Random weights, as they are before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+def truncated_normal(weight: Tensor, std: float = 1.0) -> Tensor:
+    """Draw from a normal distribution without values beyond two standard deviations.
+
+    Source: create_initializer in modeling.py of google-research/bert.
+    """
+    return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def normal(weight: Tensor, std: float = 1.0) -> Tensor:
+    """Draw from a normal distribution. Source: _init_weights of transformers."""
+    return nn.init.normal_(weight, std=std)
+
+
+@torch.no_grad()
+def initialise(
+    module: nn.Module, std: float, draw: Callable[[Tensor, float], Tensor] = truncated_normal
+) -> None:
+    """Draw all weights of a module; biases and rows of padding are 0, norms 1.
+
+    `std` is the config's `initializer_range`.
+    """
+    for name, weight in module.named_parameters():
+        initialise_weight(name, weight, std, draw)
+    for table in module.modules():
+        if isinstance(table, nn.Embedding) and table.padding_idx is not None:
+            nn.init.zeros_(table.weight[table.padding_idx])
+
+
+def initialise_weight(
+    name: str,
+    weight: Tensor,
+    std: float,
+    draw: Callable[[Tensor, float], Tensor] = truncated_normal,
+) -> None:
+    """Draw one weight; by its name, a bias is 0 and the weight of a LayerNorm 1."""
+    if name.endswith("bias"):
+        nn.init.zeros_(weight)
+    elif name.endswith("LayerNorm.weight"):
+        nn.init.ones_(weight)
+    else:
+        draw(weight, std)
