@@ -31,7 +31,7 @@ from bertcli.errors import ModelError
 from bertcli.families.family import BASE
 from bertcli.files.atomic import saving
 from bertcli.files.safetensors import StoredTensor, write_arrays
-from bertcli.models.bert import Absent, BertModel
+from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
 from bertcli.models.initial_weights import initialise_weight
@@ -138,7 +138,7 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     the folder cannot be written.
     """
     weights = _as_saved(model)
-    pooler = not isinstance(getattr(model, "pooler", None), Absent)
+    pooler = not isinstance(model, BertModel) or model.pooler is not None
     shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     if expected(config, type(model).__name__, pooler) != shapes:
         raise ValueError("the config does not describe the tensors of this model")

@@ -57,7 +57,7 @@ class Pooling:
             case ("none",):
                 return split(states, lengths)
             case ("pooler",):
-                return widened(model.pooler(states))  # of first tokens
+                return widened(model.pool_first(states))
         return pool(states, lengths, self.modes, self.skip)
 
 

@@ -105,7 +105,7 @@ class CompiledModel(Engine):
         """Return what the head in the graph gave."""
         return outputs
 
-    pooler = packed_logits  # as of the model of torch, for `Finish`
+    pool_first = packed_logits  # as of the model of torch, for `Finish`
 
     def batches(self, texts: Tokens, budget: int) -> Iterator[Places]:
         """Yield texts whose rows have one length, the longest first; equal ones stand together."""

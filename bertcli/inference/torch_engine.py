@@ -227,7 +227,8 @@ def fuse_gelu(model: BertModel) -> None:
     """
     for layer in model.encoder.layer:
         inner = layer.intermediate
-        if inner.gate is None and inner.activation is F.gelu:
+        function = getattr(inner.intermediate_act_fn, "function", None)
+        if inner.gate is None and function is F.gelu:
             inner.forward = partial(gelu_of_linear, inner.dense)
 
 

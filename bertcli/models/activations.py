@@ -85,13 +85,30 @@ def gelu_of_linear(dense: nn.Linear, x: Tensor) -> Tensor:
     return flat.unflatten(0, x.shape[:-1])
 
 
-def activation(name: str | Activation) -> Activation:
-    """Find the function that config.json calls `hidden_act`; ModelError when there is none.
+class ActivationFunction(nn.Module):
+    """A function of `ACTIVATIONS`, or of a user, as a module: `print(model)` shows it."""
+
+    def __init__(self, function: Activation) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function to every number."""
+        return self.function(x)
+
+    def _get_name(self) -> str:
+        """Return the name in `print(model)`: that of transformers for GELU, or the function's."""
+        name: str = getattr(self.function, "__name__", type(self.function).__name__)
+        return "GELUActivation" if self.function is F.gelu else name
+
+
+def activation(name: str | Activation) -> ActivationFunction:
+    """Return the function that config.json calls `hidden_act`; ModelError when there is none.
 
     From Python it may be the function itself.
     """
     if not isinstance(name, str):
-        return name
+        return ActivationFunction(name)
     if name not in ACTIVATIONS:
         raise ModelError(f"hidden_act {name!r} is unknown", hint=f"known: {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
+    return ActivationFunction(ACTIVATIONS[name])

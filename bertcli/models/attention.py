@@ -47,6 +47,9 @@ def padded(keep: Tensor | None = None) -> Attend:
     return attend
 
 
+TO_ALL: Attend = padded()  # without a mask: each token attends to all of its text
+
+
 class Recording:
     """A kernel like `padded` that also appends its attention map, [..., H, Lq, Lk], to `maps`.
 

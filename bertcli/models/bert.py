@@ -8,7 +8,7 @@ the classes of the same names in transformers' modeling_bert.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -20,14 +20,14 @@ from torch.utils.checkpoint import checkpoint
 from bertcli.errors import ModelError
 from bertcli.families.structure import Convolution
 from bertcli.models.activations import activation
-from bertcli.models.attention import Attend, bidirectional, causal, masked
+from bertcli.models.attention import TO_ALL, Attend, bidirectional, causal, masked
 from bertcli.models.config import BertConfig
 from bertcli.models.initial_weights import initialise, normal
 from bertcli.models.positions import (
     Distance,
-    NothingAdded,
     after_padding,
     distances,
+    nothing_added,
     positions,
     shared_table,
 )
@@ -48,26 +48,28 @@ def layer_norm(config: BertConfig, width: int | None = None) -> nn.LayerNorm:
     return nn.LayerNorm(size, eps=config.layer_norm_eps, bias=bias)
 
 
-def norm_where(here: bool, config: BertConfig) -> nn.Module:
-    """Return a norm of hidden states, or what does nothing where the model has it elsewhere."""
-    return layer_norm(config) if here else nn.Identity()
+def unchanged(x: Tensor) -> Tensor:
+    """Return x: a part that does nothing, and that `print(model)` does not show."""
+    return x
 
 
-def dropout(config: BertConfig, own: float | None) -> nn.Dropout:
-    """Return what drops this share of values, by default that of hidden states."""
-    return nn.Dropout(config.hidden_dropout_prob if own is None else own)
+def norm_where(here: bool, config: BertConfig) -> Callable[[Tensor], Tensor]:
+    """Return a norm of hidden states, or `unchanged` where the model has it elsewhere."""
+    return layer_norm(config) if here else unchanged
 
 
-class Absent(nn.Module):
-    """Stands in for a part that this model lacks; calling it is an error."""
+def dropout(config: BertConfig, rate: float | None) -> nn.Dropout:
+    """Return a dropout layer, by default with the rate of hidden states."""
+    return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self.what = what
 
-    def forward(self, *inputs: object) -> Tensor:
-        """Refuse with a ModelError."""
-        raise ModelError(f"this model has no {self.what}")
+def absent(name: str) -> Callable[..., Tensor]:
+    """Return a stand-in for a part that this model lacks: calling it raises ModelError."""
+
+    def refuse(*inputs: object) -> Tensor:
+        raise ModelError(f"this model has no {name}")
+
+    return refuse
 
 
 class CrossAttentionMemory(NamedTuple):
@@ -77,10 +79,15 @@ class CrossAttentionMemory(NamedTuple):
     attend: Attend
 
 
-def extra_tables(sizes: Mapping[str, int], width: int) -> nn.ModuleDict:
+def extra_tables(sizes: Mapping[str, int], width: int) -> dict[str, nn.Module] | nn.ModuleDict:
     """Return an embedding of each name; ModelError for a name that torch does not take."""
+    if not sizes:
+        return {}
+    tables: dict[str, nn.Module] = {}
+    for name, size in sizes.items():
+        tables[name] = nn.Embedding(size, width)
     try:
-        return nn.ModuleDict({name: nn.Embedding(size, width) for name, size in sizes.items()})
+        return nn.ModuleDict(tables)
     except KeyError as taken:  # torch has such a name itself
         raise ModelError(f"invalid name in extra_embeddings: {taken}") from None
 
@@ -94,13 +101,13 @@ class BertEmbeddings(nn.Module):
         self.word_embeddings = nn.Embedding(config.vocab_size, width, pad)
         self.position_embeddings = positions(config)
         self.first = structure.first_position
-        self.token_type_embeddings: nn.Module = NothingAdded()
+        self.token_type_embeddings: Callable[[Tensor], Any] = nothing_added
         if structure.token_types:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         self.extra = extra_tables(config.extra_embeddings, width)
         self.LayerNorm = layer_norm(config, width)
         self.dropout = dropout(config, structure.dropouts.embeddings)
-        self.project: nn.Module = nn.Identity()
+        self.project: Callable[[Tensor], Tensor] = unchanged
         if structure.embedding_size is not None:
             self.project = nn.Linear(width, config.hidden_size)
 
@@ -136,15 +143,19 @@ class BertEmbeddings(nn.Module):
 class BertSelfAttention(nn.Module):
     """Queries, keys and values of every head. Attention Is All You Need, section 3.2.2."""
 
-    def __init__(self, config: BertConfig, heads: int, distance: Distance) -> None:
+    def __init__(
+        self, config: BertConfig, heads: int | None = None, distance: Distance | None = None
+    ) -> None:
+        """Make the attention of this number of heads, by default all of the config's."""
         super().__init__()
         self.head_size = config.head_size
-        sizes, bias = (config.hidden_size, heads * self.head_size), config.structure.attention_bias
-        self.query = nn.Linear(*sizes, bias)
-        self.key = nn.Linear(*sizes, bias)
-        self.value = nn.Linear(*sizes, bias)
-        self.distance_embedding = distance
-        distance.makers = {"query": self.query, "key": self.key}
+        width = (config.num_attention_heads if heads is None else heads) * self.head_size
+        bias = config.structure.attention_bias
+        self.query = nn.Linear(config.hidden_size, width, bias)
+        self.key = nn.Linear(config.hidden_size, width, bias)
+        self.value = nn.Linear(config.hidden_size, width, bias)
+        self.distance_embedding = distance or Distance()
+        self.distance_embedding.makers = {"query": self.query, "key": self.key}
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def heads(self, x: Tensor) -> Tensor:
@@ -155,7 +166,7 @@ class BertSelfAttention(nn.Module):
         """Make the keys and values of x."""
         return self.heads(self.key(x)), self.heads(self.value(x))
 
-    def forward(self, x: Tensor, attend: Attend, kv: KV | None = None) -> Tensor:
+    def forward(self, x: Tensor, attend: Attend = TO_ALL, kv: KV | None = None) -> Tensor:
         """Attend from each token of x to `kv`, by default those of x itself; [..., H*D]."""
         k, v = self.kv(x) if kv is None else kv
         drop = self.dropout.p if self.training else 0.0
@@ -177,20 +188,31 @@ class Residual(nn.Module):
         return self.LayerNorm(self.dropout(self.dense(y)) + x)
 
 
+class BertSelfOutput(Residual):
+    """What follows the attention of a number of heads, by default all of the config's."""
+
+    def __init__(self, config: BertConfig, heads: int | None = None) -> None:
+        structure = config.structure
+        width = (config.num_attention_heads if heads is None else heads) * config.head_size
+        super().__init__(config, width, structure.attention_bias, structure.dropouts.attended)
+
+
 class BertAttention(nn.Module):
     """An attention block: attend, project, add, normalise; or normalise first."""
 
     def __init__(
-        self, config: BertConfig, heads: int, distance: Distance, norm_first: bool = False
+        self,
+        config: BertConfig,
+        heads: int | None = None,
+        distance: Distance | None = None,
+        norm_first: bool = False,
     ) -> None:
         super().__init__()
         self.LayerNorm = norm_where(norm_first, config)
         self.self = BertSelfAttention(config, heads, distance)
-        structure, width = config.structure, heads * config.head_size
-        drop = structure.dropouts.attended
-        self.output = Residual(config, width, structure.attention_bias, drop)
+        self.output = BertSelfOutput(config, heads)
 
-    def forward(self, x: Tensor, attend: Attend, kv: KV | None = None) -> Tensor:
+    def forward(self, x: Tensor, attend: Attend = TO_ALL, kv: KV | None = None) -> Tensor:
         """Map [..., hidden] to [..., hidden]."""
         return self.output(self.self(self.LayerNorm(x), attend, kv), x)
 
@@ -206,37 +228,48 @@ class BertIntermediate(nn.Module):
         structure = config.structure
         sizes = config.hidden_size, config.intermediate_size, structure.feed_forward_bias[0]
         self.dense = nn.Linear(*sizes)
-        self.gate = nn.Linear(*sizes) if structure.gated else None
-        self.activation = activation(config.hidden_act)
-        self.dropout = nn.Dropout(structure.dropouts.gated)
+        self.gate: nn.Linear | None = None
+        if structure.gated:
+            self.gate = nn.Linear(*sizes)
+            self.dropout = nn.Dropout(structure.dropouts.gated)
+        self.intermediate_act_fn = activation(config.hidden_act)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., intermediate]."""
         if self.gate is None:
-            return self.activation(self.dense(x))
-        return self.dropout(self.activation(self.gate(x)) * self.dense(x))
+            return self.intermediate_act_fn(self.dense(x))
+        return self.dropout(self.intermediate_act_fn(self.gate(x)) * self.dense(x))
+
+
+class BertOutput(Residual):
+    """The narrow half of a feed-forward block."""
+
+    def __init__(self, config: BertConfig) -> None:
+        structure = config.structure
+        bias = structure.feed_forward_bias[1]
+        super().__init__(config, config.intermediate_size, bias, structure.dropouts.fed)
 
 
 class BertLayer(nn.Module):
     """Attention, cross-attention in some decoders, feed-forward. Section 3."""
 
-    def __init__(self, config: BertConfig, index: int, table: nn.Module | None) -> None:
+    def __init__(self, config: BertConfig, index: int = 0, table: nn.Module | None = None) -> None:
         """Make layer `index`; `table` is the one of distances, where layers share it."""
         super().__init__()
-        distance, structure = distances(config, index, table), config.structure
+        structure = config.structure
         normed = structure.norm_first and index > 0
+        distance = distances(config, index, table)
         self.attention = BertAttention(config, config.heads(index), distance, normed)
-        self.crossattention: Any = Absent("cross-attention")
+        self.crossattention: Any = absent("cross-attention")
         if config.add_cross_attention:
-            self.crossattention = BertAttention(config, config.num_attention_heads, Distance())
+            self.crossattention = BertAttention(config)
         self.LayerNorm = norm_where(structure.norm_first, config)
         self.intermediate = BertIntermediate(config)
-        narrow, drop = structure.feed_forward_bias[1], structure.dropouts.fed
-        self.output = Residual(config, config.intermediate_size, narrow, drop)
+        self.output = BertOutput(config)
         self.chunk = config.chunk_size_feed_forward  # tokens at a time, which takes less memory
 
     def forward(
-        self, x: Tensor, attend: Attend, memory: CrossAttentionMemory | None = None
+        self, x: Tensor, attend: Attend = TO_ALL, memory: CrossAttentionMemory | None = None
     ) -> Tensor:
         """Map [..., hidden] to [..., hidden]."""
         x = self.attention(x, attend)
@@ -292,12 +325,15 @@ class BertEncoder(nn.Module):
         super().__init__()
         self.order = config.structure.layer_groups or range(config.num_hidden_layers)
         table = shared_table(config)
-        self.relative_attention_bias = table
+        if table is not None:
+            self.relative_attention_bias = table
         layers = (BertLayer(config, i, table) for i in range(config.distinct_layers))
         self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides
         self.LayerNorm = norm_where(config.structure.norm_first, config)
         beside = config.structure.convolution
-        self.conv = ConvolutionBeside(config, beside) if beside else None
+        self.conv: ConvolutionBeside | None = None
+        if beside:
+            self.conv = ConvolutionBeside(config, beside)
         self.recompute = False
 
     def states(
@@ -334,10 +370,24 @@ class BertPooler(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = nn.Tanh()
 
-    def forward(self, first: Tensor) -> Tensor:
-        """Map the first tokens [..., hidden] to [..., hidden]."""
-        return torch.tanh(self.dense(first))
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map the states of texts [..., L, hidden] to [..., hidden].
+
+        ValueError for states [n, hidden], of which nothing says whether they are of one text or
+        the first ones of several: the latter go to `pool_first`.
+        """
+        if hidden.ndim < 3:
+            raise ValueError(
+                f"states {[*hidden.shape]} are not [batch, length, hidden]: write "
+                "pooler(states[None]) for one text, pooler.pool_first(states) for first tokens"
+            )
+        return self.pool_first(hidden[..., 0, :])
+
+    def pool_first(self, first: Tensor) -> Tensor:
+        """Map the states of first tokens [..., hidden] to [..., hidden]."""
+        return self.activation(self.dense(first))
 
 
 # --- the whole ---
@@ -413,8 +463,9 @@ class BertModel(Network):
         self.config = config
         self.embeddings = BertEmbeddings(config)
         self.encoder = BertEncoder(config)
-        pooler = pooler and config.structure.pooler
-        self.pooler: nn.Module = BertPooler(config) if pooler else Absent("pooler")
+        self.pooler: BertPooler | None = None
+        if pooler and config.structure.pooler:
+            self.pooler = BertPooler(config)
         self.direction = causal if config.is_decoder else bidirectional
         initialise(self, config.initializer_range, normal)
 
@@ -443,6 +494,12 @@ class BertModel(Network):
             mask = keep[..., None] * keep[..., None, :]  # from padding, all is hidden
         kernels = masked(mask, self.direction) if kernels is None else kernels
         return self.encoder.states(x, kernels, memories, at, keep)
+
+    def pool_first(self, first: Tensor) -> Tensor:
+        """Map the states of first tokens [..., hidden] to [..., hidden]; ModelError unpooled."""
+        if self.pooler is None:
+            raise ModelError("this model has no pooler")
+        return self.pooler.pool_first(first)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Return the last hidden states, [..., hidden]; arguments as in `states`."""

@@ -7,15 +7,15 @@ classes of the same names in transformers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bertcli.families.structure import HEAD_PARTS, HeadParts
+from bertcli.families.structure import HEAD_PARTS, HeadParts, TextHead
 from bertcli.models.activations import Activation, activation
-from bertcli.models.bert import BertModel, Network, dropout, layer_norm
+from bertcli.models.bert import BertModel, Network, dropout, layer_norm, unchanged
 from bertcli.models.config import BertConfig
 from bertcli.models.initial_weights import initialise, normal
 
@@ -28,10 +28,9 @@ def _dropout(config: BertConfig, own: float | None) -> nn.Dropout:
 
 
 class HeadLayer(nn.Module):
-    """A layer of the head before what is scored.
+    """A layer of the head before the scores.
 
-    Source: BertPredictionHeadTransform, RobertaClassificationHead and ModernBertPredictionHead of
-    transformers.
+    Source: RobertaClassificationHead and ModernBertPredictionHead of transformers.
     """
 
     def __init__(
@@ -42,17 +41,28 @@ class HeadLayer(nn.Module):
         *,
         bias: bool,
         norm: bool = True,
-        before: nn.Module | None = None,
+        before: Callable[[Tensor], Tensor] = unchanged,
     ) -> None:
         super().__init__()
-        self.before = before or nn.Identity()
+        self.before = before
         self.dense = nn.Linear(config.hidden_size, width, bias)
-        self.activation = activation(act)
-        self.LayerNorm = layer_norm(config, width) if norm else nn.Identity()
+        self.transform_act_fn = activation(act)
+        self.LayerNorm: Callable[[Tensor], Tensor] = unchanged
+        if norm:
+            self.LayerNorm = layer_norm(config, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., width]."""
-        return self.LayerNorm(self.activation(self.dense(self.before(x))))
+        return self.LayerNorm(self.transform_act_fn(self.dense(self.before(x))))
+
+
+class BertPredictionHeadTransform(HeadLayer):
+    """The layer before the scores of words."""
+
+    def __init__(self, config: BertConfig) -> None:
+        head = config.structure.word_head
+        act = head.activation or config.hidden_act
+        super().__init__(config, config.table_size, act, bias=head.dense_bias)
 
 
 class BertLMPredictionHead(nn.Module):
@@ -60,10 +70,9 @@ class BertLMPredictionHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        head, width = config.structure.word_head, config.table_size
-        act = head.activation or config.hidden_act
-        self.transform = HeadLayer(config, width, act, bias=head.dense_bias)
-        self.decoder = nn.Linear(width, config.vocab_size, head.bias)
+        head = config.structure.word_head
+        self.transform = BertPredictionHeadTransform(config)
+        self.decoder = nn.Linear(config.table_size, config.vocab_size, head.bias)
         if head.bias_twice:
             self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # checkpoints hold it twice
 
@@ -84,6 +93,19 @@ def mean_token(hidden: Tensor, keep: Tensor | None) -> Tensor:
 
 
 # --- the heads ---
+
+GROUPS = {  # what a group of heads is made of -> its name in `print(model)`
+    ("predictions",): "BertOnlyMLMHead",
+    ("seq_relationship",): "BertOnlyNSPHead",
+    ("predictions", "seq_relationship"): "BertPreTrainingHeads",
+}
+
+
+class HeadGroup(nn.ModuleDict):
+    """The heads whose names begin alike, as in `cls.predictions` and `cls.seq_relationship`."""
+
+    def _get_name(self) -> str:
+        return GROUPS.get((*self,), "HeadGroup")
 
 
 class BertWithHead(Network):
@@ -108,9 +130,11 @@ class BertWithHead(Network):
             self.classifier_head = HeadLayer(
                 config, width, act, bias=head.bias, norm=head.norm, before=before
             )
-        self.dropout = _dropout(config, head and head.dropout) if parts.own else nn.Identity()
-        group = nn.ModuleDict({"predictions": BertLMPredictionHead(config)} if parts.words else {})
+        self.dropout = self.dropout_before_scores(config, head)
         path, _, name = parts.scores.rpartition(".")
+        group = HeadGroup()
+        if parts.words:
+            group["predictions"] = BertLMPredictionHead(config)
         if parts.scores:
             last = nn.Linear(config.hidden_size, parts.outputs or config.num_labels)
             (group if path else self).add_module(name, last)
@@ -120,6 +144,14 @@ class BertWithHead(Network):
             if name != "bert":  # which is initialised
                 initialise(module, config.initializer_range, normal)
         self.tie()
+
+    def dropout_before_scores(
+        self, config: BertConfig, head: TextHead | None
+    ) -> Callable[[Tensor], Tensor]:
+        """Return what drops values of what is scored; `head` is the layer before, if any."""
+        if not self.parts.own:
+            return unchanged
+        return _dropout(config, head and head.dropout)
 
     @property
     def config(self) -> BertConfig:  # type: ignore[override]
@@ -150,9 +182,11 @@ class BertWithHead(Network):
         parts = self.parts
         if not parts.scores:
             return self.cls.predictions(hidden)
-        x, layer = hidden, self.classifier_head
+        x = hidden
+        layer: Callable[[Tensor], Tensor] | None = self.classifier_head
         if parts.pooler:
-            x, layer = hidden[..., 0, :], layer or self.bert.pooler
+            x = hidden[..., 0, :]
+            layer = layer or self.bert.pool_first
         scores = self.get_submodule(parts.scores)(self.dropout(layer(x) if layer else x))
         if parts.words:
             return self.cls.predictions(hidden), scores
@@ -212,7 +246,13 @@ class BertForQuestionAnswering(BertWithHead):
     def __init__(self, config: BertConfig) -> None:
         config.refuse_unbuildable("BertForQuestionAnswering")
         super().__init__(config)
-        self.dropout = nn.Dropout(config.structure.answer_dropout)
+
+    def dropout_before_scores(
+        self, config: BertConfig, head: TextHead | None
+    ) -> Callable[[Tensor], Tensor]:
+        """Return what drops values of what is scored; most families drop none."""
+        rate = config.structure.answer_dropout
+        return nn.Dropout(rate) if rate else unchanged
 
     def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Score every token as the start and as the end, each [..., L]."""

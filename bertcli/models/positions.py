@@ -8,6 +8,8 @@ attention.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,21 +49,21 @@ def hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
     return penalty if near is None else near + penalty
 
 
-class Distance(nn.Module):
-    """How a layer knows the places of tokens: what becomes of queries and keys, and of scores.
+class Distance:
+    """How a layer knows the positions of tokens: by changing queries and keys, and their scores.
 
-    q, k are [..., H, L, D], and `at` is the place of the first query among the keys. Absolute and
-    sinusoidal positions enter through the embeddings: nothing to do here. `makers` are the layers
-    that make queries and keys.
+    q, k are [..., H, L, D], and `at` is the position of the first query among the keys. Absolute
+    and sinusoidal positions enter through the embeddings: this class changes nothing. `makers` are
+    the layers that make queries and keys.
     """
 
     makers: dict[str, nn.Linear]
 
     def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Turn queries and keys before they are multiplied: these not."""
+        """Return queries and keys as they are multiplied."""
         return q, k
 
-    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
+    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
         """Return what is added to the scores, [..., H, Lq, Lk] or what fits it, or None."""
         return None
 
@@ -76,7 +78,7 @@ def _apart(q: Tensor, k: Tensor, at: int) -> Tensor:
     return _places(q, at)[:, None] - _places(k)
 
 
-class RelativeKey(Distance):
+class RelativeKey(nn.Module, Distance):
     """Scores also compare the query with the distance to the key, or both with it.
 
     There is one vector of the head's size for each distance from -(P-1) to P-1: `weight` [2P-1, D].
@@ -105,14 +107,13 @@ class Buckets(Distance):
     """
 
     def __init__(self, table: nn.Module) -> None:
-        super().__init__()
-        self.shared = (table,)  # in a tuple, as it is a module of the encoder, not of each layer
+        self.table = table  # a module of the encoder, not of each layer
         self.bucket = distance_buckets().tolist()  # a list, as it may be made on `meta`
 
-    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor:
         """Add the score of each distance, [H, Lq, Lk]."""
         bucket = torch.tensor(self.bucket, device=q.device)
-        scores = self.shared[0](bucket).T  # [H, distances]
+        scores = self.table(bucket).T  # [H, distances]
         return scores[:, _apart(q, k, at).clamp(-EXACT, EXACT) + EXACT]
 
 
@@ -124,7 +125,6 @@ class RotaryPositions(Distance):
     """
 
     def __init__(self, head_size: int, rotary: Rotary) -> None:
-        super().__init__()
         self.turns = rotary_turns(head_size, rotary).tolist()  # a list, as it may be on `meta`
 
     def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
@@ -155,7 +155,7 @@ class DistanceVectors(nn.Module):
         return self.dropout(self.LayerNorm(self.table.weight))
 
 
-class DisentangledDistance(Distance):
+class DisentangledDistance(nn.Module, Distance):
     """Queries meet the vectors of distances, and so do keys.
 
     Source: DeBERTa, section 3.1, equation 4; its buckets are those of make_log_bucket_position.
@@ -198,10 +198,9 @@ class DisentangledDistance(Distance):
 
 
 class Within(Distance):
-    """Hides some tokens from each, whose places are known in some other way."""
+    """Hides some tokens from each; positions are known in some other way."""
 
     def __init__(self, within: Distance) -> None:
-        super().__init__()
         self.within = within
 
     def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
@@ -219,7 +218,7 @@ class SlidingWindow(Within):
         super().__init__(within)
         self.reach = reach
 
-    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
+    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
         """Add the penalty of tokens that are further away."""
         near: Tensor | None = self.within(q, k, at)
         if k.shape[-2] <= self.reach + 1:
@@ -230,7 +229,7 @@ class SlidingWindow(Within):
 class Backwards(Within):
     """Tokens see those before them alone."""
 
-    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor:
         """Add the penalty of later tokens."""
         return hide(_apart(q, k, at) < 0, q, self.within(q, k, at))
 
@@ -261,18 +260,15 @@ class SinusoidalPositions(nn.Module):
         return waves.flatten(-2)[..., : self.hidden_size]
 
 
-class NothingAdded(nn.Module):
-    """Stands in for a table of the embeddings that this model lacks."""
-
-    def forward(self, ids: Tensor) -> float:
-        """Add zero, whatever the ids."""
-        return 0.0
+def nothing_added(ids: Tensor) -> float:
+    """Return zero, in place of a table of the embeddings that this model lacks."""
+    return 0.0
 
 
-def positions(config: BertConfig) -> nn.Module:
+def positions(config: BertConfig) -> Callable[[Tensor], Any]:
     """Return the module that adds positions to the embeddings."""
     if not config.structure.absolute_positions:
-        return NothingAdded()
+        return nothing_added
     rows, width = config.max_position_embeddings, config.table_size
     match config.position_embedding_type:
         case "absolute":

@@ -66,9 +66,10 @@ def add_extra_embeddings(
     config, present = model.config, model.embeddings.extra
     added = {name: size for name, size in sizes.items() if name not in present}
     tables = extra_tables(added, config.table_size)
-    for name, table in tables.items():
+    for table in tables.values():
         nn.init.zeros_(table.get_parameter("weight"))
-        present[name] = table
+    if tables:
+        model.embeddings.extra = nn.ModuleDict({**present, **tables})
     model.config = replace(
         config, extra_embeddings={**config.extra_embeddings, **added}, extra_fields=dict(fields)
     )

@@ -257,11 +257,12 @@ def whole_model(
         """Build the model, and choose what of it is trained."""
         model = rebuilt(start, checkpoint)
         bert = model if isinstance(model, BertModel) else model.bert
-        if bert is model:
+        if bert is model and bert.pooler is not None:
             bert.pooler.requires_grad_(False)  # no vector is made with it
         if job.layers is not None:
             bert.embeddings.requires_grad_(False)
-            bert.embeddings.extra.requires_grad_(True)  # nothing of them is pretrained
+            for table in bert.embeddings.extra.values():
+                table.requires_grad_(True)  # nothing of them is pretrained
             above = {*bert.encoder.order[job.layers :]}  # one may be used twice
             for number, layer in enumerate(bert.encoder.layer):
                 layer.requires_grad_(number in above)

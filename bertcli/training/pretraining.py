@@ -118,7 +118,7 @@ class PretrainingObjective(Objective):
         table = np.stack([columns[name][real] for name in names], 1)
         tokens = Tokens(table, offsets_of(lengths), extra)
         starts, hidden = tokens.offsets[:-1], states(model.bert, tokens)
-        pooled = model.bert.pooler(hidden.index_select(0, tensor(starts, hidden)))
+        pooled = model.bert.pool_first(hidden.index_select(0, tensor(starts, hidden)))
         masked = (starts[:, None] + columns["masked_lm_positions"])[chosen]
         words = model.cls.predictions(hidden.index_select(0, tensor(masked, hidden)))
         follows = model.cls.seq_relationship(pooled)

@@ -60,5 +60,6 @@ def test_transformers_reads_what_we_write(tmp_path):
 
 def test_a_pooler_that_is_not_there_is_not_random():
     model = BertModel(tiny(), pooler=False)
+    assert model.pooler is None
     with pytest.raises(ModelError, match="this model has no pooler"):
-        model.pooler(model.embeddings.word_embeddings.weight)
+        model.pool_first(model.embeddings.word_embeddings.weight)
