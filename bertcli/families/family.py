@@ -131,6 +131,8 @@ CHECKS: Mapping[str, Check] = {
     "is_decoder": SWITCH,
     "add_cross_attention": SWITCH,
     "use_cache": SWITCH,
+    "output_attentions": SWITCH,
+    "output_hidden_states": SWITCH,
     "tie_word_embeddings": SWITCH,
     "architectures": Check(_listing(is_text), "a list of strings"),
     "id2label": Check(_mapping(_is_index, _is_label), "an object of labels by number"),

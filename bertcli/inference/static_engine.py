@@ -50,9 +50,9 @@ class StaticTable(Engine):
     def __post_init__(self) -> None:
         by_token = [self.rows if self.mapping is None else self.mapping, self.weights]
         self.config = BertConfig(  # there is no layer, and types make no difference
-            min(len(array) for array in by_token if array is not None),  # ids that have a vector
-            self.rows.shape[1],
-            0,
+            vocab_size=min(len(array) for array in by_token if array is not None),  # with a vector
+            hidden_size=self.rows.shape[1],
+            num_hidden_layers=0,
             max_position_embeddings=LARGEST_NUMBER,
             type_vocab_size=256,
         )

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from bertcli.errors import ModelError
+from bertcli.errors import ModelError, UsageError
 from bertcli.families.family import CHECKS, HIDDEN_ACTS, Family
 from bertcli.families.registry import BERT, family_of
 from bertcli.families.structure import Structure
-from bertcli.files.typed_json import JsonObject, shown, whole_number
+from bertcli.files.typed_json import JsonObject, read_object, shown, whole_number
 
 SCHEMES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
 MADE = ("other", "family", "structure")  # fields that are no keys of config.json
@@ -28,10 +29,11 @@ EXTRA_SIZES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class BertConfig:
     """The shape of a BERT and of its heads; the defaults are those of bert-base-uncased.
 
+    `BertConfig(...)` takes the keys of config.json as keywords, as `from_dict` does.
     Source: transformers' BertConfig (names, defaults), and for the last line our own additions.
     """
 
@@ -66,36 +68,61 @@ class BertConfig:
     family: Family = field(default=BERT, repr=False)
     structure: Structure = field(default_factory=Structure)  # the family makes it
 
+    def __init__(self, *vocab_size: int, **keys: Any) -> None:
+        """Take keys of config.json, or the value of each field, as `dataclasses.replace` does.
+
+        `hidden_act` may be a function. UsageError for a misspelt key, ModelError for a bad value.
+        """
+        values = dict(zip(("vocab_size",), vocab_size, strict=False), **keys)
+        if "structure" not in keys:
+            values = _as_keys(values)
+            function = values.pop("hidden_act") if callable(keys.get("hidden_act")) else None
+            values = _values(values, "BertConfig")
+            if function:
+                values["hidden_act"] = function
+        for entry in fields(self):
+            default = entry.default if entry.default_factory is MISSING else entry.default_factory()
+            object.__setattr__(self, entry.name, values.pop(entry.name, default))
+        if values:
+            raise TypeError(f"BertConfig has no {', '.join(values)}")
+        if "structure" not in keys:
+            self.refuse_contradictions("BertConfig")
+
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], source: str = "the config") -> BertConfig:
         """Read config.json's content; ModelError, naming `source`, when no family has it."""
-        content = JsonObject(raw, source)
-        for key in ("model_type", "architectures"):
-            content.checked(key, CHECKS[key])
-        family = family_of(raw, source)
-        raw = family.renewed(content)
-        settings = family.filled(JsonObject(raw, source))
-        structure = family.structure(settings)
-        if structure.token_types:
-            settings.whole("type_vocab_size", 1)
-        own, remaining = _own_keys(family), dict(settings)
-        tables = {name: remaining.pop(key) for key, name in EXTRA_SIZES.items() if key in remaining}
-        if tables:
-            remaining["extra_embeddings"] = {**tables, **remaining.get("extra_embeddings", {})}
-        values = {name: remaining[key] for name, key in own.items() if key in remaining}
-        values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
-        values["architectures"] = tuple(map(family.our_class, values.get("architectures", ())))
-        used = {*own.values(), *EXTRA_SIZES, "model_type"}
-        other = {key: value for key, value in raw.items() if key not in used}
-        count = other.pop("num_labels", None)
-        if count is not None and not values.get("id2label"):
-            values["id2label"] = {i: f"LABEL_{i}" for i in range(count)}
-        config = cls(**values, other=other, family=family, structure=structure)
-        config.refuse_bad_heads(source)
-        if structure.absolute_positions and config.most_tokens < 1:
-            key, least = family.key("max_position_embeddings"), structure.first_position + 1
-            settings.needed(key, whole_number(least))  # the first token has a position
+        config = cls(**_values(raw, source))
+        config.refuse_contradictions(source)
         return config
+
+    @classmethod
+    def from_json_file(cls, path: str | Path) -> BertConfig:
+        """Read a config.json. Raises ModelError when it is missing or broken."""
+        if not Path(path).is_file():
+            raise ModelError(f"{path}: file not found", "give the path of a config.json")
+        return cls.from_dict(read_object(Path(path)), str(path))
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, **keys: Any) -> BertConfig:
+        """Read the config of a folder, or of a name as in `find_model`; `keys` replace its own."""
+        import bertcli
+
+        folder = Path(name).expanduser()
+        if not folder.is_dir():
+            folder = bertcli.find_model(str(name)).path
+        raw = read_object(folder / "config.json")
+        return cls.from_dict({**raw, **keys}, str(folder / "config.json"))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return the value of a key of config.json that is no field, as from transformers."""
+            other = self.__dict__.get("other", {})
+            if name in other:
+                return other[name]
+            if name in EXTRA_SIZES and EXTRA_SIZES[name] in self.extra_embeddings:
+                return self.extra_embeddings[EXTRA_SIZES[name]]
+            raise AttributeError(f"this config has no {name!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return config.json's content: all keys but defaults, unknown ones included."""
@@ -118,6 +145,23 @@ class BertConfig:
             )
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
+    to_json_string = to_json
+
+    @property
+    def model_type(self) -> str:
+        """The key of config.json that names the family."""
+        return self.family.model_type
+
+    @property
+    def output_attentions(self) -> bool:
+        """True if calls of a model return the attention maps."""
+        return bool(self.other.get("output_attentions"))
+
+    @property
+    def output_hidden_states(self) -> bool:
+        """True if calls of a model return the states of all layers."""
+        return bool(self.other.get("output_hidden_states"))
+
     def with_labels(self, names: Sequence[str]) -> BertConfig:
         """Return the config of a head with these labels, in the order of its logits."""
         return replace(
@@ -125,6 +169,15 @@ class BertConfig:
             id2label=dict(enumerate(names)),
             label2id={name: index for index, name in enumerate(names)},
         )
+
+    def refuse_contradictions(self, source: str) -> None:
+        """Raise ModelError, naming `source`, for pruned heads or a length that cannot be."""
+        self.refuse_bad_heads(source)
+        family, first = self.family, self.structure.first_position
+        if self.structure.absolute_positions and self.most_tokens < 1:
+            key = family.key("max_position_embeddings")
+            settings = JsonObject({key: self.max_position_embeddings}, source)
+            settings.needed(key, whole_number(first + 1))  # the first token has a position
 
     def refuse_bad_heads(self, source: str) -> None:
         """Raise ModelError, naming `source`, when heads are pruned that do not exist, or all."""
@@ -220,3 +273,55 @@ def _own_keys(family: Family) -> dict[str, str]:
         for entry in fields(BertConfig)
         if entry.name not in skipped
     }
+
+
+def _values(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the fields of a BertConfig for config.json's content; ModelError names `source`."""
+    content = JsonObject(raw, source)
+    for key in ("model_type", "architectures"):
+        content.checked(key, CHECKS[key])
+    family = family_of(raw, source)
+    raw = family.renewed(content)
+    settings = family.filled(JsonObject(raw, source))
+    structure = family.structure(settings)
+    if structure.token_types:
+        settings.whole("type_vocab_size", 1)
+    own, remaining = _own_keys(family), dict(settings)
+    tables = {name: remaining.pop(key) for key, name in EXTRA_SIZES.items() if key in remaining}
+    if tables:
+        remaining["extra_embeddings"] = {**tables, **remaining.get("extra_embeddings", {})}
+    values = {name: remaining[key] for name, key in own.items() if key in remaining}
+    values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
+    values["architectures"] = tuple(map(family.our_class, values.get("architectures", ())))
+    used = {*own.values(), *EXTRA_SIZES, "model_type"}
+    other = {key: value for key, value in raw.items() if key not in used}
+    count = other.pop("num_labels", None)
+    if count is not None and not values.get("id2label"):
+        values["id2label"] = {i: f"LABEL_{i}" for i in range(count)}
+    return {**values, "other": other, "family": family, "structure": structure}
+
+
+def _as_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords as keys of config.json, which some families call otherwise than BERT.
+
+    UsageError for one that is nearly a key, or that older classes had.
+    """
+    older = "vocab_size_or_config_json_file"
+    first = keys.get(older, keys.get("vocab_size"))
+    if isinstance(first, str | Path):
+        line = f"write BertConfig.from_json_file({str(first)!r})"
+        raise UsageError(f"BertConfig takes no file: {line}", line)
+    if older in keys:
+        line = f"write BertConfig(vocab_size={first!r})"
+        raise UsageError(f"BertConfig takes no {older}: {line}", line)
+    from difflib import get_close_matches  # only constructors in Python need it
+
+    family = family_of(keys, "BertConfig")
+    own = _own_keys(family)
+    known = {*own.values(), *CHECKS, *family.defaults, *vars(BertConfig)}
+    for key in keys:
+        similar = [] if key in known else get_close_matches(key, known, 1, 0.85)
+        if similar:
+            line = f"did you mean {similar[0]}?"
+            raise UsageError(f"BertConfig has no {key!r}: {line}", line)
+    return {own.get(key, key): value for key, value in keys.items()}

@@ -24,7 +24,7 @@ FIELDS = [one.name for one in fields(BertConfig) if one.name not in MADE]
 ODD = ["x", [], {}, -1, None]
 
 
-OTHERS = ("num_labels", "model_type", *EXTRA_SIZES)
+OTHERS = ("num_labels", "model_type", "output_attentions", "output_hidden_states", *EXTRA_SIZES)
 
 
 @pytest.fixture
