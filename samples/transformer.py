@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from bertcli.models.attention import padded
 from bertcli.models.bert import BertModel, CrossAttentionMemory
 from bertcli.models.config import BertConfig
-from bertcli.models.forward_passes import Decoder, memories
+from bertcli.models.forward_passes import Decoder
 from bertcli.models.positions import SinusoidalPositions
 
 BASE = BertConfig(  # the base model of table 3, with the vocabulary of section 5.1
@@ -87,7 +87,8 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor, keep: Tensor | None = None) -> list[CrossAttentionMemory]:
         """Read source ids [B, S], of which `keep` [B, S] is 1 for tokens and 0 for padding."""
-        return memories(self.decoder, self.encoder(source, keep), padded(keep))
+        states = self.encoder(source, keep).last_hidden_state
+        return self.decoder.memories_of(states, padded(keep))
 
     def forward(
         self,

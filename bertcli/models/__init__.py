@@ -2,8 +2,9 @@
 
 `config` says what a BERT is made of, without torch; `distance_tables` has the numbers that
 positions are made of, `activations` and `positions` are parts, `attention` has the kernels that are
-passed to the model, `bert` is the model, `heads` are what stands on top. `forward_passes` runs it
-in other ways: packed, recorded, as a decoder.
+passed to the model, `bert` is the model, `heads` are what stands on top. `calls` takes arguments as
+transformers names them, `outputs` are what a call returns. `forward_passes` runs a model in other
+ways: recorded, as a decoder.
 
 Weights before training are in `initial_weights`, changes to a built model in `surgery`. Imports
 `errors`, and for the config `files` and `families`. Begin with `bert`. samples/transformer.py puts

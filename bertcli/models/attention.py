@@ -163,18 +163,39 @@ def bidirectional(kernel: Attend) -> Attend:
     return kernel
 
 
-def masked(keep: Tensor | None, direction: Callable[[Attend], Attend]) -> Attend:
+def masked(
+    keep: Tensor | None, direction: Callable[[Attend], Attend], kernel: Attend | None = None
+) -> Attend:
     """Make the kernel for the mask that a caller gives: [..., L] holds within the `direction`.
 
-    A mask of queries and keys, [..., Lq, Lk], replaces the direction, also in a decoder.
+    A mask of queries and keys, [..., Lq, Lk], replaces the direction, also in a decoder. `kernel`
+    is the one of that mask, `padded(keep)` by default.
     Source: get_extended_attention_mask of transformers 4.57.
     """
-    whole = padded(keep)
-    within = direction(whole)
+    everywhere = padded(keep) if kernel is None else kernel
+    directed = direction(everywhere)
 
+    @wraps(everywhere)
     def attend(q: Tensor, *beside: Any) -> Tensor:
-        kernel = whole if keep is not None and _from_to(keep, q) else within
-        return kernel(q, *beside)
+        has_queries = keep is not None and _from_to(keep, q)
+        return (everywhere if has_queries else directed)(q, *beside)
+
+    return attend
+
+
+def cached(kernel: Attend, past: Sequence[Tensor], present: list[Tensor]) -> Attend:
+    """Make a kernel that lets new tokens attend to all tokens, past ones included.
+
+    `past` has the keys and values of one layer so far, each [B, L, H, D], or nothing at the start;
+    `present` gets those and the new ones. It may be the same list.
+    """
+
+    @wraps(kernel)
+    def attend(q: Tensor, k: Tensor, v: Tensor, *beside: Any) -> Tensor:
+        if past:
+            k, v = (torch.cat(pair, dim=-3) for pair in zip(past, (k, v), strict=True))
+        present[:] = k, v
+        return kernel(q, k, v, *beside)
 
     return attend
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -21,8 +22,17 @@ from bertcli.errors import ModelError
 from bertcli.families.structure import Convolution
 from bertcli.models.activations import activation
 from bertcli.models.attention import TO_ALL, Attend, bidirectional, causal, masked
+from bertcli.models.calls import (
+    FLAGS,
+    LayerKernels,
+    call_arguments,
+    constructor_pooler,
+    loading_options,
+    refuse_other_config,
+)
 from bertcli.models.config import BertConfig
 from bertcli.models.initial_weights import initialise, normal
+from bertcli.models.outputs import EncoderOutput, ModelOutput, PastKeyValues
 from bertcli.models.positions import (
     Distance,
     after_padding,
@@ -392,7 +402,6 @@ class BertPooler(nn.Module):
 
 # --- the whole ---
 
-NAMES = {"input_ids": "ids", "attention_mask": "keep", "token_type_ids": "types"}
 WORDS = (  # parameters with a row for each word
     "word_embeddings.weight",
     "predictions.bias",
@@ -407,15 +416,39 @@ class Network(nn.Module):
     config: BertConfig
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Call `forward`, whose arguments may have the names that transformers gives them."""
-        return super().__call__(*inputs, **{NAMES.get(n, n): value for n, value in named.items()})
+        """Call `forward`; arguments have our names, or those that transformers gives them.
+
+        UsageError for an argument of transformers that is not taken, with the line to write.
+        """
+        as_output = named.pop("return_dict", None)
+        if as_output is None:
+            as_output = self.config.other.get("return_dict", True)
+        arguments = call_arguments(self.config, inputs, named, type(self).__name__)
+        output: ModelOutput = super().__call__(**arguments)
+        return output if as_output else output.to_tuple()
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **options: Any) -> Self:
-        """Return the model of this class in a folder or of a name; options as in `bertcli.load`."""
+        """Return the model of this class in a folder or of a name.
+
+        Options are those of `bertcli.load` or of transformers. `num_labels=3` asks for a head with
+        3 labels, drawn at random where the folder has none.
+        """
         import bertcli
 
-        return bertcli.load(name, cls, **options)[0]  # type: ignore[type-var]
+        config = options.pop("config", None)
+        named, flags = loading_options(options, cls.__name__)
+        if config is not None:
+            flags = {key: config.other[key] for key in FLAGS if key in config.other} | flags
+        loaded: Any = bertcli.load(name, cls, **named)[0]  # type: ignore[type-var]
+        if config is not None:
+            refuse_other_config(config, loaded.config, cls.__name__)
+        if flags:
+            bert = getattr(loaded, "bert", loaded)
+            use_cache = flags.pop("use_cache", bert.config.use_cache)
+            other = {**bert.config.other, **flags}
+            bert.config = replace(bert.config, use_cache=use_cache, other=other)
+        return loaded
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the files of the model, as `bertcli.save` does."""
@@ -427,10 +460,27 @@ class Network(nn.Module):
         """Return the number of weights, tied ones once."""
         return sum(x.numel() for x in self.parameters() if x.requires_grad or not only_trainable)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the first weight."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format of the first weight."""
+        return next(self.parameters()).dtype
+
     def get_input_embeddings(self) -> nn.Embedding:
         """Return the word embeddings."""
         bert: Any = getattr(self, "bert", self)
         return bert.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Put other word embeddings in their place; `config.vocab_size` follows them."""
+        bert: Any = getattr(self, "bert", self)
+        bert.embeddings.word_embeddings = value
+        bert.config = replace(bert.config, vocab_size=value.num_embeddings)
+        self.tie()
 
     @torch.no_grad()
     def resize_token_embeddings(self, size: int) -> nn.Embedding:
@@ -455,10 +505,13 @@ class Network(nn.Module):
 
 
 class BertModel(Network):
-    """BERT: ids to hidden states. The pooler is part of it, but `forward` does not call it."""
+    """BERT: ids to hidden states, and [CLS] pooled."""
 
-    def __init__(self, config: BertConfig, pooler: bool = True) -> None:
+    def __init__(self, config: BertConfig, pooler: bool = True, **named: Any) -> None:
+        """Make a model of a config; `pooler` is also called `add_pooling_layer`."""
         super().__init__()
+        if named:
+            pooler = constructor_pooler(pooler, named, type(self).__name__)
         config.refuse_unbuildable()
         self.config = config
         self.embeddings = BertEmbeddings(config)
@@ -486,14 +539,36 @@ class BertModel(Network):
         decoder too. `kernels` replace the one that `keep` makes: both are a ValueError. `memories`
         are those of cross-attention, one a layer.
         """
+        kernels_of = partial(masked, direction=self.direction)
+        return self._states(ids, keep, types, at, extra, kernels, memories, kernels_of)
+
+    def _states(
+        self,
+        ids: Tensor,
+        keep: Tensor | None,
+        types: Tensor | None,
+        at: Tensor | None,
+        extra: Mapping[str, Tensor] | None,
+        kernels: Kernels | None,
+        memories: Sequence[CrossAttentionMemory | None] | None,
+        kernels_of: Callable[[Tensor | None], Kernels],
+    ) -> Iterator[Tensor]:
+        """Yield what `states` does; `kernels_of` makes kernels of the mask where none are given."""
         if kernels is not None and keep is not None:
             raise ValueError("kernels have their own mask: pass `keep` to the kernel")
-        x, mask = self.embeddings(ids, types, at, extra), keep
+        x = self.embeddings(ids, types, at, extra)
+        mask = keep
         if self.config.structure.blank_padding and keep is not None and keep.ndim < x.ndim:
             x = x * keep[..., None].to(x.dtype)
             mask = keep[..., None] * keep[..., None, :]  # from padding, all is hidden
-        kernels = masked(mask, self.direction) if kernels is None else kernels
+        kernels = kernels_of(mask) if kernels is None else kernels
         return self.encoder.states(x, kernels, memories, at, keep)
+
+    def hidden(self, *inputs: Any, **named: Any) -> Tensor:
+        """Return the last hidden states, [..., hidden]; arguments as in `states`."""
+        for state in self.states(*inputs, **named):
+            last = state
+        return last
 
     def pool_first(self, first: Tensor) -> Tensor:
         """Map the states of first tokens [..., hidden] to [..., hidden]; ModelError unpooled."""
@@ -501,8 +576,67 @@ class BertModel(Network):
             raise ModelError("this model has no pooler")
         return self.pooler.pool_first(first)
 
-    def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Return the last hidden states, [..., hidden]; arguments as in `states`."""
-        for state in self.states(*inputs, **named):
+    def forward(
+        self,
+        ids: Tensor,
+        keep: Tensor | None = None,
+        types: Tensor | None = None,
+        at: Tensor | None = None,
+        extra: Mapping[str, Tensor] | None = None,
+        kernels: Kernels | None = None,
+        memories: Sequence[CrossAttentionMemory | None] | None = None,
+        *,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        head_mask: Tensor | None = None,
+        past_key_values: PastKeyValues | None = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+    ) -> EncoderOutput:
+        """Run all layers and the pooler; arguments as in `states`, and of transformers.
+
+        Packed texts, [T, hidden], are not pooled.
+        """
+        made = LayerKernels(
+            len(self.encoder.order),
+            self.direction,
+            head_mask=head_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache and not (self.encoder.recompute and self.training),
+            output_attentions=output_attentions,
+        )
+        if encoder_hidden_states is not None:
+            kernel = made.cross_kernel(encoder_attention_mask)
+            memories = self.memories_of(encoder_hidden_states, kernel)
+        if at is None and made.past_length:
+            at = torch.arange(ids.shape[1], device=ids.device) + made.past_length
+        states: list[Tensor] = []
+        for state in self._states(ids, keep, types, at, extra, kernels, memories, made):
             last = state
-        return last
+            if output_hidden_states:
+                states.append(state)
+        return EncoderOutput(
+            last_hidden_state=last,
+            pooler_output=self.pooler(last) if self.pooler and last.ndim > 2 else None,
+            hidden_states=tuple(states) or None,
+            past_key_values=made.past_key_values,
+            attentions=made.attentions,
+            cross_attentions=made.cross_attentions,
+        )
+
+    def memories_of(
+        self, states: Tensor, kernel: Attend | None = None
+    ) -> list[CrossAttentionMemory]:
+        """Prepare an encoder's states [B, S, hidden] for every layer's cross-attention.
+
+        `kernel` brings the encoder's mask, `padded(keep)`. ModelError without cross-attention.
+        """
+        if not self.config.add_cross_attention:
+            raise ModelError(
+                "this model has no cross-attention to read an encoder with",
+                "write BertConfig(is_decoder=True, add_cross_attention=True)",
+            )
+        attend = kernel or TO_ALL
+        blocks = (self.encoder.layer[index].crossattention.self for index in self.encoder.order)
+        return [CrossAttentionMemory(block.kv(states), attend) for block in blocks]

@@ -1,21 +1,19 @@
 """Other ways to run a BertModel: with its attention recorded, and step by step.
 
 A decoder computes each token once: a cache is a kernel around a kernel, one per layer, that puts
-past keys and values before the new ones. Letters as in attention.py; `S` is the length of the
-encoder's text.
+past keys and values before the new ones. Letters as in attention.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bertcli.errors import ModelError
-from bertcli.models.attention import Attend, Recording, causal, masked, padded
+from bertcli.models.attention import Recording, cached, causal, masked
 from bertcli.models.bert import BertModel, CrossAttentionMemory
 
 
@@ -55,36 +53,6 @@ def attention_maps(
 # --- one step at a time ---
 
 
-def cached(kernel: Attend, past: list[Tensor]) -> Attend:
-    """Make a kernel that appends to `past` and lets new tokens attend to all tokens.
-
-    These are the keys and values of one layer so far, each [B, L, H, D]; none at the start.
-    """
-
-    @wraps(kernel)
-    def attend(q: Tensor, k: Tensor, v: Tensor, *beside: Any) -> Tensor:
-        if past:
-            k, v = (torch.cat(pair, dim=-3) for pair in zip(past, (k, v), strict=True))
-        past[:] = k, v
-        return kernel(q, k, v, *beside)
-
-    return attend
-
-
-def memories(
-    model: BertModel, states: Tensor, kernel: Attend | None = None
-) -> list[CrossAttentionMemory]:
-    """Prepare an encoder's states [B, S, hidden] for every layer's cross-attention.
-
-    `kernel` brings the encoder's mask, `padded(keep)`. ModelError without cross-attention.
-    """
-    if not model.config.add_cross_attention:
-        raise ModelError("this model has no cross-attention to read an encoder with")
-    attend = kernel or padded()
-    layers = (model.encoder.layer[index] for index in model.encoder.order)
-    return [CrossAttentionMemory(layer.crossattention.self.kv(states), attend) for layer in layers]
-
-
 class Decoder:
     """A batch of texts that grow: new tokens go in, their hidden states come out.
 
@@ -114,6 +82,6 @@ class Decoder:
         if at is None:
             at = torch.arange(self.length, end, device=ids.device)
         kernel = masked(keep, causal)
-        kernels = [cached(kernel, past) for past in self.pasts]
+        kernels = [cached(kernel, past, past) for past in self.pasts]
         self.length = end
-        return self.model(ids, None, types, at, kernels=kernels, memories=self.memories)
+        return self.model.hidden(ids, None, types, at, kernels=kernels, memories=self.memories)

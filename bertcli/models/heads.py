@@ -16,8 +16,16 @@ from torch import Tensor, nn
 from bertcli.families.structure import HEAD_PARTS, HeadParts, TextHead
 from bertcli.models.activations import Activation, activation
 from bertcli.models.bert import BertModel, Network, dropout, layer_norm, unchanged
+from bertcli.models.calls import constructor_pooler
 from bertcli.models.config import BertConfig
 from bertcli.models.initial_weights import initialise, normal
+from bertcli.models.outputs import (
+    AnswerOutput,
+    EncoderOutput,
+    HeadOutput,
+    ModelOutput,
+    PretrainingOutput,
+)
 
 
 def _dropout(config: BertConfig, own: float | None) -> nn.Dropout:
@@ -111,14 +119,16 @@ class HeadGroup(nn.ModuleDict):
 class BertWithHead(Network):
     """The base of all heads: `parts` says what one is made of, and in which order.
 
-    `forward` is `logits` of BERT's last hidden states.
+    `forward` returns `logits` of BERT's last hidden states, and what else a call asks for.
     """
 
     parts: HeadParts
+    output: Callable[..., ModelOutput] = HeadOutput
     cls: Any  # of what scores words, or pairs
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, **named: Any) -> None:
         super().__init__()
+        constructor_pooler(True, named, type(self).__name__)
         parts = self.parts
         head = config.structure.own_layer(parts)
         self.bert = BertModel(config, parts.pooler and head is None)
@@ -166,12 +176,23 @@ class BertWithHead(Network):
             if hasattr(head, "bias"):
                 head.decoder.bias = head.bias
 
-    def forward(
-        self, ids: Tensor, keep: Tensor | None = None, *others: Any, **named: Any
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the logits; arguments as in `BertModel.states`."""
-        hidden = self.bert(ids, keep, *others, **named)
-        return self.logits(mean_token(hidden, keep) if self.means else hidden)
+    def forward(self, ids: Tensor, keep: Tensor | None = None, **named: Any) -> ModelOutput:
+        """Return the logits; arguments as in `BertModel.forward`."""
+        encoded: EncoderOutput = nn.Module.__call__(self.bert, ids, keep, **named)  # checked above
+        hidden = encoded.last_hidden_state
+        logits = self.logits(mean_token(hidden, keep) if self.means else hidden)
+        return self.output(
+            *(logits if isinstance(logits, tuple) else (logits,)),
+            past_key_values=encoded.past_key_values,
+            hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
+            cross_attentions=encoded.cross_attentions,
+        )
+
+    @property
+    def num_labels(self) -> int:
+        """Number of labels in the config."""
+        return self.config.num_labels
 
     def logits(self, hidden: Tensor) -> Any:
         """Turn hidden states [..., L, hidden] into logits.
@@ -212,6 +233,7 @@ class BertForPreTraining(BertWithHead):
     """Which words were masked, and whether the second sentence follows the first."""
 
     parts = HEAD_PARTS["BertForPreTraining"]
+    output = PretrainingOutput
 
 
 class BertForNextSentencePrediction(BertWithHead):
@@ -242,10 +264,11 @@ class BertForQuestionAnswering(BertWithHead):
     """Where in the second sentence the answer to the first starts and ends. Section 4.2."""
 
     parts = HEAD_PARTS["BertForQuestionAnswering"]
+    output = AnswerOutput
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, **named: Any) -> None:
         config.refuse_unbuildable("BertForQuestionAnswering")
-        super().__init__(config)
+        super().__init__(config, **named)
 
     def dropout_before_scores(
         self, config: BertConfig, head: TextHead | None
@@ -266,8 +289,8 @@ class BertForReplacedTokens(BertWithHead):
     parts = HEAD_PARTS["BertForReplacedTokens"]
     discriminator_predictions: Any
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: BertConfig, **named: Any) -> None:
+        super().__init__(config, **named)
         width = config.hidden_size
         dense = nn.Linear(width, width)
         initialise(dense, config.initializer_range, normal)

@@ -261,7 +261,7 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
         keep, real = tensor(attended, weight), tensor(places, weight)
     ids, types, *others = tensor(columns, weight)
     extra = dict(zip(tokens.extra, others, strict=True))
-    hidden: Tensor = bert(ids, keep, types, at, extra, kernel)
+    hidden = bert.hidden(ids, keep, types, at, extra, kernel)
     return hidden if kernel else hidden.flatten(0, 1).index_select(0, real)
 
 

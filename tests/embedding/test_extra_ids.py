@@ -67,7 +67,7 @@ def states(folder, row):
         ids = [0 if word is None else given[word + before * which] for word, which in words]
         extra[name] = torch.tensor([ids])
     ids, types = torch.tensor([found.ids]), torch.tensor([found.type_ids])
-    return bert(ids, types=types, extra=extra)[0]
+    return bert.hidden(ids, types=types, extra=extra)[0]
 
 
 def test_a_vector_is_that_of_the_model_with_the_ids(engine, folder, file):

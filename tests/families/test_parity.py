@@ -64,10 +64,6 @@ def seeds(row, name):
     return range(CONFIGURATIONS if name.endswith("Model") else CONFIGURATIONS // 4)
 
 
-def as_list(logits):
-    return list(logits) if isinstance(logits, tuple) else [logits]
-
-
 def compare_states(theirs, ours, inputs):
     """All hidden states and attentions, padded; then the last states, packed and each alone."""
     ids, keep, types = inputs
@@ -80,14 +76,20 @@ def compare_states(theirs, ours, inputs):
         assert len([*ours.states(ids, types=types, kernels=Recording(maps, keep))]) == len(maps) + 1
         for got, expected in zip(maps, wanted.attentions, strict=True):
             close(*(one.transpose(1, 2)[real] for one in (got, expected)))  # from tokens
-    last = ours(ids, keep, types)
+    output = ours(ids, keep, types, output_hidden_states=True, output_attentions=True)
+    last = output.last_hidden_state
     close(last[real], wanted.last_hidden_state[real])
+    for got, expected in zip(output.hidden_states, wanted.hidden_states, strict=True):
+        close(got[real], expected[real])
+    for got, expected in zip(output.attentions, wanted.attentions, strict=True):
+        close(*(one.transpose(1, 2)[real] for one in (got, expected)))  # from tokens
     lengths = keep.sum(1).tolist()
     close(encode(ours, ids[real], lengths, types[real]), wanted.last_hidden_state[real])
     for row, length in enumerate(lengths):
-        alone = ours(ids[row : row + 1, :length], types=types[row : row + 1, :length])
+        alone = ours.hidden(ids[row : row + 1, :length], types=types[row : row + 1, :length])
         close(alone[0], wanted.last_hidden_state[row, :length])
     if getattr(wanted, "pooler_output", None) is not None:
+        close(output.pooler_output, wanted.pooler_output)
         close(ours.pooler(last), wanted.pooler_output)
         close(ours.pool_first(last[:, 0]), wanted.pooler_output)
 
@@ -99,7 +101,7 @@ def given(name, inputs):
 
 def compare_logits(theirs, ours, inputs, name):
     inputs = given(name, inputs)
-    got, found = as_list(ours(*inputs)), call(theirs, *inputs)
+    got, found = ours(*inputs).to_tuple(), call(theirs, *inputs)
     wanted = [found[key] for key in LOGITS if key in found]
     assert len(got) == len(wanted)
     for mine, expected in zip(got, wanted, strict=True):
@@ -181,7 +183,7 @@ def test_a_decoder_is_that_of_transformers_at_once_and_step_by_step(row, name):
         ours, (ids, keep, types) = our_model(theirs), batch(theirs, seed)
         ids, keep, types = ids[:1], keep[:1], types[:1]  # of the longest text
         wanted = call(theirs, ids, keep, types).logits
-        close(ours(ids, keep, types), wanted)
+        close(ours(ids, keep, types).logits, wanted)
         decode = Decoder(ours.bert)
         steps = [decode(ids[:, at : at + 1], None, types[:, at : at + 1]) for at in range(9)]
         padding = theirs.config.pad_token_id
@@ -199,7 +201,7 @@ def test_what_a_head_needs_is_found_in_files_of_others(row, tmp_path):
     assert report.unused == ("masked language model",)
     inputs = batch(theirs, 4)
     wanted = call(theirs.base_model, *inputs).last_hidden_state[inputs[1].bool()]
-    close(model(*inputs)[inputs[1].bool()], wanted)
+    close(model.hidden(*inputs)[inputs[1].bool()], wanted)
     weights = load_file(tmp_path / "model.safetensors")
     old = {
         f"module.{name.replace('Norm.weight', 'Norm.gamma').replace('Norm.bias', 'Norm.beta')}": one
@@ -208,7 +210,7 @@ def test_what_a_head_needs_is_found_in_files_of_others(row, tmp_path):
     old[f"{FAMILIES[row.model_type].base}.embeddings.position_ids"] = torch.arange(5.0)[None]
     save_file(old, tmp_path / "model.safetensors", {"format": "pt"})
     again, report = load(tmp_path, BertModel)
-    close(again(*inputs), model(*inputs), 0)
+    close(again(*inputs).to_tuple(), model(*inputs).to_tuple(), 0)
     fresh, report = load(tmp_path, BertForSequenceClassification, fresh=True, labels=["a", "b"])
     assert all("classifier" in name or "pooler" in name for name in report.fresh)
     assert fresh.classifier.weight.shape[0] == 2

@@ -23,9 +23,10 @@ def test_alone_in_a_batch_and_packed_agree(scheme, is_decoder):
     model = model_of(position_embedding_type=scheme, is_decoder=is_decoder)
     ids, keep, types = texts()
     kept, lengths = keep.bool(), keep.sum(1).tolist()
-    batch = model(ids, keep, types)[kept]
+    batch = model.hidden(ids, keep, types)[kept]
     alone = [
-        model(i[k][None], types=t[k][None])[0] for i, k, t in zip(ids, kept, types, strict=True)
+        model.hidden(i[k][None], types=t[k][None])[0]
+        for i, k, t in zip(ids, kept, types, strict=True)
     ]
     close(batch, torch.cat(alone), 1e-10)
     close(encode(model, ids[kept], lengths, types[kept]), batch, 1e-10)
@@ -39,7 +40,7 @@ def test_packed_texts_of_any_lengths_are_the_texts_alone(lengths):
     rows = [torch.arange(1, length + 1) * (i + 1) for i, length in enumerate(lengths)]
     got = encode(model, torch.cat(rows), lengths)
     for row, hidden in zip(rows, got.split(lengths), strict=True):
-        close(hidden, model(row[None])[0], 1e-10)
+        close(hidden, model.hidden(row[None])[0], 1e-10)
 
 
 @torch.no_grad()
@@ -47,7 +48,7 @@ def test_a_text_of_nothing_but_padding_is_finite():
     model = model_of()
     ids, keep, types = texts()
     keep[1] = 0
-    assert model(ids, keep, types).isfinite().all()
+    assert model.hidden(ids, keep, types).isfinite().all()
 
 
 @torch.no_grad()
@@ -55,13 +56,13 @@ def test_extra_embeddings_are_added_to_the_sum():
     model = model_of(extra_embeddings={"emotion": 5, "syllable": 9})
     ids, keep, types = texts()
     streams = {"emotion": ids % 5, "syllable": ids % 9}
-    got = model(ids, keep, types, extra=streams)
+    got = model(ids, keep, types, extra=streams).last_hidden_state
     assert "embeddings.extra.emotion.weight" in model.state_dict()
     vectors = model.embeddings.word_embeddings(ids)
     for name, stream in streams.items():
         vectors = vectors + model.embeddings.extra[name].weight[stream]
         model.embeddings.extra[name].weight.zero_()
-    close(got, model(vectors, keep, types, extra=streams), 1e-10)
+    close(got, model.hidden(vectors, keep, types, extra=streams), 1e-10)
 
 
 @pytest.mark.parametrize(

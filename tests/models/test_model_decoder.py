@@ -7,7 +7,7 @@ from model_reference import close, randomise, texts, tiny
 from bertcli.errors import ModelError
 from bertcli.models.attention import padded
 from bertcli.models.bert import BertModel
-from bertcli.models.forward_passes import Decoder, memories
+from bertcli.models.forward_passes import Decoder
 
 STEPS = [[1] * 12, [5, 1, 6], [12]]
 
@@ -33,7 +33,7 @@ def test_steps_are_the_full_pass(steps, scheme):
     for new, some in zip(ids.split(steps, 1), types.split(steps, 1), strict=True):
         end += new.shape[1]
         got.append(decode(new, keep[:, :end], some))
-    close(torch.cat(got, 1)[keep.bool()], model(ids, keep, types)[keep.bool()], 1e-10)
+    close(torch.cat(got, 1)[keep.bool()], model.hidden(ids, keep, types)[keep.bool()], 1e-10)
 
 
 @pytest.mark.parametrize("steps", STEPS)
@@ -42,13 +42,13 @@ def test_steps_with_an_encoder_are_the_full_pass(steps):
     model = decoder_of(add_cross_attention=True)
     ids, _, types = texts()
     states, states_keep = encoded()
-    memory = memories(model, states, padded(states_keep))
+    memory = model.memories_of(states, padded(states_keep))
     full = Decoder(model, memory)(ids, types=types)
     decode = Decoder(model, memory)
     parts = zip(ids.split(steps, 1), types.split(steps, 1), strict=True)
     got = torch.cat([decode(new, types=some) for new, some in parts], 1)
     close(got, full, 1e-10)
-    assert not torch.allclose(got, model(ids, types=types), atol=1e-2)
+    assert not torch.allclose(got, model.hidden(ids, types=types), atol=1e-2)
 
 
 @torch.no_grad()
@@ -66,13 +66,13 @@ def test_padding_on_the_left_is_not_read():
         ],
         1,
     )
-    close(got, model(ids), 1e-10)
+    close(got, model.hidden(ids), 1e-10)
 
 
 def test_an_encoder_cannot_read_another_encoder():
     with pytest.raises(ModelError, match="no cross-attention"):
-        memories(decoder_of(), encoded()[0])
-    memory = memories(decoder_of(add_cross_attention=True), encoded()[0])
+        decoder_of().memories_of(encoded()[0])
+    memory = decoder_of(add_cross_attention=True).memories_of(encoded()[0])
     with pytest.raises(ModelError, match="this model has no cross-attention"):
         Decoder(decoder_of(), memory)(texts()[0])
 

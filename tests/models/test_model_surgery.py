@@ -60,7 +60,7 @@ def test_maps_under_a_head_mask_are_the_loop(model):
     for layer, heads in SILENT.items():
         weights[layer, list(heads)] = 0
     kernels = [head_masked(Recording(maps, keep), row) for row in weights]
-    close(model(ids, types=types, kernels=kernels), expected)
+    close(model.hidden(ids, types=types, kernels=kernels), expected)
     for got, want in zip(maps, wanted, strict=True):
         close(got, want)
     by_text = torch.ones(3, 1, 4)  # [B, 1, H]
@@ -78,7 +78,7 @@ def test_pruning_twice_counts_heads_as_in_the_whole_model(model):
     expected = looped(model, texts(), {0: {1, 3}, 1: {2}, 2: {0, 2, 3}})
     prune_heads(model, {0: [1], 2: [2, 0]})
     prune_heads(model, {0: [1, 3], 1: [2], 2: [3]})  # 0.1 is gone already
-    close(model(*texts()), expected)
+    close(model.hidden(*texts()), expected)
     assert model.config.pruned_heads == {0: (1, 3), 1: (2,), 2: (0, 2, 3)}
 
 

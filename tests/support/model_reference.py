@@ -64,7 +64,7 @@ def texts(batch: int = 3, length: int = 12, vocab: int = 97):
 def encode(model: nn.Module, ids, lengths, types=None):
     """The last hidden states [T, hidden] of texts that are concatenated."""
     at = torch.cat([torch.arange(length) for length in lengths])
-    return model(ids, types=types, at=at, kernels=model.direction(packed(lengths)))
+    return model.hidden(ids, types=types, at=at, kernels=model.direction(packed(lengths)))
 
 
 def rewrite(folder, change) -> None:

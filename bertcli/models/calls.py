@@ -1,0 +1,350 @@
+"""Arguments as transformers names them: what they are called here, or what to write instead.
+
+    model(input_ids, attention_mask=mask, output_attentions=True)
+    BertModel(config, add_pooling_layer=False)
+    BertModel.from_pretrained(name, num_labels=3, output_hidden_states=True)
+
+A call is translated, checked, and then made with the names of `BertModel.states`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertcli.errors import UsageError
+from bertcli.models.attention import (
+    Attend,
+    Recording,
+    cached,
+    head_masked,
+    masked,
+    padded,
+)
+from bertcli.models.config import BertConfig
+from bertcli.models.outputs import LOSS, PastKeyValues
+
+# --- the names ---
+
+NAMES: Mapping[str, str] = {  # of transformers -> ours, which are understood as well
+    "input_ids": "ids",
+    "inputs_embeds": "ids",
+    "attention_mask": "keep",
+    "token_type_ids": "types",
+    "position_ids": "at",
+    "add_pooling_layer": "pooler",
+    "torch_dtype": "dtype",
+    "local_files_only": "offline",
+}
+INSTEAD: Mapping[str, str] = {  # of transformers and its predecessors -> what to write instead
+    "labels": f"write loss = {LOSS}",
+    "masked_lm_labels": f"write loss = {LOSS}",
+    "lm_labels": f"write loss = {LOSS}",
+    "next_sentence_label": "write torch.nn.functional.cross_entropy(scores, next_sentence_label)",
+    "next_sentence_labels": "write torch.nn.functional.cross_entropy(scores, next_sentence_labels)",
+    "start_positions": "write torch.nn.functional.cross_entropy(output.start_logits, starts)",
+    "end_positions": "write torch.nn.functional.cross_entropy(output.end_logits, ends)",
+    "output_all_encoded_layers": "write output_hidden_states=True, then output.hidden_states[1:]",
+    "keep_multihead_output": "write output_attentions=True, then output.attentions",
+    "past_key_value": "write past_key_values=output.past_key_values",
+    "device_map": "write device='cuda'",
+    "cache_dir": "set the environment variable HF_HOME",
+    "state_dict": "write model.load_state_dict(state_dict) after loading",
+    "from_tf": "leave it out: files of TensorFlow are recognised",
+    "from_flax": "convert the model with transformers first",
+}
+# Arguments of a call that make no sense where models are made or loaded.
+CALL_ONLY = (
+    "input_ids",
+    "inputs_embeds",
+    "attention_mask",
+    "token_type_ids",
+    "position_ids",
+    "head_mask",
+    "past_key_values",
+    "encoder_hidden_states",
+    "encoder_attention_mask",
+)
+# Options of `from_pretrained` without a meaning here: there is one kernel, one loader, no code.
+IDLE = (
+    "attn_implementation",
+    "low_cpu_mem_usage",
+    "trust_remote_code",
+    "use_safetensors",
+    "ignore_mismatched_sizes",
+)
+POSITIONS = ("ids", "keep", "types", "at", "extra", "kernels", "memories")
+# Fields of a config that say nothing of the weights.
+FREE = ("other", "architectures", "id2label", "label2id", "problem_type", "use_cache", "structure")
+KERNELS = "kernels record, mask heads and cache themselves: leave kernels= out"
+FLAGS = ("output_attentions", "output_hidden_states", "return_dict")  # of the config, and of calls
+
+
+def refusal(problem: str, line: str) -> UsageError:
+    """Return an error whose message has the line to write: Python shows no hints."""
+    return UsageError(f"{problem}: {line}", line)
+
+
+def refuse_foreign(named: Mapping[str, Any], owner: str) -> None:
+    """Raise UsageError for an argument of transformers that is not taken, with what to write."""
+    for name in named:
+        if name in INSTEAD:
+            raise refusal(f"{owner} takes no {name}", INSTEAD[name])
+
+
+# --- calls ---
+
+
+def call_arguments(
+    config: BertConfig, inputs: Sequence[Any], named: Mapping[str, Any], owner: str
+) -> dict[str, Any]:
+    """Return the arguments of a call by our names, with the config's defaults.
+
+    UsageError for what a model does not take, and for values that mislead: masks of other values
+    than 0 and 1, token types where a mask is expected.
+    """
+    given = {name: value for name, value in named.items() if value is not None}
+    refuse_foreign(given, owner)
+    if len(inputs) > len(POSITIONS):
+        raise TypeError(f"{owner} takes {len(POSITIONS)} arguments by position: {POSITIONS}")
+    arguments = dict(zip(POSITIONS, inputs, strict=False))
+    for name, value in given.items():
+        ours = NAMES.get(name, name)
+        if arguments.get(ours) is not None:
+            raise UsageError(f"{owner} got {name} and another value for it", "give one of the two")
+        arguments[ours] = value
+    _check_ids(arguments.get("ids"), owner)
+    _check_positions(config, given)
+    _check_cross_attention(arguments)
+    if not torch.compiler.is_compiling():  # which knows no values
+        for name in ("keep", "encoder_attention_mask"):
+            _check_mask(arguments.get(name))
+        if len(inputs) > 1:
+            _refuse_types_for_mask(arguments["ids"], arguments["keep"], config.pad_token_id)
+    if not config.is_decoder and "past_key_values" in arguments:
+        line = f"write {owner}(BertConfig(is_decoder=True))"
+        raise refusal("past_key_values are of a decoder", line)
+    flags: dict[str, Any] = {
+        "output_attentions": config.output_attentions,
+        "output_hidden_states": config.output_hidden_states,
+        "use_cache": config.use_cache,
+    }
+    arguments = {**flags, **arguments}
+    arguments["use_cache"] &= config.is_decoder  # an encoder reads a text at once
+    if "kernels" in arguments:
+        for name in ("output_attentions", "head_mask", "past_key_values"):
+            if name in given:
+                raise UsageError(f"{owner} got kernels and {name}", KERNELS)
+        arguments |= {"output_attentions": False, "use_cache": False}
+    return arguments
+
+
+def _check_ids(ids: Any, owner: str) -> None:
+    if isinstance(ids, Tensor):
+        return
+    if ids is None:
+        raise UsageError(f"{owner} needs input_ids or inputs_embeds", "write model(input_ids)")
+    line = "write model(**batch)" if isinstance(ids, Mapping) else "write torch.tensor(input_ids)"
+    raise refusal(f"{owner} takes a tensor, not a {type(ids).__name__}", line)
+
+
+def _check_positions(config: BertConfig, given: Mapping[str, Any]) -> None:
+    structure = config.structure
+    if "position_ids" not in given:
+        return
+    if not structure.absolute_positions:
+        raise UsageError(
+            f"position_ids have no effect on {config.family.title}: its positions are relative",
+            "leave them out",
+        )
+    if structure.first_position:
+        raise UsageError(
+            f"position_ids of {config.family.title} count from {structure.first_position}: write "
+            f"at=position_ids - {structure.first_position}",
+            f"write at=position_ids - {structure.first_position}, 0 for the first token of a text",
+        )
+
+
+def _check_cross_attention(arguments: Mapping[str, Any]) -> None:
+    states = arguments.get("encoder_hidden_states")
+    if states is None and arguments.get("encoder_attention_mask") is not None:
+        raise UsageError(
+            "encoder_attention_mask is the mask of encoder_hidden_states, which are missing",
+            "write encoder_hidden_states=encoder(ids).last_hidden_state",
+        )
+    if states is not None and not isinstance(states, Tensor):
+        line = "write encoder_hidden_states=output.last_hidden_state"
+        raise refusal(f"encoder_hidden_states are a {type(states).__name__}", line)
+
+
+def _check_mask(mask: Any) -> None:
+    if mask is None or (isinstance(mask, Tensor) and mask.dtype == torch.bool):
+        return
+    if not isinstance(mask, Tensor):
+        line = "write torch.tensor(attention_mask)"
+        raise refusal(f"an attention mask is a tensor, not a {type(mask).__name__}", line)
+    wrong = mask[(mask != 0) & (mask != 1)]
+    if len(wrong):
+        line = (
+            "write 1 for a token and 0 for padding; for a mask that is added to scores, mask == 0"
+        )
+        raise refusal(f"an attention mask has the value {wrong[0].item():g}", line)
+
+
+def _refuse_types_for_mask(ids: Tensor, mask: Tensor | None, padding: int | None) -> None:
+    """Raise UsageError for a mask, given by position, that hides the first token of a text.
+
+    Before 2019 token types came second, and those of a first sentence are 0.
+    """
+    if mask is None or ids.is_floating_point() or mask.shape != ids.shape or not ids.numel():
+        return
+    first = ids[..., 0]
+    real = torch.ones_like(first, dtype=torch.bool) if padding is None else first != padding
+    hidden = real & (mask[..., 0] == 0)
+    if hidden.any():
+        line = "write token_type_ids=..., attention_mask=..."
+        raise refusal(
+            "the second argument is the attention mask, and hides the first token of a text", line
+        )
+
+
+# --- the kernels of a call ---
+
+
+class LayerKernels:
+    """Makes the kernels of one call, one a layer: recording, with head masks, with a cache.
+
+    `attentions` and `past_key_values` are complete when all layers have run.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        direction: Callable[[Attend], Attend],
+        *,
+        head_mask: Tensor | None = None,
+        past_key_values: PastKeyValues | None = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+    ) -> None:
+        """Take a mask of heads [H] or [layers, H], and the cache of `layers` layers."""
+        self.direction = direction
+        self.use_cache = use_cache or past_key_values is not None
+        self.maps: list[Tensor] | None = [] if output_attentions else None
+        self.head_masks: Sequence[Tensor] = ()
+        if head_mask is not None:
+            self.head_masks = head_mask.expand(layers, head_mask.shape[-1]).unbind()
+        self.pasts: list[list[Tensor]] = [[] for _ in range(layers)]
+        if past_key_values is not None:
+            self.pasts = [[x.transpose(1, 2) for x in pair] for pair in past_key_values]
+        self.past_length = self.pasts[0][0].shape[1] if layers and self.pasts[0] else 0
+        self.cross_maps: list[Tensor] | None = None
+        self.presents: list[list[Tensor]] = [[] for _ in range(layers)]
+
+    def __call__(self, keep: Tensor | None) -> list[Attend]:
+        """Return the kernels for the mask `keep`."""
+        base = padded(keep) if self.maps is None else Recording(self.maps, keep)
+        kernels = [masked(keep, self.direction, base) for _ in self.presents]
+        if self.head_masks:
+            pairs = zip(kernels, self.head_masks, strict=True)
+            kernels = [head_masked(kernel, weights) for kernel, weights in pairs]
+        if self.use_cache:
+            layers = zip(kernels, self.pasts, self.presents, strict=True)
+            kernels = [cached(kernel, past, present) for kernel, past, present in layers]
+        return kernels
+
+    def cross_kernel(self, keep: Tensor | None) -> Attend:
+        """Return the kernel of cross-attention to the tokens of a mask [B, S], for all layers."""
+        if self.maps is None:
+            return padded(keep)
+        self.cross_maps = []
+        return Recording(self.cross_maps, keep)
+
+    @property
+    def cross_attentions(self) -> tuple[Tensor, ...] | None:
+        """The maps of each layer's cross-attention, [B, H, Lq, S]; None where there are none."""
+        return None if self.cross_maps is None else tuple(self.cross_maps)
+
+    @property
+    def attentions(self) -> tuple[Tensor, ...] | None:
+        """The maps of each layer, [B, H, Lq, Lk]; None where they are not recorded."""
+        return None if self.maps is None else tuple(self.maps)
+
+    @property
+    def past_key_values(self) -> PastKeyValues | None:
+        """Keys and values of each layer, past and new, each [B, H, L, D]; None without a cache."""
+        if not self.use_cache:
+            return None
+        return tuple((k.transpose(1, 2), v.transpose(1, 2)) for k, v in self.presents)
+
+
+# --- constructors and loading ---
+
+
+def constructor_pooler(pooler: bool, named: Mapping[str, Any], owner: str) -> bool:
+    """Return whether a model shall have a pooler, by the arguments of its constructor.
+
+    UsageError for an argument of transformers that belongs elsewhere, with the line to write.
+    """
+    refuse_foreign(named, owner)
+    for name, value in named.items():
+        if NAMES.get(name) == "pooler":
+            pooler = bool(value)
+        elif name in CALL_ONLY:
+            line = f"write model({name}=...)"
+            raise refusal(f"{owner} is made of a config", line)
+        elif name in FLAGS or name in ("use_cache", "num_labels"):
+            line = f"write {owner}(BertConfig({name}={value!r}))"
+            raise refusal(f"{owner} is made of a config", line)
+        else:
+            raise TypeError(f"{owner} has no argument {name!r}")
+    return pooler
+
+
+def loading_options(named: Mapping[str, Any], owner: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of `bertcli.load` for those of `from_pretrained`, and flags of the config.
+
+    `num_labels` and `id2label` ask for a head with those labels, drawn at random where the folder
+    has none of that size. UsageError for an option that is not taken, with the line to write.
+    """
+    refuse_foreign(named, owner)
+    options: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
+    for name, value in named.items():
+        if value is None or name in (*IDLE, "label2id", "num_labels"):
+            continue
+        if name in CALL_ONLY:
+            line = f"write model({name}=...)"
+            raise refusal(f"{owner}.from_pretrained takes no {name}", line)
+        if name in (*FLAGS, "use_cache"):
+            flags[name] = value
+        elif name == "id2label":
+            options["labels"] = [str(label) for _, label in sorted(value.items())]
+        elif NAMES.get(name, name) == "dtype":
+            if value != "auto":
+                options["dtype"] = getattr(torch, value) if isinstance(value, str) else value
+        else:
+            options[NAMES.get(name, name)] = value
+    count = named.get("num_labels")
+    if count is not None and "labels" not in options:
+        options["labels"] = [f"LABEL_{index}" for index in range(count)]
+    if "labels" in options:
+        options.setdefault("fresh", True)
+    return options, flags
+
+
+def refuse_other_config(given: BertConfig, loaded: BertConfig, owner: str) -> None:
+    """Raise UsageError when `config=` is not that of the folder, which decides."""
+    names = [
+        entry.name
+        for entry in fields(BertConfig)
+        if entry.name not in FREE and getattr(given, entry.name) != getattr(loaded, entry.name)
+    ]
+    if names:
+        listing = ", ".join(names)
+        line = f"leave config= out, or write {owner}(config) for a model without trained weights"
+        raise refusal(f"config= has another {listing} than the folder", line)
