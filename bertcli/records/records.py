@@ -59,6 +59,9 @@ def checked(record: Record, source: Source) -> Record:
     return record._replace(text=text, pair=pair)
 
 
+LISTS = "a pair has at most two texts; a list of words needs --pre-split"
+
+
 def _checked(text: Any, record: Record, source: Source) -> Text:
     if source.pre_split or (source.sentences and isinstance(text, list)):
         text = words(text) if isinstance(text, str) else text
@@ -68,7 +71,7 @@ def _checked(text: Any, record: Record, source: Source) -> Text:
     if not isinstance(text, str):
         raise InputError(
             f"{record.where}: the text is {shown(text)}, not a string",
-            "a list of words needs --pre-split" if isinstance(text, list) else SKIP,
+            LISTS if isinstance(text, list | tuple) else SKIP,
         )
     return _valid(text, record, source)
 

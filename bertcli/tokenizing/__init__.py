@@ -6,6 +6,6 @@ where there are words alone. `tokenizer` turns records into tokens, and goes bac
 lines of these. `run` goes through a whole input, counts (`statistics` a corpus, or each file) and
 says what is written. `extra_columns` has ids of extra embeddings for tokens. `chunks` divides
 texts, never within the `graphemes` that people see, and writes the pieces. For Python, `call` has
-the arguments of transformers. Imports `errors`, `files`, `families`, `checkpoints`, `hub` and
-`records`. Begin with `tokenizer`.
+the arguments of transformers, `encoding` the characters and words of tokens. Imports `errors`,
+`files`, `families`, `checkpoints`, `hub` and `records`. Begin with `tokenizer`.
 """

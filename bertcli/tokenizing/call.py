@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from bertcli.errors import InputError, UsageError, counted
+from bertcli.files.typed_json import shown
 from bertcli.files.versions import require_torch
 from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Encoded, Layout, strategies
+from bertcli.tokenizing.encoding import FIELDS, CharSpan, TextEncoding, TokenSpan
 from bertcli.tokenizing.model_files import SIDES
 
 Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs
@@ -108,6 +110,8 @@ class Call:
                     "give a pair for each text",
                 )
             rows = [*map(Record, rows, pairs)]
+        if not self.is_split_into_words:
+            _refuse_words(rows)
         return [*GivenTexts(rows, Source(pre_split=self.is_split_into_words))], batched
 
     def result(
@@ -165,23 +169,116 @@ class BatchEncoding(dict[str, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchEncoding, (dict(self),)
 
+    @property
+    def encodings(self) -> list[TextEncoding]:
+        """The tokens of each row, with their characters and words."""
+        if self._details is None:
+            raise UsageError("only what calling a tokenizer returns has tokens", "call it again")
+        return [
+            TextEncoding(**{field: row.columns[name] for name, field in FIELDS.items()})
+            for row in self._details()
+        ]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The columns as a plain dictionary."""
+        return dict(self)
+
+    is_fast = True  # splitting is done by the tokenizers library
+
+    @property
+    def n_sequences(self) -> int:
+        """1 for texts, 2 for pairs."""
+        return self.encodings[0].n_sequences
+
     def tokens(self, batch_index: int = 0) -> list[str]:
         """Return the tokens of a text."""
-        return self._detail("tokens", batch_index)
+        return list(self.encodings[batch_index].tokens)
 
     def word_ids(self, batch_index: int = 0) -> list[int | None]:
         """Return the number of each token's word in its text; None for special tokens."""
-        return self._detail("word_ids", batch_index)
+        return list(self.encodings[batch_index].word_ids)
+
+    words = word_ids  # its name before 2021
+
+    def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
+        """Return 0 for tokens of the text, 1 for those of its pair; None for special tokens."""
+        return list(self.encodings[batch_index].sequence_ids)
+
+    # The following take the number of a text and an index in it, or the index alone: of the first.
+
+    def char_to_token(
+        self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
+    ) -> int | None:
+        """Return the token of a character; None for one between words, or that was truncated."""
+        row, index = _row_and_index(batch_or_char_index, char_index)
+        return self.encodings[row].char_to_token(index, sequence_index)
+
+    def char_to_word(
+        self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
+    ) -> int | None:
+        """Return the word of a character; None for one between words, or that was truncated."""
+        row, index = _row_and_index(batch_or_char_index, char_index)
+        return self.encodings[row].char_to_word(index, sequence_index)
+
+    def token_to_chars(
+        self, batch_or_token_index: int, token_index: int | None = None
+    ) -> CharSpan | None:
+        """Return the characters of a token; None for a special token."""
+        row, index = _row_and_index(batch_or_token_index, token_index)
+        return self.encodings[row].token_to_chars(index)
+
+    def token_to_word(
+        self, batch_or_token_index: int, token_index: int | None = None
+    ) -> int | None:
+        """Return the word of a token; None for a special token."""
+        row, index = _row_and_index(batch_or_token_index, token_index)
+        return self.encodings[row].token_to_word(index)
+
+    def token_to_sequence(
+        self, batch_or_token_index: int, token_index: int | None = None
+    ) -> int | None:
+        """Return 0 for a token of the text, 1 for one of its pair; None for a special token."""
+        row, index = _row_and_index(batch_or_token_index, token_index)
+        return self.encodings[row].token_to_sequence(index)
+
+    def word_to_tokens(
+        self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
+    ) -> TokenSpan | None:
+        """Return the tokens of a word; None if truncated or missing."""
+        row, index = _row_and_index(batch_or_word_index, word_index)
+        return self.encodings[row].word_to_tokens(index, sequence_index)
+
+    def word_to_chars(
+        self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
+    ) -> CharSpan | None:
+        """Return the characters of a word; None if truncated or missing."""
+        row, index = _row_and_index(batch_or_word_index, word_index)
+        return self.encodings[row].word_to_chars(index, sequence_index)
 
     def to(self, device: Any) -> BatchEncoding:
         """Move the tensors to a device."""
         self.update({name: x.to(device) for name, x in self.items() if hasattr(x, "to")})
         return self
 
-    def _detail(self, name: str, row: int) -> list[Any]:
-        if self._details is None:
-            raise UsageError("only what calling a tokenizer returns has tokens", "call it again")
-        return list(self._details()[row].columns[name])
+
+def _refuse_words(rows: Sequence[Any]) -> None:
+    """Raise InputError for a list of words among texts and pairs."""
+    for number, row in enumerate(rows, 1):
+        texts = (row.text, row.pair) if isinstance(row, Record) else (row,)
+        for text in texts:
+            is_pair = text is row and isinstance(text, list | tuple) and len(text) == 2
+            if isinstance(text, list | tuple) and not is_pair:
+                raise InputError(
+                    f"text {number}: {shown(text)} is a list of {len(text)}, "
+                    "and a pair has at most two texts",
+                    "is_split_into_words=True reads lists of words",
+                )
+
+
+def _row_and_index(first: int, second: int | None) -> tuple[int, int]:
+    """Return the number of a text and an index in it; a single number is an index in the first."""
+    return (0, first) if second is None else (first, second)
 
 
 def _value(value: Any) -> Any:

@@ -45,6 +45,7 @@ from bertcli.tokenizing.columns import (
     span,
     windows,
 )
+from bertcli.tokenizing.encoding import FIELDS
 from bertcli.tokenizing.model_files import (
     SIDES,
     Loaded,
@@ -53,7 +54,7 @@ from bertcli.tokenizing.model_files import (
     read_settings,
     sequence_limit,
 )
-from bertcli.tokenizing.tokenizer_classes import ROLES, for_words
+from bertcli.tokenizing.tokenizer_classes import AS_IT_IS, ROLES, for_words
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -79,6 +80,10 @@ KEPT = (  # settings of one class or another
     "model_input_names",
     "clean_up_tokenization_spaces",
 )
+# Roles of special tokens, in the order of transformers.
+ROLE_ORDER = ("bos_token", "eos_token", *ROLES)
+# Classes that name no bos_token and eos_token unless their folder does.
+WITHOUT_ENDS = ("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer", AS_IT_IS.name)
 NORMALIZER = {  # settings that BERT's normalizer has -> their names there
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -268,12 +273,53 @@ class Tokenizer:
         return length - special
 
     def __getattr__(self, name: str) -> Any:
-        """Return cls_token, cls_token_id, sep_token and so on; None for an id that is not there."""
+        """Return cls_token, cls_token_id, sep_token and so on; None where there is none."""
         role = name.removesuffix("_id")
-        if role not in ROLES:
+        if role not in ROLE_ORDER:
             raise AttributeError(f"a tokenizer has no attribute {name!r}")
-        token = self.roles[role]
-        return token if role == name else self.core.token_to_id(token)
+        token = self.roles.get(role) or self._end_token(role)
+        if token is None or role == name:
+            return token
+        return self.core.token_to_id(token)
+
+    def _end_token(self, role: str) -> str | None:
+        """Return bos_token or eos_token: as the folder says, else what is around texts."""
+        named = self.settings.get(role)
+        if isinstance(named, Mapping):  # an added token with its settings
+            named = named.get("content")
+        if named is not None or self.kind.name in WITHOUT_ENDS:
+            return named
+        return self.roles["cls_token" if role == "bos_token" else "sep_token"]
+
+    @property
+    def special_tokens_map(self) -> dict[str, str]:
+        """The special tokens by their roles: cls_token and so on."""
+        tokens = {role: getattr(self, role) for role in ROLE_ORDER}
+        known = {role: token for role, token in tokens.items() if token is not None}
+        return {
+            role: token for role, token in known.items() if self.core.token_to_id(token) is not None
+        }
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """The columns that a call from Python returns unasked."""
+        return list(self.model_inputs)
+
+    is_fast = True  # splitting is done by the tokenizers library
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """Return the number of special tokens around a text, or around a pair."""
+        return self.core.num_special_tokens_to_add(pair)
+
+    @property
+    def max_len_single_sentence(self) -> int:
+        """The number of tokens of a text that fit beside the special ones."""
+        return self.model_max_length - self.num_special_tokens_to_add()
+
+    @property
+    def max_len_sentences_pair(self) -> int:
+        """The number of tokens of a pair that fit beside the special ones."""
+        return self.model_max_length - self.num_special_tokens_to_add(pair=True)
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, which transformers loads as well.
@@ -438,6 +484,41 @@ class Tokenizer:
         add = self.core.add_special_tokens if special_tokens else self.core.add_tokens
         return add(tokens)
 
+    def add_special_tokens(
+        self, special_tokens_dict: Mapping[str, Any], replace_extra_special_tokens: bool = True
+    ) -> int:
+        """Add special tokens by their roles, and return how many are new to the vocabulary.
+
+        Keys are cls_token and so on, bos_token, eos_token, or additional_special_tokens with a
+        list. A model that shall read new ones needs as many embeddings more. UsageError for
+        another key.
+        """
+        tokens: list[str | AddedToken] = []
+        roles = dict(self.roles)
+        for key, value in special_tokens_dict.items():
+            if key in ROLE_ORDER:
+                roles[key] = getattr(value, "content", value)
+                tokens.append(value)
+            elif key in ("additional_special_tokens", "extra_special_tokens"):
+                tokens += value
+            else:
+                known = ", ".join((*ROLE_ORDER, "additional_special_tokens"))
+                raise UsageError(f"unknown special token {key!r}", f"one of {known}")
+        added = self.add_tokens(tokens, special_tokens=True)
+        self.roles = roles
+        return added
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        """Return the text of tokens, word pieces joined."""
+        if self.core.decoder is None:
+            return " ".join(tokens)
+        return self.core.decoder.decode([*tokens])
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """Return token -> id of the added tokens, special ones among them."""
+        added = self.core.get_added_tokens_decoder().items()
+        return {token.content: index for index, token in sorted(added)}
+
     def _check_ids(self, ids: Sequence[int]) -> None:
         for index in set(ids):
             if not 0 <= index < 2**32 or self.core.id_to_token(index) is None:
@@ -488,7 +569,7 @@ class Tokenizer:
                 for core in cores:
                     core.encode_special_tokens = before
 
-        details = cache(partial(encoded, ("tokens", "word_ids")))
+        details = cache(partial(encoded, (*FIELDS,)))
         return call.result(encoded(layout.columns), layout.columns, details, batched=batched)
 
     def encode(self, text: Texts, text_pair: Texts | None = None, **options: Any) -> list[int]:
