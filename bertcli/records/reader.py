@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +39,7 @@ from bertcli.files.streams import (
     too_large,
 )
 from bertcli.files.tables import TableHeader
-from bertcli.files.typed_json import BadJsonError, parse, parse_lines, shown, strict
+from bertcli.files.typed_json import parse, parse_lines, shown, strict
 from bertcli.files.writers import TENSORS
 from bertcli.records.records import (
     Record,
@@ -57,8 +58,13 @@ BLOCK = 1024  # texts that are taken from an iterable at a time
 Divide = Callable[["Reader", TextBlock, int], Iterable[TextBlock]]  # from this record in the run on
 PAIRS, IDS = frozenset({str, type(None)}), frozenset({str, int, type(None)})
 OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
+BLANK = b"\0 \t\r\n"
 FEW = 16  # lines that are not worth a look at all of them together
-READ_AS_JSONL = "stdin begins with a JSON object: read as JSONL (--input-format txt: as text)"
+READ_AS = {  # format that stdin was found to have -> the note
+    "jsonl": "stdin begins with a JSON object: read as JSONL (--input-format txt: as text)",
+    "json": "stdin begins with JSON: read as JSON (--input-format txt: as text)",
+}
+ONE_A_LINE = "write one object per line, as jq -c does; plain texts need --input-format txt"
 Blocks = Iterator[Sequence[Record]]  # as many records as a read brought
 
 
@@ -312,10 +318,10 @@ def read(path: str, reader: Reader) -> Blocks:
             encoding, errors = "utf-8", "strict"
         decode = LineDecoder(name, encoding, errors, separator=separator)
         if path == "-" and source.format == "auto" and not source.ids:
-            objects, stream = begins_with_object(stream, decode, source.max_record_bytes)
-            if objects and form != "jsonl":
-                form = "jsonl"
-                LOG.note(READ_AS_JSONL)
+            found, stream = begins_with_json(stream, decode, source)
+            if found and form != "jsonl":
+                form = found
+                LOG.note(READ_AS[found])
             reader.stdin_format = form
             source.refuse_fields(map(reader.format_of, source.paths))
         yield from FORMS[form](stream, decode, reader)
@@ -385,15 +391,33 @@ def _all_of(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
 
 
 def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
-    """One JSON array of objects or strings, each a record; what begins otherwise is JSONL."""
+    """Yield the records of a list of objects or strings, or of objects of several lines each.
+
+    Where each line is an object, they are read as JSONL, which takes no more memory than a block.
+    """
     name = decode.name
-    head = read_chunk(stream, name, peek=True)
-    if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+    found, stream = begins_with_json(stream, decode, reader.source)
+    if found == "jsonl":
         yield from jsonl(stream, decode, reader)
         return
     objects = _Objects(reader, name, strings=True)
     for block in _all_of(stream, reader, name):
-        yield reader.collect(objects.record, objects.value(decode(block, 0), name), count(1))
+        text = decode(block, 0).strip("\0")  # which may end it, with --null
+        if text.lstrip().startswith("["):
+            yield reader.collect(objects.record, objects.value(text, name), count(1))
+        else:
+            values = _separate_values(text, name)
+            yield reader.collect(objects, *zip(*_whole_values(values, reader), strict=True))
+
+
+def _whole_values(values: Iterator[tuple[str, int]], reader: Reader) -> list[tuple[str, int]]:
+    """Return the JSON texts up to one that is broken, which is reported or stops the run."""
+    found: list[tuple[str, int]] = []
+    try:
+        found.extend(values)
+    except InputError as error:
+        reader.skip(error)
+    return found
 
 
 def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
@@ -547,27 +571,84 @@ class _Objects:
         return fields
 
 
-def begins_with_object(
-    stream: IO[bytes], decode: LineDecoder, limit: int
-) -> tuple[bool, IO[bytes]]:
-    """Return whether the first line that is not blank is a JSON object, and the whole stream.
+DECODER = json.JSONDecoder()
+OPENING = re.compile(r"\[\s*[{\"\]]|\{\s*[\"}]")  # a list of objects or strings, or an object
 
-    No more is read than up to the end of that line: typed lines are texts as soon as they are
-    there.
+
+def begins_with_json(
+    stream: IO[bytes], decode: LineDecoder, source: Source
+) -> tuple[str, IO[bytes]]:
+    """Return the format that the beginning of a stream shows, and the whole stream.
+
+    "jsonl": the first line that is not blank is an object. "json": it is a list of objects or
+    strings, or the beginning of JSON that goes on. "": anything else. No more is read than up to
+    the end of that line, or into the next one behind a lone bracket: typed lines are texts as soon
+    as they are there.
     """
-    head = line = b""
-    while len(head) <= limit and (chunk := read_chunk(stream, decode.name)):
+    head = line = following = b""
+    while len(head) <= source.max_record_bytes and (chunk := read_chunk(stream, decode.name)):
         head += chunk
-        filled = head.removeprefix(codecs.BOM_UTF8).lstrip(b"\0 \t\r\n")
-        line, end, _ = filled.partition(decode.separator)
-        if end or line[:1] not in (b"", b"{"):
+        if codecs.BOM_UTF8.startswith(head):
+            continue
+        filled = head.removeprefix(codecs.BOM_UTF8).lstrip(BLANK)
+        line, end, rest = filled.partition(decode.separator)
+        following = rest.lstrip(BLANK)
+        is_open = line.strip() in (b"[", b"{")
+        if line[:1] not in (b"", b"[", b"{") or (end and (following or not is_open)):
             break
     try:
-        is_object = isinstance(parse(line.decode(decode.encoding, decode.errors)), dict)
-    except (BadJsonError, UnicodeDecodeError):
-        is_object = False
+        text = line.decode(decode.encoding, decode.errors).strip()
+    except UnicodeDecodeError:
+        text = ""
+    found = _format_of_line(text, following[:1].decode("ascii", "replace"), source)
     chunks = iter(partial(read_chunk, stream, decode.name), b"")
-    return is_object, stream_of(chain(filter(None, [head]), chunks), stream)
+    return found, stream_of(chain(filter(None, [head]), chunks), stream)
+
+
+def _format_of_line(line: str, following: str, source: Source) -> str:
+    """Return the format of the first line of a stream; ``following`` begins what is behind it."""
+    if line in ("[", "{"):
+        return "json" if OPENING.match(line + following) else ""
+    has_words = source.pre_split and not re.match(r"\[\s*\{", line)  # a text is a list of strings
+    if not OPENING.match(line) or has_words:
+        return ""
+    try:
+        value, end = DECODER.raw_decode(line)
+    except json.JSONDecodeError as bad:
+        return "json" if bad.pos >= len(line) else ""
+    except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
+        return ""
+    behind = line[end:].lstrip()
+    if isinstance(value, dict) and not behind:
+        return "jsonl"
+    if isinstance(value, dict):
+        return "json" if OPENING.match(behind) else ""
+    is_texts = {*map(type, value)} <= {dict, str}
+    return "json" if is_texts and not behind else ""
+
+
+def _separate_values(text: str, name: str) -> Iterator[tuple[str, int]]:
+    """Yield JSON texts that follow one another, and the line of each.
+
+    Raises InputError for what is no JSON.
+    """
+    start, number = 0, 1
+    while start < len(text):
+        if text[start] in " \t\r\n":
+            number += text[start] == "\n"
+            start += 1
+            continue
+        try:
+            _, end = DECODER.raw_decode(text, start)
+        except RecursionError:
+            end = len(text)  # its record says so
+        except ValueError as bad:
+            line = text.count("\n", 0, getattr(bad, "pos", start)) + 1
+            reason = getattr(bad, "msg", "a number is too long")
+            raise InputError(f"{name}:{line}: not valid JSON: {reason}", ONE_A_LINE) from None
+        yield text[start:end], number
+        number += text.count("\n", start, end)
+        start = end
 
 
 FORMS: dict[str, Callable[[IO[bytes], LineDecoder, Reader], Blocks]] = {

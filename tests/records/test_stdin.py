@@ -29,6 +29,71 @@ def test_objects_are_jsonl_and_a_note_says_so(before, first, end):
         assert texts(f'{before}{first}{end}{{"text":"b"}}') == (["a", "b"], NOTE)
 
 
+JSON = "note: stdin begins with JSON: read as JSON (--input-format txt: as text)\n"
+SPREAD = [
+    '[{"text":"a"},{"text":"b"}]',
+    '["a", "b"]\n',
+    '[\n  {"text": "a"},\n  {"text": "b"}\n]\n',
+    '[ "a",\n"b"]',
+    '{\n  "text": "a"\n}\n{\n  "text": "b"\n}\n',
+    '{"x": 1,\n"text": "a"}\n\n{"text": "b"}',
+    '{"text":"a"}{"text":"b"}',
+    '{\r\n"text":"a"}\r\n{"text":"b"}\r\n',
+]
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+@pytest.mark.parametrize("before", ["", "\ufeff\n \n"])
+@pytest.mark.parametrize("given", SPREAD)
+def test_lists_and_objects_over_several_lines_are_json(monkeypatch, given, before, size):
+    """As `jq '.[]'` writes them; they were embedded as prose, a text for each line."""
+    monkeypatch.setattr("bertcli.files.streams.CHUNK", size)
+    assert texts(before + given) == (["a", "b"], JSON)
+    assert texts(before + given, "-0") == (["a", "b"], JSON)
+    lines = (before + given).removeprefix("\ufeff").splitlines()
+    assert texts(before + given, "--input-format", "txt") == (lines, "")
+    assert texts((before.removeprefix("\ufeff") + given).encode("utf-16"), "--encoding", "utf-16")[
+        0
+    ] == ["a", "b"]
+
+
+@pytest.mark.parametrize("given", SPREAD)
+def test_files_of_json_may_hold_the_same(tmp_path, given):
+    (tmp_path / "in.json").write_text(given)
+    assert [row["text"] for row in good("tokenize", "--text", "-i", tmp_path / "in.json").rows] == [
+        "a",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["[1] says so", "[CLS] a", "[101, 102]", "{\nint a;\n}", "[\nfoo\n]", "{", "[", "{a: 1}",
+     '"a"', '{"quoted"} text', "[[1]", "[x]"],
+)  # fmt: skip
+def test_brackets_in_texts_are_texts(given):
+    done = call("tokenize", "--text", "-q", stdin=f"{given}\nb\n")
+    assert [row["text"] for row in done.rows] == [*given.split("\n"), "b"]
+
+
+def test_a_list_of_words_is_a_text_that_is_split():
+    assert texts('["a","b"]\n["c"]\n', "--pre-split") == ([["a", "b"], ["c"]], "")
+    rows = '[{"text": ["a", "b"]}, {"text": ["c"]}]'
+    assert texts(rows, "--pre-split") == ([["a", "b"], ["c"]], JSON)
+
+
+def test_json_that_breaks_off_is_refused_with_its_line():
+    broken = '{\n"text": "a"\n}\n{\n"text":\n'
+    done = call("tokenize", stdin=broken)
+    assert done.code == 1
+    assert "error: stdin:6: not valid JSON: Expecting value\nhint: write one object" in done.err
+    done = call("tokenize", "--on-error", "skip", "--text", stdin=broken)
+    assert (done.code, [row["text"] for row in done.rows]) == (1, ["a"])
+    done = call("tokenize", stdin='[{"text": "a"},\n{"text"')
+    assert (done.code, done.out) == (1, "")
+    assert "error: stdin: not valid JSON: " in done.err
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1 << 20])
 def test_in_pieces_of_any_size(monkeypatch, size):
     monkeypatch.setattr("bertcli.files.streams.CHUNK", size)

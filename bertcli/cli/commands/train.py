@@ -343,9 +343,9 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
         "CORPUS...",
     )
     input_format = option(
-        "auto: by the suffix; stdin is txt, or JSONL if it begins with an object. A record of "
-        "another format than txt is a document: text with one sentence per line, or a list of "
-        "sentences.",
+        "auto: by the suffix; stdin is txt, or JSON if it begins with an object or a list. A "
+        "record of another format than txt is a document: text with one sentence per line, or a "
+        "list of sentences.",
         default="auto",
         kind=InputFormat,
     )

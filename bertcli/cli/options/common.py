@@ -568,7 +568,7 @@ class InputOptions(TaskFileOptions, of=Source):
 
     texts: list[str] | None = TEXTS
     input_format = option(
-        "auto: by the suffix; stdin is txt, or JSONL if it begins with an object.",
+        "auto: by the suffix; stdin is txt, or JSON if it begins with an object or a list.",
         default="auto",
         kind=InputFormat,
     )
