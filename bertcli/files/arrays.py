@@ -44,6 +44,7 @@ from zipfile import ZipInfo
 
 from bertcli.errors import InputError, OutputError, counted
 from bertcli.files import safetensors
+from bertcli.files.printable import listed
 from bertcli.files.safetensors import AGAIN
 from bertcli.files.streams import open_bytes, unreadable
 from bertcli.files.tables import NUMERIC, ColumnTable, FlatLists, Row, Spool, table_of
@@ -153,8 +154,7 @@ def open_arrays(place: str, path: str, form: str) -> Iterator[Arrays]:
 def array_in(arrays: Arrays, path: str, name: str) -> StoredArray:
     """Return the array of this name, or the only one there is. Raises InputError."""
     if name not in arrays and len(arrays) != 1:
-        available = ", ".join(arrays) or "none"
-        raise InputError(f"{path}: array {name!r} not found", f"available: {available}")
+        raise InputError(f"{path}: array {name!r} not found", f"available: {listed(arrays)}")
     return arrays[name if name in arrays else next(iter(arrays))]()
 
 

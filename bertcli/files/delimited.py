@@ -30,6 +30,9 @@ class DelimitedRows:
     whole. What cannot be read raises an InputError, or is given to ``skip``, once that is another:
     a line that cannot be read takes its whole row with it, as what follows an open quotation mark
     is no row of its own.
+
+    Blank lines are skipped, as csv, pandas and DuckDB do. In TSV of one column, where nothing is
+    quoted, such a line is an empty text.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class DelimitedRows:
         self.blocks = blocks(stream, decode.name, decode.separator, limit, self._lose, True)
         self.lost = False  # the row that is being read is passed over
         self.first = self.size = 0  # its line, and its bytes so far
+        self.columns = 0  # in the header, once it is known
         quoting: Any = {"quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
         self.table = csv.reader(self._lines(), delimiter="\t" if tabs else delimiter, **quoting)
 
@@ -65,8 +69,17 @@ class DelimitedRows:
                     )
                     self._lose(error)
             else:
-                if not self.lost:
+                if self.lost:
+                    continue
+                if self.columns == 1 and not self.quoted:
+                    return self.first, row or [""]
+                if not self._is_blank(row):
                     return self.first, row
+
+    def _is_blank(self, row: list[str]) -> bool:
+        if self.columns == 1:
+            return not row
+        return len(row) <= 1 and not "".join(row).strip()
 
     def _lines(self) -> Iterator[str]:
         """Yield decoded lines; of what is passed over, whether it opens or closes a quotation."""

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
 from bertcli.files.paths import input_name
+from bertcli.files.printable import listed
 from bertcli.files.streams import blocks, open_bytes, suffix_of
 from bertcli.files.tables import NumbersText, Row, compact
 from bertcli.files.typed_json import BadJsonError, parse, shown
@@ -100,7 +101,7 @@ def array_of(lines: Sequence[Line], field: str, name: str) -> Array:
             value = parse(line)
             vector = np.array(value[field] if isinstance(value, dict) else value)
         except KeyError:
-            hint = f"available: {', '.join(value) or 'none'}"
+            hint = f"available: {listed(value)}"
             raise InputError(f"{where}: field {field!r} not found", hint) from None
         except (ValueError, OverflowError) as broken:
             raise InputError(f"{where}: not a vector: {broken}") from None

@@ -14,6 +14,7 @@ Unicode data of this Python.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 REPLACEMENT = "\ufffd"
 # Unicode Technical Standard 51, ED-14a: a black flag, the tags of a region, the end of the tags.
@@ -21,6 +22,15 @@ _FLAG = "(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f)
 _HIDES = "[\u202a-\u202e\u2066-\u206f\ufff9-\ufffb\U000e0000-\U000e007f]"  # format characters
 _NO_TEXT = ("Cc", "Cn", "Cs", "Zl", "Zp")  # general categories
 _PICTURES = range(0x1F000, 0x1FC00)  # blocks of symbols and pictographs; none is a noncharacter
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names for a hint: quoted where they have blanks or other characters nobody sees."""
+    shown = [
+        name if name == name.strip() and name.isprintable() and name else repr(name)
+        for name in names
+    ]
+    return ", ".join(shown) or "none"
 
 
 def printable(text: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from bertcli.errors import SKIP, InputError, counted
 from bertcli.files.jsonl import value_of
 from bertcli.files.paths import input_name
+from bertcli.files.printable import listed
 from bertcli.files.streams import can_be_reread, suffix_of
 from bertcli.files.typed_json import TEXT, TEXTS, Check, JsonObject, is_text
 from bertcli.records.reader import Reader
@@ -93,8 +94,7 @@ def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
         f"{record.where}: an example needs the fields {needed}{', not of several' * bool(fitting)}",
         f"choose with --task {', '.join(form.task for form in fitting)}"
         if fitting
-        else f"available: {', '.join(fields)}; "
-        "other names: --text-field, --pair-field, --label-field",
+        else f"available: {listed(fields)}; other names: --text-field, --pair-field, --label-field",
     )
 
 

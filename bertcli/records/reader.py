@@ -449,7 +449,9 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
         ahead = [first] if first and first[1] != names else []
     elif first is None:
         return
-    fields = reader.table_fields(names, decode.name)
+    rows.columns = len(names)
+    named = [name for name in names if name.strip()]  # pandas leaves the first one blank
+    fields = reader.table_fields(named, decode.name)
 
     def fitting(number: int, row: list[str]) -> tuple[int, list[str]]:
         if source.are_pairs and len(row) != 2:

@@ -14,6 +14,7 @@ from operator import add
 from typing import Any, NamedTuple, TypeVar, overload
 
 from bertcli.errors import SKIP, InputError, counted
+from bertcli.files.printable import listed
 from bertcli.files.typed_json import BadJsonError, parse, shown
 from bertcli.records.source import ORIGIN, Source
 
@@ -157,7 +158,7 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     for name in (text, *carried, *named, *source.extra_ids):
         if name in present:
             continue
-        hint = f"available: {', '.join(names) or 'none'}"
+        hint = f"available: {listed(names)}"
         if name == text and not (source.ids or source.text_field):
             hint += "; choose with --text-field"
         likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""

@@ -26,6 +26,7 @@ from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
 from bertcli.files.output import OutputFiles
 from bertcli.files.paths import manifest_beside
+from bertcli.files.printable import listed
 from bertcli.files.streams import suffix_of, unreadable
 from bertcli.files.typed_json import NOTHING, JsonObject, is_regular, read_object
 from bertcli.files.writers import SUFFIXES, TENSORS
@@ -181,8 +182,8 @@ def parquet_table(path: str, *names: str) -> Iterator[Table]:
     with opened(path, path) as table:
         for name in names:
             if name not in table.names:
-                available = ", ".join(table.names)
-                raise InputError(f"{path}: column {name!r} not found", f"available: {available}")
+                available = f"available: {listed(table.names)}"
+                raise InputError(f"{path}: column {name!r} not found", available)
         yield table
 
 

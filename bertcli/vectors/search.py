@@ -34,6 +34,7 @@ from bertcli.files.arrays import open_arrays
 from bertcli.files.jsonl import lines_of, object_in, value_of
 from bertcli.files.output import OutputFiles
 from bertcli.files.paths import beside
+from bertcli.files.printable import listed
 from bertcli.files.streams import open_bytes
 from bertcli.files.typed_json import JsonObject, is_regular, whole_number
 from bertcli.files.writers import TENSORS, format_of
@@ -486,7 +487,7 @@ def records_at(path: str, rows: Container[int], keep: str | None = None) -> Text
         extra = {name: value for name, value in fields.items() if name not in hidden}
         for name in names or ():
             if name not in extra:
-                available = f"available: {', '.join(extra) or 'none'}"
+                available = f"available: {listed(extra)}"
                 raise InputError(f"{path}: field {name!r} not found", available)
         text: Any = fields.get("text")
         shown = extra if names is None else {name: extra[name] for name in names}

@@ -467,3 +467,43 @@ def test_files_are_named_for_what_they_are(tmp_path, name, data, error, hint):
     assert hint in done.err
     skipped = call("tokenize", "-i", tmp_path / name, "--on-error", "skip")
     assert skipped.code == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "texts"),
+    [
+        ("blank lines.csv", "text,x\na,1\n\n \nb,2\n\n", ["a", "b"]),
+        ("blank lines.tsv", "text\tx\na\t1\n\n  \nb\t2\n", ["a", "b"]),
+        ("before the header.csv", "\n\ntext,x\na,1\n", ["a"]),
+        ("one column.csv", 'text\na\n\n""\n  \nb\n', ["a", "", "  ", "b"]),
+        ("one column.tsv", "text\na\n\nb\n", ["a", "", "b"]),  # as it is written
+        ("of pandas.csv", ",text\n0,a\n1,b\n", ["a", "b"]),
+        ("two without a name.csv", ", ,text\n0,1,a\n", ["a"]),
+        ("carriage returns.csv", "text,x\r\na,1\r\n\r\nb,2\r\n", ["a", "b"]),
+    ],
+)
+def test_blank_lines_and_columns_without_a_name(tmp_path, name, text, texts):
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    rows = good("tokenize", "--text", "--no-attention-mask", "--keep-fields", "-i", path).rows
+    assert [row["text"] for row in rows] == texts
+    assert {*rows[0]} <= {"input_ids", "token_type_ids", "text", "x"}
+
+
+def test_blank_lines_of_pairs(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a\tb\n\nc\td\n")
+    rows = good("tokenize", "--text", "--pairs", tmp_path / "pairs.tsv").rows
+    assert [(row["text"], row["pair"]) for row in rows] == [("a", "b"), ("c", "d")]
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ("text ,x", "'text ', x"),
+        ("text\u00a0,x", r"'text\xa0', x"),
+        ("\u200btext", r"'\u200btext'"),
+    ],
+)
+def test_blanks_in_names_are_shown(names, shown):
+    done = bad("tokenize", "--input-format", "csv", stdin=f"{names}\na,b\n")
+    assert done.hint == f"available: {shown}; choose with --text-field"
