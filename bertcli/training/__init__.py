@@ -5,7 +5,7 @@
   sentence pairs, and those masked rows.
 - `run` trains a task: `loop` (one optimizer step after another, on one process or several) with
   the losses of its objective, and writes checkpoints and the log; `options` are its numbers.
-- `pretraining` is the task of such a folder.
+- `instances` reads such a folder, `pretraining` is its task.
 - `fine_tuning` reads labelled texts, and has their tasks: all weights, a head alone over vectors
   that are computed once, or an embedding model, with the losses in `objectives`.
 

@@ -11,6 +11,8 @@ from typing import Any, Literal
 from bertcli.errors import UsageError
 from bertcli.records.examples import USUAL, FieldNames
 
+INDEX = "instances.json"  # in a folder of training instances
+
 # What a resumed run may change: results stay the same, except for rounding and dropout.
 FREE = (
     "gradient_accumulation_steps",

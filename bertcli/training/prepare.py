@@ -52,7 +52,7 @@ from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.tokenizer_classes import PREFIX
-from bertcli.training.options import PrepareOptions
+from bertcli.training.options import INDEX, PrepareOptions
 
 Array = NDArray[Any]
 Ids = Any  # [n, width]: the ids of tokens, and their ids of each extra embedding
@@ -335,7 +335,9 @@ class InstanceMaker:
 
 # --- the folder ---
 
-INDEX, ROWS, FORMAT, VERSION = "instances.json", "instances.bin", "bertcli-pretrain", 3
+ROWS = "instances.bin"
+FORMAT = "bertcli-pretrain"
+VERSION = 3
 
 
 def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dtype[Any]:

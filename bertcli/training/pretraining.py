@@ -23,10 +23,8 @@ from torch.nn import functional as F
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.errors import InputError, ModelError, UsageError
-from bertcli.families.family import CHECKS
 from bertcli.files.paths import sha256
-from bertcli.files.typed_json import is_regular, read_object, whole_number
-from bertcli.hub import TOKENIZER_FILES
+from bertcli.files.typed_json import read_object
 from bertcli.inference.runner import COLUMNS, Tokens
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
@@ -34,53 +32,9 @@ from bertcli.models.initial_weights import initialise
 from bertcli.models.surgery import add_extra_embeddings
 from bertcli.tokenizing.columns import EXTRA
 from bertcli.tokenizing.ragged import offsets_of
+from bertcli.training.instances import Instances
 from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, rebuilt, states, tensor
-from bertcli.training.options import PretrainingJob, TrainingOptions
-from bertcli.training.prepare import FORMAT, INDEX, ROWS, VERSION, row_type
-from bertcli.vectors.run_folder import refuse_changed_file
-
-# --- instances ---
-
-AGAIN = "run bertcli pretrain prepare again"
-MOST = 1 << 22  # tokens of a vocabulary, or of an instance
-
-
-class Instances:
-    """The folder that `PrepareRun` wrote; its ``rows`` are mapped, not read.
-
-    Raises InputError or ModelError where there is none, or none of this version, or where the file
-    has not the size that the index says. What the file holds is checked by ``verify`` only.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        index = read_object(folder / INDEX, InputError)
-        if (index.get("format"), index.get("version")) != (FORMAT, VERSION):
-            raise InputError(f"{folder / INDEX}: no instances of version {VERSION} found", AGAIN)
-        index.hint = AGAIN
-        self.folder, self.index = folder, index
-        self.max_length, self.max_predictions, self.vocab_size, self.pad_token_id = (
-            index.needed(key, whole_number(0, MOST))
-            for key in ("max_length", "max_predictions", "vocab_size", "pad_token_id")
-        )
-        self.extra_embeddings, self.extra_fields = (
-            index.needed(key, CHECKS[key]) for key in ("extra_embeddings", "extra_fields")
-        )
-        kind = row_type(self.max_length, self.max_predictions, self.extra_embeddings)
-        size = kind.itemsize * index.object("statistics").needed("instances", whole_number(1))
-        rows = folder / ROWS
-        if not is_regular(rows, InputError) or rows.stat().st_size != size:
-            raise InputError(f"{rows}: has not the {size:,} bytes that {INDEX} says", AGAIN)
-        self.rows = np.memmap(rows, kind, "r")
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def verify(self) -> None:
-        """Check the sha256 of every file. Raises InputError when one was changed."""
-        hashes = self.index.object("sha256")
-        for name in (ROWS, *(name for name in TOKENIZER_FILES if name in hashes)):
-            refuse_changed_file(self.folder / name, hashes.text(name), InputError, AGAIN)
-
+from bertcli.training.options import INDEX, PretrainingJob, TrainingOptions
 
 # --- losses ---
 

@@ -26,7 +26,7 @@ from tokenizers_made import roberta, wordpiece_folder
 from bertcli.errors import BertcliError
 from bertcli.files.atomic import OLD
 from bertcli.files.paths import making
-from bertcli.training.pretraining import Instances
+from bertcli.training.instances import Instances
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 DOCUMENTS, SENTENCES, WORDS = 40, 12, 6

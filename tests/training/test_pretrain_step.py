@@ -9,12 +9,10 @@ from pretrain_folders import CONFIG, STILL, VOCABULARY, prepared
 
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
+from bertcli.training.instances import Instances
 from bertcli.training.loop import Ranks, Training, batch_of
 from bertcli.training.options import TrainingOptions
-from bertcli.training.pretraining import (
-    Instances,
-    PretrainingObjective,
-)
+from bertcli.training.pretraining import PretrainingObjective
 
 CPU = torch.device("cpu")
 SHAPE = {**CONFIG, "vocab_size": VOCABULARY}

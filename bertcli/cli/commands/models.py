@@ -42,8 +42,10 @@ from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_
 from bertcli.inspection.attention import DRAWN, PICTURES
 from bertcli.inspection.folder import StaticReport, hash_check, inspect_static, verify_model
 from bertcli.records.source import Source
+from bertcli.training.options import INDEX
 
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
+EXAMPLES = 5  # training instances that are shown
 FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
 
 
@@ -51,8 +53,8 @@ class TargetOptions(OptionGroup):
     """The model or file to inspect."""
 
     target = argument(
-        "Folder, hub id, or file of vectors: .npy .npz .safetensors .jsonl .csv .parquet "
-        "(default: --model).",
+        "Folder, hub id, file of vectors (.npy .npz .safetensors .jsonl .csv .parquet), or folder "
+        "of training instances (default: --model).",
         "[MODEL|FILE]",
         complete=complete_model,
     )
@@ -62,6 +64,11 @@ class TargetOptions(OptionGroup):
         path = Path(os.path.expanduser(self.target or "."))
         is_file = str(path).lower().endswith(FILE_SUFFIXES) or os.path.isfile(path)
         return path if is_file and not os.path.isdir(path) else None
+
+    def instances(self) -> Path | None:
+        """Return the folder of training instances to inspect; None when it is something else."""
+        path = Path(os.path.expanduser(self.target or "."))
+        return path if self.target is not None and (path / INDEX).is_file() else None
 
     def folder(self, model: ModelOptions) -> ModelFolder:
         """Return the folder of the model; a path to a folder is used whatever it contains."""
@@ -162,17 +169,22 @@ def inspect(
     attention: AttentionOptions,
     console: ConsoleOptions,
 ) -> None:
-    """Show what is in a model, or in a file of vectors.
+    """Show what is in a model, a file of vectors, or a folder of training instances.
 
     $ bertcli inspect bert-base-uncased
     $ bertcli inspect --attention 'I love NLP!' -o attention.html
     $ bertcli inspect vectors.npy
     """
     path = target.file()
+    instances = target.instances()
     attention.check()
+    of_model = attention.attention is not None or views.tree or views.config or views.tokenizer
+    if of_model and (path or instances):
+        raise UsageError("--attention, --tree, --config and --tokenizer require a model")
+    if instances:
+        _instances(instances, views)
+        return
     if path:
-        if attention.attention is not None or views.tree or views.config or views.tokenizer:
-            raise UsageError("--attention, --tree, --config and --tokenizer require a model")
         sound = _file(inspect_file(path), views)
     else:
         folder = target.folder(model)
@@ -219,6 +231,26 @@ def _file(report: FileReport, views: ViewOptions) -> bool:
 
         show_vectors(report, check, whole=views.tensors)
     return check is None or (check.ok is not False and report.finite)
+
+
+def _instances(folder: Path, views: ViewOptions) -> None:
+    """Show a folder of training instances, whose files are checked if that was to be verified."""
+    from bertcli.training.instances import Instances
+
+    if views.tensors:
+        raise UsageError("--tensors requires a model or a file of vectors")
+    data = Instances(folder)
+    if views.verify:
+        data.verify()
+    examples = [data.shown(number) for number in range(min(EXAMPLES, len(data)))]
+    if views.json:
+        shown = [example._asdict() for example in examples]
+        verified = {"verify": {"ok": True}} if views.verify else {}
+        _print_json({"folder": str(folder), **data.index, "examples": shown, **verified})
+    else:
+        from bertcli.cli.display.inspection import show_instances
+
+        show_instances(data, examples, verified=views.verify)
 
 
 def _attention(report: FolderReport, asked: AttentionOptions, views: ViewOptions) -> None:

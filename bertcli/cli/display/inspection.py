@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.tree import Tree
 
 from bertcli.cli.display.tables import described, drawing, facts, rows_table, shortened
 from bertcli.embedding.options import option_for
+from bertcli.files.printable import printable
 from bertcli.inspection import FileReport, FolderReport
 from bertcli.inspection.attention import SENTENCES, AttentionMaps, head_name
 from bertcli.inspection.folder import StaticReport, VerifyCheck, by, tokenizer_details
@@ -20,6 +21,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from bertcli.inspection.folder import Node
+    from bertcli.training.instances import Instances, TrainingInstance
 
 
 SHOWN = {  # part of a report -> what the summary has of it; --json has all
@@ -166,6 +168,25 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
             screen.print(facts((name, made[name]) for name in MANIFEST if name in made))
         warnings(screen, report.warnings)
         checks(screen, filter(None, [verified]))
+
+
+def show_instances(
+    data: Instances, examples: Sequence[TrainingInstance], *, verified: bool
+) -> None:
+    """Show the statistics of training instances, and some of them as Google's code prints them."""
+    index = data.index
+    with drawing() as screen:
+        names = ("max_length", "max_predictions", "vocab_size", "extra_embeddings")
+        screen.print(facts((name, index[name]) for name in names if index[name]))
+        screen.print(facts(index.object("statistics").items()))
+        for number, example in enumerate(examples):
+            screen.print(f"instance {number}", style="bold")
+            for line in str(example).splitlines():
+                screen.print(Text(printable(line)), soft_wrap=True)
+        if len(examples) < len(data):
+            screen.print(f"and {len(data) - len(examples):,} more")
+        if verified:
+            screen.print("files: the sha256 of each is as recorded")
 
 
 LABEL, CELL = 14, 3  # characters of a token beside its row, and of a weight in per cent
