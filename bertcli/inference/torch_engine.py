@@ -23,6 +23,7 @@ from bertcli.checkpoints import load as checkpoint
 from bertcli.checkpoints.load import M
 from bertcli.checkpoints.weights import LoadReport
 from bertcli.errors import LOG, UsageError, called_from_python
+from bertcli.files.versions import pip_command
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
 from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Reading, Tokens, combined
@@ -32,6 +33,8 @@ from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
 from bertcli.models.positions import Distance
+
+CUDA_WHEELS = "https://download.pytorch.org/whl/cu128"
 
 
 @called_from_python()
@@ -79,11 +82,21 @@ def devices(names: str) -> list[torch.device]:
         if number == "all":
             named = [place for place in here if place.partition(":")[0] == kind]
         if not named:
-            raise UsageError(
-                f"device {name!r} not found", f"available for --device: {', '.join(here)}"
-            )
+            raise _missing(name, here)
         places += map(torch.device, named)
     return places
+
+
+def _missing(name: str, here: Sequence[str]) -> UsageError:
+    """Return the error for a device that is not among those that are here."""
+    hint = f"available for --device: {', '.join(here)}"
+    without_cuda = torch.version.cuda is None and torch.version.hip is None
+    if name.startswith("cuda") and without_cuda and not any(x.startswith("cuda") for x in here):
+        message = f"device {name!r} not found: this torch was built without CUDA"
+        if not torch.backends.mps.is_built():  # CUDA is not made for Macs
+            hint = f"{pip_command()} --force-reinstall torch --index-url {CUDA_WHEELS}; {hint}"
+        return UsageError(message, hint)
+    return UsageError(f"device {name!r} not found", hint)
 
 
 def dtype_of(name: str) -> torch.dtype:
