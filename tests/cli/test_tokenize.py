@@ -409,3 +409,24 @@ def test_what_a_living_process_writes_is_left_alone(tmp_path):
         assert read("jsonl", out.read_bytes()) == [A]
         assert is_at(making(out), other.fileno())
     assert sorted(tmp_path.iterdir()) == [making(out), out]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (("--padding", "True"), ("--padding", "true")),
+        (("--padding", "False"), ("--padding", "false")),
+        (
+            ("--padding", "Max_Length", "--max-length", 9),
+            ("--padding", "max_length", "--max-length", 9),
+        ),
+        (("--truncation", "TRUE", "--max-length", 3), ("--truncation", "true", "--max-length", 3)),
+        (("-f", "JSONL"), ("-f", "jsonl")),
+    ],
+)
+def test_choices_are_read_as_python_writes_them(written, meant):
+    texts = ("I love NLP!", "Hi")
+    assert (
+        good("tokenize", "-q", *texts, *written).out == good("tokenize", "-q", *texts, *meant).out
+    )
+    assert good("tokenize", "-q", *texts, BERTCLI_PADDING="True").rows[1]["attention_mask"][-1] == 0

@@ -230,6 +230,7 @@ def option(
 ) -> Any:
     """Return an option that takes what ``metavar`` stands for, or one of its choices."""
     more |= {"autocompletion": complete, "rich_help_panel": panel}
+    more.setdefault("case_sensitive", False)  # `--padding True` is what Python writes
     info = typer.Option(..., *names, metavar=metavar, help=about, **more)
     return Declaration(info, kind, default)
 
