@@ -30,6 +30,7 @@ from bertcli.models.config import BertConfig
 if TYPE_CHECKING:
     import numpy as np
 
+NO_HEAD = "choose a checkpoint with that head"
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -146,7 +147,7 @@ class LoadReport:
         where = self.files[0] if len(self.files) == 1 else self.folder
         hint = "config.json and the weights belong to different models, or one is incomplete"
         if heads_in(self.missing):
-            hint = "choose a checkpoint with that head"
+            hint = NO_HEAD
         raise ModelError(f"{where}: {'; '.join(faults)}", hint)
 
     def faults(self) -> list[str]:

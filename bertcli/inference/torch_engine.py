@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from bertcli.checkpoints import load as checkpoint
 from bertcli.checkpoints.load import M
-from bertcli.checkpoints.weights import LoadReport
-from bertcli.errors import LOG, UsageError, called_from_python
+from bertcli.checkpoints.weights import NO_HEAD, LoadReport
+from bertcli.errors import LOG, ModelError, UsageError, called_from_python
 from bertcli.files.versions import pip_command
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
@@ -54,7 +54,13 @@ def load(
     folder = Path(name).expanduser()
     if isinstance(name, str) and not folder.is_dir():
         folder = find_model(name, files=MODEL_FILES, revision=revision, offline=offline).path
-    return checkpoint.load(folder, cls, **options)
+    try:
+        return checkpoint.load(folder, cls, **options)
+    except ModelError as failed:
+        if failed.hint != NO_HEAD:
+            raise
+        line = "write fresh=True for a head drawn at random, or num_labels=2 in from_pretrained"
+        raise ModelError(f"{failed}; {line}", f"{NO_HEAD}; {line}") from None
 
 
 # --- where and in which number format torch computes ---

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bertcli.errors import ModelError
+from bertcli.errors import LOG, ModelError
 from bertcli.families.structure import Convolution
 from bertcli.models.activations import activation
 from bertcli.models.attention import TO_ALL, Attend, bidirectional, causal, masked
 from bertcli.models.calls import (
-    FLAGS,
     LayerKernels,
     call_arguments,
     constructor_pooler,
@@ -436,11 +435,11 @@ class Network(nn.Module):
         """
         import bertcli
 
-        config = options.pop("config", None)
-        named, flags = loading_options(options, cls.__name__)
-        if config is not None:
-            flags = {key: config.other[key] for key in FLAGS if key in config.other} | flags
-        loaded: Any = bertcli.load(name, cls, **named)[0]  # type: ignore[type-var]
+        config: BertConfig | None = options.pop("config", None)
+        named, flags = loading_options(options, config, cls.__name__)
+        loaded, report = bertcli.load(name, cls, **named)  # type: ignore[type-var]
+        if report.fresh:
+            LOG.warn(f"drawn at random, to be trained: {', '.join(report.fresh)}")
         if config is not None:
             refuse_other_config(config, loaded.config, cls.__name__)
         if flags:

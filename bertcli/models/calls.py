@@ -115,10 +115,11 @@ def call_arguments(
     for name, value in given.items():
         ours = NAMES.get(name, name)
         if arguments.get(ours) is not None:
-            raise UsageError(f"{owner} got {name} and another value for it", "give one of the two")
+            raise refusal(f"{owner} got {name} and another value for it", "give one of the two")
         arguments[ours] = value
     _check_ids(arguments.get("ids"), owner)
-    _check_positions(config, given)
+    if given.get("position_ids") is not None or "at" in POSITIONS[: len(inputs)]:
+        _check_positions(config)
     _check_cross_attention(arguments)
     if not torch.compiler.is_compiling():  # which knows no values
         for name in ("keep", "encoder_attention_mask"):
@@ -138,7 +139,7 @@ def call_arguments(
     if "kernels" in arguments:
         for name in ("output_attentions", "head_mask", "past_key_values"):
             if name in given:
-                raise UsageError(f"{owner} got kernels and {name}", KERNELS)
+                raise refusal(f"{owner} got kernels and {name}", KERNELS)
         arguments |= {"output_attentions": False, "use_cache": False}
     return arguments
 
@@ -147,34 +148,28 @@ def _check_ids(ids: Any, owner: str) -> None:
     if isinstance(ids, Tensor):
         return
     if ids is None:
-        raise UsageError(f"{owner} needs input_ids or inputs_embeds", "write model(input_ids)")
+        raise refusal(f"{owner} needs input_ids or inputs_embeds", "write model(input_ids)")
     line = "write model(**batch)" if isinstance(ids, Mapping) else "write torch.tensor(input_ids)"
     raise refusal(f"{owner} takes a tensor, not a {type(ids).__name__}", line)
 
 
-def _check_positions(config: BertConfig, given: Mapping[str, Any]) -> None:
-    structure = config.structure
-    if "position_ids" not in given:
-        return
-    if not structure.absolute_positions:
-        raise UsageError(
-            f"position_ids have no effect on {config.family.title}: its positions are relative",
-            "leave them out",
-        )
-    if structure.first_position:
-        raise UsageError(
-            f"position_ids of {config.family.title} count from {structure.first_position}: write "
-            f"at=position_ids - {structure.first_position}",
-            f"write at=position_ids - {structure.first_position}, 0 for the first token of a text",
-        )
+def _check_positions(config: BertConfig) -> None:
+    """Raise UsageError for a model whose position_ids are not the places of tokens in a text."""
+    title, first = config.family.title, config.structure.first_position
+    if not config.structure.absolute_positions:
+        line = "leave them out"
+        raise refusal(f"{title} has relative positions, which position_ids do not change", line)
+    if first:
+        line = f"write at=position_ids - {first}, which is 0 for the first token of a text"
+        raise refusal(f"position_ids of {title} count from {first}", line)
 
 
 def _check_cross_attention(arguments: Mapping[str, Any]) -> None:
     states = arguments.get("encoder_hidden_states")
     if states is None and arguments.get("encoder_attention_mask") is not None:
-        raise UsageError(
-            "encoder_attention_mask is the mask of encoder_hidden_states, which are missing",
-            "write encoder_hidden_states=encoder(ids).last_hidden_state",
+        line = "write encoder_hidden_states=encoder(ids).last_hidden_state"
+        raise refusal(
+            "encoder_attention_mask is the mask of encoder_hidden_states, which are missing", line
         )
     if states is not None and not isinstance(states, Tensor):
         line = "write encoder_hidden_states=output.last_hidden_state"
@@ -305,15 +300,22 @@ def constructor_pooler(pooler: bool, named: Mapping[str, Any], owner: str) -> bo
     return pooler
 
 
-def loading_options(named: Mapping[str, Any], owner: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def loading_options(
+    named: Mapping[str, Any], config: BertConfig | None, owner: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of `bertcli.load` for those of `from_pretrained`, and flags of the config.
 
-    `num_labels` and `id2label` ask for a head with those labels, drawn at random where the folder
-    has none of that size. UsageError for an option that is not taken, with the line to write.
+    `num_labels`, `id2label` and the labels of `config` ask for a head with those labels, drawn at
+    random where the folder has none of that size. UsageError for an option that is not taken, with
+    the line to write.
     """
     refuse_foreign(named, owner)
     options: dict[str, Any] = {}
     flags: dict[str, Any] = {}
+    if config is not None:
+        flags = {name: config.other[name] for name in FLAGS if name in config.other}
+        if config.id2label:
+            options["labels"] = config.labels(config.num_labels)
     for name, value in named.items():
         if value is None or name in (*IDLE, "label2id", "num_labels"):
             continue
@@ -330,7 +332,7 @@ def loading_options(named: Mapping[str, Any], owner: str) -> tuple[dict[str, Any
         else:
             options[NAMES.get(name, name)] = value
     count = named.get("num_labels")
-    if count is not None and "labels" not in options:
+    if count is not None and len(options.get("labels", ())) != count:
         options["labels"] = [f"LABEL_{index}" for index in range(count)]
     if "labels" in options:
         options.setdefault("fresh", True)

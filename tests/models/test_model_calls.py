@@ -268,7 +268,7 @@ def test_token_types_in_the_place_of_the_mask_are_refused():
 
 @pytest.mark.parametrize(
     ("model_type", "line"),
-    [("roberta", r"at=position_ids - 4"), ("modernbert", "leave them out|no effect")],
+    [("roberta", r"at=position_ids - 4"), ("modernbert", "leave them out")],
 )
 def test_positions_that_would_not_be_those_of_transformers_are_refused(model_type, line):
     config = BertConfig(
@@ -277,6 +277,8 @@ def test_positions_that_would_not_be_those_of_transformers_are_refused(model_typ
     ids = texts()[0]
     with pytest.raises(BertcliError, match=line):
         BertModel(config)(ids, position_ids=torch.arange(12)[None])
+    with pytest.raises(BertcliError, match=line):
+        BertModel(config)(ids, None, None, torch.arange(12)[None])
 
 
 # --- constructors and from_pretrained ---
@@ -321,11 +323,12 @@ def test_from_pretrained_takes_the_options_of_transformers(tmp_path):
 
 
 @torch.no_grad()
-def test_a_head_for_a_number_of_labels(tmp_path):
+def test_a_head_for_a_number_of_labels(tmp_path, caplog):
     theirs().save_pretrained(tmp_path / "bert")
     model = bertcli.BertForSequenceClassification.from_pretrained(
         str(tmp_path / "bert"), num_labels=3, output_attentions=False, output_hidden_states=False
     )
+    assert "drawn at random, to be trained: classifier.weight, classifier.bias" in caplog.text
     assert model.num_labels == model.config.num_labels == 3
     assert model(**inputs()).logits.shape == (3, 3)
     assert [*model.config.id2label.values()] == ["LABEL_0", "LABEL_1", "LABEL_2"]
@@ -334,10 +337,16 @@ def test_a_head_for_a_number_of_labels(tmp_path):
         str(tmp_path / "bert"), id2label={0: "O", 1: "PER"}, label2id={"O": 0, "PER": 1}
     )
     assert named.config.id2label == {0: "O", 1: "PER"}
+    config = BertConfig.from_pretrained(tmp_path / "bert", num_labels=4)
+    four = bertcli.BertForSequenceClassification.from_pretrained(tmp_path / "bert", config=config)
+    assert four.num_labels == 4 and four.classifier.out_features == 4
+    with pytest.raises(BertcliError, match="write fresh=True for a head drawn at random"):
+        bertcli.BertForSequenceClassification.from_pretrained(tmp_path / "bert")
     reference = theirs("BertForSequenceClassification", num_labels=3)
     reference.save_pretrained(tmp_path / "head")
     kept = bertcli.BertForSequenceClassification.from_pretrained(tmp_path / "head", num_labels=3)
     close(kept(**inputs()).logits, reference(**inputs()).logits)
+    assert caplog.text.count("drawn at random") == 3
 
 
 @pytest.mark.parametrize(
