@@ -25,6 +25,7 @@ so arrays can be mapped where they lie. Both writing and reading take the memory
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 import warnings
@@ -34,6 +35,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, pairwise
+from mmap import ACCESS_READ, mmap
 from tokenize import TokenError
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -46,7 +48,7 @@ from bertcli.errors import InputError, OutputError, counted
 from bertcli.files import safetensors
 from bertcli.files.printable import listed
 from bertcli.files.safetensors import AGAIN
-from bertcli.files.streams import open_bytes, unreadable
+from bertcli.files.streams import CHUNK, open_bytes, stream_of, unreadable
 from bertcli.files.tables import NUMERIC, ColumnTable, FlatLists, Row, Spool, table_of
 
 if TYPE_CHECKING:
@@ -137,8 +139,8 @@ Arrays = Mapping[str, Callable[[], StoredArray]]  # name, "" in NPY -> what open
 
 
 @contextmanager
-def open_arrays(place: str, path: str, form: str) -> Iterator[Arrays]:
-    """Open all arrays of a file that messages call ``path``, by their names.
+def open_arrays(place: str | IO[bytes], path: str, form: str) -> Iterator[Arrays]:
+    """Open all arrays of a file, a path or open, that messages call ``path``, by their names.
 
     Raises InputError when the file is broken; also while it is read.
     """
@@ -159,24 +161,24 @@ def array_in(arrays: Arrays, path: str, name: str) -> StoredArray:
 
 
 @contextmanager
-def _npy(place: str) -> Iterator[Arrays]:
-    with open_bytes(place) as stream:
-        yield {"": lambda: _array(stream)}
+def _npy(place: str | IO[bytes]) -> Iterator[Arrays]:
+    with open_bytes(place) if isinstance(place, str) else place as stream:
+        yield {"": lambda: array_of_stream(stream)}
 
 
 @contextmanager
-def _npz(place: str) -> Iterator[Arrays]:
+def _npz(place: str | IO[bytes]) -> Iterator[Arrays]:
     with ZipFile(place) as archive:
         names = [name for name in archive.namelist() if name.endswith(".npy")]
 
         def member(name: str) -> StoredArray:
-            return _array(archive.open(name))
+            return array_of_stream(archive.open(name))
 
         yield {name.removesuffix(".npy"): partial(member, name) for name in names}
 
 
-def _array(stream: IO[bytes]) -> StoredArray:
-    """Read the header. Raises ValueError for what is none."""
+def array_of_stream(stream: IO[bytes]) -> StoredArray:
+    """Return the array of a stream at the header of an NPY file. Raises ValueError for none."""
     from numpy.lib import format as npy
 
     try:
@@ -194,19 +196,28 @@ def _array(stream: IO[bytes]) -> StoredArray:
 
 
 @contextmanager
-def _safetensors(place: str) -> Iterator[Arrays]:
+def _safetensors(place: str | IO[bytes]) -> Iterator[Arrays]:
     import numpy
 
     def tensor(info: safetensors.StoredTensor) -> StoredArray:
         def opened() -> IO[bytes]:
-            file = open(place, "rb")  # noqa: SIM115 - `blocks` closes it
-            file.seek(info.start)
-            return file
+            if isinstance(place, str):
+                file = open(place, "rb")  # noqa: SIM115 - `blocks` closes it
+                file.seek(info.start)
+                return file
+            return stream_of(mapped_parts(place, info.start, info.nbytes), io.BytesIO())
 
         kind = "<f4" if info.dtype == "BF16" else safetensors.NUMPY_OF.get(info.dtype, "V1")
         return StoredArray(numpy.dtype(kind), info.shape, opened, info.dtype)
 
     yield {info.name: partial(tensor, info) for info in safetensors.tensors_in(place)}
+
+
+def mapped_parts(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
+    """Yield some bytes of an open file, wherever it is read meanwhile."""
+    with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        for offset in range(start, start + size, CHUNK):
+            yield content[offset : min(offset + CHUNK, start + size)]
 
 
 OPENERS = {"npy": _npy, "npz": _npz, "safetensors": _safetensors}
@@ -295,7 +306,7 @@ def _flat(lists: Any) -> FlatLists:
 Numbered = tuple[int, list[list[int]]]  # the number of the first of some rows, and the rows
 
 
-def read_ids(place: str, path: str, form: str) -> Iterator[Numbered]:
+def read_ids(place: str | IO[bytes], path: str, form: str) -> Iterator[Numbered]:
     """Yield rows of ids: flat ones with offsets, or those of input_ids, or of the only array.
 
     Raises InputError, which calls the file ``path``, when there is no such array.

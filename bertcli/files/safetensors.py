@@ -11,6 +11,7 @@ say where the data of a tensor are, nor write what is made part by part.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
@@ -72,23 +73,46 @@ def read_header(path: Path) -> list[StoredTensor]:
         raise ModelError(f"{path}: {failed.strerror or failed}") from None
 
 
-def tensors_in(path: str | Path) -> list[StoredTensor]:
-    """Return the same as `read_header`. Raises ValueError, or OSError."""
-    from safetensors import SafetensorError, safe_open
+def tensors_in(source: str | Path | IO[bytes]) -> list[StoredTensor]:
+    """Return the same as `read_header`, of a path or an open file. Raises ValueError, OSError."""
+    if isinstance(source, str | Path):
+        from safetensors import SafetensorError, safe_open
 
+        try:
+            with safe_open(source, "numpy"):  # which checks all of the header
+                pass
+        except SafetensorError as broken:
+            raise ValueError(broken) from None
+        with open(source, "rb") as file:
+            return _tensors_of(file, Path(source))
+    size = source.seek(0, os.SEEK_END)
+    source.seek(0)
+    position = 8 + int.from_bytes(source.read(8), "little")
+    if position > size:
+        raise ValueError("the header is longer than the file")
+    source.seek(0)
     try:
-        with safe_open(path, "numpy"):  # which checks all of the header
-            pass
-    except SafetensorError as broken:
-        raise ValueError(broken) from None
-    with open(path, "rb") as file:
-        data = 8 + int.from_bytes(file.read(8), "little")
-        header = parse(file.read(data - 8))
+        tensors = _tensors_of(source, Path())
+        for tensor in tensors:
+            if tensor.start != position or tensor.nbytes != tensor.numbers * BYTES[tensor.dtype]:
+                raise ValueError(f"tensor {tensor.name!r} is not where its header says")
+            position += tensor.nbytes
+    except (AttributeError, KeyError, TypeError) as broken:
+        raise ValueError(f"a header that is none: {broken}") from None
+    if position != size:
+        raise ValueError("the file is longer or shorter than its header says")
+    return tensors
+
+
+def _tensors_of(file: IO[bytes], path: Path) -> list[StoredTensor]:
+    """Return the tensors of an open file in the order of their bytes, as its header has them."""
+    data = 8 + int.from_bytes(file.read(8), "little")
+    header = parse(file.read(data - 8))
     header.pop("__metadata__", None)
     tensors = []
     for name, entry in header.items():
         (start, end), kind, shape = entry["data_offsets"], entry["dtype"], tuple(entry["shape"])
-        tensors.append(StoredTensor(name, kind, shape, end - start, Path(path), data + start))
+        tensors.append(StoredTensor(name, kind, shape, end - start, path, data + start))
     return sorted(tensors, key=lambda tensor: (tensor.start, tensor.nbytes))
 
 

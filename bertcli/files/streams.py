@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 CHUNK = 1 << 18  # bytes per read; of 2**19 and more, the heap of some systems keeps what was freed
 PACKED = (".gz", ".zst")  # suffixes of files that are unpacked, and packed
 LARGEST_RECORD = 32 << 20  # bytes, unless --max-record-bytes says otherwise
+# A packed file of a format that is not read as a stream may unpack to so many bytes, or to so many
+# times its own size: Parquet is packed inside, and arrays of ids hardly shrink to a hundredth.
+UNPACKED, RATIO = 256 << 20, 100
 
 
 @dataclass
@@ -165,21 +168,41 @@ def packed(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def on_disk(path: str, count: Callable[[int], None]) -> Iterator[str]:
-    """Yield the path of a file that can be read anywhere: stdin and packed files are copied."""
-    if path != "-" and Path(path).suffix.lower() not in PACKED:
+def on_disk(
+    path: str, count: Callable[[int], None] = lambda size: None
+) -> Iterator[str | IO[bytes]]:
+    """Yield a file that can be read anywhere: its path; for stdin and packed files, a copy.
+
+    The copy is a temporary file without a name, so a kill leaves nothing. Raises InputError for a
+    packed file that unpacks to much more than its size, OutputError when there is no room.
+    """
+    is_packed = Path(path).suffix.lower() in PACKED
+    if path != "-" and not is_packed:
         yield path
         return
     import tempfile
 
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, "copy")
+    limit = max(UNPACKED, RATIO * (size_on_disk((path,)) or 0)) if is_packed else None
+    try:
+        copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+    except OSError as failed:
+        raise unwritable(tempfile.gettempdir(), failed, OTHER_FOLDER) from None
+    with copy:
+        size = 0
         try:
-            with open_bytes(path, count) as stream, place.open("wb") as copy:
-                copy.writelines(iter(partial(read_chunk, stream, input_name(path)), b""))
+            with open_bytes(path, count) as stream:
+                while chunk := read_chunk(stream, input_name(path)):
+                    size += len(chunk)
+                    if limit is not None and size > limit:
+                        raise InputError(
+                            f"{path}: unpacks to more than {limit:,} bytes",
+                            "if it is what it should be, unpack it, and read the unpacked file",
+                        )
+                    copy.write(chunk)
+            copy.seek(0)
         except OSError as failed:  # of the copy: what cannot be read is an InputError
-            raise unwritable(folder, failed, OTHER_FOLDER) from None
-        yield str(place)
+            raise unwritable(tempfile.gettempdir(), failed, OTHER_FOLDER) from None
+        yield copy
 
 
 def unreadable(path: str, failed: OSError | ValueError) -> InputError:

@@ -328,7 +328,7 @@ def read(path: str, reader: Reader) -> Blocks:
         reader.replaced += decode.replaced
 
 
-def arrays(place: str, form: str, path: str, reader: Reader) -> Blocks:
+def arrays(place: str | IO[bytes], form: str, path: str, reader: Reader) -> Blocks:
     """NPY, NPZ and safetensors: a row is a record of token ids."""
     from bertcli.files.arrays import read_ids
 
@@ -470,7 +470,7 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
         yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
 
 
-def parquet(place: str, path: str, reader: Reader) -> Blocks:
+def parquet(place: str | IO[bytes], path: str, reader: Reader) -> Blocks:
     """Parquet, read in batches of rows and only the columns needed."""
     from bertcli.files.parquet import opened
 

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import time
 from decimal import Decimal
 
@@ -20,6 +21,8 @@ from front import (
     good,
     ids_of,
 )
+
+from bertcli.files import streams
 
 DEEP = "[" * 100_000
 
@@ -385,6 +388,20 @@ def test_a_line_that_is_no_vector(tmp_path, line):
     done = call("inspect", path)  # of any lists of numbers
     assert done.code == 0 or f"{path}:2: " in done.error
     assert done.code == ("9" * 400 in line or "embedding" not in line or DEEP in line)
+
+
+def test_a_packed_file_unpacks_to_no_more_than_a_hundred_times_its_size(tmp_path, monkeypatch):
+    """Of formats that need a copy in the temporary folder; the others are read as streams."""
+    monkeypatch.setattr(streams, "UNPACKED", 1 << 20)
+    content = b"PAR1" + bytes(2 << 20)
+    path = tmp_path / "bomb.parquet.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(content))
+    refused = bad("tokenize", "-i", path)
+    assert refused.error == f"{path}: unpacks to more than 1,048,576 bytes"
+    assert "unpack it" in refused.hint
+    path.write_bytes(os.urandom(3 << 20))
+    path.write_bytes(zstandard.ZstdCompressor().compress(path.read_bytes()))
+    assert "not a readable Parquet file" in bad("tokenize", "-i", path).error
 
 
 @pytest.mark.parametrize("suffix", ["npy.gz", "npz.gz", "parquet.zst", "txt.gz", "csv.zst"])
