@@ -10,7 +10,6 @@
 of them. Annotations of groups stay real objects, since Typer reads them at each start.
 """
 
-import gc
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -285,7 +284,6 @@ def command(
 
     @wraps(function)
     def run(**values: Any) -> None:
-        gc.freeze()  # what was imported stays
         for name, value in values.items():
             if isinstance(value, float) and not isfinite(value):  # which no range keeps out
                 raise UsageError(f"--{name.replace('_', '-')} {value} is not a finite number")
