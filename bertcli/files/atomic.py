@@ -88,6 +88,17 @@ def own_folder(path: Path) -> Iterator[Path]:
         os.close(held)
 
 
+def remove_abandoned(path: Path) -> None:
+    """Remove what a killed process left of making the file at ``path``."""
+    place = making(path)
+    if not os.path.lexists(place):
+        return
+    with suppress(OSError):  # a living process has it, or nobody can tell
+        held = _claimed(place)
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(held)
+
+
 def _claimed(place: Path) -> int:
     """Create a folder and hold it, in place of what nobody holds.
 

@@ -9,11 +9,6 @@
 token of the query to the nearest token of a text, summed (ColBERT; Khattab and Zaharia 2020,
 section 3.3). All are exact, computed in float64: equal texts score alike in any block.
 
-`Bm25` searches by the terms of texts, and `fused` joins what two searches find. A term is a token
-of the model, so that names and numbers are found by their pieces. Sources: Robertson and Zaragoza,
-The Probabilistic Relevance Framework: BM25 and Beyond, 2009, with the weight of terms of Lucene,
-which is never negative; Cormack, Clarke and Buettcher, Reciprocal Rank Fusion, 2009.
-
 Letters: `q` queries, `n` vectors of a block, `k` rows kept for each query, `D` dimensions. Nothing
 here knows a model: vectors come from a file, or from an embedder while it computes them.
 """
@@ -21,20 +16,13 @@ here knows a model: vectors come from a file, or from an embedder while it compu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
-from math import inf, log
-from pathlib import Path
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.files.arrays import UNREADABLE
-from bertcli.files.atomic import whole_file
 from bertcli.records.records import Record
-from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.vectors.reading import SAME_MODEL, Array
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
@@ -231,93 +219,3 @@ class MaxSim(BestRows):
                     scores[at] = (wide @ tokens.astype(np.float64).T).max(1).sum()
             self.keep(number, self.rows + np.arange(len(texts)), scores)
         self.rows += len(texts)
-
-
-# --- by terms ---
-
-K1, B = 1.2, 0.75  # how soon further occurrences of a term count less; how much length counts
-# What is added to a rank, so that the first ones count about the same, and how much a rank by
-# cosine or by terms counts: chosen on one half of 900 news, better than either alone on the other.
-RANKS, SHARES = 5, (1.0, 0.5)
-DEPTH = 100  # rows of each search that are fused, at least
-ONLY_IDS = Layout(("input_ids",), special_tokens=False)
-
-
-class Postings(NamedTuple):
-    """The terms of texts in order, each with the rows it occurs in, and what it counts there."""
-
-    terms: Array
-    rows: Array
-    weights: Array
-    texts: int
-
-    @classmethod
-    def kept(cls, file: Path, vectors: str) -> Postings | None:
-        """Return those that a file keeps for these ``vectors``; None where it has none of them."""
-        broken = (OSError, TypeError, ValueError, LookupError, *UNREADABLE)
-        with suppress(*broken), file.open("rb") as stream, np.load(stream) as arrays:
-            if arrays["vectors"] == vectors:
-                terms, rows, weights = (arrays[name] for name in cls._fields[:3])
-                return cls(terms, rows, weights, int(arrays["texts"]))
-        return None
-
-    def keep(self, file: Path, vectors: str) -> None:
-        """Write them for another search, where that is possible; ``vectors`` is what tells them."""
-        with suppress(OSError), whole_file(file) as place:
-            np.savez(place, vectors=vectors, **self._asdict())
-
-
-class Bm25:
-    """An index of texts by their terms, in memory: add all of them, then ask."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
-        self.terms: list[Array] = [np.zeros(0, np.int64)]  # of all texts in turn
-        self.lengths: list[Array] = [np.zeros(0, np.int64)]
-
-    def add(self, texts: Sequence[Record]) -> None:
-        """Take in the next texts."""
-        tokens = self.tokenizer.encode_records(texts, ONLY_IDS)
-        self.terms.append(np.asarray(tokens.ids, np.int64))
-        self.lengths.append(np.asarray(tokens.lengths, np.int64))
-
-    @cached_property
-    def postings(self) -> Postings:
-        """The index of all texts."""
-        terms, lengths = np.concatenate(self.terms), np.concatenate(self.lengths)
-        texts = max(1, len(lengths))
-        rows = np.repeat(np.arange(len(lengths)), lengths)
-        occurrences, counts = np.unique(terms * texts + rows, return_counts=True)
-        terms, rows = np.divmod(occurrences, texts)
-        shares = lengths[rows] * texts / max(1, len(rows) and lengths.sum())
-        weights = counts * (K1 + 1) / (counts + K1 * (1 - B + B * shares))
-        return Postings(terms.astype(np.int32), rows.astype(np.int32), weights, texts)
-
-    def best(self, query: Record, count: int) -> list[Match]:
-        """Return the rows with any term of the query, the best first, the earlier of equal ones."""
-        postings = self.postings
-        scores = np.zeros(postings.texts)
-        tokens = self.tokenizer.encode_records([query], ONLY_IDS)
-        for term, times in zip(*np.unique(tokens.ids, return_counts=True), strict=True):
-            start, stop = np.searchsorted(postings.terms, (term, term + 1))
-            rarity = log(1 + (postings.texts - (stop - start) + 0.5) / (stop - start + 0.5))
-            scores[postings.rows[start:stop]] += times * rarity * postings.weights[start:stop]
-        rows = np.flatnonzero(scores)
-        best = BestRows([query], count)
-        best.keep(0, rows, scores[rows])
-        return best.matches()[0]
-
-
-def fused(dense: Sequence[Match], lexical: Sequence[Match], count: int) -> list[Match]:
-    """Return the rows of two searches by the sum of their reciprocal ranks, with both ranks."""
-    places = [
-        {match.row: rank for rank, match in enumerate(matches, 1)} for matches in (dense, lexical)
-    ]
-    matches = []
-    for row in places[0] | places[1]:
-        ranks = [ranked.get(row) for ranked in places]
-        both = zip(SHARES, ranks, strict=True)
-        score = sum(share / (RANKS + rank) for share, rank in both if rank)
-        names = dict(zip(("dense_rank", "lexical_rank"), ranks, strict=True))
-        matches.append(Match(row, round(score, DIGITS), names))
-    return sorted(matches, key=lambda match: (-match.score, match.row))[:count]

@@ -16,9 +16,11 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,11 +33,12 @@ from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.embedding.sparse import has_routes
 from bertcli.errors import LOG, InputError, counted
 from bertcli.files.arrays import open_arrays
+from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import lines_of, object_in, value_of
 from bertcli.files.output import OutputFiles
-from bertcli.files.paths import beside
 from bertcli.files.printable import listed
 from bertcli.files.streams import open_bytes
+from bertcli.files.tables import Spool
 from bertcli.files.typed_json import JsonObject, is_regular, whole_number
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
@@ -59,17 +62,14 @@ from bertcli.vectors.formats import (
     VECTORS,
     WRITTEN,
 )
+from bertcli.vectors.lexical import DEPTH, RANK_CONSTANT, Bm25, IndexFile, fuse
 from bertcli.vectors.nearest import (
-    DEPTH,
     DIGITS,
     NO_TEXT,
-    Bm25,
     Match,
     MaxSim,
     Nearest,
-    Postings,
     TermProducts,
-    fused,
     refuse_infinite,
     unit,
 )
@@ -184,6 +184,8 @@ class SearchOptions:
     corpus_prompt: str | None = None
     vectors: Path | None = None  # searched when the file is there, else written
     hybrid: bool = False  # whether texts are found by their terms as well
+    rank_constant: float = RANK_CONSTANT  # of reciprocal ranks (hybrid)
+    lexical_weight: float = 1.0  # of ranks by terms; those by vectors have 1
 
 
 class Answer(NamedTuple):
@@ -216,6 +218,7 @@ class Search:
     options: SearchOptions
     reader: Reader | None
     asker: Embedder | None = None  # of queries, where another model makes their vectors
+    temporary: TemporaryVectors | None = None  # of the corpus, where they are not kept
     asked: TokenCounts = field(default_factory=TokenCounts, init=False)
 
     @classmethod
@@ -257,9 +260,9 @@ class Search:
     @property
     def by_dot(self) -> bool:
         """Whether vectors are compared by dot product: as asked, or as the model says."""
-        options = self.embedder.options
-        of_model = "cosine" if options.normalize else self.embedder.sentence.similarity
-        return not options.several and (self.options.similarity or of_model) == "dot"
+        if self.options.similarity is None:
+            return compares_by_dot(self.embedder)
+        return not self.embedder.options.several and self.options.similarity == "dot"
 
     @property
     def stored(self) -> bool:
@@ -269,9 +272,9 @@ class Search:
         return path is not None and path.exists() and not is_begun
 
     @property
-    def path(self) -> str:
-        """The file of the vectors of the corpus, where there is a place for them."""
-        return str(self.options.vectors)
+    def store(self) -> VectorFile | TemporaryVectors:
+        """The vectors of the corpus."""
+        return self.temporary or VectorFile(str(self.options.vectors))
 
     @property
     def texts(self) -> Reader:
@@ -281,7 +284,7 @@ class Search:
 
     def writing(self) -> FileRun:
         """Return the run that writes the vectors of the corpus, or resumes one."""
-        path, reader = Path(self.path), self.texts.again()
+        path, reader = Path(str(self.options.vectors)), self.texts.again()
         reader.source = replace(reader.source, keep=None)
         return FileRun(self.embedder, reader, Target(path, format_of(path), resume=True))
 
@@ -290,7 +293,8 @@ class Search:
 
         Raises InputError when they were made from other texts than those of the corpus.
         """
-        path, top_k = self.path, self.options.top_k
+        options = self.options
+        top_k = options.top_k
         index = Bm25(self.embedder.runtime.tokenizer) if self.options.hybrid else None
         texts = CorpusTexts(self, index) if self.reader else None
         depth = max(top_k, DEPTH) if index else top_k
@@ -298,18 +302,21 @@ class Search:
             nearest = self.asking(batch, depth)
             if texts:
                 nearest.excluded = np.array(texts.empty, int)
-            add_stored(nearest, path, self.embedder.term_names)
+            add_stored(nearest, self.store, self.embedder.term_names)
             matches = nearest.matches()
             if index:
-                both = zip(batch, matches, strict=True)
-                matches = [fused(best, index.best(query, depth), top_k) for query, best in both]
+                constants = options.rank_constant, options.lexical_weight
+                matches = [
+                    fuse(best, index.best(query, depth, of_literals=True), top_k, *constants)
+                    for query, best in zip(batch, matches, strict=True)
+                ]
             rows = rows_of(matches)
             if texts:
                 records = texts_at(rows, texts.blocks(nearest.rows))
             else:
-                records = records_at(path, rows, self.options.keep_fields)
+                records = records_at(str(options.vectors), rows, options.keep_fields)
             answers = answers_of(batch, matches, records)
-            if texts is None and self.options.skip_empty is not False:
+            if texts is None and options.skip_empty is not False:
                 for answer in answers:
                     # A row without a text, None, is no empty one.
                     answer.hits[:] = [hit for hit in answer.hits if str(hit.record.text).strip()]
@@ -335,25 +342,112 @@ class Search:
         return Nearest(run.vectors, *limits, dot=self.by_dot)
 
 
-def add_stored(nearest: Collector, path: str, names: TermNames | None = None) -> None:
-    """Take in all rows of a file of vectors; ``names`` are those of terms."""
+def compares_by_dot(embedder: Embedder) -> bool:
+    """Return whether the model's folder says that its vectors are compared by dot product."""
+    options = embedder.options
+    return not (options.several or options.normalize) and embedder.sentence.similarity == "dot"
+
+
+class VectorFile:
+    """Vectors of a corpus in a file of whatever program."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.manifest = manifest_of(path)
+
+    def blocks(self, dim: int, *, of_others: bool = False) -> Iterator[Array]:
+        """Yield vectors, one a text, as `vectors_in` does."""
+        return vectors_in(self.path, dim, of_others=of_others)
+
+    def lists(self, names: TermNames | None) -> Iterator[Sequence[Array]]:
+        """Yield several vectors a text, or weights of terms, as `stored_lists` does."""
+        return stored_lists(self.path, names)
+
+    @property
+    def index(self) -> IndexFile | None:
+        """The index of the terms of the texts."""
+        manifest = self.manifest
+        return IndexFile(Path(self.path), manifest.text("sha256"), manifest.text("corpus_sha256"))
+
+    def refuse_others(self, rows: int, digest: InputDigest) -> None:
+        """Raise InputError unless the vectors, so many, are those of the texts in the digest."""
+        made_of = self.manifest.get("corpus_sha256", digest.texts)  # other programs write none
+        if rows != digest.records or made_of != digest.texts:
+            raise InputError(
+                f"{self.path}: has {counted(rows, 'row')}, and the corpus has "
+                f"{counted(digest.records, 'text')}: it was made from other texts",
+                "leave out --vectors, or make it again",
+            )
+
+
+class TemporaryVectors(EmbedRun):
+    """Vectors of a corpus that are not kept: iterate it once, which computes them. To be closed.
+
+    They are in a temporary file without a name, so a kill leaves nothing.
+    """
+
+    index = None
+
+    def __init__(self, search: Search) -> None:
+        reader = search.texts.again()
+        reader.source = replace(reader.source, keep=None)
+        super().__init__(search.embedder, reader, self._add, full=True)
+        self.digest = InputDigest()
+        with no_room_explained():
+            self.spool = Spool()
+        self.close = self.spool.close
+
+    def _add(self, block: EmbeddedBlock) -> None:
+        self.digest.add(block.records)
+        with no_room_explained():
+            self.spool.add(block.vectors)
+
+    def blocks(self, dim: int, *, of_others: bool = False) -> Iterator[Array]:
+        """Yield vectors, one a text: [n, D]."""
+        yield self.embedder.nothing
+        yield from self.spool
+
+    def lists(self, names: TermNames | None) -> Iterator[Sequence[Array]]:
+        """Yield several vectors a text, or weights of terms, of some texts at a time."""
+        yield from self.spool
+
+    def refuse_others(self, rows: int, digest: InputDigest) -> None:
+        """Raise InputError unless the texts in the digest are those that were embedded."""
+        if rows != digest.records or self.digest.texts != digest.texts:
+            names = ", ".join(self.reader.source.paths)
+            raise InputError(f"{names}: was changed while it was read", "run the command again")
+
+
+@contextmanager
+def no_room_explained() -> Iterator[None]:
+    """Raise OutputError where the temporary folder takes no more."""
+    try:
+        yield
+    except OSError as failed:
+        raise unwritable(gettempdir(), failed, OTHER_FOLDER) from None
+
+
+def add_stored(
+    nearest: Collector, store: VectorFile | TemporaryVectors, names: TermNames | None = None
+) -> None:
+    """Add all vectors of a corpus; ``names`` are those of terms."""
     if not isinstance(nearest, Nearest):
-        for texts in stored_lists(path, names):
+        for texts in store.lists(names):
             nearest.add(texts)
         return
-    for vectors in vectors_in(path, nearest.queries.shape[1]):
+    for vectors in store.blocks(nearest.queries.shape[1]):
         nearest.add(vectors)
 
 
 def corpus_vectors(search: Search, *, of_others: bool = False) -> Array:
-    """Return the vectors that are stored, of length 1, put aside: [n, D].
+    """Return the vectors that are stored, of length 1, in a temporary file: [n, D].
 
     Raises InputError for those that `vectors_in` refuses, and for NaN or infinity.
     """
 
     def units() -> Iterator[Array]:
         rows, width = 0, search.embedder.nothing.shape[-1]
-        for block in vectors_in(search.path, width, of_others=of_others):
+        for block in search.store.blocks(width, of_others=of_others):
             refuse_infinite(block, rows)
             rows += len(block)
             yield unit(block)
@@ -428,46 +522,40 @@ OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP
 OWN = ("id", "text")  # of what is written beside vectors
 
 
-TERM_INDEX = ".terms.npz"  # end of the name beside vectors
-
-
 class CorpusTexts:
-    """The texts beside the vectors of a file, which are read again where they are asked for.
+    """The texts of vectors that are stored, which are read again where they are needed.
 
-    ``empty`` are the rows of texts that may be no hits. An ``index`` of their terms is kept beside
-    the vectors, and made anew for others.
+    ``empty`` are the rows of texts that may be no hits. Given an ``index``, the terms of all texts
+    are added to it, or read where they are kept beside the vectors.
     """
 
     def __init__(self, search: Search, index: Bm25 | None = None) -> None:
-        self.path, self.reader = search.path, search.texts
+        self.store = search.store
+        self.reader = search.texts
         self.digest = InputDigest()
         self.empty = array("q")
-        manifest, file = manifest_of(self.path), beside(Path(self.path), TERM_INDEX)
-        vectors = f"{manifest.text('corpus_sha256')} {manifest.text('sha256')}"
-        postings = Postings.kept(file, vectors) if index else None
+        file = self.store.index if index else None
+        postings = file.read() if file else None
         for block in self.reader.blocks():
             if index and not postings:
                 index.add(block)
             self.empty.extend(search.empty_rows(block, self.digest.records))
             self.digest.add(block)
-        if index and postings:
+        if index and postings and len(postings.lengths) == self.digest.records:
             index.postings = postings
-        elif index and manifest.text("corpus_sha256") == self.digest.texts:
-            index.postings.keep(file, vectors)
+            return
+        if index and postings:  # of other texts, whatever it says
+            for block in self.reader.again().blocks():
+                index.add(block)
+        if index and file and file.texts == self.digest.texts:
+            file.write(index.postings)
 
     def blocks(self, count: int) -> Iterable[Sequence[Record]]:
         """Return all of ``count`` texts.
 
         Raises InputError when they are other texts than those that the vectors were made of.
         """
-        texts, own = self.digest.records, self.digest.texts
-        theirs = manifest_of(self.path).get("corpus_sha256", own)  # other programs write none
-        if count != texts or theirs != own:
-            raise InputError(
-                f"{self.path}: has {counted(count, 'row')}, and the corpus has "
-                f"{counted(texts, 'text')}: it was made from other texts",
-                "leave out --vectors, or make it again",
-            )
+        self.store.refuse_others(count, self.digest)
         return self.reader.again().blocks()
 
 
@@ -569,7 +657,7 @@ class Mining:
             positives = nearest.scaled(run.vectors)
             scores = np.einsum("nd,nd->n", nearest.queries, positives)
             nearest.excluded, nearest.ceilings = excluded, scores - self.margin
-            add_stored(nearest, self.search.path)
+            add_stored(nearest, self.search.store)
             records = texts_at(rows_of(nearest.matches()), texts.blocks(nearest.rows))
             rows: list[dict[str, Any]] = []
             for (anchor, positive), score, matches in zip(

@@ -460,6 +460,65 @@ def test_duplicates_hold_little_of_each_text(tmp_path):
     assert peak(*argv, str(many)) < 90 + peak(*argv, str(few))
 
 
+def open_files(running):
+    """Return what a process has open, by the names that Linux gives it."""
+    folder = Path(f"/proc/{running.pid}/fd")
+    try:
+        return [os.readlink(folder / name) for name in os.listdir(folder)]
+    except OSError:  # it ended, or closed one meanwhile
+        return []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files without a name, and what is open")
+@pytest.mark.parametrize("command", ["duplicates", "map", "similar"])
+def test_temporary_vectors_have_no_name_that_a_kill_could_leave(command, tmp_path):
+    (temporary := tmp_path / "temporary").mkdir()
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("".join(f"number {row}\n" for row in range(30_000)))
+    argv = {
+        "duplicates": ("duplicates", corpus),
+        "map": ("map", corpus, "-o", tmp_path / "map.html"),
+        "similar": ("similar", "number", "--corpus", corpus, "--hybrid"),
+    }[command]
+
+    def has_written():
+        assert running.poll() is None
+        return any(
+            path.startswith(str(temporary)) and path.endswith("(deleted)")
+            for path in open_files(running)
+        )
+
+    with start(*argv, "-m", TINY, env={"TMPDIR": str(temporary)}) as running:
+        until(has_written)
+        assert [*temporary.iterdir()] == []
+        running.kill()
+    assert [*temporary.iterdir()] == []
+
+
+REPEATED = """
+import os, sys
+from bertcli.cli.app import main
+
+sys.stdout = open(os.devnull, "w")
+counts = []
+for _ in range(6):
+    assert main(sys.argv[1:]) == 0
+    counts.append([len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))])
+print(counts, file=sys.stderr)
+files, threads = zip(*counts[2:])
+sys.exit(max(files) > counts[1][0] + 1 or max(threads) > counts[1][1] + 4)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process has open")
+def test_a_command_that_is_called_again_keeps_no_file_and_no_thread(tmp_path):
+    (corpus := tmp_path / "corpus.txt").write_text("a cat\na dog\nthe sea\n")
+    argv = ["similar", "-q", "cat", "--corpus", str(corpus), "--threads", "2"]
+    program = [sys.executable, "-c", REPEATED, *argv]
+    done = subprocess.run(program, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit on memory that is heeded")
 @pytest.mark.parametrize("megabytes", [50, 53, 350, 450])
 def test_too_little_memory_is_one_error(tmp_path, megabytes):

@@ -1,6 +1,7 @@
 """The nearest texts: by cosine, whatever the blocks, and never with another model's vectors."""
 
 import json
+import os
 import re
 import shutil
 import warnings
@@ -408,6 +409,24 @@ def test_empty_texts_are_no_hits_unless_asked_for(corpus):
     left_out = call("similar", "-m", TINY, "a", *where, "--skip-empty")
     assert "note: 1 empty text left out" in left_out.err
     assert sorted(hit["row"] for hit in left_out.rows[0]["hits"]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("command", ["similar", "duplicates"])
+def test_what_a_run_that_was_killed_at_its_end_left_is_removed(command, corpus):
+    vectors = corpus / "v.npy"
+    argv = {
+        "similar": ("similar", "a cat", "--corpus", corpus / "c.jsonl"),
+        "duplicates": ("duplicates", corpus / "c.jsonl"),
+    }[command]
+    argv = (*argv, "-m", TINY, "-q", "--vectors", vectors)
+    expected = good(*argv).out
+    names = sorted(os.listdir(corpus))
+    for left in ("bertcli.lock", "vectors", "index"):
+        (corpus / "v.npy.run").mkdir()
+        for name in {"bertcli.lock", left}:
+            (corpus / "v.npy.run" / name).touch()
+        assert good(*argv).out == expected
+        assert sorted(os.listdir(corpus)) == names
 
 
 def test_the_similarity_is_that_of_the_model(corpus):

@@ -148,10 +148,24 @@ class ScoreOptions(OptionGroup, panel="Scores"):
         "How vectors are compared (default: the model's)."
     )
     hybrid = flag(
-        "Find texts by their terms too (BM25), which helps with names and numbers; the ranks of "
-        "both searches are fused."
+        "Find texts by their words too (BM25), which finds names and numbers; reciprocal ranks of "
+        "both searches are added."
     )
-    lexical = flag("Find texts by their terms alone (BM25 of the model's tokens).")
+    rank_constant = number(
+        "Constant added to each rank before its reciprocal is taken (--hybrid).",
+        low=0,
+        metavar="K",
+        kind=float,
+        default=60.0,
+    )
+    lexical_weight = number(
+        "Weight of ranks by words; ranks by vectors have weight 1 (--hybrid).",
+        low=0,
+        metavar="X",
+        kind=float,
+        default=1.0,
+    )
+    lexical = flag("Find texts by their words alone (BM25), without a model.")
     sparse = flag("Dot product of term weights, as in embed --sparse.")
     token_vectors = flag(
         "MaxSim of token vectors (ColBERT): the best match of each query token, summed."

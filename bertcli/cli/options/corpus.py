@@ -1,10 +1,8 @@
 """Texts whose vectors are compared: their files as options, and what makes their vectors."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from bertcli.cli.display.console import Console
@@ -27,8 +25,9 @@ from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
 if TYPE_CHECKING:
+    from bertcli.vectors.embed_run import EmbedRun
     from bertcli.vectors.file_run import FileRun
-    from bertcli.vectors.search import PassingSearch, Search
+    from bertcli.vectors.search import Search
 
 
 class FileOptions(OptionGroup, panel=INPUT, of=Source):
@@ -70,24 +69,25 @@ def refuse_pipes(texts: Reader) -> None:
 
 @contextmanager
 def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
-    """Yield the search once the vectors of its corpus are stored, in a place of a while if need be.
+    """Yield the search once the vectors of its corpus are stored, for a while if need be.
 
     They are computed with a progress bar, unless they are there.
     """
-    with TemporaryDirectory() as folder:
-        if search.options.vectors is None:
-            place = Path(folder, "vectors.npz" if search.embedder.terms else "vectors.npy")
-            run = replace(search, options=replace(search.options, vectors=place))
-        else:
-            run = search
-        if search.reader:
-            refuse_pipes(search.reader)
-        if not run.stored:
-            follow_embedding(run.writing(), search, console)
-        yield run
+    if search.reader:
+        refuse_pipes(search.reader)
+    if search.options.vectors is not None:
+        if not search.stored:
+            follow_embedding(search.writing(), search, console)
+        yield search
+        return
+    from bertcli.vectors.search import TemporaryVectors
+
+    with closing(TemporaryVectors(search)) as search.temporary:
+        follow_embedding(search.temporary, search, console)
+        yield search
 
 
-def follow_embedding(run: "FileRun | PassingSearch", search: "Search", console: Console) -> None:
+def follow_embedding(run: "FileRun | EmbedRun", search: "Search", console: Console) -> None:
     """Compute the vectors of a corpus with a progress bar, and say whether they are kept."""
     console.follow(run)
     console.truncated(run.tally, search.embedder.max_length)

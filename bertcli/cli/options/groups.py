@@ -61,6 +61,8 @@ RULES = (
     "--hybrid cannot be combined with --sparse, --token-vectors, --mine or --threshold; "
     "scores of --hybrid are sums of reciprocal ranks",
     "--hybrid requires --corpus",
+    "--rank-constant requires --hybrid",
+    "--lexical-weight requires --hybrid",
     "--lexical cannot be combined with --hybrid, --vectors, --sparse, --token-vectors or --mine; "
     "it compares terms, not vectors",
     "--lexical cannot be combined with --threshold; its scores have no scale",
