@@ -24,9 +24,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy
 
-from bertcli.errors import BertcliError, InputError
+from bertcli.errors import BertcliError, InputError, OutputError
 from bertcli.files.safetensors import AGAIN
-from bertcli.files.streams import LARGEST_RECORD, stop, too_large, unreadable
+from bertcli.files.streams import LARGEST_RECORD, on_disk, stop, too_large, unreadable
 from bertcli.files.tables import (
     TYPES,
     ColumnTable,
@@ -227,7 +227,7 @@ def file_system(place: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def opened(place: str, path: str) -> Iterator[Table]:
+def opened(place: str | IO[bytes], path: str) -> Iterator[Table]:
     """Open a file that messages call ``path``. Raises InputError when it cannot be read."""
     try:
         with ParquetFile(place) as file:
@@ -258,7 +258,7 @@ class Table:
         A row of more bytes than the limit raises an InputError, or is left out by ``skip``.
         """
         number = 1
-        for batch in self._batches(names, ROWS):
+        for batch in self.batches(names, ROWS):
             for part in _parts(batch, min(AT_ONCE, limit)):
                 if part.nbytes > limit:
                     skip(too_large(f"{self.path}:{number}", limit))
@@ -274,7 +274,7 @@ class Table:
         kind = self.schema.field(name).type
         if not self.metadata.num_rows and hasattr(kind, "list_size"):
             yield array(pyarrow.array([], kind), name)
-        for batch in self._batches([name], most):
+        for batch in self.batches([name], most):
             try:
                 yield array(batch.column(0), name)
             except ValueError as uneven:
@@ -287,7 +287,7 @@ class Table:
         """
         lists_of_numbers = (field.name for field in self.schema if VECTOR.match(str(field.type)))
         names = [name for name in lists_of_numbers if name not in other]
-        for batch in self._batches(names, most) if names else ():
+        for batch in self.batches(names, most) if names else ():
             for name in names:
                 lists = batch.column(name)
                 while hasattr(lists.type.value_type, "value_type"):
@@ -295,7 +295,7 @@ class Table:
                 rows = [row.values.to_numpy(zero_copy_only=False) for row in lists if row.is_valid]
                 yield name, str(lists.type.value_type), rows
 
-    def _batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
+    def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
         """Yield columns in batches of at most so many rows, and fewer of long lists and texts."""
         for group in range(self.metadata.num_row_groups):
             row_group = self.metadata.row_group(group)
@@ -367,6 +367,56 @@ def _merge_types(column_types: dict[str, Any], table: ColumnTable) -> None:
             column_types[name] = ours
         else:
             column_types[name] = common_type(known, values)
+
+
+def common_schema(paths: Sequence[str]) -> Any:
+    """Return the schema of all columns of some files, with the metadata of the first.
+
+    Raises OutputError for columns of one name whose types have none in common.
+    """
+    schemas = []
+    for path in paths:
+        with on_disk(path) as source, opened(source, path) as table:
+            schemas.append(table.schema)
+    try:
+        schema = pyarrow.unify_schemas(schemas, promote_options="default")
+    except pyarrow.ArrowException as different:
+        raise OutputError(
+            f"the columns of the inputs have different types: {different}",
+            "give one file at a time, or write JSONL",
+        ) from None
+    return schema.with_metadata(schemas[0].metadata)
+
+
+def copy_rows(paths: Sequence[str], chosen: Sequence[Array], schema: Any, file: IO[bytes]) -> None:
+    """Write some rows of files as one file of a schema.
+
+    ``chosen`` says for each file which rows these are, bool [n]; rows beyond it are not. A column
+    that a file does not have is null in its rows.
+    """
+    waiting = [schema.empty_table()]
+    size = 0
+    with ParquetWriter(file, schema) as writer:
+        for path, rows in zip(paths, chosen, strict=True):
+            start = 0
+            with on_disk(path) as source, opened(source, path) as table:
+                for batch in table.batches(table.names, ROWS):
+                    mask = numpy.zeros(len(batch), bool)
+                    known = rows[start : start + len(batch)]
+                    mask[: len(known)] = known
+                    start += len(batch)
+                    kept = pyarrow.Table.from_batches([batch.filter(pyarrow.array(mask))])
+                    waiting.append(kept)
+                    size += kept.nbytes
+                    if size >= GROUP:
+                        writer.write_table(_joined(waiting, schema))
+                        waiting = [schema.empty_table()]
+                        size = 0
+        writer.write_table(_joined(waiting, schema))
+
+
+def _joined(tables: Sequence[Any], schema: Any) -> Any:
+    return pyarrow.concat_tables(tables, promote_options="default").cast(schema)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 from bertcli.errors import OutputError, PipeClosed, UsageError
@@ -32,6 +33,7 @@ from bertcli.files.tables import Row, cell, lines_of
 Write = Callable[[Sequence[Any]], None]  # takes rows
 Format = Callable[[IO[bytes]], AbstractContextManager[Write]]
 
+COMPARED = 1 << 18  # bytes at a time
 TENSORS = ("npy", "npz", "safetensors")
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"} | {
     f".{form}": form for form in ("csv", "tsv", *TENSORS, "parquet", "txt")
@@ -101,6 +103,27 @@ def open_writer(
         make(rows_file) as write,
     ):
         yield write
+
+
+@contextmanager
+def same_file_writer(path: Path, form: str) -> Iterator[Write]:
+    """Yield a writer of a file that is there already, as a command that is resumed has left it.
+
+    Raises OutputError at the end unless the same bytes would be written.
+    """
+    with TemporaryFile() as file:
+        with (
+            packed(path, file) as inner,
+            json_array(path, form, inner) as rows_file,
+            writer_of(form, to_file=True)(rows_file) as write,
+        ):
+            yield write
+        file.seek(0)
+        with path.open("rb") as before:
+            while (block := file.read(COMPARED)) == before.read(COMPARED):
+                if not block:
+                    return
+    raise OutputError(f"{path}: already exists, with other content", "give another name")
 
 
 def writer_of(form: str, *, to_file: bool = False) -> Format:

@@ -147,7 +147,10 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     single = source.pair_field is None and (source.single or source.ids)
     pair, key = None if single else source.pair_field or "pair", source.id_field or "id"
     reserved = {*source.taken, *(ORIGIN if source.placed and not source.text_fields else ())}
-    if source.keep == "*":
+    if source.full_rows:
+        reserved = set()
+        carried = [*names]
+    elif source.keep == "*":
         written = () if source.kept_text or source.text_fields else (text, pair)
         carried = [name for name in names if name != key and name not in written]
     else:

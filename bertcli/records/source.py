@@ -44,6 +44,7 @@ class Source:
     pair_field: str | None = None
     id_field: str | None = None
     keep: str | None = None  # names of other fields to keep, separated by commas; "*": all
+    full_rows: bool = False  # records carry all fields of their row, under their own names
     null: bool = False
     skip_empty: bool = False  # leave out texts without a character
     placed: bool | None = None  # records carry their file and line; None: those of several files
@@ -91,7 +92,7 @@ class Source:
     @property
     def kept_text(self) -> str:
         """The field in which all fields are carried with the text; none where it is written."""
-        written = self.ids or self.text_fields or "text" in self.taken
+        written = self.ids or self.text_fields or self.full_rows or "text" in self.taken
         return (self.text_field or "text") if self.keep == "*" and not written else ""
 
     def refuse_fields(self, formats: Iterable[str]) -> None:

@@ -1,6 +1,8 @@
 """What compares vectors: `bertcli similar`, `duplicates` and `compare`."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -43,7 +45,7 @@ from bertcli.cli.options.groups import (
 )
 from bertcli.errors import UsageError, counted
 from bertcli.files.tables import TableHeader
-from bertcli.files.writers import Write
+from bertcli.files.writers import Write, same_file_writer
 from bertcli.hub import files_for
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
@@ -290,7 +292,7 @@ def write_rows(batches: Iterable[list[Any]], write: Write, header: Mapping[str, 
 AT_ONCE = 1 << 15  # rows of a table that are written together
 
 
-class AlikeOptions(OptionGroup):
+class DuplicateOptions(OptionGroup):
     """Which texts are duplicates, and which of them is kept."""
 
     threshold = number(
@@ -301,35 +303,115 @@ class AlikeOptions(OptionGroup):
         kind=float,
         default=0.95,
     )
-    keep: Literal["first", "longest"] = option("Which text of each group to keep.", default="first")
+    keep: Literal["first", "longest"] = option(
+        "Which of several duplicates to keep.", default="first"
+    )
+    chain = flag("Join duplicates of duplicates too, which may be far from the text that is kept.")
+
+
+class DuplicatesOutput(LineOutput):
+    """The output: the input without duplicates, and groups of duplicates."""
+
+    output: Path | None = option(
+        "File for the input without duplicates, with all columns; the suffix sets the format. "
+        "Written completely or not at all.",
+        "PATH",
+        "--output",
+        "-o",
+    )
+    format: Literal["auto", "txt", "table", "jsonl", "csv", "tsv", "parquet"] = option(
+        "Format of --output; without it, of the groups on stdout, or txt: the texts that are "
+        "kept. auto: by the suffix; for groups, a table on a terminal and JSONL in a pipe.",
+        None,
+        "--format",
+        "-f",
+        default="auto",
+    )
+    groups: Path | None = option(
+        "File for the groups; the suffix sets the format. Default, and -: stdout.", "PATH"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.groups == Path("-"):
+            self.groups = None
+        files = [os.path.realpath(path) for path in (self.output, self.groups) if path]
+        if len({*files}) < len(files):
+            raise UsageError("--output and --groups are the same file", "give two names")
+
+    @property
+    def copy_format(self) -> str:
+        """The format of the input without duplicates; empty where it is not written."""
+        return self.form() if self.output or self.format == "txt" else ""
+
+    @property
+    def of_groups(self) -> "DuplicatesOutput | None":
+        """The output of the groups; None where the other one takes stdout."""
+        if self.groups is None and self.output is None:
+            return None if self.format == "txt" else self
+        chosen = "auto" if self.output or self.format == "txt" else self.format
+        return self.changed(output=self.groups, groups=None, format=chosen, resume=False)
+
+    @contextmanager
+    def open_groups(
+        self, inputs: Sequence[str | Path], model: ModelOptions, run: "Duplicates"
+    ) -> Iterator[Callable[[], None]]:
+        """Yield a function that writes the groups of a run."""
+        output = self.of_groups
+        if output is None:
+            yield lambda: None
+            return
+        form = output.form(
+            [name for name in GROUP_FORMATS if output.output is None or name != "table"]
+        )
+        if self.resume and self.groups and self.groups.exists():
+            with same_file_writer(self.groups, form) as write:
+                yield lambda: _write_groups(run, form, write)
+            return
+        about = (run,)
+        with output.open(form, inputs, model, view="duplicates_view", about=about) as write:
+            yield lambda: _write_groups(run, form, write)
+
+
+GROUP_FORMATS = ("table", "jsonl", "csv", "tsv", "parquet")
 
 
 def duplicates(
     texts: FileOptions,
-    alike: AlikeOptions,
+    which: DuplicateOptions,
     model: ModelOptions,
     compute: ComputeOptions,
-    output: LineOutput,
+    output: DuplicatesOutput,
     console: ConsoleOptions,
 ) -> None:
-    """Find groups of near-duplicate texts, or write a file without the duplicates.
+    """Find near-duplicate texts, and write the input without them.
+
+    A text is a duplicate if its cosine to a text that is kept is at least --threshold; texts are
+    kept in the order of the input, or the longest first. stdout has the groups: the row that is
+    kept, the rows that are not, and their scores.
 
     $ bertcli duplicates reviews.txt --threshold 0.95
-    $ bertcli duplicates reviews.txt --keep longest -o fewer.txt
+    $ bertcli duplicates reviews.csv --keep longest -o fewer.csv --groups groups.jsonl
     """
-    form = output.form()
+    copy_format = output.copy_format
     reader = reader_of(texts, named=texts.files)
     search = texts.search(reader, model, compute)
     from bertcli.vectors.duplicates import Duplicates
+    from bertcli.vectors.input_copy import InputCopy
 
-    run = Duplicates(search, alike.threshold, alike.keep)
-    view = "duplicates_view"
-    with (
-        output.open(form, texts.inputs(reader), model, view=view, about=(run,)) as write,
-        stored_vectors(search, console) as run.search,
-    ):
-        console.follow(run)
-        _write_groups(run, form, write)
+    run = Duplicates(search, which.threshold, which.keep, which.chain)
+    inputs = texts.inputs(reader)
+    with ExitStack() as stack:
+        if copy_format:
+            refuse_pipes(reader)
+            copy = InputCopy(reader, copy_format)
+            write = stack.enter_context(output.open(copy.writer, inputs, model))
+        write_groups = stack.enter_context(output.open_groups(inputs, model, run))
+        with stored_vectors(search, console):
+            console.follow(run)
+        write_groups()
+        if copy_format:
+            copy.write(run.is_kept, write)
     if search.by_dot:
         console.note("scores are cosines, though the model compares by dot product")
     groups = counted(len(run.groups), "group")
@@ -340,11 +422,8 @@ def duplicates(
 
 
 def _write_groups(run: "Duplicates", form: str, write: Write) -> None:
-    """Write groups, or the texts without duplicates."""
-    if form == "txt":
-        for lines in run.kept():
-            write(lines)
-    elif form == "table":
+    """Write groups: one an object or a table, or a row for each duplicate."""
+    if form == "table":
         write(run.groups)
     elif form == "jsonl":
         for group in run.groups:

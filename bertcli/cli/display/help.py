@@ -24,6 +24,7 @@ COMMON = frozenset(
     tokens count stats skip_special_tokens as_ clean_up
     pooling normalize top_k threshold targets aggregation no_answer tolerance worst
     tree tensors attention verify json
+    groups
     size dupe_factor config epochs batch_size learning_rate eval_dir
     task frozen eval queries qrels
     device dtype output format resume
