@@ -51,7 +51,7 @@ from bertcli.tasks.tag import WordTagger
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.vectors.embed_run import RecordVectors
 from bertcli.vectors.nearest import Nearest, unit
-from bertcli.vectors.search import DOCUMENT, QUERY, prompted
+from bertcli.vectors.search import DOCUMENT, QUERY, compares_by_dot, prompted
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,11 @@ class Judge:
         self.max_length = embedder.max_length
         return run.vectors
 
+    @property
+    def by_dot(self) -> bool:
+        """Whether the model compares vectors by dot product."""
+        return compares_by_dot(self._embedder)
+
     @cached_property
     def _embedder(self) -> Embedder:
         return Embedder.open(self.folder, self.options)
@@ -292,7 +297,8 @@ def judged_search(
     names, ids = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}"), [*texts]
     results = []
     for judge in judges:
-        search = Nearest(judge.vectors([*asked.values()], QUERY), DEEP + 1)
+        asking = judge.vectors([*asked.values()], QUERY)
+        search = Nearest(asking, DEEP + 1, dot=judge.by_dot)
         vectors = judge.vectors([*texts.values()], DOCUMENT)
         for start in range(0, len(vectors), BLOCK):
             search.add(vectors[start : start + BLOCK])

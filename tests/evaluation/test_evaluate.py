@@ -227,6 +227,34 @@ def test_a_search_has_the_prompts_that_sentence_transformers_gives_it(options, m
         assert done.rows[0][ours] == pytest.approx(scores[key], abs=1e-6)
 
 
+@pytest.mark.parity
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_a_search_ranks_as_the_model_compares(similarity, tmp_path):
+    from sentence_transformers.sentence_transformer import modules as st
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+    from sentence_transformers.util import cos_sim, dot_score
+
+    theirs = sentence_model(st.Pooling(32), similarity_fn_name=similarity)
+    model = saved(theirs, tmp_path / "model")
+    rows = [row["text"] * (1 + at % 5) for at, row in enumerate(reviews(60, seed=4))]
+    corpus = {f"d{at}": text for at, text in enumerate(rows[:40])}
+    queries = {f"q{at}": text for at, text in enumerate(rows[40:])}
+    relevant = {query: {f"d{at}", f"d{at + 9}"} for at, query in enumerate(queries)}
+    judged = "".join(f"{query} {key} 1\n" for query in relevant for key in relevant[query])
+    (tmp_path / "qrels.tsv").write_text(judged)
+    files = [
+        written(tmp_path / f"{name}.jsonl", [{"_id": key, "text": texts[key]} for key in texts])
+        for name, texts in (("queries", queries), ("corpus", corpus))
+    ]
+    given = ["--queries", files[0], "--corpus", files[1], "--qrels", tmp_path / "qrels.tsv"]
+    (found,) = call("evaluate", *given, "-m", model).rows
+    both = {"score_functions": {"cosine": cos_sim, "dot": dot_score}}
+    scores = InformationRetrievalEvaluator(queries, corpus, relevant, **both)(theirs)
+    other = "cosine" if similarity == "dot" else "dot"
+    assert found["ndcg@10"] == pytest.approx(scores[f"{similarity}_ndcg@10"], abs=1e-6)
+    assert found["ndcg@10"] != pytest.approx(scores[f"{other}_ndcg@10"], abs=1e-6)
+
+
 def test_integers_are_class_ids_of_a_model_without_names(models, tmp_path):
     model = models("BertForSequenceClassification", num_labels=3)
     texts = [row["text"] for row in reviews(30)]
