@@ -133,8 +133,8 @@ class Layout:
 
     @property
     def is_flat(self) -> bool:
-        """Whether arrays can say all that is asked for."""
-        return not self.overflowing and {*NUMERIC}.issuperset(self.columns)
+        """Whether arrays can say all that is asked for; of pairs they have no windows."""
+        return {*NUMERIC}.issuperset(self.columns)
 
     def __post_init__(self) -> None:
         step, length = self.pad_to_multiple_of, self.max_length

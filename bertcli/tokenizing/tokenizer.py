@@ -613,6 +613,7 @@ class Tokenizer:
         pairs = block.pairs
         is_alike = None not in pairs if pairs else layout.truncation != "only_second"
         is_alike &= not block.is_split or self.words_core is self.core
+        is_alike &= pairs is None or not layout.overflowing
         many = first + len(block) >= FEW or sum(block.weights) >= SHORT
         if many and layout.is_flat and is_alike:
             frame = frame_of(self.core, pair=pairs is not None, special=layout.special_tokens)
@@ -687,11 +688,12 @@ class Tokenizer:
 
         ``frame`` are the special tokens of a text or of a pair, and the row of each has the same
         parts: padding, special tokens, text, special tokens, perhaps text and special tokens,
-        padding. Raises InputError when a pair cannot be truncated as asked.
+        padding. With ``layout.overflowing`` each window of a text has a row. Raises InputError
+        when a pair cannot be truncated as asked, or windows cannot share as many tokens.
         """
         import numpy as np
 
-        from bertcli.tokenizing.ragged import offsets_of, spans
+        from bertcli.tokenizing.ragged import offsets_of, spans, token_windows
 
         limit = self.cut_at(layout)
         texts: Any = [*block.texts, *(block.pairs or ())]
@@ -709,7 +711,20 @@ class Tokenizer:
                 for row in np.flatnonzero(lengths.sum(axis=0) > room).tolist():
                     text, pair = lengths[:, row].tolist()
                     left[:, row] = kept_lengths(text, pair, room, layout.truncation)
-        if (layout.truncation_side or self.truncation_side) == "left":
+        samples: Sequence[int] = range(first, first + len(block))
+        from_left = (layout.truncation_side or self.truncation_side) == "left"
+        if layout.overflowing and limit is not None:
+            texts_of_windows, offsets_in_text, left = token_windows(lengths[0], room, layout.stride)
+            lengths = lengths[:, texts_of_windows]
+            starts = starts[:, texts_of_windows]
+            if from_left:
+                offsets_in_text = lengths - offsets_in_text - left
+            starts = starts + offsets_in_text
+            lengths = left = left[np.newaxis]
+            samples = (first + texts_of_windows).tolist()
+            if len(samples) > len(block):
+                block = block.take(texts_of_windows.tolist())
+        elif from_left:
             starts = starts + lengths - left
 
         sizes = np.zeros((len(block), 2 * len(special) + 1), np.int64)  # [B, parts]
@@ -739,7 +754,7 @@ class Tokenizer:
             columns[name] = np.repeat(of_parts, flat_sizes)
         return TokenBlock(
             block,
-            range(first, first + len(block)),
+            samples,
             columns,
             offsets_of(sizes.sum(axis=1)),
             (lengths - left).sum(axis=0).tolist(),

@@ -79,8 +79,14 @@ OPTIONS = [
         {"padding": "longest", "pad_to_multiple_of": 8, "padding_side": "left"},
         {"padding": "max_length", "max_length": 16, "truncation": "longest_first"},
         {"max_length": 1, "truncation": "longest_first", "special_tokens": False},
+        {"max_length": 7, "truncation": "longest_first", "overflowing": True},
+        {"max_length": 9, "truncation": "only_first", "overflowing": True, "stride": 3},
+        {"max_length": 5, "truncation": "longest_first", "overflowing": True, "stride": 2,
+         "truncation_side": "left", "padding": "longest"},
+        {"max_length": 2, "truncation": "longest_first", "overflowing": True},
+        {"overflowing": True},
     )
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("parse_special", [True, False])
