@@ -31,7 +31,7 @@ from bertcli.evaluation.metrics import (
     calibration,
     label_numbers,
 )
-from bertcli.files.streams import open_bytes
+from bertcli.files.streams import blocks, open_bytes
 from bertcli.hub import ModelFolder
 from bertcli.models.config import BertConfig
 from bertcli.records.examples import CONTRAST, Example, Examples
@@ -250,29 +250,38 @@ def read_documents(reader: Reader) -> dict[str, Record]:
     return documents
 
 
+LONGEST_JUDGEMENT = 1 << 16  # bytes
+JUDGEMENT = (
+    "a line of qrels is: query, document, gain (BEIR) or query, 0, document, gain (TREC)"
+)
+QUERY_COLUMNS = ("query-id", "qid", "query_id")  # how a header begins
+
+
 def read_qrels(path: str) -> dict[str, dict[str, float]]:
     """Return the relevant documents of each query, and their gains.
 
     Raises InputError for a line that is neither BEIR's nor TREC's.
     """
+
+    def refuse(error: InputError) -> None:
+        raise InputError(str(error).replace("the record", "the line"), JUDGEMENT) from None
+
     relevant: dict[str, dict[str, float]] = {}
     with open_bytes(path) as file:
-        for number, line in enumerate(file, 1):
-            cells = line.decode("utf-8", "replace").split()
-            if not cells or (number == 1 and cells[0].lower() in ("query-id", "qid", "query_id")):
-                continue
-            try:
-                gain = float(cells[-1])
-            except ValueError:
-                gain = inf
-            if len(cells) not in (3, 4) or not isfinite(gain):
-                raise InputError(
-                    f"{path}:{number}: not a judgement",
-                    "a line of qrels is: query, document, gain (BEIR) or query, 0, document, gain "
-                    "(TREC)",
-                )
-            if gain > 0:
-                relevant.setdefault(cells[0], {})[cells[-2]] = gain
+        for block in blocks(file, path, limit=LONGEST_JUDGEMENT, skip=refuse):
+            for number, line in enumerate(block.lines, block.number):
+                cells = line.decode("utf-8", "replace").split()
+                is_header = number == 1 and cells and cells[0].lower() in QUERY_COLUMNS
+                if not cells or is_header:
+                    continue
+                try:
+                    gain = float(cells[-1])
+                except ValueError:
+                    gain = inf
+                if len(cells) not in (3, 4) or not isfinite(gain):
+                    raise InputError(f"{path}:{number}: not a judgement", JUDGEMENT)
+                if gain > 0:
+                    relevant.setdefault(cells[0], {})[cells[-2]] = gain
     if not relevant:
         raise InputError(f"{path}: no relevant documents found", "qrels hold a gain above 0")
     return relevant

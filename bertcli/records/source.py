@@ -6,7 +6,6 @@ import codecs
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from glob import has_magic
 from pathlib import Path
 from typing import Literal
@@ -15,8 +14,8 @@ from bertcli.errors import LOG, InputError, UsageError, counted
 from bertcli.files.paths import input_name
 from bertcli.files.streams import (
     LARGEST_RECORD,
+    blocks,
     open_bytes,
-    read_chunk,
     suffix_of,
     unreadable,
 )
@@ -190,18 +189,37 @@ def _matches(name: str) -> Iterator[str]:
             yield str(path)
 
 
+LONGEST_NAME = 1 << 15  # bytes; Linux has at most 4,096 in a path, Windows 32,767
+LARGEST_LIST = 256 << 20  # bytes of all names together, each with that of an object of Python
+OBJECT = 64
+
+
 def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
     """Return the names in a list of files, one a line or up to a NUL; ``-`` is stdin.
 
-    Raises InputError for an empty list.
+    Raises InputError for an empty list, and for what is so large that it cannot be a list of names.
     """
     where = input_name(path)
+    hint = "--files-from reads names of files"
+
+    def refuse(error: InputError) -> None:
+        raise InputError(str(error).replace("the record", "the name of a file"), hint) from None
+
+    names: list[str] = []
+    size = 0
+    separator = b"\0" if null else b"\n"
     with open_bytes(path) as stream:
-        raw = b"".join(iter(partial(read_chunk, stream, where), b"")).removeprefix(codecs.BOM_UTF8)
-    lines = raw.split(b"\0") if null else raw.replace(b"\r\n", b"\n").split(b"\n")
-    names = [os.fsdecode(line) for line in lines]
-    if not any(names):
-        raise InputError(
-            f"{where}: the list of files is empty", "--files-from reads names of files"
-        )
-    return tuple(filter(None, names))
+        for block in blocks(stream, where, separator, LONGEST_NAME, refuse):
+            for index, line in enumerate(block.lines):
+                if block.number + index == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
+                if not null:
+                    line = line.removesuffix(b"\r")
+                if line:
+                    names.append(os.fsdecode(line))
+                    size += len(line) + OBJECT
+            if size > LARGEST_LIST:
+                raise InputError(f"{where}: {len(names):,} names of files are too many", hint)
+    if not names:
+        raise InputError(f"{where}: the list of files is empty", hint)
+    return tuple(names)
