@@ -47,6 +47,7 @@ from bertcli.records.records import (
     TextBlock,
     checked,
     extra_ids,
+    field_path,
     fields_of,
     is_empty,
     no_pair,
@@ -192,7 +193,10 @@ class Reader:
         A list, an object, true or false is no id. Raises InputError for one where --id-field asked
         for the field, and for values that cannot be written as JSON: NaN and infinity.
         """
-        where, key = f"{file}:{line}", row.get(fields.id) if fields.id else None
+        where = f"{file}:{line}"
+        if fields.paths:
+            row = fields.with_paths(row, where)
+        key = row.get(fields.id) if fields.id else None
         if isinstance(key, bool | list | dict):
             if self.source.id_field is not None:
                 raise InputError(
@@ -231,11 +235,12 @@ class Reader:
         They are made together, or one by one where any needs a closer look: `record` refuses it, or
         makes another of it. No text is half a surrogate pair.
         """
-        texts, pairs, ids = (columns[name] if name else None for name in fields[:3])
-        carried = [columns[name] for name in fields.carried]
+        texts, pairs, ids = (columns.get(name) if name else None for name in fields[:3])
+        carried = [columns[name] for name in fields.carried if name in columns]
         plain = not (self.source.ids or self.source.pre_split or self.source.extra_ids)
         if not (
             plain
+            and not fields.paths
             and texts
             and {*map(type, texts)} == {str}
             and PAIRS.issuperset(map(type, pairs or ()))
@@ -466,7 +471,8 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
             name: [row[at] for _, row in batch] for at, name in enumerate(names)
         }
         for field in () if source.are_pairs else filter(None, (fields.pair, fields.id)):
-            columns[field] = [cell or None for cell in columns[field]]  # all that CSV has for none
+            if field in columns:
+                columns[field] = [cell or None for cell in columns[field]]  # CSV's null
         yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
 
 
@@ -481,7 +487,7 @@ def parquet(place: str | IO[bytes], path: str, reader: Reader) -> Blocks:
         fields = reader.table_fields(table.names, path)
         limit, errors = source.max_record_bytes, source.encoding_errors
         for first, columns in table.columns(fields.needed, limit, reader.skip, errors):
-            lines = range(first, first + len(columns[fields.text]))
+            lines = range(first, first + len(columns[fields.needed[0]]))
             yield reader.rows(fields, columns, path, lines)
 
 
@@ -568,7 +574,8 @@ class _Objects:
     def _fields(self, keys: tuple[str, ...], number: int) -> RecordFields:
         fields = self.known.get(keys)
         if fields is None:
-            source = self.source if self.source.pair_field in keys else self.single
+            pair = self.source.pair_field
+            source = self.source if pair and field_path(pair, keys) else self.single
             fields = self.known[keys] = fields_of(source, keys, f"{self.name}:{number}")
         return fields
 

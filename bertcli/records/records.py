@@ -122,18 +122,86 @@ def ids_in(value: Any, where: str) -> list[int]:
     return value
 
 
+# Keys that lead to a value: a field, and those of the objects in it.
+FieldPath = tuple[str, ...]
+
+
 class RecordFields(NamedTuple):
-    """The names of the fields of a file that make a record."""
+    """The names of the fields of a file that make a record.
+
+    A name in ``paths`` is no field of the file: "user.bio" is a value of an object, "title,body"
+    are two fields that are joined.
+    """
 
     text: str
     pair: str | None
     id: str | None
     carried: Sequence[str]
+    paths: Mapping[str, Sequence[FieldPath]] = {}
+    join: str = ""  # what stands between fields that are joined
 
     @property
     def needed(self) -> list[str]:
-        """All names, without duplicates."""
-        return list(dict.fromkeys(name for name in (*self[:3], *self.carried) if name is not None))
+        """The fields of the file, without duplicates."""
+        names: list[str] = []
+        for name in (self.text, self.pair, self.id, *self.carried):
+            if name is not None:
+                names += [path[0] for path in self.paths.get(name, [(name,)])]
+        return list(dict.fromkeys(names))
+
+    def with_paths(self, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """Return the row with the values of all ``paths``. Raises InputError where there is none.
+
+        Of joined fields, those that are empty are left out; null where all are null.
+        """
+        values = {name: self._value(row, paths, where) for name, paths in self.paths.items()}
+        return {**row, **values}
+
+    def _value(self, row: Mapping[str, Any], paths: Sequence[FieldPath], where: str) -> Any:
+        found = [nested_value(row, path, where) for path in paths]
+        if len(paths) == 1:
+            return found[0]
+        for path, value in zip(paths, found, strict=True):
+            if not isinstance(value, str | None):
+                raise InputError(
+                    f"{where}: field {'.'.join(path)!r} is {shown(value)}, not a string", SKIP
+                )
+        if found.count(None) == len(found):
+            return None
+        return self.join.join(filter(None, found))
+
+
+def nested_value(row: Mapping[str, Any], path: FieldPath, where: str) -> Any:
+    """Return the value that keys lead to; None behind a null. Raises InputError for no such key."""
+    value: Any = row
+    for depth, key in enumerate(path):
+        if value is None:
+            return None
+        if not isinstance(value, Mapping) or key not in value:
+            outer = ".".join(path[:depth])
+            available = [f"{outer}.{name}" for name in value] if isinstance(value, Mapping) else []
+            hint = f"available: {', '.join(available)}" if available else SKIP
+            raise InputError(f"{where}: field {'.'.join(path)!r} not found", hint)
+        value = value[key]
+    return value
+
+
+def field_path(name: str, names: Collection[str]) -> FieldPath | None:
+    """Return the keys that a name such as "user.bio" stands for; None where no field fits."""
+    if name in names:
+        return (name,)
+    keys = name.split(".")
+    for count in range(len(keys) - 1, 0, -1):
+        if (field := ".".join(keys[:count])) in names:
+            return (field, *keys[count:])
+    return None
+
+
+def joined_fields(name: str, names: Collection[str]) -> list[str]:
+    """Return the names that a text field such as "title,body" lists, or the one that it is."""
+    if name in names or "," not in name:
+        return [name]
+    return [part.strip() for part in name.split(",")]
 
 
 def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
@@ -158,8 +226,13 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
         carried = [name for name in dict.fromkeys(carried) if name != "id" or key != "id"]
     named = filter(None, (source.pair_field, source.id_field))
     present = {*names}
-    for name in (text, *carried, *named, *source.extra_ids):
+    paths: dict[str, list[FieldPath]] = {}
+    text_names = joined_fields(text, present)
+    for name in (*text_names, *carried, *named, *source.extra_ids):
         if name in present:
+            continue
+        if path := field_path(name, present):
+            paths[name] = [path]
             continue
         hint = f"available: {listed(names)}"
         if name == text and not (source.ids or source.text_field):
@@ -176,8 +249,14 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
                 "rename it in the input, or name the fields to keep: --keep-fields a,b,c",
             )
     carried += [name for name in source.extra_ids if name not in carried]
-    pair = pair if pair in names else None
-    return RecordFields(text, pair, key if key in names else None, carried)
+    if len(text_names) > 1:
+        paths[text] = [path for name in text_names if (path := field_path(name, present))]
+    if source.text_fields and text in paths:  # where the text is read from what is kept
+        carried.append(text)
+    present.update(paths)
+    pair = pair if pair in present else None
+    join = "\n\n" if source.join is None else source.join
+    return RecordFields(text, pair, key if key in present else None, carried, paths, join)
 
 
 def row_of(record: Record, columns: Mapping[str, Any]) -> dict[str, Any]:

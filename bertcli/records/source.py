@@ -38,8 +38,9 @@ class Source:
     are_pairs: bool = False  # files of two columns without a header (--pairs)
     format: str = "auto"  # "whole": each file is one text
     delimiter: str = ","  # of csv
-    text_field: str | None = None
+    text_field: str | None = None  # or several, separated by commas; user.bio: a value of objects
     text_fields: tuple[str, ...] = ()  # instead: the first that is there, kept as well
+    join: str | None = None  # what stands between several text fields; None: a blank line
     pair_field: str | None = None
     id_field: str | None = None
     keep: str | None = None  # names of other fields to keep, separated by commas; "*": all
@@ -92,7 +93,10 @@ class Source:
     def kept_text(self) -> str:
         """The field in which all fields are carried with the text; none where it is written."""
         written = self.ids or self.text_fields or self.full_rows or "text" in self.taken
-        return (self.text_field or "text") if self.keep == "*" and not written else ""
+        if self.keep != "*" or written:
+            return ""
+        joined = self.text_field is None or "," in self.text_field
+        return "text" if joined else str(self.text_field)
 
     def refuse_fields(self, formats: Iterable[str]) -> None:
         """Raise UsageError when fields were asked for, but all the formats of its paths are txt."""

@@ -2,6 +2,7 @@
 
 from bertcli.cli.options.common import (
     AT,
+    JOIN,
     OVERLAP,
     PARSE_SPECIAL,
     SPECIAL_TOKENS,
@@ -23,6 +24,7 @@ class ChunkTextOptions(OptionGroup, panel=INPUT):
 
     texts: list[str] | None = TEXTS
     text_field = TEXT_FIELD
+    join = JOIN
 
 
 class ChunkOptions(OptionGroup, panel=LAYOUT, of=ChunkSettings):

@@ -15,6 +15,7 @@ from bertcli.cli.options.common import (
     ENCODING,
     ENCODING_ERRORS,
     FORMAT_OF_FILES,
+    JOIN,
     MAX_RECORD_BYTES,
     ON_ERROR,
     TEXT_FIELD,
@@ -392,6 +393,7 @@ class FrequencyOptions(OptionGroup, panel=INPUT, of=Source):
     whole = WHOLE
     delimiter = DELIMITER
     text_field = TEXT_FIELD
+    join = JOIN
     on_error = ON_ERROR
     encoding = ENCODING
     encoding_errors = ENCODING_ERRORS

@@ -14,6 +14,7 @@ from bertcli.cli.options.common import (
     DELIMITER,
     FILES,
     ID_FIELD,
+    JOIN,
     KEEP_FIELDS,
     MAX_RECORD_BYTES,
     TEXT_FIELD,
@@ -118,6 +119,7 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
         default=None,
     )
     text_field = TEXT_FIELD
+    join = JOIN
     id_field = ID_FIELD
     keep_fields = KEEP_FIELDS
     corpus_prompt = option(

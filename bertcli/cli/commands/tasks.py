@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import bertcli
 from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.options.common import (
+    JOIN,
     PARSE_SPECIAL,
     TEXT_FIELD,
     ComputeOptions,
@@ -331,6 +332,7 @@ class RankedOptions(OptionGroup):
     texts: list[str] | None = argument("Texts to sort (default: read --input or stdin).", "TEXT...")
     top_k = number("Number of texts to return, best first (default: all).", "--top-k", "-k")
     text_field = TEXT_FIELD
+    join = JOIN
 
 
 def rerank(

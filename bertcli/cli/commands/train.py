@@ -16,6 +16,7 @@ from bertcli.cli.options.common import (
     ENCODING,
     ENCODING_ERRORS,
     FORMAT_OF_FILES,
+    JOIN,
     MAX_RECORD_BYTES,
     ON_ERROR,
     PROMPT,
@@ -145,6 +146,7 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
         "Kind of task (default: by the fields)."
     )
     text_field = field_option("Name of the field text, words, question or anchor.")
+    join = JOIN
     pair_field = field_option("Name of the field pair, context or positive.")
     label_field = field_option(
         "Name of the field label, labels, score, tags or answer. Without --task, a list "
@@ -350,6 +352,7 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
         kind=InputFormat,
     )
     text_field = TEXT_FIELD
+    join = JOIN
     on_error = ON_ERROR
     encoding = ENCODING
     encoding_errors = ENCODING_ERRORS

@@ -451,7 +451,16 @@ def field_option(about: str, envvar: str | None = None) -> Any:
 # Options that several groups have.
 TEXTS = argument("Texts (default: read --input or stdin).", "TEXT...")
 FORMAT_OF_FILES = option("auto: by the suffix.", default="auto", kind=InputFormat)
-TEXT_FIELD = field_option("Column or key of the text (default: text).", "BERTCLI_TEXT_FIELD")
+TEXT_FIELD = field_option(
+    "Column or key of the text (default: text). title,body: both, joined; user.bio: a key in an "
+    "object.",
+    "BERTCLI_TEXT_FIELD",
+)
+JOIN = option(
+    r"Text between the fields of --text-field title,body, where \n is a line end (default: a blank "
+    "line).",
+    "TEXT",
+)
 ID_FIELD = field_option("Column or key of the id (default: id).", "BERTCLI_ID_FIELD")
 KEEP_FIELDS = option(
     "Copy other fields of the input to the output: all, or those named: a,b,c. A field that "
@@ -515,9 +524,15 @@ def source_of(
         "null": null and listed is None,  # else it is of the list of names
         "format": "jsonl" if objects and form == "auto" and paths == ("-",) else form,
         "keep": options.get("keep_fields"),
+        "join": unescaped(options.get("join")),
         "asked": fields_asked(groups),
     }
     return record(Source, *groups, **(usual | values))
+
+
+def unescaped(text: str | None) -> str | None:
+    r"""Return an option's text with the line ends and tabs that \n and \t stand for."""
+    return text and text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def reader_of(*groups: OptionGroup, **values: Any) -> Reader:
@@ -579,6 +594,7 @@ class InputOptions(TaskFileOptions, of=Source):
         "PATH",
     )
     text_field = TEXT_FIELD
+    join = JOIN
     pair_field = field_option(
         "Column or key of the second sentence (default: pair).", "BERTCLI_PAIR_FIELD"
     )

@@ -10,6 +10,7 @@ from bertcli.cli.options.common import (
     DELIMITER,
     FORMAT_OF_FILES,
     ID_FIELD,
+    JOIN,
     MAX_RECORD_BYTES,
     SKIP_EMPTY,
     TEXT_FIELD,
@@ -42,6 +43,7 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
     delimiter = DELIMITER
     skip_empty = SKIP_EMPTY
     text_field = TEXT_FIELD
+    join = JOIN
     id_field = ID_FIELD
     max_record_bytes = MAX_RECORD_BYTES
 
