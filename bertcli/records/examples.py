@@ -138,6 +138,7 @@ def examples_source(path: str, source: Source) -> Source:
         text_fields=tuple(dict.fromkeys([text_field] if text_field else [f.text for f in FORMS])),
         asked=(path,),  # its fields
         keep="*",
+        infer_types=False,  # labels and ids are text
         single=True,
         sentences=True,
     )

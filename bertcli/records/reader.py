@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, count, islice
 from typing import IO, Any, TypeVar
 
@@ -41,6 +41,7 @@ from bertcli.files.streams import (
 from bertcli.files.tables import TableHeader
 from bertcli.files.typed_json import parse, parse_lines, shown, strict
 from bertcli.files.writers import TENSORS
+from bertcli.records.column_types import NumberType, number_columns, to_numbers
 from bertcli.records.records import (
     Record,
     RecordFields,
@@ -222,6 +223,16 @@ class Reader:
         for name, size in self.source.extra_ids.items():
             extra_ids(record, name, size)
         return record
+
+    @cached_property
+    def number_types(self) -> Mapping[str, NumberType]:
+        """The fields of CSV that are numbers in all rows of all files, and their type."""
+        source = self.source
+        if not source.infer_types or source.are_pairs or source.keep is None:
+            return {}
+        types = number_columns(source)
+        own = (source.text_field, source.pair_field, source.id_field, "id", *source.extra_ids)
+        return {name: number_type for name, number_type in types.items() if name not in own}
 
     def rows(
         self,
@@ -457,6 +468,7 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
     rows.columns = len(names)
     named = [name for name in names if name.strip()]  # pandas leaves the first one blank
     fields = reader.table_fields(named, decode.name)
+    number_types = reader.number_types if fields.carried else {}
 
     def fitting(number: int, row: list[str]) -> tuple[int, list[str]]:
         if source.are_pairs and len(row) != 2:
@@ -473,6 +485,8 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
         for field in () if source.are_pairs else filter(None, (fields.pair, fields.id)):
             if field in columns:
                 columns[field] = [cell or None for cell in columns[field]]  # CSV's null
+        for field in number_types.keys() & fields.carried:
+            columns[field] = to_numbers(columns[field], number_types[field], decode.name)
         yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
 
 

@@ -45,6 +45,7 @@ class Source:
     id_field: str | None = None
     keep: str | None = None  # names of other fields to keep, separated by commas; "*": all
     full_rows: bool = False  # records carry all fields of their row, under their own names
+    infer_types: bool = True  # fields of CSV that are numbers in all rows are kept as numbers
     null: bool = False
     skip_empty: bool = False  # leave out texts without a character
     placed: bool | None = None  # records carry their file and line; None: those of several files

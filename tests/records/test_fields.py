@@ -1,11 +1,12 @@
 """Several text columns, values inside of objects, and the types of CSV fields."""
 
+import gzip
 import json
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-from front import TINY, bad, call, good, jsonl
+from front import TINY, bad, call, good, jsonl, struck
 
 CSV = """id,title,body,stars,price,zip,note
 007,A film,See it,5,4.50,02134,x
@@ -146,3 +147,120 @@ def test_keys_that_are_missing_are_named_with_those_that_are_there(tmp_path):
     assert "the text is null" in bad(*COUNT, "-i", path, "--text-field", "user.bio").error
     done = bad(*COUNT, "-i", path, "--text-field", "users.bio")
     assert done.error == f"{path}:1: field 'users.bio' not found"
+
+
+# --- types of CSV ---
+
+
+def kept(*argv, **more):
+    argv = (*COUNT, "--text-field", "title", "--keep-fields", "stars,price,zip,note", *argv)
+    rows = call(*argv, **more).rows
+    return {name: [row[name] for row in rows] for name in ("stars", "price", "zip", "note")}
+
+
+NUMBERS = {
+    "stars": [5, 2, None],
+    "price": [4.5, 3.0, -1000.0],
+    "zip": ["02134", "10115", "1"],  # 02134 is none, so the column is text
+    "note": ["x", "2", "3"],
+}
+TEXTS = {
+    "stars": ["5", "2", ""],
+    "price": ["4.50", "3", "-1e3"],
+    "zip": NUMBERS["zip"],
+    "note": NUMBERS["note"],
+}
+
+
+def test_columns_of_numbers_are_kept_as_numbers(films, tmp_path):
+    assert kept("-i", films) == NUMBERS
+    assert {type(price) for price in kept("-i", films)["price"]} == {float}
+    packed = tmp_path / "films.csv.gz"
+    packed.write_bytes(gzip.compress(CSV.encode()))
+    assert kept("-i", packed) == NUMBERS
+    wide = tmp_path / "wide.csv"
+    wide.write_text(CSV, "utf-16")
+    assert kept("-i", wide, "--encoding", "utf-16") == NUMBERS
+    tabs = tmp_path / "films.tsv"
+    tabs.write_text(CSV.replace('"Far, too long"', "Far too long").replace(",", "\t"))
+    assert kept("-i", tabs) == NUMBERS
+    argv = ("embed", "-q", "-m", TINY, "-i", films, "--text-field", "body", "--keep-fields")
+    good(*argv, "stars,price,zip", "-o", tmp_path / "f.parquet")
+    schema = pyarrow.parquet.read_schema(tmp_path / "f.parquet")
+    assert [str(schema.field(name).type) for name in ("stars", "price", "zip", "id")] == [
+        *("int64", "double", "string", "string")
+    ]
+
+
+def test_ids_stay_as_they_are_written(films):
+    rows = good(*COUNT, "-i", films, "--text-field", "title", "--keep-fields").rows
+    assert [row["id"] for row in rows] == ["007", "008", "9"]
+    rows = good(*COUNT, "-i", films, "--text-field", "title", "--id-field", "stars").rows
+    assert [row.get("id") for row in rows] == ["5", "2", None]
+
+
+def test_types_are_not_inferred_on_request_or_from_a_stream(films):
+    assert kept("-i", films, "--no-infer-types") == TEXTS
+    assert kept("--input-format", "csv", stdin=CSV) == TEXTS
+
+
+def test_a_type_is_that_of_all_files(films, tmp_path):
+    """Of several files too: an output does not mix numbers and texts in a column."""
+    other = tmp_path / "other.csv"
+    other.write_text(CSV.replace("4.50", "cheap").replace(",5,", ",5.5,"))
+    columns = kept("-i", films, "-i", other)
+    assert columns["price"][:3] == TEXTS["price"]
+    assert columns["stars"] == [5.0, 2.0, None, 5.5, 2.0, None]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "+1"], ["1", "+1"]),
+        (["1", " 2"], ["1", " 2"]),
+        (["1_000", "2"], ["1_000", "2"]),
+        (["1,5", "2"], ["1,5", "2"]),
+        (["nan", "2"], ["nan", "2"]),
+        (["inf", "1e999"], ["inf", "1e999"]),
+        (["1e999", "2"], ["1e999", "2"]),
+        (["٣", "2"], ["٣", "2"]),
+        (["", ""], ["", ""]),
+        (["9223372036854775807", "-1"], [2**63 - 1, -1]),
+        (["9223372036854775808", "1"], ["9223372036854775808", "1"]),
+        (["9007199254740993", "0.5"], ["9007199254740993", "0.5"]),
+        (["9" * 5000, "1"], ["9" * 5000, "1"]),
+        (["-0", "1"], [0.0, 1.0]),
+        (["true", "false"], ["true", "false"]),
+    ],
+)
+def test_what_a_number_would_change_stays_text(tmp_path, cells, expected):
+    (path := tmp_path / "n.csv").write_text(
+        "text,n\n" + "".join(f'a,"{cell}"\n' for cell in cells), "utf-8"
+    )
+    assert [row["n"] for row in good(*COUNT, "-i", path, "--keep-fields", "n").rows] == expected
+
+
+def test_rows_that_cannot_be_read_do_not_decide_a_type(tmp_path):
+    (path := tmp_path / "n.csv").write_text("text,n\na,1\nb,x,y\nc,2\n")
+    done = call(*COUNT, "-i", path, "--keep-fields", "n", "--on-error", "skip")
+    assert [row["n"] for row in done.rows] == [1, 2] and done.err.count("skipped: ") == 1
+
+
+def test_labels_and_ids_of_examples_stay_text(tmp_path):
+    (path := tmp_path / "e.csv").write_text("text,label\n" + "good,1\nbad,0\n" * 12)
+    more = ("--frozen", "--steps", 3, "--eval-fraction", 0, "--device", "cpu", "-q")
+    assert call("train", path, "-m", TINY, "-o", tmp_path / "m", *more).code == 0
+    assert good("classify", "-q", "-m", tmp_path / "m", "good").rows[0]["label"] in ("0", "1")
+
+
+def test_a_run_that_goes_on_keeps_the_types(tmp_path):
+    (path := tmp_path / "n.csv").write_text(
+        "text,n\n" + "".join(f"a cat,{n}\n" for n in range(400))
+    )
+    argv = ["embed", "-q", "-m", TINY, "-i", path, "--keep-fields", "--window", 100]
+    argv += ["--backend", "torch"]
+    good(*argv, "-o", tmp_path / "whole.jsonl")
+    assert struck("SIGKILL", *argv, "-o", tmp_path / "v.jsonl", "--resume") != 0
+    good(*argv, "-o", tmp_path / "v.jsonl", "--resume")
+    assert (tmp_path / "v.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert '"n":399}' in (tmp_path / "v.jsonl").read_text()

@@ -5,6 +5,7 @@ from typing import Literal
 
 from bertcli.cli.options.common import (
     FORMAT,
+    INFER_TYPES,
     KEEP_FIELDS,
     ComputeOptions,
     ConsoleOptions,
@@ -23,6 +24,7 @@ class MapFileOptions(FileOptions, of=Source):
     """The texts to lay out."""
 
     keep_fields = KEEP_FIELDS
+    infer_types = INFER_TYPES
 
 
 class MapViewOptions(OptionGroup):

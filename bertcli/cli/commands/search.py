@@ -14,6 +14,7 @@ from bertcli.cli.options.common import (
     DELIMITER,
     FILES,
     ID_FIELD,
+    INFER_TYPES,
     JOIN,
     KEEP_FIELDS,
     MAX_RECORD_BYTES,
@@ -122,6 +123,7 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
     join = JOIN
     id_field = ID_FIELD
     keep_fields = KEEP_FIELDS
+    infer_types = INFER_TYPES
     corpus_prompt = option(
         "Text to put before each text of the corpus (default: the model's prompt 'document').",
         "TEXT",

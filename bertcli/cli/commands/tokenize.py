@@ -8,6 +8,7 @@ from bertcli.cli.commands.on_ray import TokenizeEngineOptions, on_ray
 from bertcli.cli.options.common import (
     FILES,
     FILES_FROM,
+    INFER_TYPES,
     KEEP_FIELDS,
     MAX_RECORD_BYTES,
     NULL,
@@ -332,6 +333,7 @@ class IdOptions(OptionGroup, panel=INPUT, of=Source):
         default="auto",
     )
     keep_fields = KEEP_FIELDS
+    infer_types = INFER_TYPES
     null = NULL
     on_error = ON_ERROR
     max_record_bytes = MAX_RECORD_BYTES

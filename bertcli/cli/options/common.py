@@ -461,6 +461,10 @@ JOIN = option(
     "line).",
     "TEXT",
 )
+INFER_TYPES = flag(
+    "Keep fields of CSV that are numbers in all rows as numbers; ids and fields of stdin are text.",
+    default=True,
+)
 ID_FIELD = field_option("Column or key of the id (default: id).", "BERTCLI_ID_FIELD")
 KEEP_FIELDS = option(
     "Copy other fields of the input to the output: all, or those named: a,b,c. A field that "
@@ -571,6 +575,7 @@ class TaskFileOptions(OptionGroup, panel=INPUT, of=Source):
     skip_empty = SKIP_EMPTY
     id_field = ID_FIELD
     keep_fields = KEEP_FIELDS
+    infer_types = INFER_TYPES
     null = NULL
     on_error = ON_ERROR
     encoding = ENCODING

@@ -1,0 +1,127 @@
+"""Columns of CSV that are numbers: which, and their values.
+
+A column is one of numbers if each of its cells, in all rows of all files, is a number or empty. So
+it takes a pass over the files before the first row is read, and what can be read once only, as
+stdin, has none. A number is written as in JSON, so that nothing is lost: 007, +49 and 1,5 are text,
+and so is a whole number that a 64-bit integer, or beside decimals a float, cannot hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from typing import Any, Literal
+
+from bertcli.errors import InputError
+from bertcli.files.delimited import DelimitedRows, handfuls
+from bertcli.files.streams import (
+    LineDecoder,
+    can_be_reread,
+    open_bytes,
+    recoded,
+    stream_of,
+)
+from bertcli.records.source import Source
+
+NumberType = Literal["int", "float"]
+
+INTEGER = re.compile("0|-?[1-9][0-9]*")
+DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+MAX_INTEGER = 2**63 - 1
+MAX_EXACT_FLOAT = 2**53  # larger whole numbers may differ as floats
+
+
+def number_columns(source: Source) -> dict[str, NumberType]:
+    """Return the columns of the CSV and TSV files of a source that are numbers, with their type.
+
+    Empty where one of these files can be read once only.
+    """
+    paths = [path for path in source.paths if source.format_of(path) in ("csv", "tsv")]
+    if not all(map(can_be_reread, paths)):
+        return {}
+    columns: dict[str, NumberColumn] = {}
+    for path in paths:
+        with _delimited_rows(path, source) as rows:
+            _, names = next(rows, (1, []))
+            rows.columns = len(names)
+            found = {name: columns.setdefault(name, NumberColumn()) for name in names}
+            for batch in handfuls(rows):
+                left = [(names.index(name), column) for name, column in found.items()]
+                left = [(index, column) for index, column in left if not column.has_text]
+                if not left:
+                    break
+                cells = [row for _, row in batch if len(row) == len(names)]
+                for index, column in left:
+                    column.add([row[index] for row in cells])
+    return {name: column.type for name, column in columns.items() if column.type}
+
+
+class NumberColumn:
+    """What the cells of a column are so far."""
+
+    def __init__(self) -> None:
+        self.has_text = False
+        self.has_integers = False
+        self.has_decimals = False
+        self.largest = 0  # of the whole numbers
+
+    @property
+    def type(self) -> NumberType | None:
+        """The type of the numbers; None for a column that holds text, or nothing."""
+        if self.has_text or not (self.has_integers or self.has_decimals):
+            return None
+        if not self.has_decimals:
+            return "int" if self.largest <= MAX_INTEGER else None
+        return "float" if self.largest <= MAX_EXACT_FLOAT else None
+
+    def add(self, cells: Sequence[str]) -> None:
+        """Take in cells."""
+        for cell in filter(None, cells):
+            if INTEGER.fullmatch(cell) and len(cell) < 20:
+                self.has_integers = True
+                self.largest = max(self.largest, abs(int(cell)))
+            elif DECIMAL.fullmatch(cell) and not INTEGER.fullmatch(cell) and isfinite(float(cell)):
+                self.has_decimals = True
+            else:
+                self.has_text = True
+                return
+
+
+def to_numbers(
+    cells: Sequence[str], number_type: NumberType, path: str
+) -> list[int | float | None]:
+    """Return cells as numbers, empty ones as None. Raises InputError where one is no number."""
+    convert: Any = int if number_type == "int" else float
+    try:
+        return [convert(cell) if cell else None for cell in cells]
+    except ValueError:
+        raise InputError(
+            f"{path}: was changed while it was read", "run the command again"
+        ) from None
+
+
+@contextmanager
+def _delimited_rows(path: str, source: Source) -> Iterator[DelimitedRows]:
+    """Yield the rows of a file, without those that cannot be read: the reader reports them."""
+    is_tabbed = source.format_of(path) == "tsv"
+    encoding = source.encoding
+    with open_bytes(path) as stream:
+        if "a\n".encode(encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
+            stream = stream_of(recoded(stream, path, encoding, "replace"), stream)
+            encoding = "utf-8"
+        decode = LineDecoder(path, encoding, "replace")
+        rows = DelimitedRows(
+            stream,
+            decode,
+            source.max_record_bytes,
+            tabs=is_tabbed,
+            delimiter=source.delimiter,
+        )
+        rows.skip = _leave_out
+        yield rows
+
+
+def _leave_out(error: InputError) -> None:
+    """Do nothing about a row that cannot be read."""
