@@ -50,6 +50,7 @@ from bertcli.records.records import (
     extra_ids,
     field_path,
     fields_of,
+    hits_of,
     is_empty,
     no_pair,
 )
@@ -420,10 +421,12 @@ def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Block
     for block in _all_of(stream, reader, name):
         text = decode(block, 0).strip("\0")  # which may end it, with --null
         if text.lstrip().startswith("["):
-            yield reader.collect(objects.record, objects.value(text, name), count(1))
+            records = reader.collect(objects.records, objects.value(text, name), count(1))
         else:
             values = _separate_values(text, name)
-            yield reader.collect(objects, *zip(*_whole_values(values, reader), strict=True))
+            texts = _whole_values(values, reader)
+            records = reader.collect(objects.read, *zip(*texts, strict=True))
+        yield [*chain.from_iterable(records)]
 
 
 def _whole_values(values: Iterator[tuple[str, int]], reader: Reader) -> list[tuple[str, int]]:
@@ -440,15 +443,15 @@ def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """One JSON object per line; blank lines are skipped."""
     objects = _Objects(reader, decode.name)
 
-    def parse(block: Block, index: int) -> Record:
-        return objects(decode(block, index), block.number + index)
+    def parse(block: Block, index: int) -> list[Record]:
+        return objects.read(decode(block, index), block.number + index)
 
     for block in _blocks(stream, decode, reader):
         filled = [index for index, line in enumerate(block.lines) if line.strip()]
         texts = decode.lines(block) if len(filled) >= FEW else None
         numbers = [block.number + index for index in filled]
         together = texts and objects.together([texts[index] for index in filled], numbers)
-        yield together or reader.collect(partial(parse, block), filled)
+        yield together or [*chain.from_iterable(reader.collect(partial(parse, block), filled))]
 
 
 def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: bool) -> Blocks:
@@ -548,6 +551,10 @@ class _Objects:
     def __call__(self, text: str, number: int) -> Record:
         return self.record(self.value(text, f"{self.name}:{number}"), number)
 
+    def read(self, text: str, number: int) -> list[Record]:
+        """Return the records of a JSON text."""
+        return self.records(self.value(text, f"{self.name}:{number}"), number)
+
     def value(self, text: str, where: str) -> Any:
         """Return the value of a text; none of its strings is half of a surrogate pair."""
         value = value_of(text, where, SKIP)
@@ -561,6 +568,11 @@ class _Objects:
                 f"{where}: a field holds half of a surrogate pair, which is not text",
                 "use --encoding-errors replace",
             ) from None
+
+    def records(self, value: Any, number: int) -> list[Record]:
+        """Return the record of a value, or those of the hits of `bertcli similar`."""
+        hits = hits_of(value) if self.source.text_field is None else None
+        return [self.record(row, number) for row in ([value] if hits is None else hits)]
 
     def record(self, value: Any, number: int) -> Record:
         """Return the record of a value."""

@@ -204,6 +204,34 @@ def joined_fields(name: str, names: Collection[str]) -> list[str]:
     return [part.strip() for part in name.split(",")]
 
 
+# Fields of the rows of bertcli's own commands that the next command has anew: of chunks the number
+# of tokens, of hits the place and the score.
+REPLACED_FIELDS = (
+    (frozenset({"chunk", "start", "end", "n_tokens"}), frozenset({"n_tokens"})),
+    (frozenset({"row", "id", "score", "text"}), frozenset({"row", "score"})),
+)
+
+
+# Fields of the rows of bertcli's own commands, which have no text unless it is kept.
+RESULT_FIELDS = {
+    *("entities", "label", "labels", "predictions", "answer", "answers", "choices"),
+    *("embedding", "vectors", "terms", "input_ids"),
+}
+
+
+def replaced_fields(names: Collection[str]) -> set[str]:
+    """Return the fields, of rows that a command of bertcli wrote, that another one may replace."""
+    return {name for row, fields in REPLACED_FIELDS if row.issubset(names) for name in fields}
+
+
+def hits_of(value: Any) -> list[Any] | None:
+    """Return the hits of an answer of `bertcli similar`, which are rows; else None."""
+    if not isinstance(value, dict) or "text" in value or not {"query", "hits"} <= value.keys():
+        return None
+    hits = value["hits"]
+    return hits if isinstance(hits, list) and all(isinstance(hit, dict) for hit in hits) else None
+
+
 def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     """Return the names of text, pair, id and kept fields among those available.
 
@@ -221,6 +249,8 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
     elif source.keep == "*":
         written = () if source.kept_text or source.text_fields else (text, pair)
         carried = [name for name in names if name != key and name not in written]
+        replaced = replaced_fields(names) & reserved
+        carried = [name for name in carried if name not in replaced]
     else:
         carried = [name.strip() for name in source.keep.split(",")] if source.keep else []
         carried = [name for name in dict.fromkeys(carried) if name != "id" or key != "id"]
@@ -236,7 +266,10 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
             continue
         hint = f"available: {listed(names)}"
         if name == text and not (source.ids or source.text_field):
-            hint += "; choose with --text-field"
+            if "id" in present and present & RESULT_FIELDS:
+                hint += "; --keep-fields of the command before keeps the text"
+            else:
+                hint += "; choose with --text-field"
         likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
         if likely and likely in names[0]:  # the header is one column
             advice = "--input-format tsv" if likely == "\t" else f"--delimiter '{likely}'"

@@ -467,8 +467,8 @@ INFER_TYPES = flag(
 )
 ID_FIELD = field_option("Column or key of the id (default: id).", "BERTCLI_ID_FIELD")
 KEEP_FIELDS = option(
-    "Copy other fields of the input to the output: all, or those named: a,b,c. A field that "
-    "the output already has is an error.",
+    "Copy other fields of the input to the output: all, or those named: a,b,c. A field of "
+    "your own that the output already has is an error.",
     "[NAMES]",
 )
 WHOLE = flag("Each file is one text, as those in .md, .markdown and .rst are.")
