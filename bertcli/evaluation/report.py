@@ -251,9 +251,7 @@ def read_documents(reader: Reader) -> dict[str, Record]:
 
 
 LONGEST_JUDGEMENT = 1 << 16  # bytes
-JUDGEMENT = (
-    "a line of qrels is: query, document, gain (BEIR) or query, 0, document, gain (TREC)"
-)
+JUDGEMENT = "a line of qrels is: query, document, gain (BEIR) or query, 0, document, gain (TREC)"
 QUERY_COLUMNS = ("query-id", "qid", "query_id")  # how a header begins
 
 

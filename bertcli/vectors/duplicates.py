@@ -157,7 +157,7 @@ SCREENED = 4  # dimensions, of which one chooses the pairs that are compared
 PAIRS = 4096  # whose cosines are computed in float64 together
 
 
-class Block(NamedTuple):
+class ScreenedRows(NamedTuple):
     """Some rows, their vectors [n, D], and what screens these [n, d + 1]."""
 
     rows: Array
@@ -207,12 +207,12 @@ class Comparison:
                 groups.append(np.concatenate([[keep], rows[rows != keep]]))
         return groups
 
-    def block(self, rows: Array) -> Block:
+    def block(self, rows: Array) -> ScreenedRows:
         """Return some rows with their vectors."""
         vectors = self.vectors[rows]
-        return Block(rows, vectors, screen(vectors, self.axes))
+        return ScreenedRows(rows, vectors, screen(vectors, self.axes))
 
-    def pairs(self, left: Block, right: Block, allowed: Array | None = None) -> Pairs:
+    def pairs(self, left: ScreenedRows, right: ScreenedRows, allowed: Array | None = None) -> Pairs:
         """Return the pairs of two blocks that may be alike, of those ``allowed`` [a, b]."""
         near = left.screens @ right.screens.T >= self.threshold - ROUNDING
         if allowed is not None:
@@ -259,7 +259,7 @@ class Selection(Comparison):
             kept = np.concatenate([kept, self._still_kept(strip)])
         return kept
 
-    def _remove(self, kept: Block, others: Block) -> None:
+    def _remove(self, kept: ScreenedRows, others: ScreenedRows) -> None:
         """Remove the others that are alike to a row that is kept, for the first such row."""
         pairs = self.pairs(kept, others)
         count = len(pairs.rows)
@@ -277,7 +277,7 @@ class Selection(Comparison):
         removed = first < count
         self.kept_by[pairs.others[removed]] = pairs.rows[first[removed]]
 
-    def _select(self, block: Block) -> None:
+    def _select(self, block: ScreenedRows) -> None:
         """Remove the rows of a block that are alike to an earlier one that is kept."""
         count = len(block.rows)
         pairs = self.pairs(block, block, np.arange(count)[:, None] < np.arange(count))

@@ -28,12 +28,11 @@ from math import log
 from pathlib import Path
 from stat import S_IMODE
 from typing import Any, NamedTuple
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
 from bertcli.errors import OutputError
-from bertcli.files.arrays import UNREADABLE, array_of_stream
+from bertcli.files.arrays import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile, array_of_stream
 from bertcli.files.atomic import remove_abandoned, whole_file
 from bertcli.files.paths import beside
 from bertcli.files.typed_json import is_regular
