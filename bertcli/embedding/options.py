@@ -348,9 +348,9 @@ def is_pylate(settings: JsonObject, kinds: Collection[str]) -> bool:
     """
     if "Pooling" in kinds:
         return False
-    model_type = settings.text("model_type")
-    if model_type is not None:
-        return model_type == "ColBERT"
+    module_name = settings.text("model_type")
+    if module_name is not None:
+        return module_name == "ColBERT"
     has_module = any(kind.startswith("pylate.") for kind in kinds)
     return has_module or (bool(kinds) and any(key in settings for key in PYLATE_KEYS))
 

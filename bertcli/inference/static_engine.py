@@ -28,6 +28,7 @@ from bertcli.checkpoints.scan import (
 )
 from bertcli.checkpoints.tensors import as_float32, mapped, read_tensors
 from bertcli.errors import ModelError
+from bertcli.families.structure import BERT
 from bertcli.files.typed_json import LARGEST_NUMBER, parse
 from bertcli.inference.runner import Arriving, Engine, Finish, ModelSpec, Tokens
 from bertcli.models.config import BertConfig
@@ -55,6 +56,7 @@ class StaticTable(Engine):
             num_hidden_layers=0,
             max_position_embeddings=LARGEST_NUMBER,
             type_vocab_size=256,
+            structure=BERT,  # these are values of fields, not keys of a file
         )
 
     def _vectors(self, ids: np.ndarray) -> np.ndarray:
