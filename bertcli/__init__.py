@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertcli.checkpoints.load import save
-    from bertcli.cli.app import evaluate, train
     from bertcli.errors import BertcliError
+    from bertcli.evaluation.evaluate import evaluate
     from bertcli.files.versions import __version__
     from bertcli.hub import find_model
     from bertcli.inference.torch_engine import load
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from bertcli.tasks.tag import Tagger
     from bertcli.tokenizing.columns import Encoded, Layout
     from bertcli.tokenizing.tokenizer import Tokenizer
+    from bertcli.training.train import train
     from bertcli.vectors.text_embedder import TextEmbedder as Embedder
 
 _NAMED = {"Embedder": "TextEmbedder"}  # where a class of the package is called otherwise
@@ -72,8 +73,8 @@ _PLACES = {
     "find_model": "bertcli.hub",
     "load": "bertcli.inference.torch_engine",
     "save": "bertcli.checkpoints.load",
-    "evaluate": "bertcli.cli.app",
-    "train": "bertcli.cli.app",
+    "evaluate": "bertcli.evaluation.evaluate",
+    "train": "bertcli.training.train",
     **dict.fromkeys(_HEADS.split(), "bertcli.models.heads"),
 }
 __all__ = [

@@ -8,15 +8,15 @@ BertcliError           1  failed on this input or model
 ├── PrecisionError     1  vectors that have no form in the precision asked for
 └── PipeClosed         0  whoever reads our output has had enough, as `head` does: no message
 
-Every message is one line that says what and where; the hint says what to do.
+Every message is one line that says what and where; the hint says what to do. Both name options by
+`option`: the command line shows them as `--dim 9`, Python as `dim=9`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-SKIP = "correct or remove that record; most commands can skip it with --on-error skip"
+import re
+import sys
+from typing import Any
 
 LONGEST_WORD = 600  # characters, in a message
 ENDING = 40  # characters of its end that are shown
@@ -42,6 +42,42 @@ def _shortened(word: str) -> str:
     return f"{word[: LONGEST_WORD - ENDING]}...{word[-ENDING:]}"
 
 
+def option(name: str, value: Any = None) -> str:
+    """Return an option in a message, spelled both ways; a value of None leaves it out.
+
+    `--dim 9` and `dim=9`, `--resume` and `resume`, `--no-unused` and `unused=False`.
+    """
+    flag = f"--{name.replace('_', '-')}"
+    match name, value:
+        case "frozen", False:
+            flag = "--full"
+        case _, False:
+            flag = f"--no-{flag[2:]}"
+        case _, None | True:
+            pass
+        case _:
+            flag = f"{flag} {value}"
+    keyword = name if value is None else f"{name}={value!r}"
+    return f"{_BEGIN}{_shortened(flag)}{_OR}{_shortened(keyword)}{_END}"
+
+
+# An option in a message: both spellings, between characters that no message shows.
+_BEGIN, _OR, _END = "\x02", "\x03", "\x04"
+_OPTION = re.compile(f"{_BEGIN}([^{_END}]*?){_OR}([^{_END}]*?){_END}")
+
+SKIP = f"correct or remove that record; {option('on_error', 'skip')} skips it"
+
+
+def on_command_line(message: str) -> str:
+    """Return a message on one line, with options as the command line has them."""
+    return one_line(_OPTION.sub(r"\1", message))
+
+
+def in_python(message: str) -> str:
+    """Return a message on one line, with options as keywords."""
+    return one_line(_OPTION.sub(r"\2", message))
+
+
 class Log:
     """Messages of the library: Python's log "bertcli" has them, or the console of a command."""
 
@@ -61,52 +97,52 @@ class Log:
         """Write a message of a level of Python's log."""
         import logging  # 3 ms, which nearly all commands do without
 
-        getattr(logging.getLogger("bertcli"), level)(message)
+        getattr(logging.getLogger("bertcli"), level)(in_python(message))
 
 
 LOG = Log()
+NAMES = {"info": "note", "warning": "warning"}  # of levels, as they are shown
+
+
+class PrintedLog(Log):
+    """Messages on stderr, for a function that Python code calls; none where it is quiet."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+
+    def write(self, level: str, message: str) -> None:
+        """Write a line; an empty message and one of the level debug are ignored."""
+        if message and not self.quiet and level != "debug":
+            sys.stderr.write(f"{NAMES[level]}: {in_python(message)}\n")
 
 
 class BertcliError(Exception):
-    """A failure that the user can act on: shown as `error: ...` and `hint: ...`."""
+    """A failure that the user can act on: shown as `error: ...` and `hint: ...`.
+
+    ``str(error)`` and ``error.hint`` are for callers from Python. ``marked`` and ``marked_hint``
+    are the texts as they were raised: what an error that names this one is made of, and what the
+    command line shows.
+    """
 
     exit_code = 1
     usual_hint = ""  # where there is no better one
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(one_line(message))
-        self.hint = one_line(hint or self.usual_hint)
+        super().__init__(in_python(message))
+        self.marked = message
+        self.marked_hint = hint or self.usual_hint
 
-
-@contextmanager
-def called_from_python() -> Iterator[None]:
-    """Let errors name keywords, where they name options of the command line."""
-    try:
-        yield
-    except BertcliError as error:
-        error.args = (_keywords(str(error)),)
-        error.hint = _keywords(error.hint)
-        raise
-
-
-def _keywords(text: str) -> str:
-    """Return "dim=9" for "--dim 9", "offline" for "--offline"; whole commands stay as they are."""
-    import re  # only what is wrong needs it
-
-    def keyword(option: re.Match[str]) -> str:
-        command, off, name, value = option.groups()
-        if command:
-            return option[0]
-        return name.replace("-", "_") + ("=False" if off else "=" if value else "")
-
-    return re.sub(r"(bertcli [\w-]+ )?--(no-)?([a-z][\w-]*)( (?=[\d'-]))?", keyword, text)
+    @property
+    def hint(self) -> str:
+        """What to do, with options as keywords."""
+        return in_python(self.marked_hint)
 
 
 class UsageError(BertcliError):
     """The command was called in a way that has no meaning."""
 
     exit_code = 2
-    usual_hint = "see --help"
+    usual_hint = f"see {option('help')}"
 
 
 class InputError(BertcliError):
@@ -118,7 +154,7 @@ class InputError(BertcliError):
 class ModelError(BertcliError):
     """A model folder is missing, incomplete or broken."""
 
-    usual_hint = "correct or fetch the model's folder again, or give another --model"
+    usual_hint = f"correct or fetch the model's folder again, or give another {option('model')}"
 
 
 class OutputError(BertcliError):

@@ -256,7 +256,7 @@ def report_on(
         config.refuse_unbuildable(name)
         report = compared(folder, config, name, tensors, pooler)
     except ModelError as bad:  # which knows of no files
-        raise ModelError(f"{find_config(folder)}: {bad}", bad.hint) from None
+        raise ModelError(f"{find_config(folder)}: {bad.marked}", bad.marked_hint) from None
     for first, second in report.twice.values():
         raise ModelError(
             f"{second.file}: {first.name} and {second.name} are the same tensor of the model"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -18,13 +17,10 @@ from bertcli.cli.options.common import VersionOptions
 from bertcli.cli.options.groups import command
 from bertcli.errors import (
     BertcliError,
-    UsageError,
-    called_from_python,
     out_of_memory,
     panicked,
 )
 from bertcli.files.system_calls import silence
-from bertcli.files.typed_json import parse
 
 # The commands, and the module of each: "pretrain vocab" is the function pretrain_vocab in
 # bertcli.cli.commands.train, a command of the group "pretrain".
@@ -105,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BertcliError as error:
         if os.environ.get("BERTCLI_DEBUG"):
             raise
-        return _failed(str(error), error.hint, error.exit_code)
+        return _failed(error.marked, error.marked_hint, error.exit_code)
     except USAGE as wrong:
         return _failed(*explained(wrong), 2)
     except typer.Abort:
@@ -178,58 +174,3 @@ def explained(wrong: Any) -> tuple[str, str]:
     from bertcli.cli.usage import explain  # only what is wrong needs it
 
     return explain(wrong, [*COMMANDS, *GROUPS])
-
-
-# --- `bertcli.train` and `bertcli.evaluate`: the commands, with their options as keywords ---
-
-OFF = {"frozen": "full", "parse_special": "no-parse-special"}  # what False is called
-
-
-@called_from_python()
-def train(file: str | Path, output: str | Path, **options: Any) -> None:
-    """Train a model on a file of examples, into a folder.
-
-    ``options`` are those of `bertcli train` with underscores: ``model``, ``epochs``, ``frozen`` and
-    so on. Progress and notes go to stderr, unless ``quiet``.
-    """
-    _run("train", file, {"output": output, **options})
-
-
-@called_from_python()
-def evaluate(file: str | Path, model: str | Path, **options: Any) -> dict[str, Any]:
-    """Return the metrics of a model on a file of examples, with their 95 % intervals.
-
-    ``options`` are those of `bertcli evaluate` with underscores.
-    """
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        report = Path(folder, "report.jsonl")
-        _run("evaluate", file, {"model": model, "output": report, **options})
-        return parse(report.read_text("utf-8"))
-
-
-def _run(command: str, file: str | Path, options: Mapping[str, Any]) -> None:
-    argv = [command, *_arguments(options), "--", str(file)]
-    try:
-        build((command,))(args=argv, prog_name="bertcli", standalone_mode=False)
-    except USAGE as wrong:
-        raise UsageError(*explained(wrong)) from None
-
-
-def _arguments(options: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in options.items():
-        option = f"--{name.replace('_', '-')}"
-        match value:
-            case None:
-                pass
-            case True:
-                yield option
-            case False:
-                yield from [f"--{OFF[name]}"] if name in OFF else []
-            case Mapping():
-                yield from (f"{option}={key}={field}" for key, field in value.items())
-            case list() | tuple():
-                yield from (f"{option}={item}" for item in value)
-            case _:
-                yield f"{option}={value}"

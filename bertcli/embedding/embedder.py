@@ -47,7 +47,7 @@ from bertcli.embedding.sentence_modules import (
     read_chain,
     width_after,
 )
-from bertcli.errors import BertcliError, InputError, ModelError, UsageError
+from bertcli.errors import BertcliError, InputError, ModelError, UsageError, option
 from bertcli.files.typed_json import LARGEST_NUMBER
 from bertcli.hub import ModelFolder
 from bertcli.inference.progress import Ran
@@ -143,7 +143,8 @@ class Embedder:
                 raise ModelError(f"{place}: queries of a DeBERTa cannot be filled up")
             if options.on_truncate == "window":
                 raise UsageError(
-                    "--on-truncate window cannot be combined with a model of late interaction",
+                    f"{option('on_truncate', 'window')} cannot be combined with a model of "
+                    "late interaction",
                     "use bertcli chunk, and embed the chunks",
                 )
             normalize = late.normalize if options.normalize is None else options.normalize
@@ -157,7 +158,8 @@ class Embedder:
             if changed and read_config(place).extra_embeddings:
                 raise UsageError(
                     "this model needs an id for each word, so its texts cannot be changed",
-                    "leave out --prompt, --on-truncate chunk and --token-vectors",
+                    f"leave out {option('prompt')}, {option('on_truncate', 'chunk')} and "
+                    f"{option('token_vectors')}",
                 )
         pooler = options.pooling == "pooler"
         # A prompt that is not pooled may come later: then [CLS] is not what is read.
@@ -174,7 +176,7 @@ class Embedder:
         width, dim = self.width, self.options.dim
         if asked and asked > width:
             raise UsageError(
-                f"--dim {asked} is not possible: the vectors have {width} dimensions",
+                f"{option('dim', asked)} is not possible: the vectors have {width} dimensions",
                 f"give a number from 1 to {width}",
             )
         return replace(self, options=replace(self.options, dim=dim and min(dim, width)))
@@ -375,14 +377,15 @@ class Embedder:
             raise InputError(
                 f"{item.record.where}: {item.length + item.cut} tokens, "
                 f"and {self.max_length} is the limit",
-                "--on-truncate warn truncates texts, window and chunk encode all of them",
+                f"{option('on_truncate', 'warn')} truncates texts, window and chunk encode "
+                "all of them",
             )
         may_be_empty = self.options.per_token or self.runtime.spec.kind in (STATIC, TERM_TABLE)
         if not (may_be_empty or all(batch.lengths)):
             where = batch.records[batch.lengths.index(0)].where
             raise InputError(
                 f"{where}: has no tokens, so it has no vector",
-                "leave out --no-special-tokens, or drop the text",
+                f"leave out {option('special_tokens', False)}, or drop the text",
             )
 
     def _texts(self, batch: TokenBlock, work: Work) -> Iterator[Ran | EmbeddedBlock]:

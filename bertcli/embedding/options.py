@@ -31,14 +31,14 @@ from bertcli.checkpoints.scan import (
     read_routes,
     transformer_path,
 )
-from bertcli.errors import ModelError, OutputError, UsageError
+from bertcli.errors import ModelError, OutputError, UsageError, option
+from bertcli.files.keywords import refuse_outside
 from bertcli.files.typed_json import (
     NOTHING,
     JsonObject,
     is_regular,
     is_text,
     read_object,
-    whole_number,
 )
 from bertcli.inference.compute import Compute
 from bertcli.records.records import Record, Text, TextBlock
@@ -108,58 +108,61 @@ class EmbedOptions(Compute):
     window: int = 4096
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not whole_number(least, 1 << 62).holds(value):
-                option = name.replace("_", "-")
-                raise UsageError(f"--{option} {value!r} is not a whole number from {least}")
+        refuse_outside(self, LEAST)
         object.__setattr__(self, "layers", layers_in(self.layers))
         if self.token_vectors:
             if self.pooling not in ("auto", "none"):
                 raise UsageError(
-                    f"--token-vectors cannot be combined with --pooling {self.pooling}"
+                    f"{option('token_vectors')} cannot be combined with "
+                    f"{option('pooling', self.pooling)}"
                 )
             if self.word_vectors:
-                raise UsageError("--token-vectors cannot be combined with --word-vectors")
+                raise UsageError(
+                    f"{option('token_vectors')} cannot be combined with {option('word_vectors')}"
+                )
             object.__setattr__(self, "pooling", "none")
         if self.on_truncate == "chunk" and self.several:
             kind = self.kind.removesuffix("s")
             raise UsageError(
-                f"--on-truncate chunk makes one vector per chunk, not per {kind}",
+                f"{option('on_truncate', 'chunk')} makes one vector per chunk, not per {kind}",
                 "use bertcli chunk, and embed the chunks",
             )
         if self.sparse:
             if self.pooling not in ("auto", *TERM_POOLINGS):
                 raise UsageError(
-                    f"--sparse cannot be combined with --pooling {self.pooling}",
+                    f"{option('sparse')} cannot be combined with {option('pooling', self.pooling)}",
                     f"one of {', '.join(TERM_POOLINGS)}, or auto: the model's",
                 )
             others = {
-                "--word-vectors": self.word_vectors,
-                "--layers": self.layers != (-1,),
-                "--normalize": self.normalize,
-                "--dim": self.dim,
+                option("word_vectors"): self.word_vectors,
+                option("layers"): self.layers != (-1,),
+                option("normalize"): self.normalize,
+                option("dim"): self.dim,
             }
             for name in filter(others.get, others):
-                raise UsageError(f"--sparse cannot be combined with {name}")
+                raise UsageError(f"{option('sparse')} cannot be combined with {name}")
             return
         for mode in () if self.pooling in ALONE else self.modes:
             if mode not in POOLINGS:
                 alone = f"{mode} cannot be joined to others"
                 raise UsageError(
-                    f"--pooling {self.pooling}: {alone if mode in ALONE else f'unknown {mode!r}'}",
+                    f"{option('pooling', self.pooling)}: "
+                    f"{alone if mode in ALONE else f'unknown {mode!r}'}",
                     f"{', '.join(POOLINGS)}, also joined as in mean+max; or {', '.join(ALONE)}",
                 )
         if self.top_terms is not None:
-            raise UsageError("--top-terms requires --sparse")
+            raise UsageError(f"{option('top_terms')} requires {option('sparse')}")
         if self.pooling == "pooler" and len(self.layers) > 1:
             raise UsageError(
-                "--pooling pooler takes one layer", "it was trained on the last one, --layers -1"
+                f"{option('pooling', 'pooler')} takes one layer",
+                f"it was trained on the last one, {option('layers', -1)}",
             )
         if self.word_vectors and self.pooling not in ("auto", "none"):
             raise UsageError(
-                f"--word-vectors cannot be combined with --pooling {self.pooling}",
-                f"--word-vectors {self.word_vectors} says how; leave out --pooling",
+                f"{option('word_vectors')} cannot be combined with "
+                f"{option('pooling', self.pooling)}",
+                f"{option('word_vectors', self.word_vectors)} says how; leave out "
+                f"{option('pooling')}",
             )
 
     @property
@@ -214,7 +217,10 @@ class Sentence:
         Raises UsageError for a name that is not there, or a text and a name together.
         """
         if text is not None and name is not None:
-            raise UsageError("--prompt cannot be combined with --prompt-name", "give one of them")
+            raise UsageError(
+                f"{option('prompt')} cannot be combined with {option('prompt_name')}",
+                "give one of them",
+            )
         if text is not None:
             return text
         name = self.default_prompt if name is None else name
@@ -223,7 +229,8 @@ class Sentence:
         if name not in self.prompts:
             names = ", ".join(self.prompts) or "none"
             raise UsageError(
-                f"this model has no prompt {name!r} (--prompt-name)", f"its prompts: {names}"
+                f"this model has no prompt {name!r} ({option('prompt_name')})",
+                f"its prompts: {names}",
             )
         return self.prompts[name]
 
@@ -251,9 +258,11 @@ def read_sentence(folder: Path, *, pooling: str = "auto", scores: bool = False) 
         elif output != TOKENS:
             unknown.append(f"Transformer that gives {output}")
     if pooling == "auto" and not static:
-        hint = "give --pooling (mean, cls, ...) to take the vectors of the encoder inside"
-        if option := option_for(folder):
-            raise ModelError(f"{folder}: makes no vector of a text", f"give {option}; or {hint}")
+        hint = (
+            f"give {option('pooling')} (mean, cls, ...) to take the vectors of the encoder inside"
+        )
+        if needed := option_for(folder):
+            raise ModelError(f"{folder}: makes no vector of a text", f"give {needed}; or {hint}")
         if modules and is_cross_encoder(folder) and not scores:
             raise ModelError(
                 f"{folder}: a cross-encoder, which makes no vector of a text",
@@ -327,12 +336,12 @@ def option_for(folder: Path) -> str:
     routes = read_routes(folder).values()
     kinds = {module.kind for modules in (read_modules(folder), *routes) for module in modules}
     if kinds & {"SpladePooling", TERM_TABLE}:
-        return "--sparse"
+        return option("sparse")
     named = read_object(folder / "config.json").get("architectures") if not kinds else None
     if isinstance(named, list) and COLBERT in named:
-        return "--token-vectors"
+        return option("token_vectors")
     late = "MultiVectorMask" in kinds or is_pylate(read_object(folder / CONFIG), kinds)
-    return "--token-vectors" if late else ""
+    return option("token_vectors") if late else ""
 
 
 def is_cross_encoder(folder: Path) -> bool:
@@ -403,13 +412,13 @@ def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
     prompt = sentence.prompt(options.prompt, options.prompt_name)
     if sentence.static:
         impossible = {
-            "--sparse": options.sparse,
-            f"--pooling {options.pooling}": options.pooling not in ("auto", "mean", "none"),
-            "--token-vectors or --word-vectors": options.per_token,
-            "--layers": options.layers != (-1,),
-            "--layer-combine": options.layer_combine != "mean",
-            f"--dtype {options.dtype}": options.dtype not in ("auto", "float32"),
-            f"--device {options.device}": options.device not in ("auto", "cpu"),
+            option("sparse"): options.sparse,
+            option("pooling", options.pooling): options.pooling not in ("auto", "mean", "none"),
+            f"{option('token_vectors')} or {option('word_vectors')}": options.per_token,
+            option("layers"): options.layers != (-1,),
+            option("layer_combine"): options.layer_combine != "mean",
+            option("dtype", options.dtype): options.dtype not in ("auto", "float32"),
+            option("device", options.device): options.device not in ("auto", "cpu"),
         }
         for what in filter(impossible.get, impossible):
             raise UsageError(
@@ -456,7 +465,7 @@ def prepared(
     return replace(block, texts=list(map(change, texts)), pairs=pairs)
 
 
-def layers_in(value: Any, option: str = "--layers") -> tuple[int, ...]:
+def layers_in(value: Any, name: str = "layers") -> tuple[int, ...]:
     """Return the layers that are named: by a number, several, or a text as on the command line.
 
     Raises UsageError for anything else.
@@ -467,7 +476,7 @@ def layers_in(value: Any, option: str = "--layers") -> tuple[int, ...]:
         return tuple(map(int, value.split(",") if isinstance(value, str) else value))
     except (TypeError, ValueError):
         raise UsageError(
-            f"{option} {value} is not a list of numbers", "for example -1 or 0,-2,-1"
+            f"{option(name)} {value} is not a list of numbers", "for example -1 or 0,-2,-1"
         ) from None
 
 
@@ -480,7 +489,7 @@ def refuse_format(form: str, options: EmbedOptions) -> None:
         )
     if options.sparse and form not in WITH_TERMS:
         raise UsageError(
-            f"--sparse: weights of terms cannot be written as {form}",
+            f"{option('sparse')}: weights of terms cannot be written as {form}",
             f"one of {', '.join(WITH_TERMS)}",
         )
 
@@ -488,5 +497,5 @@ def refuse_format(form: str, options: EmbedOptions) -> None:
 def refuse_stream(form: str, precision: str) -> None:
     """Raise OutputError for what is made of all rows together."""
     if form not in STREAMED or precision in RANGED:
-        what = form if form not in STREAMED else f"--precision {precision}"
+        what = form if form not in STREAMED else option("precision", precision)
         raise OutputError(f"{what} cannot be streamed", "use -o FILE")

@@ -21,7 +21,7 @@ import numpy as np
 from bertcli.checkpoints.scan import SentenceModule, WeightFiles, find_weights, require_weights
 from bertcli.embedding.options import CONFIG, LEGACY, MODES, EmbedOptions, Sentence
 from bertcli.embedding.pooling import finish
-from bertcli.errors import ModelError
+from bertcli.errors import ModelError, option
 from bertcli.files.safetensors import write_arrays
 from bertcli.files.typed_json import AGAIN, read_object, write_json
 
@@ -126,7 +126,8 @@ def width_after(chain: Iterable[VectorModule], width: int, where: Path) -> int:
             raise ModelError(
                 f"{where}: {module.kind} takes vectors of {takes} dimensions, "
                 f"and those before it have {width}",
-                "give --pooling (mean, cls, ...) to take the vectors of the encoder inside",
+                f"give {option('pooling')} (mean, cls, ...) to take the vectors of the "
+                "encoder inside",
             )
         width = len(module.weight)
     return width

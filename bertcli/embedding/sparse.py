@@ -41,7 +41,7 @@ from bertcli.embedding.late_interaction import DOCUMENT, QUERY, linear
 from bertcli.embedding.options import CONFIG, TERM_POOLINGS, EmbedOptions, Sentence
 from bertcli.embedding.pooling import split, widened
 from bertcli.embedding.sentence_modules import Dense, arrays_in, described
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import ModelError, UsageError, option
 from bertcli.files.typed_json import NUMBER, is_regular, read_object
 from bertcli.inference.runner import library_of
 from bertcli.tokenizing.model_files import sentence_limit, sentence_settings
@@ -234,7 +234,9 @@ def read_sparse(
         options = replace(options, pooling=pooling.how)
         return options, sentence, "BertForMaskedLM", lambda _: pooling
     if options.pooling == "sum":
-        raise UsageError("--pooling sum is not possible: this model takes the maximum")
+        raise UsageError(
+            f"{option('pooling', 'sum')} is not possible: this model takes the maximum"
+        )
     options = replace(options, pooling="max", special_tokens=options.special_tokens and bge)
     if bge:
         return options, sentence, "BertModel", partial(_token_weights, folder / BGE)
@@ -280,7 +282,7 @@ def _pooling(folder: Path, modules: list[SentenceModule]) -> TermPooling:
     if len(kinds) != 2 or kinds[0] not in TRANSFORMERS or kinds[1] != "SpladePooling":
         raise ModelError(
             f"{folder / 'modules.json'}: no weights of terms are made by {', '.join(kinds)}",
-            f"leave out --sparse, or give --model a sparse one, {EXAMPLE}",
+            f"leave out {option('sparse')}, or give {option('model')} a sparse one, {EXAMPLE}",
         )
     raw = read_object(folder / modules[1].path / "config.json")
     how = raw.choice("pooling_strategy", TERM_POOLINGS) or "max"

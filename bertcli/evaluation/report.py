@@ -17,7 +17,7 @@ from bertcli.checkpoints.scan import bert_folder, is_static, read_config, read_m
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_modules import Dense, read_chain
-from bertcli.errors import InputError, ModelError
+from bertcli.errors import InputError, ModelError, option
 from bertcli.evaluation.metrics import (
     ALL,
     ClassPredictions,
@@ -34,7 +34,14 @@ from bertcli.evaluation.metrics import (
 from bertcli.files.streams import blocks, open_bytes
 from bertcli.hub import ModelFolder
 from bertcli.models.config import BertConfig
-from bertcli.records.examples import CONTRAST, Example, Examples
+from bertcli.records.examples import (
+    CONTRAST,
+    USUAL,
+    Example,
+    Examples,
+    FieldNames,
+    read_examples,
+)
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
@@ -126,7 +133,8 @@ class Judge:
                 if examples.form == CONTRAST:
                     raise ModelError(
                         "anchors and positives have no score to compare with",
-                        "give text, pair and score, or --queries, --corpus and --qrels",
+                        f"give text, pair and score, or {option('queries')}, "
+                        f"{option('corpus')} and {option('qrels')}",
                     )
                 records = [example.record for example in rows]
                 for record in records:
@@ -262,7 +270,7 @@ def read_qrels(path: str) -> dict[str, dict[str, float]]:
     """
 
     def refuse(error: InputError) -> None:
-        raise InputError(str(error).replace("the record", "the line"), JUDGEMENT) from None
+        raise InputError(error.marked.replace("the record", "the line"), JUDGEMENT) from None
 
     relevant: dict[str, dict[str, float]] = {}
     with open_bytes(path) as file:
@@ -316,6 +324,27 @@ def judged_search(
         predictions = MeanPredictions(names, np.array(values))
         results.append(Judged("retrieval", len(asked), predictions))
     return results
+
+
+def judge_all(
+    judges: Sequence[Judge],
+    readers: Sequence[Reader],
+    qrels: str | None = None,
+    task: str | None = None,
+    names: FieldNames = USUAL,
+) -> list[Judged]:
+    """Return the predictions of each model.
+
+    They are for the examples of a reader; with judgements (``qrels``), for the queries of one
+    reader in the texts of another.
+    """
+    if qrels is not None:
+        queries, corpus = readers
+        return judged_search(judges, queries, corpus, qrels)
+    (reader,) = readers
+    extra = sorted({field for judge in judges for field in judge.extra_fields})
+    examples = read_examples(reader, task, extra, names)
+    return [judge.judge(examples) for judge in judges]
 
 
 # --- the report ---

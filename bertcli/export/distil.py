@@ -47,7 +47,7 @@ from bertcli.checkpoints.scan import MODULES, model_files, read_config
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_modules import put_modules
-from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.files.atomic import MANIFEST, whole_folder
 from bertcli.files.paths import sha256
 from bertcli.files.safetensors import write_arrays
@@ -243,7 +243,9 @@ class Distillation:
         """Return the number of dimensions. Raises UsageError for more than the limit."""
         dim = self.dim or min(DIM, limit)
         if not 0 < dim <= limit:
-            raise UsageError(f"--dim {dim} is not possible", f"give a number from 1 to {limit}")
+            raise UsageError(
+                f"{option('dim', dim)} is not possible", f"give a number from 1 to {limit}"
+            )
         return dim
 
     def _inner_tokens(self, tokenizer: Tokenizer) -> list[int] | None:
@@ -253,7 +255,9 @@ class Distillation:
         core: Any = tokenizer.core
         prefix = continuing_prefix(tokenizer)
         if not prefix:
-            raise ModelError(f"{self.source.path}: --words requires a vocabulary of WordPiece")
+            raise ModelError(
+                f"{self.source.path}: {option('words')} requires a vocabulary of WordPiece"
+            )
         return [index for token, index in core.get_vocab().items() if token.startswith(prefix)]
 
     def _states(

@@ -29,7 +29,7 @@ from bertcli.embedding.sentence_modules import (
     VectorModule,
     VectorNorm,
 )
-from bertcli.errors import BertcliError, ModelError, UsageError
+from bertcli.errors import BertcliError, ModelError, UsageError, option
 from bertcli.export.graphs import (
     VECTORS,
     calibration_texts,
@@ -149,8 +149,8 @@ def export(
     if output.suffix.lower() in GRAPH_SUFFIXES and not output.is_dir():
         folder_name = output.with_suffix("")
         raise UsageError(
-            f"--output {output} is named like a file, but export writes a folder",
-            f"-o {folder_name} --to onnx writes {folder_name}/{FILES['onnx']}",
+            f"{option('output', output)} is named like a file, but export writes a folder",
+            f"-o {folder_name} {option('to', 'onnx')} writes {folder_name}/{FILES['onnx']}",
         )
     library = nncf() if options.dtype == "int8" else None  # before anything is computed
     # What the folder is for: a head that config.json names, or sentence vectors.

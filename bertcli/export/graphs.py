@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from bertcli.checkpoints.weights import Weights
-from bertcli.errors import BertcliError, ModelError
+from bertcli.errors import BertcliError, ModelError, option
 from bertcli.files.versions import install_command
 from bertcli.inference.compute import openvino, settings
 from bertcli.inference.graph import LOUD, Node, OpenvinoNetwork, named, states
@@ -89,7 +89,7 @@ def write_onnx(graph: Any, path: Path) -> None:
         import onnx
     except ImportError as failed:
         raise BertcliError(
-            f"--to onnx needs the package onnx: {failed}", install_command("onnx")
+            f"{option('to', 'onnx')} needs the package onnx: {failed}", install_command("onnx")
         ) from None
     helper = onnx.helper
     nodes: list[Any] = []
@@ -232,7 +232,8 @@ def loud_apart(weights: Weights, sample: Sequence[Mapping[str, np.ndarray]]) -> 
     )
     if not np.isfinite(reach).all():
         raise ModelError(
-            "--dtype int8 is not possible: weights, or what they make of texts, are NaN,"
+            f"{option('dtype', 'int8')} is not possible: weights, or what they make of texts, "
+            "are NaN,"
             " infinite or huge",
             "bertcli inspect --verify checks the weights",
         )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
-from bertcli.errors import ModelError
+from bertcli.errors import ModelError, option
 from bertcli.families.structure import BERT, Rotary, Structure, TextHead, WordHead
 from bertcli.files.typed_json import (
     POSITIVE,
@@ -196,7 +196,7 @@ def unsupported(values: JsonObject, key: str, supported: str) -> ModelError:
     """Return the error for a model of a family that bertcli knows, with a part that it lacks."""
     return ModelError(
         f"{values.source}: {values.path}{key} {values[key]!r} is not supported, only {supported}",
-        "the folder is not broken: bertcli lacks this variant; give another --model",
+        f"the folder is not broken: bertcli lacks this variant; give another {option('model')}",
     )
 
 

@@ -44,7 +44,7 @@ from zipfile import BadZipFile as BadZipFile
 from zipfile import ZipFile as ZipFile
 from zipfile import ZipInfo
 
-from bertcli.errors import InputError, OutputError, counted
+from bertcli.errors import InputError, OutputError, counted, option
 from bertcli.files import safetensors
 from bertcli.files.printable import listed
 from bertcli.files.safetensors import AGAIN
@@ -253,8 +253,9 @@ def ids_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
                             raise OutputError(
                                 f"record {record} has {counted(int(length), 'token')} and those "
                                 f"before have {lengths[name]:,}: an array needs rows of one length",
-                                "give --padding longest (its --window must hold all records) or "
-                                "max_length, with --truncation when some are too long",
+                                f"give {option('padding', 'longest')} (its {option('window')} "
+                                "must hold all records) or "
+                                f"max_length, with {option('truncation')} when some are too long",
                             )
                 if len(table):
                     spool.add(flat)

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from bertcli.errors import ModelError, OutputError
+from bertcli.errors import ModelError, OutputError, option
 from bertcli.files.paths import making, refuse_inputs
 from bertcli.files.system_calls import (
     MOVES_OPEN_FILES,
@@ -149,7 +149,10 @@ def explained(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as failed:
-        resume = "free disk space, then run the command again; a file of -o goes on with --resume"
+        resume = (
+            "free disk space, then run the command again; a file of -o goes on with "
+            f"{option('resume')}"
+        )
         raise unwritable(path, failed, resume) from None
 
 
@@ -344,7 +347,7 @@ def _refuse(path: Path, existing: Path, command: str, *, overwrite: bool) -> Non
             "give another name, or move that file away",
         )
     if not overwrite:
-        hint = "give --overwrite, or another name" if command else "give another name"
+        hint = f"give {option('overwrite')}, or another name" if command else "give another name"
         raise OutputError(f"{path}: already exists", hint)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 
-from bertcli.errors import LOG, InputError
+from bertcli.errors import LOG, InputError, option
 
 OFFICE = b"[Content_Types].xml"  # the first file of an archive that is a document
 ZIP = b"PK\x03\x04"
@@ -22,12 +22,12 @@ SIGNATURES = {
         "an old Excel or Word file",
         "save it as CSV or as plain text",
     ),
-    b"PAR1": ("Parquet", "give --input-format parquet"),
+    b"PAR1": ("Parquet", f"give {option('input_format', 'parquet')}"),
     b"\x1f\x8b": ("compressed by gzip", "give it a name that ends in .gz"),
     b"\x28\xb5\x2f\xfd": ("compressed by zstd", "give it a name that ends in .zst"),
     b"BZh": ("compressed by bzip2", "unpack it: bunzip2 {}"),
     b"\xfd7zXZ\0": ("compressed by xz", "unpack it: unxz {}"),
-    b"\x93NUMPY": ("a NumPy array", "bertcli decode and inspect read it, and --vectors"),
+    b"\x93NUMPY": ("a NumPy array", f"bertcli decode and inspect read it, and {option('vectors')}"),
     b"SQLite format 3\0": ("an SQLite database", "export a table: sqlite3 -csv {} 'SELECT ...'"),
     b"\x89PNG": ("a picture", "texts are needed"),
     b"\xff\xd8\xff": ("a picture", "texts are needed"),
@@ -61,7 +61,9 @@ def refuse_not_text(head: bytes, name: str, encoding: str) -> None:
     if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
         for mark, other in BYTE_ORDER_MARKS.items():
             if head.startswith(mark):
-                raise _refused(name, f"text in {other.upper()}", f"give --encoding {other}")
+                raise _refused(
+                    name, f"text in {other.upper()}", f"give {option('encoding', other)}"
+                )
     if HTML.match(head):
         LOG.note(f"{name} looks like HTML: its tags are read as text")
 

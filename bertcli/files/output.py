@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from bertcli.errors import OutputError
+from bertcli.errors import OutputError, option
 from bertcli.files.atomic import move, replacing, unwritable
 from bertcli.files.paths import beside
 from bertcli.files.system_calls import (
@@ -118,12 +118,12 @@ class OutputFiles:
         if self.is_interrupted:
             raise OutputError(
                 f"{self.path}: an interrupted run left {self.folder.name}",
-                "--resume continues it, --overwrite starts over",
+                f"{option('resume')} continues it, {option('overwrite')} starts over",
             )
         for existing in (self.path, *([self.index] if index else ())):
             if existing.exists():
                 raise OutputError(
-                    f"{existing}: already exists", "give --overwrite, or another name"
+                    f"{existing}: already exists", f"give {option('overwrite')}, or another name"
                 )
 
     def _refuse_foreign_folder(self) -> None:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bertcli.errors import ModelError, OutputError
+from bertcli.errors import ModelError, OutputError, option
 
 Identity = tuple[int, int] | str  # the device of a file and its number there; a name to come
 
@@ -125,7 +125,7 @@ class WatchedFiles:
             if _version_of(path) != version:
                 raise ModelError(
                     f"{path}: was changed while it was in use",
-                    "run the command again with --overwrite, when the model is complete",
+                    f"run the command again with {option('overwrite')}, when the model is complete",
                 )
 
 

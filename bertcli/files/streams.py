@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bertcli.errors import InputError
+from bertcli.errors import InputError, option
 from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.paths import input_name
 
@@ -93,7 +93,8 @@ def recoded(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator[
             raise undecodable(name, bad, encoding, start + bad.start) from None
         except UnicodeError as bad:  # it has no byte order mark
             raise InputError(
-                f"{name}: not {encoding}: {bad}", "give the right --encoding, such as utf-16-le"
+                f"{name}: not {encoding}: {bad}",
+                f"give the right {option('encoding')}, such as utf-16-le",
             ) from None
         if text:
             yield text.encode("utf-8", "surrogatepass")
@@ -117,7 +118,7 @@ def undecodable(where: str, bad: UnicodeDecodeError, encoding: str, offset: int)
     """Return the error for bytes that are not text in this encoding."""
     return InputError(
         f"{where}: byte {offset} (0x{bad.object[bad.start]:02x}) is not valid {encoding}",
-        "give the right --encoding, or use --encoding-errors replace",
+        f"give the right {option('encoding')}, or use {option('encoding_errors', 'replace')}",
     )
 
 
@@ -210,7 +211,9 @@ def unreadable(path: str, failed: OSError | ValueError) -> InputError:
     if isinstance(failed, FileNotFoundError):
         return InputError(f"{path}: file not found", "check the path; - is stdin")
     if isinstance(failed, IsADirectoryError):
-        return InputError(f"{path}: is a folder", "give the files in it, with one --input each")
+        return InputError(
+            f"{path}: is a folder", f"give the files in it, with one {option('input')} each"
+        )
     return InputError(f"{path}: {getattr(failed, 'strerror', None) or failed}")
 
 
@@ -231,7 +234,7 @@ def too_large(where: str, limit: int) -> InputError:
     """Return the error for a record of more bytes than are read."""
     return InputError(
         f"{where}: the record is larger than {limit:,} bytes",
-        "raise --max-record-bytes (where the command has it), or split the record",
+        f"raise {option('max_record_bytes')} (where the command has it), or split the record",
     )
 
 

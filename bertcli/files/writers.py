@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from bertcli.errors import OutputError, PipeClosed, UsageError
+from bertcli.errors import OutputError, PipeClosed, UsageError, option
 from bertcli.files.atomic import unwritable
 from bertcli.files.jsonl import NAMES, JsonArrayFile, to_lines
 from bertcli.files.output import OutputFiles
@@ -46,7 +46,7 @@ def format_of(path: Path) -> str:
     suffix = suffix_of(path)
     if suffix not in SUFFIXES:
         raise OutputError(
-            f"{path}: unknown format", f"known: {', '.join(SUFFIXES)}; or give --format"
+            f"{path}: unknown format", f"known: {', '.join(SUFFIXES)}; or give {option('format')}"
         )
     return SUFFIXES[suffix]
 
@@ -66,13 +66,13 @@ def refuse_other_suffix(path: Path, form: str, suffixes: Mapping[str, str] = SUF
     if suffix == ".json" and form == "jsonl":
         raise UsageError(
             f"{path}: .json is a JSON array, not jsonl",
-            "name the file .jsonl for a row per line, or leave out --format",
+            f"name the file .jsonl for a row per line, or leave out {option('format')}",
         )
     if expected != form:
         name = "json" if suffix == ".json" else expected
         raise UsageError(
             f"{path}: {suffix} is the suffix of {name}, not of {form}",
-            f"leave out --format, or name the file .{form}",
+            f"leave out {option('format')}, or name the file .{form}",
         )
 
 
@@ -182,7 +182,7 @@ def to_text(row: Row) -> str:
     if any(end in value for value in values for end in ("\t\r\n" if len(values) > 1 else "\n")):
         raise OutputError(
             "a value holds a tab or a line end, which a plain line cannot hold",
-            "--format jsonl can hold it",
+            f"{option('format', 'jsonl')} can hold it",
         )
     return "\t".join(values) + "\n"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bertcli.errors import BertcliError, ModelError
+from bertcli.errors import BertcliError, ModelError, option
 from bertcli.files.paths import public
 
 TIMEOUT = 10  # seconds for the first answer; the library's own requests would wait forever
@@ -74,5 +74,5 @@ def _explained(error: BaseException, name: str, revision: str | None, cache: Pat
     return ModelError(
         f"model {name!r} cannot be fetched from {hub}: {reason}",
         f"check the network, HF_TOKEN, HF_ENDPOINT, the proxy variables and the room in {cache}; "
-        "--offline uses a cached model",
+        f"{option('offline')} uses a cached model",
     )

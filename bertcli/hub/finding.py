@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertcli.checkpoints.scan import ADAPTER, MODULES, TOKENIZER_FILES, WEIGHTS
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import ModelError, UsageError, option
 from bertcli.files.versions import pip_command
 from bertcli.hub.local import (
     ALIASES,
@@ -70,11 +70,11 @@ def find_model(
             raise ModelError(
                 f"model {name!r} is not a folder, not installed and not in the cache "
                 f"{cache_root()} (revision {revision or 'main'!r}), and the network is off",
-                f"run once without --offline, or {install}",
+                f"run once without {option('offline')}, or {install}",
             )
         raise ModelError(
             f"model {name!r} is incomplete in the cache: {gap} is missing in {snapshot}",
-            "run once without --offline to fetch the rest",
+            f"run once without {option('offline')} to fetch the rest",
         )
     if cached and not pooling_unknown(cached.path, files):
         return cached
@@ -85,7 +85,7 @@ def _given(name: str, folder: Path, files: Sequence[str], revision: str | None) 
     if revision is not None:
         raise UsageError(
             f"model {name!r} is a folder, which has no revision {revision!r}",
-            "leave out --revision, or give a hub id",
+            f"leave out {option('revision')}, or give a hub id",
         )
     gap = lacking(folder, files)
     if gap is None:
@@ -141,7 +141,7 @@ def _from_hub(
     if gap := unfinished(path, files):
         raise ModelError(
             f"model {name!r} was downloaded without {gap}",
-            "its repository is incomplete: choose another --revision or model",
+            f"its repository is incomplete: choose another {option('revision')} or model",
         )
     return ModelFolder(name, path, "hub", path.name)
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from glob import glob
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from threading import Lock
 from types import ModuleType
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias
 
-from bertcli.errors import BertcliError, UsageError
+from bertcli.errors import BertcliError, option
 from bertcli.files.versions import install_command, versions
 
 # What a GPU looks like where there is /proc: on Linux.
@@ -43,7 +43,6 @@ def cpu_features() -> str:
     return " ".join([platform.machine(), *extensions["SIMD Extensions"].get("found", ())])
 
 
-T = TypeVar("T")
 Backend: TypeAlias = Literal["auto", "torch", "openvino"]
 
 
@@ -61,22 +60,8 @@ class Compute:
     def beyond_openvino(self) -> str:
         """The choice that OpenVINO cannot follow, "" for none."""
         if not {*self.device.split(",")} <= {"auto", "cpu"}:
-            return f"--device {self.device}"
-        return f"--dtype {self.dtype}" if self.dtype == "float16" else ""
-
-
-def options_from(cls: type[T], options: Mapping[str, Any], **other: Any) -> T:
-    """Return a record of options by their names, and of others. UsageError for an unknown one."""
-    names = [x.name for x in fields(cls) if x.init and x.name not in other]  # type: ignore[arg-type]
-    if unknown := options.keys() - {*names}:
-        raise UsageError(f"unknown option {min(unknown)!r}", f"one of {', '.join(names)}")
-    for name, kind in get_type_hints(cls).items():
-        parts = (kind, *get_args(kind))  # of what may be None as well
-        choices = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
-        default = getattr(cls, name, None)
-        if choices and options.get(name, default) not in (default, *choices):
-            raise UsageError(f"unknown {name} {options[name]!r}", f"one of {', '.join(choices)}")
-    return cls(**options, **other)
+            return option("device", self.device)
+        return option("dtype", self.dtype) if self.dtype == "float16" else ""
 
 
 # --- the library OpenVINO ---
@@ -100,7 +85,7 @@ IMPORTING = Lock()  # its extension module fails when it is loaded twice
 class OpenvinoError(BertcliError):
     """OpenVINO cannot run this model, or cannot run at all."""
 
-    usual_hint = "use --backend torch"
+    usual_hint = f"use {option('backend', 'torch')}"
 
 
 def settings(dtype: str, threads: int | None = None) -> dict[str, str | int]:
@@ -173,14 +158,14 @@ def has_bfloat16() -> bool:
 def nncf() -> Any:
     """Import the library that makes 8-bit models. Raises BertcliError when it is not installed."""
     openvino()
-    return _imported("nncf", "--dtype int8", "int8", "--dtype float32")
+    return _imported("nncf", option("dtype", "int8"), "int8", option("dtype", "float32"))
 
 
 def _imported(
     name: str,
-    option: str = "--backend openvino",
+    purpose: str = option("backend", "openvino"),
     extra: str = NAME,
-    instead: str = "--backend torch",
+    instead: str = option("backend", "torch"),
     load: Callable[[str], ModuleType] = import_module,
 ) -> Any:
     try:
@@ -189,6 +174,6 @@ def _imported(
         if isinstance(failed.__cause__, KeyboardInterrupt):  # that reached it in C code
             raise KeyboardInterrupt from None
         raise OpenvinoError(
-            f"{option} needs the package {name.partition('.')[0]}: {failed}",
+            f"{purpose} needs the package {name.partition('.')[0]}: {failed}",
             f"{install_command(extra)}, or use {instead}",
         ) from None

@@ -18,7 +18,7 @@ import numpy as np
 
 from bertcli.checkpoints.scan import GRAPHS, find_weights, read_config
 from bertcli.checkpoints.weights import Weights, read_weights
-from bertcli.errors import LOG, ModelError, UsageError, out_of_memory
+from bertcli.errors import LOG, ModelError, UsageError, option, out_of_memory
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.inference.compute import (
@@ -157,7 +157,10 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
     """
     compute = spec.compute
     if reason := compute.beyond_openvino:
-        raise UsageError(f"{reason} is not possible with --backend openvino", "use --backend torch")
+        raise UsageError(
+            f"{reason} is not possible with {option('backend', 'openvino')}",
+            f"use {option('backend', 'torch')}",
+        )
     core, dtype = openvino_core().Core(), "float32" if compute.dtype == "auto" else compute.dtype
     if dtype == "bfloat16" and not has_bfloat16():
         LOG.warn("this CPU has no bfloat16 arithmetic: computing in float32")
@@ -205,7 +208,7 @@ def graph_file(spec: ModelSpec) -> Path | None:
     file = spec.folder / GRAPHS["int8"]
     if not file.is_file():
         raise UsageError(
-            f"{spec.folder}: no 8-bit model, which --dtype int8 runs",
+            f"{spec.folder}: no 8-bit model, which {option('dtype', 'int8')} runs",
             "bertcli export -m MODEL -o DIR --dtype int8 makes one; then -m DIR",
         )
     return file

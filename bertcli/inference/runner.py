@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertcli.errors import LOG, BertcliError, UsageError, out_of_memory
+from bertcli.errors import LOG, BertcliError, UsageError, option, out_of_memory
 from bertcli.inference.compute import Backend, Compute
 from bertcli.inference.progress import Ran
 from bertcli.models.config import BertConfig
@@ -110,7 +110,7 @@ class Reading:
         for asked, layer in zip(self.layers, indices, strict=True):
             if not 0 <= layer <= depth:
                 raise UsageError(
-                    f"layer {asked} not found (--layers)",
+                    f"layer {asked} not found ({option('layers')})",
                     f"this model has layers 0 to {depth}; -1 is the last",
                 )
         return indices
@@ -287,7 +287,8 @@ class Runtime:
         if len(lengths) == 1:
             raise BertcliError(
                 f"out of memory on {where} with a batch of {self.budget} tokens",
-                "use a smaller --max-length, another --device, or a smaller model",
+                f"use a smaller {option('max_length')}, another {option('device')}, or a "
+                "smaller model",
             )
         if len(lengths) * int(lengths.max()) <= self.budget:  # else it was begun before another
             self.budget //= 2

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
-from bertcli.errors import LOG, ModelError, UsageError
+from bertcli.errors import LOG, ModelError, UsageError, option
 from bertcli.files.versions import install_command, require_torch
 from bertcli.inference.compute import OpenvinoError, gpu_possible, openvino_installed
 from bertcli.inference.runner import Engine, ModelSpec, Runtime
@@ -56,7 +56,7 @@ def open_engine(spec: ModelSpec, meanwhile: Callable[[], object]) -> Engine:
     auto is OpenVINO on a CPU, where it is installed and can do what is asked, else torch.
     """
     backend = spec.compute.backend
-    reason = "--backend torch" if backend == "torch" else ""
+    reason = option("backend", "torch") if backend == "torch" else ""
     if backend == "auto":
         reason = _not_openvino(spec)
         LOG.detail(f"backend: torch ({reason})" if reason else "backend: openvino")
@@ -68,13 +68,15 @@ def open_engine(spec: ModelSpec, meanwhile: Callable[[], object]) -> Engine:
         except OpenvinoError as failed:
             if backend == "openvino" or spec.compute.dtype == "int8":
                 raise
-            LOG.warn(f"{failed}; torch runs the model instead (--backend torch)")
+            LOG.warn(
+                f"{failed.marked}; torch runs the model instead ({option('backend', 'torch')})"
+            )
     if spec.compute.dtype == "int8":
         raise UsageError(
-            f"--dtype int8 is not possible: OpenVINO computes it, on a CPU ({reason})",
-            "leave that out, or use --dtype float32"
+            f"{option('dtype', 'int8')} is not possible: OpenVINO computes it, on a CPU ({reason})",
+            f"leave that out, or use {option('dtype', 'float32')}"
             if openvino_installed()
-            else f"{install_command('int8')}, or use --dtype float32",
+            else f"{install_command('int8')}, or use {option('dtype', 'float32')}",
         )
     require_torch(f"running the model ({reason})" if reason else "running the model")
     from bertcli.inference.torch_engine import open_torch
@@ -129,7 +131,7 @@ def token_limit(
     fits = config.most_tokens
     if asked is not None and asked > fits:
         raise UsageError(
-            f"--max-length {asked} is more than the {fits} positions of this model",
+            f"{option('max_length', asked)} is more than the {fits} positions of this model",
             f"give at most {fits}",
         )
     return asked or min(meant or tokenizer.limit or fits, fits)

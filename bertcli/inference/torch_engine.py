@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from bertcli.checkpoints import load as checkpoint
 from bertcli.checkpoints.load import M
 from bertcli.checkpoints.weights import NO_HEAD, LoadReport
-from bertcli.errors import LOG, ModelError, UsageError, called_from_python
+from bertcli.errors import LOG, ModelError, UsageError, option
 from bertcli.files.versions import pip_command
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.inference.compute import Backend
@@ -37,7 +37,6 @@ from bertcli.models.positions import Distance
 CUDA_WHEELS = "https://download.pytorch.org/whl/cu128"
 
 
-@called_from_python()
 def load(
     name: str | Path = DEFAULT_MODEL,
     cls: type[M] | None = None,
@@ -57,10 +56,10 @@ def load(
     try:
         return checkpoint.load(folder, cls, **options)
     except ModelError as failed:
-        if failed.hint != NO_HEAD:
+        if failed.marked_hint != NO_HEAD:
             raise
         line = "write fresh=True for a head drawn at random, or num_labels=2 in from_pretrained"
-        raise ModelError(f"{failed}; {line}", f"{NO_HEAD}; {line}") from None
+        raise ModelError(f"{failed.marked}; {line}", f"{NO_HEAD}; {line}") from None
 
 
 # --- where and in which number format torch computes ---
@@ -95,7 +94,7 @@ def devices(names: str) -> list[torch.device]:
 
 def _missing(name: str, here: Sequence[str]) -> UsageError:
     """Return the error for a device that is not among those that are here."""
-    hint = f"available for --device: {', '.join(here)}"
+    hint = f"available for {option('device')}: {', '.join(here)}"
     without_cuda = torch.version.cuda is None and torch.version.hip is None
     if name.startswith("cuda") and without_cuda and not any(x.startswith("cuda") for x in here):
         message = f"device {name!r} not found: this torch was built without CUDA"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bertcli.checkpoints.scan import model_files
 from bertcli.embedding.options import layers_in
-from bertcli.errors import BertcliError, InputError, ModelError, UsageError
+from bertcli.errors import BertcliError, InputError, ModelError, UsageError, option
 from bertcli.files.paths import refuse_inputs
 from bertcli.files.printable import printable
 from bertcli.files.tables import compact
@@ -283,7 +283,7 @@ def _chosen(config: BertConfig, layers: Numbers, heads: Numbers) -> dict[int, di
     for layer in _resolved(layers, config.num_hidden_layers, "layer"):
         pruned = config.pruned_heads.get(layer, ())
         if lost := sorted({*pruned} & {*(heads or ())}):
-            raise UsageError(f"head {lost[0]} of layer {layer} was pruned (--heads)")
+            raise UsageError(f"head {lost[0]} of layer {layer} was pruned ({option('heads')})")
         left = [head for head in range(config.num_attention_heads) if head not in pruned]
         chosen[layer] = {head: at for at, head in enumerate(left) if head in chosen_heads}
     return chosen
@@ -299,9 +299,9 @@ def write_maps(
         output.write(content)
 
 
-def numbers(text: str | None, option: str) -> Numbers:
+def numbers(text: str | None, name: str) -> Numbers:
     """Read 0,5 or -1 or all, which is None."""
-    return None if text in (None, "all") else layers_in(text, option)
+    return None if text in (None, "all") else layers_in(text, name)
 
 
 def look(
@@ -317,7 +317,7 @@ def look(
     ModelError when the folder cannot be loaded, UsageError for layers or heads that do not exist.
     """
     heads_of = _chosen(report.config, layers, heads)
-    require_torch("--attention")
+    require_torch(option("attention"))
 
     from bertcli.checkpoints.load import load
     from bertcli.inference.runtime import open_tokenizer, refuse_pairs

@@ -40,7 +40,7 @@ from bertcli.checkpoints.scan import (
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.checkpoints.weights import LoadReport, compared, report_on, shortlist
 from bertcli.embedding.options import COLBERT, Sentence, option_for, read_sentence
-from bertcli.errors import ModelError
+from bertcli.errors import ModelError, option
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.files.safetensors import StoredTensor
@@ -96,7 +96,7 @@ def read_tokenizer(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
         tokenizer = Tokenizer.load(folder)
         return tokenizer_details(tokenizer, folder), [*tokenizer.warnings]
     except ModelError as failed:
-        return None, [str(failed)]
+        return None, [failed.marked]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +248,7 @@ class FolderReport(ModelReport):
         try:
             config.refuse_unbuildable(self.architecture)
         except ModelError as bad:
-            yield f"{bad}: this model cannot be loaded"
+            yield f"{bad.marked}: this model cannot be loaded"
         if extra := ", ".join(config.extra_embeddings):
             fields = ", ".join(config.fields_of_extra.values())
             yield f"extra embeddings ({extra}): texts come with ids of their words in {fields}"
@@ -267,11 +267,11 @@ class FolderReport(ModelReport):
                 yield f"in the file, but no part of {named}: {shortlist(unused)}"
             if comparison.twice:
                 yield f"stored under two names: {shortlist(comparison.twice)}"
-        option = option_for(self.folder.path)
-        if option:
-            yield f"the model makes no vector of a text: embed requires {option}"
-        for name in () if option else self.sentence.unknown:
-            yield f"sentence module {name} is unknown: embed requires --pooling"
+        needed = option_for(self.folder.path)
+        if needed:
+            yield f"the model makes no vector of a text: embed requires {needed}"
+        for name in () if needed else self.sentence.unknown:
+            yield f"sentence module {name} is unknown: embed requires {option('pooling')}"
         limit, fits = self.sentence.max_length, config.most_tokens
         if limit is not None and limit > fits:
             yield f"max_seq_length is {limit}, but the model has {fits} positions"
@@ -307,7 +307,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
             "without_pooler": shapes.parameters(config, "BertModel", False),
         }
     except ModelError as bad:
-        raise ModelError(f"{find_config(place)}: {bad}", bad.hint) from None
+        raise ModelError(f"{find_config(place)}: {bad.marked}", bad.marked_hint) from None
     tokenizer, warnings = read_tokenizer(place)
     report = FolderReport(
         folder=folder,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from bertcli.checkpoints.scan import bert_folder
-from bertcli.errors import BertcliError, InputError, UsageError
+from bertcli.errors import BertcliError, InputError, UsageError, option
 from bertcli.files.output import OutputFiles, object_in
 from bertcli.files.paths import beside, manifest_beside, public, refuse_inputs, sha256
 from bertcli.files.streams import PACKED, packed
@@ -153,7 +153,7 @@ class ShardWorker:
         try:
             job.make(self.loaded.model, reader, output, about)
         except BertcliError as error:
-            raise type(error)(str(error).replace(path, shard.source), error.hint) from None
+            raise type(error)(error.marked.replace(path, shard.source), error.marked_hint) from None
         if not here:
             manifest = manifest_beside(output)
             with filesystem(shard.output) as (fs, remote):
@@ -286,7 +286,9 @@ def plan(source: Source, output: str, form: str) -> list[Shard]:
     files with one output.
     """
     if source.texts or "-" in source.paths:
-        raise UsageError("--engine ray reads files only", "give folders, globs or files with -i")
+        raise UsageError(
+            f"{option('engine', 'ray')} reads files only", "give folders, globs or files with -i"
+        )
     files = {  # each of a host once
         (pattern.partition("://")[2].partition("/")[0], path): (pattern, path)
         for pattern in source.paths
@@ -348,7 +350,8 @@ def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, done: list[Done]) ->
         reason = str(cause).strip().split("\n")[0]
         raise BertcliError(
             f"a worker failed: {reason}",
-            "every node needs this version of bertcli; if memory is short, decrease --workers; the "
+            "every node needs this version of bertcli; if memory is short, decrease "
+            f"{option('workers')}; the "
             "same command continues this run",
         ) from failed
 
@@ -434,7 +437,8 @@ class Pool:
             raise UsageError(
                 f"the cluster has no room for {self.workers or 1} workers of {cpus} CPUs and "
                 f"{gpus:g} GPUs each",
-                "decrease --workers, --cpus-per-worker or --gpus-per-worker; see ray status",
+                f"decrease {option('workers')}, {option('cpus_per_worker')} or "
+                f"{option('gpus_per_worker')}; see ray status",
             )
         return Pool(self.workers or room, cpus, gpus)
 
@@ -447,7 +451,7 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
     BertcliError when there is none, or Ray is not installed.
     """
     if find_spec("ray") is None:
-        raise BertcliError("--engine ray needs Ray", install_command("ray"))
+        raise BertcliError(f"{option('engine', 'ray')} needs Ray", install_command("ray"))
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     import ray
 
@@ -462,8 +466,8 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
             reason = str(failed).strip().split("\n")[0]
             raise BertcliError(
                 f"no Ray cluster at {address}: {reason}",
-                "start one with ray start --head, or leave out --ray-address to use this machine "
-                "only",
+                f"start one with ray start --head, or leave out {option('ray_address')} to use "
+                "this machine only",
             ) from None
         try:
             yield [node["Resources"] for node in ray.nodes() if node["Alive"]]

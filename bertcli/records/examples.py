@@ -9,21 +9,22 @@ fields that are named instead. What a model may say is not checked here: a label
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from bertcli.errors import SKIP, InputError, counted
+from bertcli.errors import SKIP, InputError, UsageError, counted, option
 from bertcli.files.jsonl import value_of
+from bertcli.files.keywords import options_from
 from bertcli.files.paths import input_name
 from bertcli.files.printable import listed
 from bertcli.files.streams import can_be_reread, suffix_of
 from bertcli.files.typed_json import TEXT, TEXTS, Check, JsonObject, is_text
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, extra_ids, words
-from bertcli.records.source import Source
+from bertcli.records.source import InputFormat, Source
 
 
 class Form(NamedTuple):
@@ -92,9 +93,10 @@ def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
     needed = " or ".join(dict.fromkeys(choices))
     raise InputError(
         f"{record.where}: an example needs the fields {needed}{', not of several' * bool(fitting)}",
-        f"choose with --task {', '.join(form.task for form in fitting)}"
+        f"choose with {option('task', ', '.join(form.task for form in fitting))}"
         if fitting
-        else f"available: {listed(fields)}; other names: --text-field, --pair-field, --label-field",
+        else f"available: {listed(fields)}; other names: {option('text_field')}, "
+        f"{option('pair_field')}, {option('label_field')}",
     )
 
 
@@ -142,6 +144,32 @@ def examples_source(path: str, source: Source) -> Source:
         single=True,
         sentences=True,
     )
+
+
+# Options of how a file of examples is read, from Python.
+READING = (
+    "text_field",
+    "join",
+    "input_format",
+    "delimiter",
+    "on_error",
+    "encoding",
+    "encoding_errors",
+)
+
+
+def example_readers(paths: Iterable[str | None], options: Mapping[str, Any]) -> list[Reader]:
+    """Return the readers of files of examples, which are read as options of READING say.
+
+    Raises UsageError for an option that has no meaning.
+    """
+    fields = {name: value for name, value in options.items() if name != "input_format"}
+    formats = get_args(InputFormat)
+    chosen = options.get("input_format", "auto")
+    if chosen not in formats:
+        raise UsageError(f"unknown input_format {chosen!r}", f"one of {', '.join(formats)}")
+    source = options_from(Source, fields, format=chosen)
+    return [Reader(examples_source(path, source)) for path in paths if path]
 
 
 def read_examples(

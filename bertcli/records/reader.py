@@ -22,7 +22,7 @@ from functools import cached_property, partial
 from itertools import chain, count, islice
 from typing import IO, Any, TypeVar
 
-from bertcli.errors import LOG, SKIP, InputError
+from bertcli.errors import LOG, SKIP, InputError, Log, counted, option
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.files.file_types import refuse_not_text
 from bertcli.files.jsonl import object_in, value_of
@@ -60,14 +60,20 @@ T = TypeVar("T")
 BLOCK = 1024  # texts that are taken from an iterable at a time
 Divide = Callable[["Reader", TextBlock, int], Iterable[TextBlock]]  # from this record in the run on
 PAIRS, IDS = frozenset({str, type(None)}), frozenset({str, int, type(None)})
-OBJECTS = 'each line is an object like {"text": "..."}; plain texts need --input-format txt'
+OBJECTS = (
+    'each line is an object like {"text": "..."}; plain texts need '
+    f"{option('input_format', 'txt')}"
+)
 BLANK = b"\0 \t\r\n"
 FEW = 16  # lines that are not worth a look at all of them together
+AS_TEXT = f"{option('input_format', 'txt')}: as text"
 READ_AS = {  # format that stdin was found to have -> the note
-    "jsonl": "stdin begins with a JSON object: read as JSONL (--input-format txt: as text)",
-    "json": "stdin begins with JSON: read as JSON (--input-format txt: as text)",
+    "jsonl": f"stdin begins with a JSON object: read as JSONL ({AS_TEXT})",
+    "json": f"stdin begins with JSON: read as JSON ({AS_TEXT})",
 }
-ONE_A_LINE = "write one object per line, as jq -c does; plain texts need --input-format txt"
+ONE_A_LINE = (
+    f"write one object per line, as jq -c does; plain texts need {option('input_format', 'txt')}"
+)
 Blocks = Iterator[Sequence[Record]]  # as many records as a read brought
 
 
@@ -178,12 +184,22 @@ class Reader:
                 self.skip(error)
         return parsed
 
+    def summarize(self, log: Log) -> None:
+        """Say what the records had in common that the user should know, once all are read."""
+        if not self.records and not self.skipped:
+            log.note("no records: the input is empty")
+        if self.empty:
+            log.note(f"{counted(self.empty, 'empty text')} left out")
+        if self.replaced:
+            characters = counted(self.replaced, "character")
+            log.warn(f"{characters} could not be decoded: read as U+FFFD")
+
     def skip(self, error: InputError) -> None:
         """Report and count a record that is skipped; raise with ``on_error="fail"``."""
         if self.source.on_error != "skip":
             raise error
         self.skipped += 1
-        self.warn(f"skipped: {error}")
+        self.warn(f"skipped: {error.marked}")
 
     def count(self, size: int) -> None:
         """Count bytes read from disk."""
@@ -203,7 +219,7 @@ class Reader:
             if self.source.id_field is not None:
                 raise InputError(
                     f"{where}: the id is {shown(key)}, not a string or a number",
-                    "name another field with --id-field",
+                    f"name another field with {option('id_field')}",
                 )
             key = None
         record = Record(
@@ -218,7 +234,7 @@ class Reader:
             if isinstance(value, bytes):  # of Parquet
                 raise InputError(
                     f"{record.where}: field {name!r} is not valid UTF-8",
-                    "use --encoding-errors replace",
+                    f"use {option('encoding_errors', 'replace')}",
                 )
         record = checked(record, self.source)
         for name, size in self.source.extra_ids.items():
@@ -289,7 +305,7 @@ class Reader:
             if columns[name] > 1:
                 raise InputError(
                     f"{where}: {columns[name]} columns are named {name!r}",
-                    "give each a name of its own, or leave it out of --keep-fields",
+                    f"give each a name of its own, or leave it out of {option('keep_fields')}",
                 )
         self.fields = fields
         return fields
@@ -566,7 +582,7 @@ class _Objects:
         except UnicodeDecodeError:
             raise InputError(
                 f"{where}: a field holds half of a surrogate pair, which is not text",
-                "use --encoding-errors replace",
+                f"use {option('encoding_errors', 'replace')}",
             ) from None
 
     def records(self, value: Any, number: int) -> list[Record]:

@@ -13,7 +13,7 @@ from itertools import accumulate, chain, pairwise, repeat
 from operator import add
 from typing import Any, NamedTuple, TypeVar, overload
 
-from bertcli.errors import SKIP, InputError, counted
+from bertcli.errors import SKIP, InputError, counted, option
 from bertcli.files.printable import listed
 from bertcli.files.typed_json import BadJsonError, parse, shown
 from bertcli.records.source import ORIGIN, Source
@@ -60,7 +60,7 @@ def checked(record: Record, source: Source) -> Record:
     return record._replace(text=text, pair=pair)
 
 
-LISTS = "a pair has at most two texts; a list of words needs --pre-split"
+LISTS = f"a pair has at most two texts; a list of words needs {option('pre_split')}"
 
 
 def _checked(text: Any, record: Record, source: Source) -> Text:
@@ -87,7 +87,7 @@ def _valid(text: str, record: Record, source: Source) -> str:
         if source.encoding_errors == "strict":
             raise InputError(
                 f"{record.where}: character {bad.start} is half of a surrogate pair, not text",
-                "use --encoding-errors replace",
+                f"use {option('encoding_errors', 'replace')}",
             ) from None
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
@@ -267,19 +267,24 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
         hint = f"available: {listed(names)}"
         if name == text and not (source.ids or source.text_field):
             if "id" in present and present & RESULT_FIELDS:
-                hint += "; --keep-fields of the command before keeps the text"
+                hint += f"; {option('keep_fields')} of the command before keeps the text"
             else:
-                hint += "; choose with --text-field"
+                hint += f"; choose with {option('text_field')}"
         likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
         if likely and likely in names[0]:  # the header is one column
-            advice = "--input-format tsv" if likely == "\t" else f"--delimiter '{likely}'"
+            advice = (
+                f"{option('input_format', 'tsv')}"
+                if likely == "\t"
+                else f"{option('delimiter')} '{likely}'"
+            )
             hint = f"the header is one column, {names[0]!r}; try {advice}"
         raise InputError(f"{where}: field {name!r} not found", hint)
     for name in carried:
         if name in reserved:
             raise InputError(
                 f"{where}: field {name!r} cannot be kept, as the output has a field of that name",
-                "rename it in the input, or name the fields to keep: --keep-fields a,b,c",
+                f"rename it in the input, or name the fields to keep: {option('keep_fields')} "
+                "a,b,c",
             )
     carried += [name for name in source.extra_ids if name not in carried]
     if len(text_names) > 1:
@@ -305,7 +310,8 @@ def no_pair(where: str, count: int) -> InputError:
     """Return the error for a row of a file of pairs that has not two columns."""
     return InputError(
         f"{where}: {counted(count, 'column')}, but a pair has two",
-        "keep two columns, or read the file with --input and name --text-field and --pair-field",
+        f"keep two columns, or read the file with {option('input')} and name "
+        f"{option('text_field')} and {option('pair_field')}",
     )
 
 

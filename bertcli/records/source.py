@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from glob import has_magic
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from bertcli.errors import LOG, InputError, UsageError, counted
+from bertcli.errors import LOG, InputError, UsageError, counted, option
 from bertcli.files.paths import input_name
 from bertcli.files.streams import (
     LARGEST_RECORD,
@@ -25,6 +25,9 @@ FORMATS = {**SUFFIXES, ".json": "json", ".tab": "tsv", ".pq": "parquet"}
 FORMATS |= dict.fromkeys((".md", ".markdown", ".rst"), "whole")
 ORIGIN = ("file", "line")  # fields of records of several files
 QUOTE = "quote globs, so that the shell does not expand them; ** matches folders"
+
+
+InputFormat: TypeAlias = Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet"]
 
 
 @dataclass(frozen=True)
@@ -65,24 +68,30 @@ class Source:
         if self.texts and self.paths:
             expanded = os.path.isfile(self.texts[0])
             raise UsageError(
-                "TEXT cannot be combined with --input or --files-from", QUOTE if expanded else ""
+                f"TEXT cannot be combined with {option('input')} or {option('files_from')}",
+                QUOTE if expanded else "",
             )
         if self.inputs.count("-") > 1:
-            raise UsageError("stdin can be read once: one - among --input and --files-from")
+            raise UsageError(
+                f"stdin can be read once: one - among {option('input')} and {option('files_from')}"
+            )
         if self.pair is not None and len(self.texts) != 1:
             raise UsageError(
-                f"--pair needs exactly one text, not {len(self.texts)}",
-                "BERT takes one or two sentences; a file of pairs goes to --pairs",
+                f"{option('pair')} needs exactly one text, not {len(self.texts)}",
+                f"BERT takes one or two sentences; a file of pairs goes to {option('pairs')}",
             )
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
-            raise UsageError(f"--delimiter {self.delimiter!r} is not one character", "such as ';'")
+            raise UsageError(
+                f"{option('delimiter')} {self.delimiter!r} is not one character", "such as ';'"
+            )
         try:
             if codecs.lookup(self.encoding).name in ("idna", "punycode"):  # of names, not of files
                 raise LookupError
             "".encode(self.encoding)
         except (LookupError, ValueError):  # ValueError: a NUL in the name
             raise UsageError(
-                f"unknown --encoding {self.encoding}", "for example utf-8, latin-1, utf-16, gb18030"
+                f"unknown {option('encoding', self.encoding)}",
+                "for example utf-8, latin-1, utf-16, gb18030",
             ) from None
 
     @property
@@ -104,7 +113,7 @@ class Source:
         if self.asked and {*formats} <= {"txt", "whole"}:
             raise UsageError(
                 f"{', '.join(self.asked)}: the input is read as txt, which has no fields",
-                "--input-format csv, tsv or jsonl reads fields",
+                f"{option('input_format', 'csv')}, tsv or jsonl reads fields",
             )
 
     def format_of(self, path: str) -> str:
@@ -159,7 +168,10 @@ def _suffixes(source: Source) -> list[str]:
 def no_data(named: str, source: Source) -> InputError:
     """Return the error for folders that hold no file of records."""
     suffixes = ", ".join(_suffixes(source))
-    hint = f"known: {suffixes}; --whole reads each file as one text, --input-format as it says"
+    hint = (
+        f"known: {suffixes}; {option('whole')} reads each file as one text, "
+        f"{option('input_format')} as it says"
+    )
     return InputError(f"{named}: no files with a known suffix", hint)
 
 
@@ -205,10 +217,10 @@ def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
     Raises InputError for an empty list, and for what is so large that it cannot be a list of names.
     """
     where = input_name(path)
-    hint = "--files-from reads names of files"
+    hint = f"{option('files_from')} reads names of files"
 
     def refuse(error: InputError) -> None:
-        raise InputError(str(error).replace("the record", "the name of a file"), hint) from None
+        raise InputError(error.marked.replace("the record", "the name of a file"), hint) from None
 
     names: list[str] = []
     size = 0

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from bertcli.embedding.sentence_modules import softmax
-from bertcli.errors import InputError
+from bertcli.errors import InputError, option
 from bertcli.records.records import Record
 from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded, Layout, span
@@ -109,7 +109,7 @@ class Answerer(HeadTask):
         if record.pair is None:
             raise InputError(
                 f"{record.where}: no context",
-                "give --context, or records with the fields question and context",
+                f"give {option('context')}, or records with the fields question and context",
             )
         return item._replace(record=record)
 

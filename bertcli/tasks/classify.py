@@ -22,7 +22,7 @@ import numpy as np
 
 from bertcli.embedding.options import CONFIG
 from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
-from bertcli.errors import LOG, InputError, ModelError, called_from_python
+from bertcli.errors import LOG, InputError, ModelError, option
 from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.inference.runtime import refuse_extra
 from bertcli.records.reader import GivenTexts
@@ -137,7 +137,6 @@ class Reranker(Classifier):
 
     regression: ClassVar[str] = "Sigmoid"  # as CrossEncoder, whatever the problem_type
 
-    @called_from_python()
     def __call__(  # type: ignore[override]
         self, query: str, texts: Iterable[Any], top_k: int | None = None
     ) -> list[dict[str, Any]]:
@@ -151,7 +150,7 @@ class Reranker(Classifier):
         if (labels := len(head.labels)) != 1:
             raise ModelError(
                 f"{head.runtime.spec.folder}: gives a pair {labels} scores, and rerank needs one",
-                "give --model a cross-encoder",
+                f"give {option('model')} a cross-encoder",
             )
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -196,7 +195,7 @@ class NextSentencePredictor(HeadTask):
         if item.record.pair is None:
             raise InputError(
                 f"{item.record.where}: no second sentence",
-                "give two texts, --pairs FILE, or records with a pair field",
+                f"give two texts, {option('pairs')} FILE, or records with a pair field",
             )
         return item
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertcli.embedding.pooling import split
-from bertcli.errors import LOG, InputError, UsageError
+from bertcli.errors import LOG, InputError, UsageError, option
 from bertcli.inference.runner import library_of
 from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded
@@ -49,11 +49,12 @@ class MaskFiller(HeadTask):
                 unknown = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
                 if not pieces.ids or pieces.ids[0] == unknown:
                     raise UsageError(
-                        f"--targets: {target!r} is not in the vocabulary", "choose other words"
+                        f"{option('targets')}: {target!r} is not in the vocabulary",
+                        "choose other words",
                     )
                 if len(pieces.ids) > 1:
                     LOG.warn(
-                        f"--targets: {target!r} is not one token; its first, "
+                        f"{option('targets')}: {target!r} is not one token; its first, "
                         f"{pieces.tokens[0]!r}, is scored"
                     )
                 index = pieces.ids[0]
@@ -90,7 +91,7 @@ class MaskFiller(HeadTask):
             cut = f" in its first {item.length} tokens" if item.cut else ""
             raise InputError(
                 f"{item.record.where}: no {token}{cut}",
-                f"write {token} where a word is missing, or use --on-error skip",
+                f"write {token} where a word is missing, or use {option('on_error', 'skip')}",
             )
         return item
 

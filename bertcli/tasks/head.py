@@ -27,11 +27,12 @@ from bertcli.embedding.options import (
     prepared,
 )
 from bertcli.embedding.pooling import split
-from bertcli.errors import InputError, ModelError, called_from_python
+from bertcli.errors import InputError, ModelError, option
 from bertcli.families.structure import HEAD_PARTS
+from bertcli.files.keywords import options_from
 from bertcli.files.versions import __version__, versions
 from bertcli.hub import ModelFolder, files_for, find_model
-from bertcli.inference.compute import Compute, options_from
+from bertcli.inference.compute import Compute
 from bertcli.inference.runner import COLUMNS, Finish, ModelSpec, Reading, Runtime, Tokens, result_of
 from bertcli.inference.runtime import (
     open_runtime,
@@ -130,7 +131,7 @@ class Head:
             theirs, ours = map(config.family.their_class, (named, kind))
             raise ModelError(
                 f"{folder}: config.json says {theirs}, and {ours} is needed",
-                f"bertcli {TASKS[named].command} is for this model; give another --model",
+                f"bertcli {TASKS[named].command} is for this model; give another {option('model')}",
             )
         special, extra = settings.parse_special, TASKS[kind].extra
         tokenizer = open_tokenizer(folder, parse_special=special, extra=extra)
@@ -186,7 +187,6 @@ class HeadTask(ABC):
     consumed: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
-    @called_from_python()
     def load(
         cls, name: str | Path, *, revision: str | None = None, offline: bool = False, **options: Any
     ) -> Self:
@@ -196,7 +196,6 @@ class HeadTask(ABC):
         folder = find_model(os.fspath(name), files=files, revision=revision, offline=offline)
         return cls(Head.open(folder, cls.kind, settings))
 
-    @called_from_python()
     def __call__(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the row of each text, or that of a single one; texts as in `Embedder.encode`."""
         reader = GivenTexts(texts, Source())
@@ -240,7 +239,8 @@ class HeadTask(ABC):
         for item in batch:
             if TASKS[self.kind].whole and not item.length:  # without special tokens
                 raise InputError(
-                    f"{item.record.where}: has no tokens", "leave it out, or give --skip-empty"
+                    f"{item.record.where}: has no tokens",
+                    f"leave it out, or give {option('skip_empty')}",
                 )
         refuse_pairs(batch, head.runtime.config)
         tokens = Tokens.of(extra.added(batch, head.tokenizer))

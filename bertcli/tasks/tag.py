@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from bertcli.embedding.sentence_modules import softmax
-from bertcli.errors import UsageError
+from bertcli.errors import UsageError, option
 from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -117,8 +117,9 @@ class Tagger(HeadTask):
     def __post_init__(self) -> None:
         if self.head.settings.stride is not None and self.aggregation == "none":
             raise UsageError(
-                "--stride cannot be combined with --aggregation none",
-                "tokens that windows share would appear twice; use --aggregation simple",
+                f"{option('stride')} cannot be combined with {option('aggregation', 'none')}",
+                "tokens that windows share would appear twice; use "
+                f"{option('aggregation', 'simple')}",
             )
 
     @property

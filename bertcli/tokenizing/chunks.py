@@ -44,7 +44,7 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from bertcli.errors import InputError, OutputError, UsageError
+from bertcli.errors import InputError, OutputError, UsageError, option
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock, row_of
 from bertcli.records.source import Source
@@ -193,13 +193,14 @@ class Chunker:
         self.room = self.limit - self.empty
         if self.room < 1:
             raise UsageError(
-                f"--max-length {self.limit} leaves no room for text",
+                f"{option('max_length', self.limit)} leaves no room for text",
                 f"increase it: special tokens and a prompt take {self.empty}",
             )
         if settings.overlap >= self.room:
             raise UsageError(
-                f"--overlap {settings.overlap} must be less than the {self.room} tokens of a chunk",
-                f"--max-length {self.limit} without special tokens is {self.room}",
+                f"{option('overlap', settings.overlap)} must be less than the {self.room} "
+                "tokens of a chunk",
+                f"{option('max_length', self.limit)} without special tokens is {self.room}",
             )
 
     def counts(self, texts: Sequence[str]) -> list[int]:
@@ -272,7 +273,7 @@ class Chunker:
             raise InputError(
                 f"{whole.record.where}: character {start} ({whole.text[start]!a}) alone has more "
                 f"than {self.limit} tokens",
-                "increase --max-length, or use --on-error skip",
+                f"increase {option('max_length')}, or use {option('on_error', 'skip')}",
             )
         return piece
 
@@ -350,7 +351,7 @@ class ChunkRun(ReaderRun):
                     if end in chunk.text:
                         raise OutputError(
                             f"{chunk.record.where}: a chunk holds {end!r}, which ends it",
-                            "-0 ends chunks with NUL, --format jsonl holds any text",
+                            f"-0 ends chunks with NUL, {option('format', 'jsonl')} holds any text",
                         )
                 yield [(chunk.text + end).encode() for chunk in chunks]
             else:

@@ -14,7 +14,7 @@ from itertools import accumulate, chain, pairwise
 from operator import attrgetter, sub
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from bertcli.errors import InputError, UsageError, counted
+from bertcli.errors import InputError, UsageError, counted, option
 from bertcli.files.tables import NUMERIC
 from bertcli.records.records import Record, TextBlock
 
@@ -50,7 +50,8 @@ def windows(
     if second is None:
         if strategy == "only_second":
             raise InputError(
-                "only_second cannot shorten a text that has no pair", "use another --truncation"
+                "only_second cannot shorten a text that has no pair",
+                f"use another {option('truncation')}",
             )
         return [(part, (0, 0)) for part in _parts(first, room, side, stride)]
     keep_first, keep_second = kept_lengths(first, second, room, strategy)
@@ -87,7 +88,7 @@ def _parts(length: int, size: int, side: str, stride: int) -> list[Span]:
         return [(0, min(length, size))]
     if size <= stride:
         raise InputError(
-            f"windows of {size} tokens cannot share {stride}", "use a smaller --stride"
+            f"windows of {size} tokens cannot share {stride}", f"use a smaller {option('stride')}"
         )
     starts = range(0, length - stride, size - stride)
     parts = [(start, min(start + size, length)) for start in starts]
@@ -141,8 +142,9 @@ class Layout:
         cuts, pads = self.truncation != "do_not_truncate", self.padding != "do_not_pad"
         if cuts and pads and step and length and length % step:
             raise UsageError(
-                f"--max-length {length} is not a multiple of --pad-to-multiple-of {step}",
-                "give a multiple as --max-length",
+                f"{option('max_length', length)} is not a multiple of "
+                f"{option('pad_to_multiple_of', step)}",
+                f"give a multiple as {option('max_length')}",
             )
 
 

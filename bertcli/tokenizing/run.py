@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import repeat
 from typing import Any
 
-from bertcli.errors import InputError
+from bertcli.errors import InputError, counted
 from bertcli.files.jsonl import to_lines
 from bertcli.files.streams import size_on_disk
 from bertcli.files.system_calls import cores
@@ -74,6 +74,19 @@ class TokenCounts:
         self.empty += len(texts) - sum(map(bool, texts))
         if limit is not None and self.longest > limit:
             self.too_long += sum(map(limit.__lt__, batch.lengths))
+
+    def truncation(self, limit: int | None, texts: str = "texts") -> str:
+        """Return "1 of 2 texts truncated to 8 tokens (3 dropped)", or "" when none was."""
+        if not self.truncated:
+            return ""
+        return (
+            f"{self.truncated:,} of {self.records:,} {texts} truncated to {limit} tokens "
+            f"({self.cut:,} dropped)"
+        )
+
+    def emptiness(self) -> str:
+        """Return how many texts were empty, or "" when none was."""
+        return f"{counted(self.empty, 'text was', 'texts were')} empty" if self.empty else ""
 
     def merge(self, other: TokenCounts) -> None:
         """Add the counts of another part of the same run."""
@@ -351,5 +364,5 @@ class DecodeRun(ReaderRun):
             else:
                 value = self.tokenizer.decode(ids, skip, self.clean_up)
         except InputError as unknown:
-            raise InputError(f"{record.where}: {unknown}", unknown.hint) from None
+            raise InputError(f"{record.where}: {unknown.marked}", unknown.marked_hint) from None
         return row_of(record, {self.kind: value})

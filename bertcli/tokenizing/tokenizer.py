@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.checkpoints.scan import bert_folder, is_model2vec, is_static
-from bertcli.errors import InputError, ModelError, UsageError, called_from_python, counted
+from bertcli.errors import InputError, ModelError, UsageError, counted, option
 from bertcli.files.streams import stop
 from bertcli.files.typed_json import NOTHING, JsonObject, write_json
 from bertcli.hub import DEFAULT_MODEL, find_model
@@ -113,7 +113,6 @@ class Tokenizer:
         self.core.no_padding()
 
     @classmethod
-    @called_from_python()
     def load(
         cls,
         name: str | Path = DEFAULT_MODEL,
@@ -234,7 +233,7 @@ class Tokenizer:
         if layout.max_length is not None:
             return layout.max_length
         if self.limit is None:
-            raise UsageError("this tokenizer has no length limit", "give --max-length")
+            raise UsageError("this tokenizer has no length limit", f"give {option('max_length')}")
         return self.limit
 
     def padded_length(self, layout: Layout, longest: int) -> int:
@@ -254,8 +253,9 @@ class Tokenizer:
         room = self.room(length, layout, pair=False)
         if layout.stride and layout.stride >= room:
             raise UsageError(
-                f"--stride {layout.stride} must be less than the {room} tokens of a window",
-                f"--max-length {length} without special tokens is {room}",
+                f"{option('stride', layout.stride)} must be less than the {room} tokens of a "
+                "window",
+                f"{option('max_length', length)} without special tokens is {room}",
             )
         return length
 
@@ -267,8 +267,8 @@ class Tokenizer:
         special = self.core.num_special_tokens_to_add(pair) if layout.special_tokens else 0
         if length < special:
             raise UsageError(
-                f"--max-length {length} leaves no room for the {special} special tokens",
-                "increase it, or use --no-special-tokens",
+                f"{option('max_length', length)} leaves no room for the {special} special tokens",
+                f"increase it, or use {option('special_tokens', False)}",
             )
         return length - special
 
@@ -524,7 +524,7 @@ class Tokenizer:
             if not 0 <= index < 2**32 or self.core.id_to_token(index) is None:
                 raise InputError(
                     f"id {index} is not in the vocabulary of {len(self)} tokens",
-                    "if the ids are of another model, give it with --model",
+                    f"if the ids are of another model, give it with {option('model')}",
                 )
 
     def _parts(
@@ -540,7 +540,6 @@ class Tokenizer:
             parts += [text, special]
         return [*zip(frame.types, parts, strict=True)]
 
-    @called_from_python()
     def __call__(
         self, text: Texts, text_pair: Texts | None = None, **options: Any
     ) -> BatchEncoding:
@@ -580,7 +579,6 @@ class Tokenizer:
         """Return the tokens of a text, by default without special ones."""
         return self(text, pair, **{"add_special_tokens": False, **options}).tokens()
 
-    @called_from_python()
     def pad(self, encoded_inputs: Any, padding: bool | str = True, **options: Any) -> BatchEncoding:
         """Return encoded inputs, one mapping or a list of them, padded as in transformers."""
         from bertcli.tokenizing.call import Call
@@ -655,8 +653,11 @@ class Tokenizer:
                     stride=layout.stride if layout.overflowing else 0,
                 )
             except InputError as error:
-                message = f"{record.where}: cannot be truncated to {limit} tokens: {error}"
-                hint = f"{error.hint}, a larger --max-length, or --on-error skip"
+                message = f"{record.where}: cannot be truncated to {limit} tokens: {error.marked}"
+                hint = (
+                    f"{error.marked_hint}, a larger {option('max_length')}, or "
+                    f"{option('on_error', 'skip')}"
+                )
                 skip(InputError(message, hint))
                 continue
             for window in cuts if layout.overflowing else cuts[:1]:

@@ -23,7 +23,7 @@ from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, prepared, read_sentence, settled
 from bertcli.embedding.sentence_modules import IDENTITY, write_sentence_parts
-from bertcli.errors import InputError, ModelError, UsageError, counted
+from bertcli.errors import InputError, ModelError, UsageError, counted, option
 from bertcli.evaluation.metrics import TagPredictions, answer_predictions, label_numbers
 from bertcli.files.paths import sha256
 from bertcli.files.versions import __version__, versions
@@ -44,7 +44,7 @@ from bertcli.tasks.tag import tags_of, word_windows
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.training.loop import Objective, TrainedTask, put_model, rebuilt
+from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, rebuilt
 from bertcli.training.objectives import (
     NONE,
     LabelObjective,
@@ -56,7 +56,8 @@ from bertcli.training.objectives import (
     token_places,
     token_tags,
 )
-from bertcli.training.options import FineTuningJob, settled_options
+from bertcli.training.options import FEW, FineTuningJob, TrainingDevice, settled_options
+from bertcli.training.run import Checkpoints, Display, train_task
 from bertcli.vectors.embed_run import RecordVectors
 
 # --- examples ---
@@ -85,7 +86,7 @@ class LabelledTexts:
         examples = read_examples(readers[0], job.task, fields, job.fields)
         task = examples.form.task
         if fields and task in ("answer", "embed"):
-            raise UsageError(f"--extra cannot be combined with --task {task}")
+            raise UsageError(f"{option('extra')} cannot be combined with {option('task', task)}")
         names = UNNAMED.get(task, [])
         if task not in UNNAMED:
             names = sorted({label for example in examples.examples for label in example.target})
@@ -97,7 +98,10 @@ class LabelledTexts:
             if all(name.isdecimal() for name in names):
                 names = sorted(names, key=int)  # equal numbers, 01 and 1, by their names
         if (job.class_weights or job.label_smoothing) and task in UNNAMED:
-            raise UsageError(f"--class-weights and --label-smoothing have no effect on {task}")
+            raise UsageError(
+                f"{option('class_weights')} and {option('label_smoothing')} have no effect on "
+                f"{task}"
+            )
         rows = list(examples.examples)
         if len(readers) == 1:
             train, held = parted(rows, job.eval_fraction, seed)
@@ -110,7 +114,7 @@ class LabelledTexts:
         if len(train) < 2 or (task == "classify" and len(np.unique(targets[train])) < 2):
             raise InputError(
                 f"{examples.source}: {len(train)} examples to train on, of one label",
-                "give more examples, or --eval-fraction 0",
+                f"give more examples, or {option('eval_fraction', 0)}",
             )
         return texts
 
@@ -196,6 +200,44 @@ def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any
     count = max(round(len(examples) * fraction), 1) if fraction else 0
     held = np.isin(groups, drawn[sizes.cumsum() - sizes < count])
     return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def fine_tune(
+    job: FineTuningJob,
+    options: Mapping[str, Any],
+    readers: Sequence[Reader],
+    find: Callable[[], ModelFolder],
+    checkpoints: Checkpoints,
+    device: TrainingDevice,
+    display: Display,
+) -> None:
+    """Train a model on the examples of a reader, and of another for evaluation if there is one.
+
+    ``options`` are those of `TrainingOptions`; None is the default. ``find`` returns the model to
+    begin with, once the examples are known to be sound.
+    """
+    seed = options.get("seed") or 0
+
+    def open_task(ranks: Ranks) -> TrainedTask:
+        texts = LabelledTexts.read(job, readers, seed)
+        folder = find()
+        based = replace(job, base=folder.name)
+        checkpoints.refuse_inputs(job.file, job.eval, folder.path)
+        frozen = job.frozen
+        if frozen is None and not job.extra and texts.task not in ("tag", "answer", "embed"):
+            frozen = len(texts.train) <= FEW
+        if texts.task == "embed":
+            task = pair_task(based, options, texts, folder.path)
+        elif frozen:
+            compute = {**asdict(device), "device": str(ranks.device)}
+            task = frozen_task(based, options, texts, folder, compute, display.follow)
+        else:
+            task = head_task(based, options, texts, folder.path)
+        display.warn(task.tally.truncation(task.max_length))
+        display.note(task.tally.emptiness())
+        return task
+
+    train_task(open_task, checkpoints, device, display)
 
 
 # --- what all tasks have ---
@@ -295,7 +337,7 @@ def head_task(
     if missing := [name for name in bert.config.extra_embeddings if name not in extra]:
         raise ModelError(
             f"{base}: the model has extra embeddings ({', '.join(missing)}), and needs their ids",
-            " ".join(f"--extra {name}=FIELD" for name in missing),
+            " ".join(f"{option('extra', name)}=FIELD" for name in missing),
         )
     if extra:
         sizes = {
@@ -390,7 +432,7 @@ def tokenized(
     layers = config.num_hidden_layers
     if job.layers is not None and job.layers > layers:
         raise UsageError(
-            f"--layers {job.layers}: the model has {counted(layers, 'layer')}",
+            f"{option('layers', job.layers)}: the model has {counted(layers, 'layer')}",
             f"give 0 to {layers}; {layers} trains the head alone",
         )
     tokenizer = open_tokenizer(folder, extra=True)
@@ -419,7 +461,7 @@ SPREAD = 0.02  # of the first weights
 
 FROZEN_NOTE = (
     "a frozen model is for bertcli and sentence-transformers; transformers would load it with a "
-    "random head (--full trains one for transformers too)"
+    f"random head ({option('frozen', False)} trains one for transformers too)"
 )
 
 
@@ -439,9 +481,15 @@ def frozen_task(
     """
     if texts.task in ("tag", "answer"):
         what = "tags of words" if texts.task == "tag" else "answers"
-        raise UsageError(f"--frozen cannot learn {what}", "leave it out, or give --full")
+        raise UsageError(
+            f"{option('frozen', True)} cannot learn {what}",
+            f"leave it out, or give {option('frozen', False)}",
+        )
     if job.layers is not None:
-        raise UsageError("--layers requires --full", "--frozen trains no layer of the model")
+        raise UsageError(
+            f"{option('layers')} requires {option('frozen', False)}",
+            f"{option('frozen', True)} trains no layer of the model",
+        )
     read_config(folder.path)  # what is trained is put behind an encoder
     embedder = Embedder.open(folder, EmbedOptions(max_length=job.max_length, **compute))
     whole = replace(embedder.options, dim=None)  # the head takes all that the modules give
@@ -516,7 +564,10 @@ def pair_task(
     Raises ModelError for a model with layers of its own behind the BERT.
     """
     if job.frozen:
-        raise UsageError("--frozen cannot train vectors", "leave it out, or give --full")
+        raise UsageError(
+            f"{option('frozen', True)} cannot train vectors",
+            f"leave it out, or give {option('frozen', False)}",
+        )
     sentence = read_sentence(folder)
     if sentence.of_texts:
         names = ", ".join(module.kind for module in sentence.of_texts)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from bertcli.checkpoints.load import Model, load, save
-from bertcli.errors import BertcliError, UsageError
+from bertcli.errors import BertcliError, UsageError, option
 from bertcli.hub import TOKENIZER_FILES
 from bertcli.inference.runner import Reading, Tokens
 from bertcli.inference.torch_engine import devices, dtype_of
@@ -79,7 +79,7 @@ def joined(name: str) -> Iterator[Ranks]:
     device, *others = devices(own)
     if others:
         raise UsageError(
-            f"--device {name}: each process trains on one device",
+            f"{option('device', name)}: each process trains on one device",
             "start one process per GPU: torchrun --nproc-per-node 2 -m bertcli ...",
         )
     if count == 1:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from bertcli.errors import UsageError
+from bertcli.errors import UsageError, option
+from bertcli.files.keywords import refuse_outside
 from bertcli.records.examples import USUAL, FieldNames
 
 INDEX = "instances.json"  # in a folder of training instances
@@ -22,6 +23,31 @@ FREE = (
     "save_every",
     "keep",
 )
+
+
+LEAST = {  # of whole numbers
+    "steps": 1,
+    "batch_size": 1,
+    "warmup_steps": 0,
+    "seed": 0,
+    "gradient_accumulation_steps": 1,
+    "log_every": 1,
+    "eval_every": 1,
+    "patience": 1,
+    "save_every": 1,
+    "keep": 1,
+}
+MOST = {
+    "epochs": inf,
+    "learning_rate": inf,
+    "lr_power": inf,
+    "weight_decay": inf,
+    "adam_beta1": 0.9999,
+    "adam_beta2": 0.9999,
+    "adam_epsilon": inf,
+    "max_grad_norm": inf,
+    "eval_fraction": 0.9,
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +79,9 @@ class TrainingOptions:
     save_every: int = 500
     keep: int = 2
 
+    def __post_init__(self) -> None:
+        refuse_outside(self, LEAST, MOST)
+
     def numbers(self) -> dict[str, Any]:
         """Return the options that decide the results, which a resumed run must not change."""
         return {name: value for name, value in asdict(self).items() if name not in FREE}
@@ -61,12 +90,14 @@ class TrainingOptions:
         """Return the same with the steps for this number of rows; UsageError without any."""
         steps = ceil(self.epochs * rows / self.batch_size) if self.steps is None else self.steps
         if not steps:
-            raise UsageError("no steps to train", "increase --steps or --epochs")
+            raise UsageError(
+                "no steps to train", f"increase {option('steps')} or {option('epochs')}"
+            )
         warmup = steps // 10 if self.warmup_steps is None else self.warmup_steps
         if warmup >= steps:
             raise UsageError(
-                f"--warmup-steps {warmup} leaves none of the {steps} steps for the decay",
-                "decrease it, or increase --steps or --epochs",
+                f"{option('warmup_steps', warmup)} leaves none of the {steps} steps for the decay",
+                f"decrease it, or increase {option('steps')} or {option('epochs')}",
             )
         return replace(self, steps=steps, warmup_steps=warmup)
 
@@ -84,13 +115,16 @@ class TrainingOptions:
         return float(self.learning_rate * left**self.lr_power)
 
 
+Task: TypeAlias = Literal["classify", "multilabel", "regress", "tag", "answer", "embed"]
+
+
 @dataclass(frozen=True)
 class FineTuningJob:
     """What to learn from which examples, beginning with which model."""
 
     file: str
     base: str = ""  # the model, as it was named
-    task: str | None = None  # None: as the fields say
+    task: Task | None = None  # None: as the fields say
     fields: FieldNames = USUAL
     frozen: bool | None = None  # train a head alone; None: by the number of examples
     extra: Mapping[str, str] = field(default_factory=dict)  # embedding -> field with its ids
@@ -100,6 +134,13 @@ class FineTuningJob:
     max_length: int | None = None
     class_weights: Literal["balanced"] | None = None
     label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        refuse_outside(
+            self,
+            {"layers": 0, "max_length": 3},
+            {"eval_fraction": 0.9, "label_smoothing": 0.99},
+        )
 
 
 FULL = {"learning_rate": 5e-5}
@@ -119,6 +160,15 @@ def settled_options(options: Mapping[str, Any], rows: int, *, frozen: bool) -> T
     numbers = numbers.settled(rows)
     often = max(ceil(rows / numbers.batch_size), (numbers.steps or 0) // MOST_EVALUATIONS)
     return replace(numbers, eval_every=numbers.eval_every or often)
+
+
+@dataclass(frozen=True)
+class TrainingDevice:
+    """Where a training computes, and in which precision; weights stay float32."""
+
+    device: str = "auto"
+    dtype: str = "float32"
+    threads: int | None = None
 
 
 # Labelled examples up to which a head alone is trained, unless --full says otherwise: the most at

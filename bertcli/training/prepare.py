@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.checkpoints.scan import bert_folder, tokenizer_files
-from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.files.atomic import whole_folder
 from bertcli.files.paths import input_name, sha256
 from bertcli.files.streams import size_on_disk
@@ -112,8 +112,8 @@ class Documents:
             yield block
         else:
             raise UsageError(
-                f"--extra: {self.file} is read as txt, which has no fields",
-                "--input-format csv, tsv or jsonl reads fields",
+                f"{option('extra')}: {self.file} is read as txt, which has no fields",
+                f"{option('input_format', 'csv')}, tsv or jsonl reads fields",
             )
 
     def fill(self, reader: Reader, tokenizer: Tokenizer) -> Iterator[int]:
@@ -247,9 +247,9 @@ class InstanceMaker:
         """
         if tokenizer.limit is not None and options.max_length > tokenizer.limit:
             raise UsageError(
-                f"--max-length {options.max_length} is more than the model's limit of "
+                f"{option('max_length', options.max_length)} is more than the model's limit of "
                 f"{tokenizer.limit} tokens",
-                "give a smaller one, or a --model that takes more",
+                f"give a smaller one, or a {option('model')} that takes more",
             )
         ids, roles = tokenizer.special_ids(), tokenizer.roles
         names = [roles[role] for role in ("cls_token", "sep_token", "pad_token", "mask_token")]
@@ -257,7 +257,7 @@ class InstanceMaker:
             if name not in ids:
                 raise ModelError(
                     f"the vocabulary has no {name}, which instances are made with",
-                    "choose another --model, or train a vocabulary with bertcli pretrain vocab",
+                    f"choose another {option('model')}, or train one with bertcli pretrain vocab",
                 )
         vocabulary, added = tokenizer.core.get_vocab(), tokenizer.core.get_added_tokens_decoder()
         outside = {id for id, token in added.items() if token.special} | set(ids.values())
@@ -267,12 +267,15 @@ class InstanceMaker:
             if id not in outside and not _UNUSED.fullmatch(token)
         )
         if not words:
-            raise ModelError("the vocabulary has only special tokens", "choose another --model")
+            raise ModelError(
+                "the vocabulary has only special tokens", f"choose another {option('model')}"
+            )
         pieces = frozenset(id for token, id in vocabulary.items() if token.startswith(PREFIX))
         if options.whole_word and not pieces:
             raise ModelError(
-                f"no token begins with {PREFIX}: --whole-word cannot tell what is one word",
-                "leave out --whole-word, or choose a --model with WordPiece",
+                f"no token begins with {PREFIX}: {option('whole_word')} cannot tell what is "
+                "one word",
+                f"leave out {option('whole_word')}, or choose a {option('model')} with WordPiece",
             )
         return cls(options, [ids[name] for name in names], words, pieces)
 

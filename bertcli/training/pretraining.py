@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from bertcli.checkpoints.load import load
 from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
-from bertcli.errors import InputError, ModelError, UsageError
+from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.files.paths import sha256
 from bertcli.files.typed_json import read_object
 from bertcli.inference.runner import COLUMNS, Tokens
@@ -122,7 +122,9 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
     data = Instances(job.data)
     if job.extra:
         if not job.extra.items() <= data.extra_fields.items():
-            raise UsageError(f"--extra: {data.folder} has the ids of {data.extra_fields or 'none'}")
+            raise UsageError(
+                f"{option('extra')}: {data.folder} has the ids of {data.extra_fields or 'none'}"
+            )
         data.extra_embeddings = {name: data.extra_embeddings[name] for name in job.extra}
         data.extra_fields = job.extra
     other = Instances(job.eval_dir) if job.eval_dir else None
@@ -145,7 +147,7 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
             if name not in other.extra_embeddings:
                 raise InputError(
                     f"{other.folder}: the instances have no ids of the extra embedding {name}",
-                    f"prepare them with --extra {name}=FIELD",
+                    f"prepare them with {option('extra', name)}=FIELD",
                 )
     config = config_of(job, data, other or data)
     weights = job.init and require_weights(bert_folder(job.init)).all
@@ -231,7 +233,7 @@ def config_of(job: PretrainingJob, data: Instances, held: Instances) -> BertConf
         if refused:
             raise ModelError(
                 f"{source}: {problem}",
-                "fix the config, or prepare instances for this model (-m, --max-length)",
+                f"fix the config, or prepare instances for this model (-m, {option('max_length')})",
             )
     sizes = {
         name: max(size, held.extra_embeddings[name]) for name, size in data.extra_embeddings.items()
@@ -241,7 +243,7 @@ def config_of(job: PretrainingJob, data: Instances, held: Instances) -> BertConf
             raise ModelError(
                 f"{source}: the extra embedding {name} has {size} ids, and the instances "
                 f"{sizes.get(name, 'none')}",
-                f"prepare the instances with --extra {name}=FIELD, and ids below {size}",
+                f"prepare the instances with {option('extra', name)}=FIELD, and ids below {size}",
             )
     embeddings = {**sizes, **config.extra_embeddings}
     return replace(config, extra_embeddings=embeddings, extra_fields=data.extra_fields)
@@ -256,7 +258,7 @@ def _named(name: str, data: Instances) -> BertConfig:
         return BertConfig(**{**ids, **dict(zip(SHAPE, shape, strict=True))})
     if not os.path.isfile(name):
         raise ModelError(
-            f"--config {name}: file not found",
+            f"{option('config', name)}: file not found",
             f"give a config.json, or one of {', '.join(SIZES)}",
         )
     try:
@@ -265,4 +267,6 @@ def _named(name: str, data: Instances) -> BertConfig:
             raise ModelError(f"{name}: names none of {', '.join(SHAPE)}")
         return BertConfig.from_dict({**ids, **values}, name)
     except ModelError as bad:
-        raise ModelError(str(bad), f"fix it, or give --config one of {', '.join(SIZES)}") from None
+        raise ModelError(
+            str(bad), f"fix it, or give {option('config')} one of {', '.join(SIZES)}"
+        ) from None

@@ -24,20 +24,27 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
 
 import torch
 
 from bertcli.checkpoints.load import load_tensors, save_tensors
 from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.embedding.options import CONFIG as PROMPTS
-from bertcli.errors import BertcliError, ModelError, OutputError, out_of_memory
+from bertcli.errors import (
+    BertcliError,
+    ModelError,
+    OutputError,
+    PrintedLog,
+    option,
+    out_of_memory,
+)
 from bertcli.files.atomic import explained, filling, locked, move, own_folder, put_folder
 from bertcli.files.output import object_in
 from bertcli.files.paths import making, refuse_inputs, sha256
@@ -50,14 +57,18 @@ from bertcli.files.typed_json import (
     write_json,
 )
 from bertcli.hub import TOKENIZER_FILES
+from bertcli.inference.progress import Step
+from bertcli.inference.torch_engine import dtype_of, slow, use_threads
 from bertcli.inspection.attention import drawing, encode, require_matplotlib
 from bertcli.training.loop import (
     Ranks,
     TrainedTask,
     Training,
+    joined,
     moments,
     restore_moments,
 )
+from bertcli.training.options import TrainingDevice
 from bertcli.vectors.run_folder import refuse_changed_file, refuse_changes
 
 # --- checkpoints ---
@@ -122,18 +133,19 @@ class Checkpoints:
             problem = "no run to resume in this folder" if self.resume else "folder already exists"
             raise OutputError(
                 f"{folder}: {problem}",
-                "--resume continues a run, --overwrite starts over; or give another folder",
+                f"{option('resume')} continues a run, {option('overwrite')} starts over; or "
+                "give another folder",
             )
         if names and not (has_checkpoints or LOG in names):
             raise OutputError(
                 f"{folder}: holds {names[0]}, which is not of a run",
-                "give another folder: --overwrite replaces only a run",
+                f"give another folder: {option('overwrite')} replaces only a run",
             )
         for name in names:
             if NAME.fullmatch(name) and not (folder / name / STATE).exists():
                 raise OutputError(
                     f"{folder}: holds {name}, which is not of a run",
-                    "give another folder with --output",
+                    f"give another folder with {option('output')}",
                 )
 
     def steps(self) -> list[int]:
@@ -178,6 +190,11 @@ class Checkpoints:
         last = self.last()
         return f"the last checkpoint is {last.name}" if last else "no checkpoint was written"
 
+    def resumable(self) -> str:
+        """Describe what can be resumed from, and how."""
+        continuing = f"; continue with {option('resume')}" if self.last() else ""
+        return f"{self.kept()}{continuing}"
+
 
 def _digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()
@@ -190,7 +207,8 @@ def read_state(folder: Path) -> State:
     """
     path = folder / STATE
     hint = (
-        f"remove {folder} to resume from the checkpoint before it, or start over with --overwrite"
+        f"remove {folder} to resume from the checkpoint before it, or start over with "
+        f"{option('overwrite')}"
     )
     record = object_in(read_bytes(path, OutputError, hint))
     signed = record.pop("digest", None) == _digest(record) and record["version"] == VERSION
@@ -203,6 +221,72 @@ def read_state(folder: Path) -> State:
 
 
 # --- the run ---
+
+
+class Display(Protocol):
+    """What shows a user how a training goes: the console of a command, or `TrainingLog`."""
+
+    quiet: bool
+
+    def note(self, message: str) -> None:
+        """Show a note; an empty one is ignored."""
+
+    def warn(self, message: str) -> None:
+        """Show a warning; an empty one is ignored."""
+
+    def follow(self, run: Iterable[Step]) -> None:
+        """Run to the end, and show the progress of texts that are embedded."""
+
+    def follow_training(self, run: TrainingRun) -> None:
+        """Train to the end, and show the events."""
+
+
+class TrainingLog(PrintedLog):
+    """The `Display` of a training that Python code starts: lines on stderr."""
+
+    def follow(self, run: Iterable[Step]) -> None:
+        """Run to the end."""
+        for _ in run:
+            pass
+
+    def follow_training(self, run: TrainingRun) -> None:
+        """Train to the end; write each evaluation."""
+        for event in run.events():
+            if event.kind == "evaluation":
+                steps = run.options.steps or 0
+                self.note(f"step {event.step:,}/{steps:,}  {evaluation_line(event.values)}")
+
+
+def evaluation_line(values: Mapping[str, Any]) -> str:
+    """Describe the evaluation on held-out instances or examples."""
+    metrics = [
+        f"{name.replace('_', ' ')} {value:.4f}"
+        for name, value in values.items()
+        if isinstance(value, float) and name != "eval_loss"
+    ]
+    return f"held out: loss {values['eval_loss']:.4f}  {'  '.join(metrics)}"
+
+
+def train_task(
+    open_task: Callable[[Ranks], TrainedTask],
+    checkpoints: Checkpoints,
+    device: TrainingDevice,
+    display: Display,
+) -> None:
+    """Open a task on every process that torchrun started, and train it."""
+    use_threads(device.threads)
+    with joined(device.device) as ranks:
+        display.quiet = display.quiet or not ranks.first
+        display.warn(slow(dtype_of(device.dtype), ranks.device))
+        checkpoints.refuse_others()
+        run = TrainingRun(open_task(ranks), checkpoints, ranks)
+        for note in run.notes:
+            display.note(note)
+        try:
+            display.follow_training(run)
+        except KeyboardInterrupt:
+            display.note(f"interrupted; {checkpoints.resumable()}")
+            raise
 
 
 class Event(NamedTuple):
@@ -287,7 +371,7 @@ class TrainingRun:
         except FloatingPointError as bad:
             raise ModelError(
                 f"step {number + 1}: {bad}; {self.checkpoints.kept()}",
-                "try a lower --learning-rate or a longer --warmup-steps",
+                f"try a lower {option('learning_rate')} or a longer {option('warmup_steps')}",
             ) from None
         except (RuntimeError, MemoryError) as full:
             if not out_of_memory(full):
@@ -295,7 +379,8 @@ class TrainingRun:
             raise ModelError(
                 f"step {number + 1}: out of memory on {self.ranks.device}: "
                 f"{str(full).split('. ')[0]}; {self.checkpoints.kept()}",
-                "use --gradient-accumulation-steps 2 or --gradient-checkpointing",
+                f"use {option('gradient_accumulation_steps', 2)} or "
+                f"{option('gradient_checkpointing')}",
             ) from None
 
     def _ends(self, step: int) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertcli.errors import InputError, UsageError
+from bertcli.errors import InputError, UsageError, option
 from bertcli.files.typed_json import NOTHING, write_json
 from bertcli.tokenizing.model_files import normalizer
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -80,9 +80,11 @@ def train(counts: Mapping[str, int], options: WordPieceOptions) -> list[str]:
     first = [*special, *alphabet, *(PREFIX + character for character in inside)]
     if options.size < len(first):
         raise UsageError(
-            f"--size {options.size} is too small: {len(special)} special and unused tokens "
+            f"{option('size', options.size)} is too small: {len(special)} special and unused "
+            "tokens "
             f"and {len(first) - len(special)} for single characters are {len(first)}",
-            "give a larger one, a smaller --limit-alphabet, or --no-unused",
+            f"give a larger one, a smaller {option('limit_alphabet')}, or "
+            f"{option('unused', False)}",
         )
     if not whole:
         raise InputError("no words in the corpus", "give files of text")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bertcli.embedding.options import PRECISIONS
-from bertcli.errors import BertcliError, InputError, counted
+from bertcli.errors import BertcliError, InputError, counted, option
 from bertcli.vectors.nearest import unit
 from bertcli.vectors.reading import ROWS, Array, floats, manifest_of, put_aside, stored
 
@@ -62,7 +62,8 @@ class Agreement:
         if self.widths:
             widths = " and ".join(map(str, self.widths))
             raise BertcliError(
-                f"--tolerance needs vectors of one width, and these have {widths} dimensions",
+                f"{option('tolerance')} needs vectors of one width, and these have {widths} "
+                "dimensions",
                 "neighbour_overlap and similarity_correlation say how far they agree",
             )
         if self.not_finite and not self.identical:
@@ -74,7 +75,8 @@ class Agreement:
         if self.max_abs is not None and self.max_abs > tolerance:
             row = self.worst[0].row
             raise BertcliError(
-                f"row {row} differs by {self.max_abs:.6g}, more than --tolerance {tolerance:g}",
+                f"row {row} differs by {self.max_abs:.6g}, more than {option('tolerance')} "
+                f"{tolerance:g}",
                 "were both made by the same model, with the same options?",
             )
 

@@ -26,7 +26,7 @@ from bertcli.checkpoints.scan import model_files
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import refuse_format
 from bertcli.embedding.pooling import EmbeddedBlock, split
-from bertcli.errors import OutputError
+from bertcli.errors import OutputError, option
 from bertcli.files.jsonl import objects_of
 from bertcli.files.paths import input_name
 from bertcli.files.versions import versions
@@ -141,7 +141,7 @@ class FileRun:
             raise OutputError(
                 f"{self.target.path}: the first {state['records']} records are not those of the "
                 "run that is resumed",
-                "give the same input, or start over with --overwrite",
+                f"give the same input, or start over with {option('overwrite')}",
             )
         return chain([uncommitted], blocks) if uncommitted else blocks
 

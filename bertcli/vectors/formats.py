@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from bertcli.embedding.options import RANGED
 from bertcli.embedding.pooling import split
-from bertcli.errors import PrecisionError
+from bertcli.errors import PrecisionError, option
 from bertcli.files.arrays import ArrayParts, write_arrays
 from bertcli.files.jsonl import json_of, to_lines
 from bertcli.files.output import FIELDS, RAW_VECTORS
@@ -396,7 +396,7 @@ def ranges_of(blocks: Iterable[Floats]) -> Floats:
     if rows < 2:
         raise PrecisionError(
             f"int8 and uint8 need the range of at least two vectors, not {rows}",
-            "give more texts, or --precision float16",
+            f"give more texts, or {option('precision', 'float16')}",
         )
     return np.stack((low, high))
 
@@ -410,7 +410,8 @@ def check_values(vectors: Floats, precision: str) -> None:
     if beyond.any():
         extreme = float(np.abs(vectors[beyond]).max())
         raise PrecisionError(
-            f"a value of {extreme:.6g} is too large for float16", "use --precision float32"
+            f"a value of {extreme:.6g} is too large for float16",
+            f"use {option('precision', 'float32')}",
         )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertcli.embedding.options import PRECISIONS, RANGED
-from bertcli.errors import InputError
+from bertcli.errors import InputError, option
 from bertcli.files.arrays import array_in, open_arrays
 from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import array_of, objects_of, read_arrays
@@ -51,7 +51,10 @@ Array = NDArray[Any]
 ROWS = 2048  # of a block
 ARRAY, FIELD = "embeddings", "embedding"
 MAKE_AGAIN = "make the vectors again"
-SAME_MODEL = "both must come from one --model, with the same --dim, --layers and --pooling"
+SAME_MODEL = (
+    f"both must come from one {option('model')}, with the same {option('dim')}, "
+    f"{option('layers')} and {option('pooling')}"
+)
 
 
 def stored(path: str) -> Iterator[Array]:

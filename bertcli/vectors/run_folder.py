@@ -49,7 +49,7 @@ from bertcli.checkpoints.scan import (
     model_files,
     tokenizer_files,
 )
-from bertcli.errors import BertcliError, OutputError, PrecisionError
+from bertcli.errors import BertcliError, OutputError, PrecisionError, option
 from bertcli.families.structure import BERT
 from bertcli.files.atomic import explained, replacing, whole_file
 from bertcli.files.jsonl import NAMES, to_lines
@@ -90,8 +90,8 @@ if TYPE_CHECKING:
 VERSION = 10  # of the journal and the files beside it
 CHUNK = 8 << 20  # bytes that are checked at a time
 
-ANOTHER = "give --overwrite, or another name"
-BEGIN_AGAIN = "--overwrite starts over"
+ANOTHER = f"give {option('overwrite')}, or another name"
+BEGIN_AGAIN = f"{option('overwrite')} starts over"
 
 
 class OutputState(Enum):
@@ -237,7 +237,7 @@ class Sink(OutputFiles):
             if self.output.exists() and not journal["overwrite"]:
                 raise OutputError(
                     f"{path}: was created after the run was interrupted",
-                    "move it away, or start over with --overwrite",
+                    f"move it away, or start over with {option('overwrite')}",
                 )
             earlier = journal
             state = OutputState.INTERRUPTED
@@ -437,7 +437,7 @@ def not_resumable(name: str) -> OutputError:
     """Return the refusal of an output that no run which can be resumed has made."""
     return OutputError(
         f"{name}: already exists, but has no manifest to resume from",
-        "give --overwrite, or choose another output",
+        f"give {option('overwrite')}, or choose another output",
     )
 
 
@@ -465,7 +465,7 @@ def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) ->
     if different:
         raise OutputError(
             f"{name}: cannot resume a different run: {'; '.join(different)}",
-            "run the command as it was, or start over with --overwrite",
+            f"run the command as it was, or start over with {option('overwrite')}",
         )
 
 

@@ -31,7 +31,7 @@ from bertcli.embedding.options import EmbedOptions, read_sentence
 from bertcli.embedding.pooling import EmbeddedBlock
 from bertcli.embedding.sentence_modules import described, read_chain
 from bertcli.embedding.sparse import has_routes
-from bertcli.errors import LOG, InputError, counted
+from bertcli.errors import LOG, InputError, counted, option
 from bertcli.files.arrays import open_arrays
 from bertcli.files.atomic import OTHER_FOLDER, unwritable
 from bertcli.files.jsonl import lines_of, object_in, value_of
@@ -147,7 +147,7 @@ def options_of(
             maker = fingerprint.get("model", "unknown")
             raise InputError(
                 f"{path}: was made by another model, {maker}: its {name} is not the same",
-                f"give --model {maker}, or leave out --vectors",
+                f"give {option('model', maker)}, or leave out {option('vectors')}",
             )
     recorded.text("pooling")
     recorded.switch("special_tokens")
@@ -160,10 +160,13 @@ def options_of(
         chosen["pooling"] = "auto"
     stored_as = replace(options, token_vectors=False, **chosen, sparse="sparse" in recorded)
     if stored_as.kind != options.kind:
-        needed = {"terms": "search with --sparse", "tokens": "search with --token-vectors"}
+        needed = {
+            "terms": f"search with {option('sparse')}",
+            "tokens": f"search with {option('token_vectors')}",
+        }
         raise InputError(
             f"{path}: holds vectors of {stored_as.kind}, not of {options.kind}",
-            needed.get(stored_as.kind, "leave out --vectors"),
+            needed.get(stored_as.kind, f"leave out {option('vectors')}"),
         )
     return stored_as
 
@@ -243,7 +246,9 @@ class Search:
             if digest := manifest.text("sha256"):
                 refuse_changed_file(options.vectors, digest, InputError, MAKE_AGAIN)
         elif reader is None:
-            raise InputError(f"{path}: file not found", "--corpus FILE computes the vectors")
+            raise InputError(
+                f"{path}: file not found", f"{option('corpus')} FILE computes the vectors"
+            )
         embedder = Embedder.open(folder, compute)
         function = embedder.sentence.similarity
         scores = {"texts": "cosines", "terms": "dot products"}.get(compute.kind, "MaxSim")
@@ -376,7 +381,7 @@ class VectorFile:
             raise InputError(
                 f"{self.path}: has {counted(rows, 'row')}, and the corpus has "
                 f"{counted(digest.records, 'text')}: it was made from other texts",
-                "leave out --vectors, or make it again",
+                f"leave out {option('vectors')}, or make it again",
             )
 
 

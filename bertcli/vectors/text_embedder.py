@@ -23,10 +23,10 @@ import numpy as np
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import PRECISIONS, RANGED, EmbedOptions, settled
 from bertcli.embedding.sparse import has_routes
-from bertcli.errors import LOG, ModelError, OutputError, UsageError, called_from_python
+from bertcli.errors import LOG, ModelError, OutputError, UsageError
 from bertcli.files.atomic import whole_folder
+from bertcli.files.keywords import options_from
 from bertcli.hub import DEFAULT_MODEL, files_for, find_model
-from bertcli.inference.compute import options_from
 from bertcli.records.records import Record
 from bertcli.vectors.embed_run import RecordVectors
 from bertcli.vectors.formats import quantize, ranges_of
@@ -56,7 +56,6 @@ class TextEmbedder(Embedder):
     asked: Mapping[str, Any] = field(default_factory=dict)  # the options it was loaded with
 
     @classmethod
-    @called_from_python()
     def load(
         cls,
         name: str | Path = DEFAULT_MODEL,
@@ -82,7 +81,6 @@ class TextEmbedder(Embedder):
         name, width = self.folder.name, self.get_embedding_dimension()
         return f"Embedder({name!r}, {width} dimensions, at most {self.max_length} tokens)"
 
-    @called_from_python()
     def encode(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the vectors of texts in their order, [n, D], or of a single text, [D].
 
@@ -111,7 +109,6 @@ class TextEmbedder(Embedder):
         """Return the vectors of texts to search, by default with the model's prompt for them."""
         return self._prompted(DOCUMENT, options).encode(texts)
 
-    @called_from_python()
     def similarity(self, one: Any, other: Any) -> np.ndarray:
         """Return how alike vectors [n, D] are to others [m, D], [n, m], as the model's files say.
 
@@ -129,7 +126,6 @@ class TextEmbedder(Embedder):
         """Return the number of dimensions of a vector."""
         return self.options.dim or self.width
 
-    @called_from_python()
     def save(self, folder: str | Path) -> None:
         """Write the files of the model to a new folder, for sentence-transformers as well.
 
@@ -173,10 +169,7 @@ class TextEmbedder(Embedder):
             pass
         tally, blocks = run.tally, run.blocks
         if tally.truncated and self.options.on_truncate == "warn":
-            LOG.warn(
-                f"{tally.truncated} of {tally.records} texts truncated to {self.max_length} tokens "
-                f"({tally.cut} dropped)"
-            )
+            LOG.warn(tally.truncation(self.max_length))
         if names := self.term_names:
             return [names.of(terms) for block in blocks for terms in block.vectors]
         precision, stacked = self.asked.get("precision", "float32"), run.vectors

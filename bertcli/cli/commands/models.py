@@ -267,8 +267,8 @@ def _attention(report: FolderReport, asked: AttentionOptions, views: ViewOptions
     if layers is None and (asked.form in DRAWN or not (asked.form or views.json)):
         layers = "-1"
     mean = asked.heads == "mean"
-    heads = None if mean else numbers(asked.heads, "--heads")
-    chosen_layers = numbers(layers, "--layers")
+    heads = None if mean else numbers(asked.heads, "heads")
+    chosen_layers = numbers(layers, "layers")
     if asked.form in DRAWN:
         require_matplotlib(f"{asked.output}: drawing .{asked.form}")
     shown_maps = []

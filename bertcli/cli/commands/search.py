@@ -22,7 +22,6 @@ from bertcli.cli.options.common import (
     WHOLE,
     ComputeOptions,
     ConsoleOptions,
-    InputFormat,
     LineOutput,
     ModelOptions,
     ReportOutput,
@@ -50,7 +49,7 @@ from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write, same_file_writer
 from bertcli.hub import files_for
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source
+from bertcli.records.source import InputFormat, Source
 
 if TYPE_CHECKING:
     from bertcli.vectors.duplicates import Duplicates

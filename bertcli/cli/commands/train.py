@@ -1,15 +1,10 @@
-"""What learns from examples or text, and how well: `bertcli train`, `pretrain` and `evaluate`.
+"""What learns from examples or text, and how well: `bertcli train`, `pretrain` and `evaluate`."""
 
-`train_task` has the processes, notes and progress of any training.
-"""
-
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.commands.tasks import CutOptions
-from bertcli.cli.display.console import follow_training
 from bertcli.cli.options.common import (
     DELIMITER,
     DEVICES,
@@ -25,7 +20,6 @@ from bertcli.cli.options.common import (
     ComputeOptions,
     ConsoleOptions,
     FolderOptions,
-    InputFormat,
     ModelOptions,
     ReportOutput,
     field_option,
@@ -49,16 +43,22 @@ from bertcli.cli.options.groups import (
 from bertcli.errors import UsageError
 from bertcli.files.versions import require_torch
 from bertcli.hub import MODEL_FILES
-from bertcli.records.examples import FieldNames, examples_source, read_examples
+from bertcli.records.examples import FieldNames, examples_source
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source
+from bertcli.records.source import InputFormat, Source
 from bertcli.training import vocabulary
-from bertcli.training.options import FEW, FineTuningJob, PrepareOptions, TrainingOptions
+from bertcli.training.options import (
+    FEW,
+    FineTuningJob,
+    PrepareOptions,
+    Task,
+    TrainingDevice,
+    TrainingOptions,
+)
 from bertcli.training.vocabulary import WordPieceOptions
 
 if TYPE_CHECKING:
     from bertcli.training.loop import Ranks, TrainedTask
-    from bertcli.training.run import Checkpoints
 
 WARMUP_STEPS = number(
     "Steps in which the learning rate rises from 0 (default: a tenth of all steps).", low=0
@@ -142,9 +142,7 @@ def extra_fields(options: Sequence[str] | None) -> dict[str, str]:
 class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
     """What examples are for, and how they are read."""
 
-    task: Literal["classify", "multilabel", "regress", "tag", "answer", "embed"] | None = option(
-        "Kind of task (default: by the fields)."
-    )
+    task: Task | None = option("Kind of task (default: by the fields).")
     text_field = field_option("Name of the field text, words, question or anchor.")
     join = JOIN
     pair_field = field_option("Name of the field pair, context or positive.")
@@ -168,34 +166,6 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
         return examples_source(
             path, record(Source, self, pair_field=None, format=self.input_format)
         )
-
-
-def train_task(
-    opened: "Callable[[Ranks], TrainedTask]",
-    checkpoints: "Checkpoints",
-    where: DeviceOptions,
-    console: ConsoleOptions,
-) -> None:
-    """Open a task on every process that torchrun started, and train it."""
-    from bertcli.inference.torch_engine import dtype_of, slow, use_threads
-    from bertcli.training.loop import joined
-
-    use_threads(where.threads)
-    with joined(where.device) as ranks:
-        from bertcli.training.run import TrainingRun
-
-        console.quiet = console.quiet or not ranks.first
-        if why := slow(dtype_of(where.dtype), ranks.device):
-            console.warn(why)
-        checkpoints.refuse_others()
-        run = TrainingRun(opened(ranks), checkpoints, ranks)
-        for note in run.notes:
-            console.note(note)
-        try:
-            follow_training(run, console)
-        except KeyboardInterrupt:
-            console.note(f"interrupted; {checkpoints.kept()}; continue with --resume")
-            raise
 
 
 class TrainJobOptions(OptionGroup, panel=INPUT):
@@ -296,43 +266,22 @@ def train(
     $ bertcli train reviews.jsonl -o sentiment
     $ bertcli train pairs.csv --full --epochs 2 -o relevance
     """
-    asked = {"extra": extra_fields(method.extra), "fields": examples.fields}
-    training = record(FineTuningJob, job, examples, method, held, **asked)
-    options = {**vars(steps), **vars(held), **vars(saving), **vars(where)}
     require_torch("training")
+    from bertcli.training.fine_tuning import fine_tune
     from bertcli.training.run import Checkpoints
 
-    checkpoints = record(Checkpoints, job, saving)
-    files = filter(None, (job.file, held.eval))
-    readers = [Reader(examples.source(path)) for path in files]
-
-    def opened(ranks: "Ranks") -> "TrainedTask":
-        from bertcli.training.fine_tuning import (
-            LabelledTexts,
-            frozen_task,
-            head_task,
-            pair_task,
-        )
-
-        texts = LabelledTexts.read(training, readers, steps.seed)
-        folder = model.folder(MODEL_FILES)
-        based = replace(training, base=folder.name)
-        checkpoints.refuse_inputs(training.file, training.eval, folder.path)
-        frozen = training.frozen
-        if frozen is None and not training.extra and texts.task not in ("tag", "answer", "embed"):
-            frozen = len(texts.train) <= FEW
-        if texts.task == "embed":
-            task = pair_task(based, options, texts, folder.path)
-        elif frozen:
-            compute = {"device": str(ranks.device), "dtype": where.dtype, "threads": where.threads}
-            task = frozen_task(based, options, texts, folder, compute, console.follow)
-        else:
-            task = head_task(based, options, texts, folder.path)
-        console.truncated(task.tally, task.max_length)
-        console.empty(task.tally)
-        return task
-
-    train_task(opened, checkpoints, where, console)
+    fields = {"extra": extra_fields(method.extra), "fields": examples.fields}
+    training = record(FineTuningJob, job, examples, method, held, **fields)
+    readers = [Reader(examples.source(path)) for path in (job.file, held.eval) if path]
+    fine_tune(
+        training,
+        {**vars(steps), **vars(held), **vars(saving), **vars(where)},
+        readers,
+        lambda: model.folder(MODEL_FILES),
+        record(Checkpoints, job, saving),
+        record(TrainingDevice, where),
+        console,
+    )
     for reader in readers:
         console.close(reader)
 
@@ -554,7 +503,7 @@ def pretrain_run(
     """
     require_torch("training")
     from bertcli.training.options import PretrainingJob
-    from bertcli.training.run import Checkpoints
+    from bertcli.training.run import Checkpoints, train_task
 
     options = record(TrainingOptions, optimizer, evaluation, saving, where)
     extra = extra_fields(start.extra)
@@ -562,12 +511,12 @@ def pretrain_run(
     checkpoints = record(Checkpoints, job, saving)
     checkpoints.refuse_inputs(pretraining.data, pretraining.init, pretraining.eval_dir)
 
-    def opened(ranks: "Ranks") -> "TrainedTask":
+    def open_task(ranks: "Ranks") -> "TrainedTask":
         from bertcli.training.pretraining import pretraining_task
 
         return pretraining_task(pretraining, options, ranks)
 
-    train_task(opened, checkpoints, where, console)
+    train_task(open_task, checkpoints, record(TrainingDevice, where), console)
 
 
 class JudgedOptions(OptionGroup, panel=INPUT):
@@ -612,7 +561,7 @@ def evaluate(
     files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
     readers = [Reader(examples.source(path)) for path in files]
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.evaluation.report import Judge, doubt, judged_search, report
+    from bertcli.evaluation.report import Judge, doubt, judge_all, report
     from bertcli.tasks.head import Settings
 
     settings = record(Settings, length, compute)
@@ -621,13 +570,7 @@ def evaluate(
     reading = [path for reader in readers for path in reader.source.paths]
     reading += [judged.qrels] if judged.qrels else []
     with output.open(form, reading, *models, view="evaluation_view") as write:
-        if judged.file:
-            extra = sorted({field for judge in judges for field in judge.extra_fields})
-            rows = read_examples(readers[0], examples.task, extra, examples.fields)
-            results = [judge.judge(rows) for judge in judges]
-        else:
-            queries, corpus = readers
-            results = judged_search(judges, queries, corpus, judged.qrels or "")
+        results = judge_all(judges, readers, judged.qrels, examples.task, examples.fields)
         console.warn(doubt(results[0], compared=len(models) > 1))
         write([report(*results)])
     for judge in judges:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from bertcli.errors import Log, counted, one_line
+from bertcli.errors import Log, counted, on_command_line
 from bertcli.files.paths import public
 from bertcli.files.printable import printable
 from bertcli.files.streams import size_on_disk
@@ -146,7 +146,7 @@ def print_text(text: str) -> None:
 
 def say(kind: str, message: str) -> None:
     """Write one line to stderr, of bounded length: an error, a hint, a note or a warning."""
-    line = printable(public(one_line(message)))
+    line = printable(public(on_command_line(message)))
     if len(line) > LONGEST:
         line = f"{line[:LONGEST]}..."
     label = f"{kind}:"
@@ -200,15 +200,16 @@ class Console(Log):
         for _ in self.track(run):
             pass
 
+    def follow_training(self, run: TrainingRun) -> None:
+        """Train to the end, and show the events."""
+        follow_training(run, self)
+
     def truncated(
         self, tally: TokenCounts, limit: int | None, advice: str = "", what: str = "texts"
     ) -> None:
         """Warn of what was truncated: "1 of 2 texts truncated to 8 tokens (3 dropped)"."""
-        if tally.truncated:
-            self.warn(
-                f"{tally.truncated:,} of {tally.records:,} {what} truncated to {limit} tokens "
-                f"({tally.cut:,} dropped){advice}"
-            )
+        if line := tally.truncation(limit, what):
+            self.warn(f"{line}{advice}")
 
     def special_tokens(self, tally: TokenCounts) -> None:
         """Warn of special tokens that were found in the texts, and say how to prevent that."""
@@ -220,18 +221,11 @@ class Console(Log):
 
     def empty(self, tally: TokenCounts) -> None:
         """Say how many texts were empty."""
-        if tally.empty:
-            self.note(f"{counted(tally.empty, 'text was', 'texts were')} empty")
+        self.note(tally.emptiness())
 
     def close(self, reader: Reader) -> None:
         """Say what became of the input; exit with 1 when records were skipped."""
-        if not reader.records and not reader.skipped:
-            self.note("no records: the input is empty")
-        if reader.empty:
-            self.note(f"{counted(reader.empty, 'empty text')} left out")
-        if reader.replaced:
-            characters = counted(reader.replaced, "character")
-            self.warn(f"{characters} could not be decoded: read as U+FFFD")
+        reader.summarize(self)
         self.skipped(reader.skipped)
 
     def skipped(self, records: int, where: str = "") -> None:
@@ -249,6 +243,8 @@ def follow_training(run: TrainingRun, console: Console) -> None:
 
     The bar leaves what was last, and which weights are kept; the log has all of it.
     """
+    from bertcli.training.run import evaluation_line
+
     steps, first, began = run.options.steps or 0, run.state.step, monotonic()
     place = counts = losses = held_out = ""
     with closing(ProgressBar(console.watched)) as bar:
@@ -288,13 +284,3 @@ def training_line(values: Any) -> str:
         f"loss {values['loss']:.4f}{parts}  lr {values['lr']:.2e}  "
         f"gradients {values['grad_norm']:.2f}  {values['tokens_per_second']:,.0f} tokens/s"
     )
-
-
-def evaluation_line(values: Any) -> str:
-    """Describe the evaluation on held-out instances or examples."""
-    metrics = [
-        f"{name.replace('_', ' ')} {value:.4f}"
-        for name, value in values.items()
-        if isinstance(value, float) and name != "eval_loss"
-    ]
-    return f"held out: loss {values['eval_loss']:.4f}  {'  '.join(metrics)}"

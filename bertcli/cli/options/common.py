@@ -50,7 +50,7 @@ from bertcli.hub import (
 )
 from bertcli.inference.compute import Compute
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source, listed_files
+from bertcli.records.source import InputFormat, Source, listed_files
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -438,9 +438,6 @@ class FolderOptions(OptionGroup, panel=OUTPUT):
         """Refuse a name that tokenizers could not open afterwards."""
         if not is_text(str(self.output)):
             raise UsageError(f"--output {str(self.output)!r} is not UTF-8", "choose another name")
-
-
-InputFormat = Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet"]
 
 
 def field_option(about: str, envvar: str | None = None) -> Any:

@@ -1,0 +1,74 @@
+"""`bertcli.evaluate`: the metrics of a model on examples, from Python."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from bertcli.embedding.options import EmbedOptions
+from bertcli.errors import PrintedLog, UsageError, option
+from bertcli.evaluation.report import Judge, doubt, judge_all, report
+from bertcli.files.keywords import names_of, options_from, refuse_unknown
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.records.examples import READING, FieldNames, example_readers
+from bertcli.tasks.head import Settings
+
+BOTH = ("backend", "device", "dtype", "threads", "batch_tokens", "window", "max_length")
+OF_VECTORS = (*BOTH, "parse_special", "prompt", "prompt_name")
+
+
+def evaluate(
+    file: str | Path | None = None,
+    model: str | Path = DEFAULT_MODEL,
+    *,
+    queries: str | Path | None = None,
+    corpus: str | Path | None = None,
+    qrels: str | Path | None = None,
+    compare: str | Path | None = None,
+    revision: str | None = None,
+    offline: bool = False,
+    quiet: bool | None = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Return the metrics of a model on a file of examples, with their 95 % intervals.
+
+    ``options`` are those of `bertcli evaluate` with underscores; None is the default. Warnings go
+    to stderr, unless ``quiet``. With ``queries``, ``corpus`` and ``qrels`` instead of a file, the
+    metrics are those of a search.
+
+    Raises UsageError for options that have no meaning, InputError for examples that cannot be read,
+    ModelError for a model that has no predictions for them.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    fields = ("pair_field", "label_field")
+    refuse_unknown(given, [*names_of(Settings), "prompt", "prompt_name", *READING, *fields, "task"])
+    search = [queries, corpus, qrels]
+    if (file is None) == (queries is None) or any(search) != all(search):
+        raise UsageError(
+            f"give either a file of examples, or {option('queries')}, {option('corpus')} and "
+            f"{option('qrels')}"
+        )
+    settings = options_from(Settings, {x: given[x] for x in names_of(Settings) if x in given})
+    of_vectors = options_from(EmbedOptions, {x: given[x] for x in OF_VECTORS if x in given})
+    judges = [
+        Judge(
+            find_model(os.fspath(name), files=MODEL_FILES, revision=revision, offline=offline),
+            settings,
+            of_vectors,
+        )
+        for name in (model, compare)
+        if name is not None
+    ]
+    paths = [os.fspath(path) for path in (file, queries, corpus) if path is not None]
+    readers = example_readers(paths, {x: given[x] for x in READING if x in given})
+    names = FieldNames(*(given.get(name) for name in ("text_field", *fields)))
+    judgements = None if qrels is None else os.fspath(qrels)
+    results = judge_all(judges, readers, judgements, given.get("task"), names)
+    log = PrintedLog(bool(quiet))
+    log.warn(doubt(results[0], compared=len(judges) > 1))
+    for judge in judges:
+        log.warn(judge.tally.truncation(judge.max_length))
+    for reader in readers:
+        reader.summarize(log)
+    return report(*results)

@@ -1,0 +1,68 @@
+"""Options that Python code gives as keywords: their names, their choices and their ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from bertcli.errors import UsageError, option
+
+R = TypeVar("R")
+
+
+def options_from(record: type[R], options: Mapping[str, Any], **other: Any) -> R:
+    """Return a record of options by their names, and of ``other`` fields.
+
+    Raises UsageError for a name that the record lacks, and a value that is none of its choices.
+    """
+    names = [name for name in names_of(record) if name not in other]
+    refuse_unknown(options, names)
+    for name, annotation in get_type_hints(record).items():
+        parts = (annotation, *get_args(annotation))  # of what may be None as well
+        choices = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
+        default = getattr(record, name, None)
+        if choices and options.get(name, default) not in (default, *choices):
+            raise UsageError(f"unknown {name} {options[name]!r}", f"one of {', '.join(choices)}")
+    return record(**options, **other)
+
+
+def names_of(record: type[Any]) -> list[str]:
+    """Return the names of the fields that a record is made of."""
+    return [field.name for field in fields(record) if field.init]
+
+
+def refuse_unknown(options: Collection[str], names: Collection[str]) -> None:
+    """Raise UsageError for the first option whose name is none of these."""
+    for name in options:
+        if name not in names:
+            likely = get_close_matches(name, names, 1)
+            hint = f"did you mean {likely[0]}?" if likely else f"one of {', '.join(names)}"
+            raise UsageError(f"unknown option {name!r}", hint)
+
+
+def refuse_outside(
+    record: Any,
+    whole: Mapping[str, int] = {},
+    numbers: Mapping[str, float] = {},
+) -> None:
+    """Raise UsageError for a field of a record that is outside its range; None is never outside.
+
+    ``whole`` has the least value of fields that are whole numbers, ``numbers`` the largest of those
+    that may have decimals and begin at 0.
+    """
+    for name, least in whole.items():
+        value = getattr(record, name)
+        if value is not None and not (type(value) is int and value >= least):
+            raise UsageError(f"{option(name, value)} is not a whole number from {least}")
+    for name, most in numbers.items():
+        value = getattr(record, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            raise UsageError(f"{option(name, value)} is not a number")
+        if not 0 <= value <= most:
+            limit = f"from 0 to {most:g}" if isfinite(most) else "from 0"
+            raise UsageError(f"{option(name, value)} is not a number {limit}")

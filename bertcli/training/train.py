@@ -1,0 +1,87 @@
+"""`bertcli.train`: a model trained on a file of examples, from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertcli.files.keywords import names_of, options_from, refuse_unknown
+from bertcli.files.versions import require_torch
+from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.records.examples import READING, FieldNames, example_readers
+from bertcli.training.options import FineTuningJob, TrainingDevice, TrainingOptions
+
+NOT_OPTIONS = {"file", "base", "fields"}  # fields of a job that follow from other options
+
+
+def train(
+    file: str | Path,
+    output: str | Path,
+    *,
+    model: str | Path = DEFAULT_MODEL,
+    revision: str | None = None,
+    offline: bool = False,
+    resume: bool | None = False,
+    overwrite: bool | None = False,
+    quiet: bool | None = False,
+    **options: Any,
+) -> None:
+    """Train a model on a file of examples, into a folder.
+
+    ``options`` are those of `bertcli train` with underscores: ``epochs``, ``frozen`` and so on;
+    ``extra`` is a mapping of names to fields. None is the default. Progress and notes go to stderr,
+    unless ``quiet``.
+
+    Raises UsageError for options that have no meaning, InputError for examples that nothing can be
+    learnt from, ModelError for a model that cannot be trained, OutputError for a folder that
+    exists.
+    """
+    require_torch("training")
+    from bertcli.training.fine_tuning import fine_tune
+    from bertcli.training.run import Checkpoints, TrainingLog
+
+    given = {name: value for name, value in options.items() if value is not None}
+    names = {
+        "job": [name for name in names_of(FineTuningJob) if name not in NOT_OPTIONS],
+        "numbers": names_of(TrainingOptions),
+        "device": names_of(TrainingDevice),
+        "reading": [*READING, "pair_field", "label_field"],
+    }
+    refuse_unknown(given, [*dict.fromkeys(name for group in names.values() for name in group)])
+    chosen = {
+        group: {name: given[name] for name in members if name in given}
+        for group, members in names.items()
+    }
+    reading = chosen["reading"]
+    job = options_from(
+        FineTuningJob,
+        chosen["job"],
+        file=os.fspath(file),
+        fields=FieldNames(
+            text=reading.get("text_field"),
+            pair=reading.pop("pair_field", None),
+            label=reading.pop("label_field", None),
+        ),
+    )
+    numbers: Mapping[str, Any] = {**chosen["numbers"], "eval_fraction": job.eval_fraction}
+    options_from(TrainingOptions, numbers)  # refused before anything is read
+    readers = example_readers([job.file, job.eval], reading)
+    log = TrainingLog(bool(quiet))
+    fine_tune(
+        job,
+        numbers,
+        readers,
+        lambda: find_model(os.fspath(model), files=MODEL_FILES, revision=revision, offline=offline),
+        Checkpoints(
+            Path(output),
+            keep=given.get("keep", TrainingOptions.keep),
+            resume=bool(resume),
+            overwrite=bool(overwrite),
+        ),
+        options_from(TrainingDevice, chosen["device"]),
+        log,
+    )
+    for reader in readers:
+        reader.summarize(log)
