@@ -10,7 +10,7 @@
   `arrays` (NPY, NPZ, token ids in both), `safetensors`; `tables` says what the rows of all are.
 - Names: `paths` of files beside an output, and against reading what is written; `printable` is the
   only filter between text from outside and a terminal.
-- `versions`: of bertcli and of the libraries.
+- `keywords` checks options that Python code gives; `versions`: of bertcli and of the libraries.
 
 Begin with `streams` and `writers`.
 """

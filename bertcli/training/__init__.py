@@ -7,7 +7,8 @@
   the losses of its objective, and writes checkpoints and the log; `options` are its numbers.
 - `instances` reads such a folder, `pretraining` is its task.
 - `fine_tuning` reads labelled texts, and has their tasks: all weights, a head alone over vectors
-  that are computed once, or an embedding model, with the losses in `objectives`.
+  that are computed once, or an embedding model, with the losses in `objectives`; `train` is that
+  from Python.
 
 Begin with `prepare` and `run`.
 """
