@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from bertcli.checkpoints.scan import bert_folder
-from bertcli.errors import BertcliError, InputError, UsageError, option
+from bertcli.errors import BertcliError, InputError, OutputError, UsageError, option
 from bertcli.files.output import OutputFiles, object_in
 from bertcli.files.paths import beside, manifest_beside, public, refuse_inputs, sha256
 from bertcli.files.streams import PACKED, packed
@@ -116,6 +116,11 @@ class ShardWorker:
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
                 self._make(shard, Path(scratch), {"shard": now})
             manifest = _manifest(shard)
+        if "counts" not in manifest:  # another run, which holds no lock here, has begun it anew
+            raise OutputError(
+                f"{public(shard.output)}: another bertcli is writing it",
+                "wait for it to end, or choose another name",
+            )
         counts = manifest["counts"]
         skipped = counts.pop("skipped")
         return Done(

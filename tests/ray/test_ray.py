@@ -370,6 +370,26 @@ def test_a_worker_that_is_killed_is_replaced(cluster, tmp_path):
 
 @pytest.mark.ray
 @pytest.mark.slow
+def test_two_runs_into_one_folder(cluster, tmp_path):
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for number in range(3):
+        (source / f"{number}.txt").write_text("\n".join(TEXTS * 100))
+    argv = ("embed", "-m", TINY, "-i", source, "-o", out, "-f", "npy", "--engine", "ray")
+    first = start(*argv, "--ray-address", cluster, text=True)
+    while not (out / ".bertcli.lock").exists():
+        assert first.poll() is None, first.communicate()[1]
+        time.sleep(0.02)
+    code, err = run(*argv, "--overwrite", "--ray-address", cluster)
+    assert (code, err.splitlines()[0]) == (1, f"error: {out}: another bertcli is writing it")
+    said, err = first.communicate(timeout=DEADLINE)
+    assert (first.returncode, said) == (0, ""), err
+    assert [np.load(out / f"{number}.npy").shape[0] for number in range(3)] == [1200] * 3
+    assert not (out / ".bertcli.lock").exists()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
 def test_tokens_and_records_that_cannot_be_read(cluster, tmp_path):
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()

@@ -1,6 +1,7 @@
 """`--engine ray`: from folders and globs of files to a folder of files."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
@@ -61,6 +62,7 @@ class TokenizeEngineOptions(EngineOptions):
     )
 
 
+LOCK = ".bertcli.lock"  # in the folder of the output, while a run writes there
 FORMATS = ("parquet", "jsonl", "csv", "npy", "npz", "safetensors")
 
 
@@ -77,7 +79,7 @@ def on_ray(
     ``make`` makes it of a function that finds the model, the source, the output format, and the
     resources of a worker.
     """
-    from bertcli.files.atomic import explained
+    from bertcli.files.atomic import explained, locked
     from bertcli.ray.locations import is_local, local_path, output_place
     from bertcli.ray.run import DEAD, Done, connected, plan, put_manifest, run, told, totals
 
@@ -88,17 +90,20 @@ def on_ray(
     place = output_place(output.output)
     read = source.source()
     shards = plan(read, place, form)
-    begun, done = monotonic(), list[Done]()
-    if is_local(place):
-        folder = local_path(place)
-        with explained(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-    with connected(engine.ray_address) as nodes:
+    began = monotonic()
+    done: list[Done] = []
+    with ExitStack() as stack:
+        if is_local(place):
+            folder = local_path(place)
+            with explained(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder / LOCK, folder))
+        nodes = stack.enter_context(connected(engine.ray_address))
         pool = engine.pool().on(nodes)
         console.detail(f"{counted(len(shards), 'shard')} on {counted(len(nodes), 'node')}, {pool}")
         job = make(model.folder, read, form, pool)
         console.follow(run(job, shards, pool, done))
         put_manifest(place, done)
-    console.note(told(done, monotonic() - begun))
+    console.note(told(done, monotonic() - began))
     console.truncated(totals(done), done[0].max_length)
     console.skipped(sum(shard.skipped for shard in done), f": see the files *{DEAD}")
