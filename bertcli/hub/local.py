@@ -207,11 +207,13 @@ def describe_graph(folder: Path, files: Sequence[str]) -> tuple[str, str] | None
 
     None for weights, and where there is no graph in ONNX or of OpenVINO.
     """
-    if set(files).isdisjoint(WEIGHTS) or find_weights(folder).format not in ("none", "openvino"):
-        return None
     onnx = sorted([*folder.glob("onnx/*.onnx"), *folder.glob("*.onnx")])
-    graphs = [folder / name for name in GRAPH_NAMES if isfile(folder / name)]
-    for path in graphs or onnx:
+    graphs = [folder / name for name in GRAPH_NAMES if isfile(folder / name)] or onnx
+    if not graphs or set(files).isdisjoint(WEIGHTS):
+        return None
+    if find_weights(folder).format not in ("none", "openvino"):
+        return None
+    for path in graphs:
         name = path.relative_to(folder).as_posix()
         if path in onnx:
             return (

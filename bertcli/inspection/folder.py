@@ -40,7 +40,7 @@ from bertcli.checkpoints.scan import (
 from bertcli.checkpoints.tensors import read_tensors
 from bertcli.checkpoints.weights import LoadReport, compared, report_on, shortlist
 from bertcli.embedding.options import COLBERT, Sentence, option_for, read_sentence
-from bertcli.errors import ModelError, option
+from bertcli.errors import ModelError, on_command_line, option
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.files.paths import sha256
 from bertcli.files.safetensors import StoredTensor
@@ -96,7 +96,7 @@ def read_tokenizer(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
         tokenizer = Tokenizer.load(folder)
         return tokenizer_details(tokenizer, folder), [*tokenizer.warnings]
     except ModelError as failed:
-        return None, [failed.marked]
+        return None, [on_command_line(failed.marked)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,7 +322,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
         sentence=sentence,
         parameters=counts,
     )
-    report.warnings.extend(report.concerns())
+    report.warnings.extend(map(on_command_line, report.concerns()))
     return report
 
 
@@ -372,7 +372,7 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
         sentence=read_sentence(folder.path),
         config=dict(read_object(inner / CONFIGS[0])),
     )
-    report.warnings.extend(report.concerns())
+    report.warnings.extend(map(on_command_line, report.concerns()))
     return report
 
 
