@@ -176,6 +176,8 @@ NO_ROOM = (  # in messages of libraries, of Python's threads and of the system's
     "can't start new thread",
     "ThreadPoolBuildError",
     "Resource temporarily unavailable",
+    "Broken promise",  # of OpenVINO, whose thread could not begin
+    "error return without exception set",  # of CPython, where C code found no memory
 )
 
 
@@ -185,7 +187,7 @@ def out_of_memory(failed: BaseException | None) -> bool:
         return False
     if isinstance(failed, MemoryError) or type(failed).__name__ == "OutOfMemoryError":  # of torch
         return True
-    of_libraries = isinstance(failed, (RuntimeError, ImportError, OSError)) or panicked(failed)
+    of_libraries = isinstance(failed, RuntimeError | ImportError | OSError | SystemError) or panicked(failed)
     if of_libraries and any(phrase in str(failed) for phrase in NO_ROOM):
         return True
     return out_of_memory(failed.__cause__ or failed.__context__)

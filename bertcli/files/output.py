@@ -145,28 +145,29 @@ class OutputFiles:
 
         Raises OutputError if another process holds it, or something else has its name.
         """
-        lock = self._lock()
+        locks: list[int] = []  # the open lock, once there is one
         try:
+            self._lock(locks)
             yield
-        finally:
-            self._unlock(lock)
+        finally:  # also of a signal that came while the folder was made
+            self._unlock(locks)
 
-    def _lock(self) -> int:
+    def _lock(self, locks: list[int]) -> None:
         try:
             for _ in range(ATTEMPTS):
                 self._refuse_foreign_folder()
                 with suppress(FileExistsError):
                     self.folder.mkdir(0o700)
                 try:
-                    lock = open_lock(self.lock)
+                    locks.append(open_lock(self.lock))
                 except FileNotFoundError:  # the process that held the folder has removed it
                     continue
-                if hold(lock) is False:
-                    os.close(lock)
+                has_owner = hold(locks[0]) is False
+                if not has_owner and is_at(self.lock, locks[0]):
+                    return
+                os.close(locks.pop())
+                if has_owner:
                     break
-                if is_at(self.lock, lock):
-                    return lock
-                os.close(lock)
         except OSError as failed:
             raise unwritable(self.path, failed) from None
         raise OutputError(
@@ -174,12 +175,15 @@ class OutputFiles:
             "wait for it to end, or choose another name",
         )
 
-    def _unlock(self, lock: int) -> None:
+    def _unlock(self, locks: list[int]) -> None:
         with suppress(OSError):
+            if not locks:
+                self.folder.rmdir()  # of another process, it has a lock already, or makes it again
+                return
             is_empty = os.listdir(self.folder) == [LOCK]
             if is_empty and MOVES_OPEN_FILES:
                 self.lock.unlink()  # before it is released: then it may be another's
-            os.close(lock)
+            os.close(locks[0])
             if is_empty and not MOVES_OPEN_FILES:
                 self.lock.unlink()
             if is_empty:
