@@ -187,7 +187,9 @@ def out_of_memory(failed: BaseException | None) -> bool:
         return False
     if isinstance(failed, MemoryError) or type(failed).__name__ == "OutOfMemoryError":  # of torch
         return True
-    of_libraries = isinstance(failed, RuntimeError | ImportError | OSError | SystemError) or panicked(failed)
+    of_libraries = isinstance(
+        failed, RuntimeError | ImportError | OSError | SystemError
+    ) or panicked(failed)
     if of_libraries and any(phrase in str(failed) for phrase in NO_ROOM):
         return True
     return out_of_memory(failed.__cause__ or failed.__context__)

@@ -121,7 +121,7 @@ class OutputFiles:
                 f"{option('resume')} continues it, {option('overwrite')} starts over",
             )
         for existing in (self.path, *([self.index] if index else ())):
-            if existing.exists():
+            if os.path.exists(existing):
                 raise OutputError(
                     f"{existing}: already exists", f"give {option('overwrite')}, or another name"
                 )

@@ -10,8 +10,8 @@ and lines elsewhere; "json" is one row, on its own in any file.
 
 from __future__ import annotations
 
+import os
 import re
-import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -231,7 +231,7 @@ def open_output(
 
 def is_special(path: Path) -> bool:
     """Return True for a pipe, a device or a folder."""
-    return path.exists() and not stat.S_ISREG(path.stat().st_mode)
+    return os.path.exists(path) and not os.path.isfile(path)  # False for too long a name
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import gzip
 import io
 import itertools
 import json
-import os
 import re
 import shutil
 from collections import Counter
@@ -26,9 +25,6 @@ from front import (
 from pyarrow import parquet, table
 from safetensors.numpy import load as load_tensors
 from tokenizers_made import MADE
-
-from bertcli.files.paths import making
-from bertcli.files.system_calls import hold, is_at
 
 A, B = [101, 1037, 102], [101, 1038, 102]  # the texts "a" and "b"
 TEXTS = ["I love NLP!", "a, b", "Zürich: 東京", ""]
@@ -395,20 +391,13 @@ def test_bare_options():
 def test_what_a_killed_run_left_behind_is_in_nobodys_way(tmp_path):
     """The next one removes it, however often it ran."""
     out = tmp_path / "x.jsonl"
-    making(out).write_text("half")
+    left = tmp_path / "x.jsonl.run"
+    left.mkdir()
+    (left / "bertcli.lock").touch()
+    (left / "output").write_text("half")
     good("tokenize", "a", "-o", out)
     assert read("jsonl", out.read_bytes()) == [A]
     assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
-
-
-def test_what_a_living_process_writes_is_left_alone(tmp_path):
-    out = tmp_path / "x.jsonl"
-    with open(making(out), "wb") as other:
-        assert hold(other.fileno()) == (os.name == "posix")
-        good("tokenize", "a", "-o", out)
-        assert read("jsonl", out.read_bytes()) == [A]
-        assert is_at(making(out), other.fileno())
-    assert sorted(tmp_path.iterdir()) == [making(out), out]
 
 
 @pytest.mark.parametrize(

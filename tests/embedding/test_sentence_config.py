@@ -127,7 +127,7 @@ def test_modules_that_bertcli_does_not_have(tmp_path, kinds, prefix, named):
     place = folder(tmp_path, kinds, prefix=prefix)
     with pytest.raises(ModelError, match=rf"modules\.json: .* module {named}$") as caught:
         read_sentence(place)
-    assert "--pooling" in caught.value.hint
+    assert "give pooling (mean" in caught.value.hint
     read_sentence(place, pooling="mean")
 
 

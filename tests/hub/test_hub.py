@@ -290,7 +290,7 @@ def test_a_link_to_nothing_is_a_missing_file(home):
     (repository / "blobs" / "0").unlink()
     with pytest.raises(ModelError, match=r"incomplete in the cache: tokenizer.json or") as caught:
         find_model("org/bert", offline=True)
-    assert caught.value.hint == "run once without --offline to fetch the rest"
+    assert caught.value.hint == "run once without offline to fetch the rest"
 
 
 @pytest.mark.parametrize("switch", ["BERTCLI_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
@@ -522,7 +522,7 @@ def test_no_network(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     answer = ask("org/bert")
     assert "model 'org/bert' cannot be fetched from http://127.0.0.1:9: " in answer["error"]
-    assert "--offline" in answer["hint"]
+    assert "offline uses a cached model" in answer["hint"]
 
 
 @pytest.mark.parametrize(

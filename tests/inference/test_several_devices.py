@@ -128,7 +128,7 @@ def test_names_of_devices(rack, names, found):
 def test_a_device_that_is_not_there_lists_those_that_are(rack, names):
     with pytest.raises(UsageError, match="not found") as error:
         devices(names)
-    assert error.value.hint == "available for --device: cuda:0, cuda:1, cuda:2, mps, xpu:0, cpu"
+    assert error.value.hint == "available for device: cuda:0, cuda:1, cuda:2, mps, xpu:0, cpu"
 
 
 @pytest.mark.parametrize("names", ["cuda", "cuda:1", "cuda:all", "cpu,cuda:0"])
@@ -140,7 +140,7 @@ def test_a_torch_without_cuda_says_so_and_how_to_install_one(monkeypatch, names)
     with pytest.raises(UsageError, match="not found: this torch was built without CUDA") as error:
         devices(names)
     assert "install --force-reinstall torch --index-url https://" in error.value.hint
-    assert "available for --device: cpu" in error.value.hint
+    assert "available for device: cpu" in error.value.hint
 
 
 def test_a_torch_with_cuda_and_no_device_lists_those_that_are_there(monkeypatch):
@@ -149,4 +149,4 @@ def test_a_torch_with_cuda_and_no_device_lists_those_that_are_there(monkeypatch)
     with pytest.raises(UsageError) as error:
         devices("cuda")
     assert str(error.value) == "device 'cuda' not found"
-    assert error.value.hint.startswith("available for --device: ")
+    assert error.value.hint.startswith("available for device: ")

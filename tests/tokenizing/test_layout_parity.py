@@ -210,5 +210,5 @@ def test_the_message_names_the_record(pair):
 def test_no_room_for_the_special_tokens_of_a_pair(pair, truncation, overflowing):
     """Transformers leaves the whole text there, or drops both without a word."""
     layout = Layout(max_length=2, truncation=truncation, overflowing=overflowing)
-    with pytest.raises(UsageError, match="--max-length 2 leaves no room for the 3 special tokens"):
+    with pytest.raises(UsageError, match="max_length=2 leaves no room for the 3 special tokens"):
         pair.ours.encode_records([Record("a", "b")], layout)

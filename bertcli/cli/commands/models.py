@@ -69,7 +69,7 @@ class TargetOptions(OptionGroup):
     def instances(self) -> Path | None:
         """Return the folder of training instances to inspect; None when it is something else."""
         path = Path(os.path.expanduser(self.target or "."))
-        return path if self.target is not None and (path / INDEX).is_file() else None
+        return path if self.target is not None and os.path.isfile(path / INDEX) else None
 
     def folder(self, model: ModelOptions) -> ModelFolder:
         """Return the folder of the model; a path to a folder is used whatever it contains."""
