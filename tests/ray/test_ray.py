@@ -32,7 +32,6 @@ from bertcli.hub import find_model
 from bertcli.ray.run import EmbedJob, Pool, Shard, ShardWorker, TokenizeJob, plan
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
-from bertcli.vectors.run_folder import put_json
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "samples" / "tiny-bert")
@@ -214,7 +213,7 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     shard, job = shard_of(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
     where = ("bertcli.files.output.sync_folder", "bertcli.ray.run.put_json")[at]
     with (
-        mock.patch(where, side_effect=(KeyboardInterrupt, killed(put_json))[at]),
+        mock.patch(where, side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
         ShardWorker(job).make(shard)
@@ -239,18 +238,6 @@ def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
     again = worker("mean", source)
     again.job = replace(again.job, overwrite=True)
     assert again.make(shard).skipped == 0 and not letters.exists()
-
-
-def killed(work):
-    """What works once and is then killed."""
-    left = [work]
-
-    def once(*what):
-        if not left:
-            raise KeyboardInterrupt
-        left.pop()(*what)
-
-    return once
 
 
 def test_a_shard_that_cannot_be_read_leaves_nothing(tmp_path):
