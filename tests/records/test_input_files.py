@@ -15,6 +15,7 @@ from front import (
     call,
     good,
     json_in,
+    peak,
     process,
 )
 
@@ -341,3 +342,26 @@ def test_names_that_are_not_utf8_in_an_index_and_a_manifest(tmp_path, form):
     manifest = (out.parent / f"{out.name}.manifest.json").read_bytes().decode()
     assert json.loads(manifest)["inputs"][0]["name"].endswith("a\\xff.txt")
     assert "\\ud" not in manifest
+
+
+def endless_line(path, begin=b""):
+    """Write a packed file of half a megabyte: one line of 400 MB."""
+    with gzip.open(path, "wb") as file:
+        file.write(begin)
+        for _ in range(400):
+            file.write(b"a" * (1 << 20))
+    return path
+
+
+def test_lists_of_files_and_judgements_are_never_read_whole(tmp_path):
+    names = endless_line(tmp_path / "names.gz")
+    assert peak("tokenize", "--files-from", names, code=1) < 100
+    error = bad("tokenize", "--files-from", names).error
+    assert error == f"{names}:1: the name of a file is larger than 32,768 bytes"
+    qrels = endless_line(tmp_path / "qrels.gz", b"q0 0 d0 1\n")
+    queries, corpus = tmp_path / "q.jsonl", tmp_path / "c.jsonl"
+    queries.write_text('{"_id": "q0", "text": "cats"}\n')
+    corpus.write_text('{"_id": "d0", "text": "a cat sleeps"}\n')
+    argv = ("evaluate", "--queries", queries, "--corpus", corpus, "--qrels", qrels)
+    assert peak(*argv, code=1) < 100
+    assert bad(*argv).error == f"{qrels}:2: the line is larger than 65,536 bytes"
