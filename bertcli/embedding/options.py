@@ -498,4 +498,4 @@ def refuse_stream(form: str, precision: str) -> None:
     """Raise OutputError for what is made of all rows together."""
     if form not in STREAMED or precision in RANGED:
         what = form if form not in STREAMED else option("precision", precision)
-        raise OutputError(f"{what} cannot be streamed", "use -o FILE")
+        raise OutputError(f"{what} cannot go to a pipe", "use -o FILE")

@@ -73,6 +73,7 @@ def _explained(error: BaseException, name: str, revision: str | None, cache: Pat
     reason = public(str(error).strip().partition("\n")[0] or type(error).__name__)
     return ModelError(
         f"model {name!r} cannot be fetched from {hub}: {reason}",
-        f"check the network, HF_TOKEN, HF_ENDPOINT, the proxy variables and the room in {cache}; "
+        "check the network, HF_TOKEN, HF_ENDPOINT, the proxy variables and the free space in "
+        f"{cache}; "
         f"{option('offline')} uses a cached model",
     )

@@ -70,15 +70,21 @@ def find_model(
             raise ModelError(
                 f"model {name!r} is not a folder, not installed and not in the cache "
                 f"{cache_root()} (revision {revision or 'main'!r}), and the network is off",
-                f"run once without {option('offline')}, or {install}",
+                f"{_online()}, or {install}",
             )
         raise ModelError(
             f"model {name!r} is incomplete in the cache: {gap} is missing in {snapshot}",
-            f"run once without {option('offline')} to fetch the rest",
+            f"{_online()} to fetch the rest",
         )
     if cached and not pooling_unknown(cached.path, files):
         return cached
     return _from_hub(name, files, revision, cached)
+
+
+def _online() -> str:
+    """Return how the network is turned on again."""
+    names = [name for name in OFFLINE if os.environ.get(name, "").lower() in YES]
+    return f"run once without {' and '.join([f'{name}=1' for name in names]) or option('offline')}"
 
 
 def _given(name: str, folder: Path, files: Sequence[str], revision: str | None) -> ModelFolder:

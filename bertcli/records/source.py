@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import has_magic
 from pathlib import Path
@@ -127,13 +128,14 @@ class Source:
 
 
 # What is written next to outputs.
+NAMED_FILES = 5  # of those skipped in a folder, or suffixes of theirs
 OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl", ".terms.npz")
 
 
 def input_files(named: Iterable[str], source: Source) -> tuple[str, ...]:
     """Return the files to read, in the order of the names and sorted below each.
 
-    What is passed over in a folder is noted. Raises InputError for a name that stands for no file.
+    What is skipped in a folder is noted. Raises InputError for a name that stands for no file.
     """
     files: list[str] = []
     for name in named:
@@ -187,13 +189,25 @@ def _in_folder(folder: str, source: Source) -> list[str]:
     data_files = sorted(filter(os.path.isfile, names_of_data))
     if broken := len(names_of_data) - len(data_files):
         what = counted(broken, "broken link or special file", "broken links or special files")
-        LOG.note(f"{folder}: {what} passed over")
+        LOG.note(f"{folder}: skipped {what}")
     if not data_files:
         raise no_data(folder, source)
     others = [path for path in {*paths}.difference(names_of_data) if not path.endswith(OURS)]
     if others:
-        LOG.note(f"{folder}: {counted(len(others), 'file')} without a known suffix passed over")
+        LOG.note(f"{folder}: skipped {_unknown_files(others, folder)}")
     return data_files
+
+
+def _unknown_files(paths: Sequence[str], folder: str) -> str:
+    """Return "2 files of unknown type: page.html, readme.org", of many the counts by suffix."""
+    if len(paths) <= NAMED_FILES:
+        listed = [os.path.relpath(path, folder) for path in sorted(paths)]
+    else:
+        suffixes = Counter(os.path.splitext(path)[1].lower() or "no suffix" for path in paths)
+        listed = [f"{count:,} {suffix}" for suffix, count in suffixes.most_common(NAMED_FILES)]
+        if len(suffixes) > NAMED_FILES:
+            listed.append("others")
+    return f"{counted(len(paths), 'file')} of unknown type: {', '.join(listed)}"
 
 
 def _matches(name: str) -> Iterator[str]:

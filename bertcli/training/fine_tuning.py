@@ -414,7 +414,13 @@ def _with_head(base: Path, texts: LabelledTexts) -> tuple[Any, LabelledTexts, li
     if not same and task != "answer" and "classifier.weight" not in fresh:
         initialise(model.get_submodule("classifier"), config.initializer_range)
         fresh += ["classifier.weight", "classifier.bias"]
-    return model, texts, [f"fresh head: {', '.join(fresh)}"] if fresh else []
+    return model, texts, [new_head(task, len(texts.names))] if fresh else []
+
+
+def new_head(task: str, labels: int) -> str:
+    """Return the note that a head is trained from random weights."""
+    learnt = {"answer": "answers", "regress": "scores", "tag": counted(labels, "tag")}
+    return f"new head for {learnt.get(task) or counted(labels, 'label')}"
 
 
 def tokenized(

@@ -645,7 +645,7 @@ library.http_get = full
 def test_a_full_disk(hub, home, before, words):
     hub.add("org/bert", TOKENIZER | {"tokenizer.json": b"{}" * 5000})
     answer = ask("org/bert", before)
-    assert words in answer["error"] and f"the room in {home / 'hub'}" in answer["hint"]
+    assert words in answer["error"] and f"the free space in {home / 'hub'}" in answer["hint"]
     assert "error" in ask("org/bert", NO_SOCKETS, offline=True)
 
 

@@ -276,16 +276,22 @@ def test_each_file_is_a_text(docs):
     assert (done.code, done.out) == (1, "3\n")
 
 
-def test_what_is_passed_over_in_a_folder_is_counted(docs):
+def test_what_is_skipped_in_a_folder_is_named_or_counted_by_suffix(docs):
     done = call("tokenize", "--count", "-i", "docs")
-    assert done.err == "note: docs: 2 files without a known suffix passed over\n"
+    assert done.err == ("note: docs: skipped 2 files of unknown type: notes.doc, v.npy\n")
+    for number in range(4):
+        (docs / f"{number}.HTML").touch()
+    (docs / "README").touch()
+    done = call("tokenize", "--count", "-i", "docs")
+    assert done.err.startswith("note: docs: skipped 7 files of unknown type: 4 .html, ")
+    assert "1 no suffix" in done.err and "1 .doc" in done.err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names are text there")
 def test_links_and_special_files_of_a_folder_are_passed_over(docs):
     (docs / "gone.txt").symlink_to("nowhere")
     os.mkfifo(docs / "pipe.jsonl")
-    note = "note: docs: 2 broken links or special files passed over\n"
+    note = "note: docs: skipped 2 broken links or special files\n"
     done = call("tokenize", "--text", "-i", "docs")
     assert "".join(row["text"].strip() for row in done.rows) == "abgcde"
     assert done.err.startswith(note)
@@ -294,7 +300,7 @@ def test_links_and_special_files_of_a_folder_are_passed_over(docs):
     done = call("tokenize", "-i", "docs/only")
     assert (done.code, done.err.splitlines()[0]) == (
         1,
-        "note: docs/only: 1 broken link or special file passed over",
+        "note: docs/only: skipped 1 broken link or special file",
     )
 
 

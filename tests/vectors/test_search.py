@@ -368,7 +368,7 @@ def notes(tmp_path, monkeypatch):
 @pytest.mark.parametrize("more", [(), ("--vectors", "v.npy")])
 def test_a_folder_of_notes_answers_with_passages(notes, more):
     done = call("similar", "where do trains stop", "--corpus", "notes", "-k", 2, *more)
-    assert "notes: 1 file without a known suffix passed over" in done.err
+    assert "notes: skipped 1 file of unknown type: c.xlsx" in done.err
     for hit in done.rows[0]["hits"]:
         assert (hit["id"], hit["file"]) == ("notes/sub/b.md",) * 2
         document = (notes / "sub" / "b.md").read_text()
