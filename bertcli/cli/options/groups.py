@@ -95,8 +95,8 @@ RULES = (
     "--update cannot be combined with --overwrite or --no-manifest",
     "--update cannot be combined with --precision int8 or --precision uint8; "
     "their ranges are those of all texts together: use float32, float16 or binary",
-    "--update cannot be combined with --token-vectors, --word-vectors, --pooling none, --sparse or "
-    "--on-truncate chunk; it needs one vector per text",
+    "--update cannot be combined with --token-vectors, --word-vectors, --pooling none or --sparse; "
+    "it needs one vector per text or chunk",
     "--sparse cannot be combined with --engine ray",
     "--no-manifest cannot be combined with --engine ray; "
     "its manifests record which shards are done",
