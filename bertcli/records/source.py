@@ -127,7 +127,8 @@ class Source:
 
 
 # What is written next to outputs.
-OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl", ".terms.npz")
+OF_SEARCH_INDEX = (".vectors.npy", ".rows.npz")
+OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl", ".terms.npz", *OF_SEARCH_INDEX)
 
 
 def input_files(named: Iterable[str], source: Source) -> tuple[str, ...]:

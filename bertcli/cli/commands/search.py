@@ -45,6 +45,7 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import UsageError, counted
+from bertcli.files.atomic import MANIFEST
 from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write, same_file_writer
 from bertcli.hub import files_for
@@ -109,6 +110,12 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
         "only they are searched.",
         "FILE",
     )
+    index: Path | None = option(
+        "Folder with vectors, texts and terms of the corpus, made if there is none: each search "
+        "computes only what is new or changed in --corpus. Without --corpus, it is searched as it "
+        "is.",
+        "DIR",
+    )
     input_format = option(
         "Format of the corpus; auto: by the suffix.", default="auto", kind=InputFormat
     )
@@ -131,7 +138,7 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
 
     def check(self, queries: Sequence[str]) -> None:
         """Raise UsageError when there is nothing to search, or it cannot be read as needed."""
-        if not (self.corpus or self.vectors):
+        if not (self.corpus or self.vectors or self.index):
             raise UsageError("nothing to search", "give --corpus FILE, or --vectors FILE")
         if "-" in (self.corpus or ()) and "-" in queries:
             raise UsageError("queries and the corpus cannot both be read from stdin")
@@ -193,6 +200,7 @@ def similar(
     $ bertcli similar -i queries.txt --corpus reviews.txt --vectors reviews.npy
     $ bertcli similar 'late delivery' --vectors reviews.npy -f jsonl
     $ bertcli similar 'order 4711' --corpus reviews.txt --hybrid
+    $ bertcli similar 'what did we decide?' --corpus notes/ --index notes.index
     """
     form = output.form(usual="jsonl" if query.mine else "")
     typed = query.typed and form == "table" and output.on_terminal
@@ -208,8 +216,10 @@ def similar(
     whole = texts and "whole" in map(texts.format_of, texts.source.paths)
     reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
     reading += [str(corpus.vectors)] if corpus.vectors else []
+    if corpus.index and not texts:  # else it follows the corpus
+        reading.append(str(corpus.index / MANIFEST))
     search: Search | None = None
-    if texts and score.lexical:
+    if texts and score.lexical and not corpus.index:
         refuse_pipes(texts)
         tokenizer = model.tokenizer()
         if whole:
@@ -219,7 +229,8 @@ def similar(
         if whole and not how.several:
             how = replace(how, on_truncate="chunk", at="paragraph")
         search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts)
-        console.note("scores are dot products" if search.by_dot and not score.hybrid else "")
+        by_dot = search.by_dot and not (score.hybrid or score.lexical)
+        console.note("scores are dot products" if by_dot else "")
         if typed:
             from bertcli.cli.display.tables import USAGE, search_at_prompt
 
@@ -232,11 +243,11 @@ def similar(
         if search and query.mine:
             _mine(search, queries, query.margin, write, console)
             return
-        _write(answers, form, write, with_text=texts is not None)
+        _write(answers, form, write, with_text=texts is not None or corpus.index is not None)
     if search:
         console.truncated(search.asked, search.embedder.max_length, what="queries")
     console.close(queries)
-    if texts:
+    if texts and not corpus.index:
         console.close(texts)
 
 
@@ -255,7 +266,8 @@ def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console:
 
 def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[list["Answer"]]:
     """Yield the answers as queries come, or after a pass over texts whose vectors are not kept."""
-    if search.options.vectors is not None or search.options.hybrid:
+    options = search.options
+    if options.index is not None or options.vectors is not None or options.hybrid:
         with stored_vectors(search, console) as stored:
             yield from stored.answering(queries.blocks())
         return

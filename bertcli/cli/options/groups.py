@@ -60,13 +60,15 @@ RULES = (
     "--words requires --corpus",
     "--hybrid cannot be combined with --sparse, --token-vectors, --mine or --threshold; "
     "scores of --hybrid are sums of reciprocal ranks",
-    "--hybrid requires --corpus",
+    "--hybrid requires --corpus or --index",
     "--rank-constant requires --hybrid",
     "--lexical-weight requires --hybrid",
     "--lexical cannot be combined with --hybrid, --vectors, --sparse, --token-vectors or --mine; "
     "it compares terms, not vectors",
     "--lexical cannot be combined with --threshold; its scores have no scale",
-    "--lexical requires --corpus",
+    "--lexical requires --corpus or --index",
+    "--index cannot be combined with --vectors, --sparse, --token-vectors or --mine; "
+    "it holds one vector per text or chunk",
     "--mine requires --corpus",
     "--mine cannot be combined with --format table",
     "--mine cannot be combined with QUERY; give pairs with --input FILE",
