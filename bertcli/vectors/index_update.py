@@ -93,8 +93,9 @@ FILE, ENTRY, EMPTY = "file", "entry", "empty"  # of a row in the run folder
 # all files are read again, and vectors are reused.
 TEXT_OPTIONS = ("format", "delimiter", "text_field", "join", "skip_empty")
 OTHER_OPTIONS = ("keep", "id_field", "infer_types", "placed")
-# Facts about an engine: its vectors are compared with those of others.
-ENGINE_FACTS = {"backend", "openvino", "cpu", "kernel", "device", "threads", "batch_tokens"}
+# Facts about an engine, whose vectors are compared with those of others, and sizes of batches.
+ENGINE_FACTS = {"backend", "openvino", "cpu", "kernel", "device", "threads"}
+ENGINE_FACTS |= {"batch_tokens", "window"}
 
 
 class Section(NamedTuple):

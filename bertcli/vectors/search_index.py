@@ -29,6 +29,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 from zlib import crc32
 
 import numpy as np
@@ -146,7 +147,8 @@ class SearchIndex:
         self.tag = manifest.text("tag") or ""
         self.vectors_path = folder / f"{self.tag}{VECTORS_END}"
         self.rows_path = folder / f"{self.tag}{ROWS_END}"
-        self.texts = open(folder / f"{self.tag}{TEXTS_END}", "rb")  # noqa: SIM115 - for all searches
+        self.texts = open(folder / f"{self.tag}{TEXTS_END}", "rb")  # noqa: SIM115 - the next line closes it
+        finalize(self, self.texts.close)
         digests = manifest.object("sha256")
         for name, file in (("vectors", self.vectors_path), ("rows", self.rows_path)):
             if sha256(file) != digests.text(name):
