@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -232,6 +232,7 @@ class Search:
     asker: Embedder | None = None  # of queries, where another model makes their vectors
     temporary: TemporaryVectors | None = None  # of the corpus, where they are not kept
     index: SearchIndex | None = None  # of the corpus, once there is one
+    rerank: Callable[[Iterable[list[Answer]]], Iterable[list[Answer]]] = iter  # of all answers
     asked: TokenCounts = field(default_factory=TokenCounts, init=False)
 
     @classmethod
@@ -346,15 +347,17 @@ class Search:
             rows = rows_of(matches)
             yield answers_of(batch, matches, texts.records(rows, len(terms.postings.lengths)))
 
-    def answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
+    def answering(self, queries: Iterable[Sequence[Record]]) -> Iterable[list[Answer]]:
         """Yield answers from the vectors that are stored, as soon as queries come.
 
         Raises InputError when they were made from other texts than those of the corpus.
         """
+        if self.options.lexical:
+            return self.rerank(self._lexical_answering(queries))
+        return self.rerank(self._answering(queries))
+
+    def _answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
         options = self.options
-        if options.lexical:
-            yield from self._lexical_answering(queries)
-            return
         top_k = options.top_k
         index = Bm25(self.embedder.runtime.tokenizer) if self.options.hybrid else None
         texts = self.hit_texts(index)
@@ -588,7 +591,9 @@ def answers_of(
 Texts = dict[int, Record]  # by the number of their row
 
 # Fields of what is written beside vectors, or of a hit, that are not shown as fields of a text.
-OF_HITS = frozenset({"query", "rank", "score", "row", "id", "text", "dense_rank", "lexical_rank"})
+OF_HITS = frozenset(
+    {"query", "rank", "score", "row", "id", "text", "dense_rank", "lexical_rank", "retrieval_score"}
+)
 OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
 OWN = ("id", "text")  # of what is written beside vectors
 

@@ -67,6 +67,8 @@ RULES = (
     "it compares terms, not vectors",
     "--lexical cannot be combined with --threshold; its scores have no scale",
     "--lexical requires --corpus or --index",
+    "--rerank cannot be combined with --mine",
+    "--rerank-top requires --rerank",
     "--index cannot be combined with --vectors, --sparse, --token-vectors or --mine; "
     "it holds one vector per text or chunk",
     "--mine requires --corpus",
