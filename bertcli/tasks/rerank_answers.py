@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from bertcli.errors import InputError
+from bertcli.errors import InputError, option
 from bertcli.records.reader import GivenTexts
 from bertcli.records.source import Source
 from bertcli.tasks.classify import Reranker
@@ -43,8 +43,8 @@ class AnswerReranker:
         for hit in answer.hits:
             if hit.record.text is None:
                 raise InputError(
-                    f"row {hit.row} has no text, and --rerank reads texts",
-                    "give --corpus, or vectors of embed --keep-fields",
+                    f"row {hit.row} has no text, and {option('rerank')} reads texts",
+                    f"give {option('corpus')}, or vectors of bertcli embed --keep-fields",
                 )
         query = str(answer.query.text)
         stream = replace(self.reranker, query=query).stream(GivenTexts(records, Source()))

@@ -31,7 +31,7 @@ from zlib import crc32
 import numpy as np
 
 from bertcli.embedding.embedder import Embedder
-from bertcli.errors import InputError, OutputError, counted
+from bertcli.errors import InputError, OutputError, counted, option
 from bertcli.files.arrays import ArrayParts, write_arrays
 from bertcli.files.atomic import MANIFEST, explained, move, replacing
 from bertcli.files.jsonl import to_json
@@ -157,7 +157,8 @@ class IndexUpdate:
         if files and files.isdisjoint(self.names) and recorded != [*self.corpus]:
             raise InputError(
                 f"{self.path}: is the index of another corpus, {', '.join(recorded or files)}",
-                "give that --corpus, or another --index; delete the folder to make it again",
+                f"give that {option('corpus')}, or another {option('index')}; "
+                "delete the folder to make it again",
             )
         recorded_options = old.fingerprint.object("options") | dict(old.manifest.object("input"))
         refuse_other_options(self.path, recorded_options, as_json(self._options))

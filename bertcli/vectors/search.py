@@ -139,8 +139,8 @@ def options_of(
 ) -> EmbedOptions:
     """Return the options with those in place that the vectors in a file were made with.
 
-    ``fingerprint`` is that of their manifest, ``option_name`` that of the file. Raises InputError when
-    another model made them, or they are not what is searched for.
+    ``fingerprint`` is that of their manifest; ``option_name`` is the option of the file. Raises
+    InputError when another model made them, or they are not what is searched for.
     """
     recorded, ours = fingerprint.object("options"), files_of_model(folder.path)
     if not is_static(folder.path):
@@ -250,7 +250,7 @@ class Search:
             path = str(options.index)
             index = open_index(options.index)
             if index is None and reader is None:
-                raise InputError(f"{path}: index not found", "--corpus FILE makes it")
+                raise InputError(f"{path}: index not found", f"{option('corpus')} FILE makes it")
             if index is not None:
                 requested = compute
                 compute = options_of(path, index.fingerprint, folder, compute, "index")

@@ -34,7 +34,7 @@ from zlib import crc32
 
 import numpy as np
 
-from bertcli.errors import InputError
+from bertcli.errors import InputError, option
 from bertcli.files.arrays import open_arrays
 from bertcli.files.atomic import MANIFEST
 from bertcli.files.jsonl import object_in, value_of
@@ -120,12 +120,14 @@ def open_index(path: Path) -> SearchIndex | None:
     if not os.path.lexists(folder):
         return None
     if not folder.is_dir():
-        raise InputError(f"{path}: is not a folder", "an index is a folder; --vectors reads files")
+        hint = f"an index is a folder; {option('vectors')} reads files"
+        raise InputError(f"{path}: is not a folder", hint)
     for _ in range(ATTEMPTS):
         manifest = read_object(folder / MANIFEST, InputError)
         if not manifest:
             if not all(name.endswith((*ENDS, ".tmp")) for name in os.listdir(folder)):
-                raise InputError(f"{path}: is not a search index", "give --index another name")
+                hint = f"give {option('index')} another name"
+                raise InputError(f"{path}: is not a search index", hint)
             return None
         if manifest.get(VERSION_KEY) != VERSION:
             raise InputError(f"{path}: is not a search index of this version of bertcli", DELETE)
