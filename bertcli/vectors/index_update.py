@@ -15,6 +15,7 @@ if the files have changed meanwhile, its vectors are reused by their digests.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from array import array
@@ -152,16 +153,26 @@ class IndexUpdate:
         return update
 
     def _refuse_other(self, old: SearchIndex) -> None:
-        recorded = old.manifest.object("corpus").get("names")
+        corpus = old.manifest.object("corpus")
+        paths = {*(corpus.texts("paths") or ())}
         files = {file.name for file in old.files}
-        if files and files.isdisjoint(self.names) and recorded != [*self.corpus]:
+        if files and files.isdisjoint(self.names) and paths.isdisjoint(self._corpus_paths):
+            names = ", ".join(corpus.texts("names") or ())
             raise InputError(
-                f"{self.path}: is the index of another corpus, {', '.join(recorded or files)}",
+                f"{self.path}: is the index of another corpus, {names}",
                 f"give that {option('corpus')}, or another {option('index')}; "
                 "delete the folder to make it again",
             )
         recorded_options = old.fingerprint.object("options") | dict(old.manifest.object("input"))
         refuse_other_options(self.path, recorded_options, as_json(self._options))
+
+    @property
+    def _corpus_paths(self) -> list[str]:
+        return [input_name(os.path.realpath(name)) for name in self.corpus]
+
+    def described_corpus(self) -> dict[str, list[str]]:
+        """Return what the manifest has of the corpus: its names, and the paths that they mean."""
+        return {"names": [input_name(name) for name in self.corpus], "paths": self._corpus_paths}
 
     @property
     def names(self) -> list[str]:
@@ -219,9 +230,10 @@ class IndexUpdate:
         files = index_files(self.path)
         old = self.old
         assert old is not None
-        entries = [asdict(self.unchanged[name]) for name in self.names]
-        if entries == [asdict(file) for file in old.files] and not files.folder.exists():
+        present_files = [self.unchanged[name] for name in self.names]
+        if present_files == old.files and not files.folder.exists():
             return
+        entries = [asdict(file) for file in present_files]
         with suppress(OutputError, OSError), files.locked():
             present = open_index(self.path)
             if present and present.manifest == old.manifest:
@@ -230,9 +242,10 @@ class IndexUpdate:
             files.clear()
 
     def refuse_changes_while_read(self) -> None:
-        """Raise InputError for a file that was changed after it was compared."""
+        """Raise InputError for a file that was read, and changed after it was compared."""
         for path in dict.fromkeys(self.reader.source.paths):
-            if version_of(path) != self.found[input_name(path)].version:
+            name = input_name(path)
+            if name not in self.unchanged and version_of(path) != self.found[name].version:
                 raise InputError(
                     f"{input_name(path)}: was changed while it was read", "run the command again"
                 )
@@ -578,7 +591,7 @@ class IndexSink(Sink):
         plan = self.plan
         new_files = {"vectors": NEW_OUTPUT, "texts": NEW_TEXTS, "rows": NEW_ROWS}
         digests = {name: sha256(self.folder / file) for name, file in new_files.items()}
-        tag = digests["vectors"][:8] + digests["texts"][:8]
+        tag = hashlib.sha256("".join(digests.values()).encode()).hexdigest()[:16]
         options = plan.reader.source
         manifest = {
             VERSION_KEY: VERSION,
@@ -586,7 +599,7 @@ class IndexSink(Sink):
             "versions": about["versions"],
             "same_bits": about["same_bits"],
             "fingerprint": made_by(plan.embedder),
-            "corpus": {"names": [*plan.corpus]},
+            "corpus": plan.described_corpus(),
             "input": {name: getattr(options, name) for name in TEXT_OPTIONS},
             "read": {name: getattr(options, name) for name in OTHER_OPTIONS},
             "chunks": plan.embedder.chunks,

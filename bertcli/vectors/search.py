@@ -443,7 +443,8 @@ class VectorFile:
             raise InputError(
                 f"{self.path}: has {counted(rows, 'row')}, and the corpus has "
                 f"{counted(digest.records, 'text')}: it was made from other texts",
-                f"leave out {option('vectors')}, or make it again",
+                f"{option('index')} FOLDER follows a corpus that changes; delete {self.path} to "
+                f"make it again, or leave out {option('vectors')}",
             )
 
 

@@ -389,6 +389,34 @@ def test_vectors_of_a_killed_run_are_reused_though_its_files_changed(notes, ran)
     assert hits("--corpus", "notes/", "--index", "i") == hits("--corpus", "notes/")
 
 
+def test_a_killed_run_over_the_same_files_continues(notes, monkeypatch):
+    argv = (*SIMILAR, "-q", "one", "--corpus", "notes/", "--index", "i", "--window", 4)
+    (notes / "tea.md").write_text(note(7, 60))
+    assert struck("SIGKILL", *argv, journals=3) == -9
+    committed = json_in(Path("i.run/journal"))["rows"]
+    states = []
+    original = index_update.IndexSink.begin
+
+    def begin(self, *args):
+        original(self, *args)
+        states.append(self.rows)
+
+    monkeypatch.setattr(index_update.IndexSink, "begin", begin)
+    good(*argv)
+    assert states == [committed]
+    assert hits("--corpus", "notes/", "--index", "i") == hits("--corpus", "notes/")
+
+
+def test_a_corpus_may_be_named_from_another_folder(notes, ran, monkeypatch):
+    argv = (*SIMILAR, "-q", "one", "--top-k", 50)
+    good(*argv, "--corpus", "notes/", "--index", "i")
+    monkeypatch.chdir(notes)
+    ran.clear()
+    (answer,) = good(*argv, "--corpus", ".", "--index", "../i").rows
+    assert sum(ran) == 1
+    assert {hit["file"] for hit in answer["hits"]} >= {"./tea.md", "./old/milk.md"}
+
+
 def test_a_disk_that_is_full(notes, tmp_path):
     argv = (*SIMILAR, "-q", "one", "--corpus", "notes/", "--index", "i")
     before = good(*argv).rows
