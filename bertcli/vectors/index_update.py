@@ -7,10 +7,12 @@
     print(update.summary)              # notes.index: 3 new, 1 changed, 2 deleted of 1,204 chunks
 
 A file with the size, times and inode that it had when it was indexed is not read, unless it had
-changed just before that: then, and where one of these differs, its sha256 decides. Other files are
-read, and a vector is computed where no text of the index has its digest. Their rows go to the run
-folder ``notes.index.run/`` as those of `embed --resume` do, so an interrupted update continues;
-if the files have changed meanwhile, its vectors are reused by their digests.
+changed just before that: then, and where one of these differs, its sha256 decides. (Windows keeps
+no time of the last change of any kind: there, a file that gets its old size and time back is taken
+for unchanged.) Other files are read, and a vector is computed where no text of the index has its
+digest. Their rows go to the run folder ``notes.index.run/`` as those of `embed --resume` do, so an
+interrupted update continues; if the files have changed meanwhile, its vectors are reused by their
+digests.
 """
 
 from __future__ import annotations

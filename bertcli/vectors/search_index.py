@@ -41,7 +41,7 @@ from bertcli.files.jsonl import object_in, value_of
 from bertcli.files.paths import sha256
 from bertcli.files.printable import listed
 from bertcli.files.streams import unreadable
-from bertcli.files.typed_json import ENTRIES, JsonObject, read_object, whole_number
+from bertcli.files.typed_json import SWITCH, TEXT, JsonObject, read_object, whole_number
 from bertcli.records.records import Record
 from bertcli.vectors.lexical import Bm25, IndexFile, Postings
 from bertcli.vectors.reading import ROWS, SAME_MODEL, Array
@@ -73,10 +73,30 @@ class CorpusFile:
     records: int
     rows: int
 
+    @classmethod
+    def of(cls, entry: JsonObject) -> CorpusFile:
+        """Return the file of an entry of the manifest. Raises InputError."""
+        return cls(**{name: entry.needed(name, check) for name, check in FILE_CHECKS.items()})
+
     @property
     def version(self) -> tuple[int, int, int, int]:
         """What changes when the contents do: size, times of change in nanoseconds, inode."""
         return self.size, self.mtime_ns, self.ctime_ns, self.inode
+
+
+COUNT = whole_number(0, 2**63)
+NANOSECONDS = whole_number(-(2**63), 2**63)  # since 1970
+FILE_CHECKS = {
+    "name": TEXT,
+    "size": COUNT,
+    "mtime_ns": NANOSECONDS,
+    "ctime_ns": NANOSECONDS,
+    "inode": whole_number(0, 2**128),
+    "settled": SWITCH,
+    "sha256": TEXT,
+    "records": COUNT,
+    "rows": COUNT,
+}
 
 
 class RowArrays:
@@ -123,7 +143,8 @@ def open_index(path: Path) -> SearchIndex | None:
         hint = f"an index is a folder; {option('vectors')} reads files"
         raise InputError(f"{path}: is not a folder", hint)
     for _ in range(ATTEMPTS):
-        manifest = read_object(folder / MANIFEST, InputError)
+        manifest = read_object(path / MANIFEST, InputError)
+        manifest.hint = DELETE
         if not manifest:
             if not all(name.endswith((*ENDS, ".tmp")) for name in os.listdir(folder)):
                 hint = f"give {option('index')} another name"
@@ -179,8 +200,10 @@ class SearchIndex:
     @cached_property
     def files(self) -> list[CorpusFile]:
         """The files of the corpus, in the order of their rows."""
-        entries = self.manifest.needed("files", ENTRIES)
-        return [CorpusFile(**entry) for entry in entries]
+        files = [*map(CorpusFile.of, self.manifest.entries("files").objects().values())]
+        if sum(file.rows for file in files) != self.count:
+            raise self.manifest.bad("files", f"files with {self.count:,} rows")
+        return files
 
     @cached_property
     def first_rows(self) -> list[int]:
@@ -255,12 +278,12 @@ class SearchIndex:
         return postings if postings and len(postings.lengths) == self.count else None
 
 
-TEXT, PAIR, ID, NUMBER, FIELDS = "text", "pair", "id", "number", "fields"  # of a line
+BODY, PAIR, ID, NUMBER, FIELDS = "text", "pair", "id", "number", "fields"  # of a line
 
 
 def line_of(record: Record, number: int | None) -> dict[str, Any]:
     """Return what is stored of a record: ``number`` is that in its file, without an id."""
-    fields: dict[str, Any] = {TEXT: record.text}
+    fields: dict[str, Any] = {BODY: record.text}
     if record.pair is not None:
         fields[PAIR] = record.pair
     if number is not None:
@@ -275,9 +298,9 @@ def line_of(record: Record, number: int | None) -> dict[str, Any]:
 def record_of(line: bytes, where: str) -> tuple[Record, int | None]:
     """Return the record in a line, and its number in its file, without an id. InputError."""
     fields = JsonObject(object_in(value_of(line, where, DELETE), where), where, InputError, DELETE)
-    number = fields.checked(NUMBER, whole_number(0, 2**63))
+    number = fields.checked(NUMBER, COUNT)
     extra = fields.get(FIELDS)
-    return Record(fields[TEXT], fields.get(PAIR), fields.get(ID), extra), number
+    return Record(fields[BODY], fields.get(PAIR), fields.get(ID), extra), number
 
 
 class IndexTexts:

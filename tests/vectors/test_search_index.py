@@ -21,6 +21,7 @@ from front import (
     shell,
     struck,
 )
+from terminal import at_terminal
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.files.output import OutputFiles
@@ -262,6 +263,18 @@ def test_damaged_files_are_found(notes, end):
     missing = bad(*argv)
     assert missing.error == "i: files of the index are missing"
     assert "delete the folder" in missing.hint
+    manifest = json_in(Path("i/manifest.json"))
+    file.write_bytes(data)
+    for broken in (
+        3,
+        [3],
+        {},
+        [{}],
+        [manifest["files"][0]],
+        [{**manifest["files"][0], "rows": ""}],
+    ):
+        put_json(Path("i/manifest.json"), {**manifest, "files": broken})
+        assert bad(*argv, "--corpus", "notes/").error.startswith("i/manifest.json: ")
     put_json(Path("i/manifest.json"), {"search_index": 0})
     assert "not a search index of this version" in bad(*argv).error
 
@@ -438,6 +451,15 @@ def test_a_corpus_of_csv_files_has_the_types_of_all_files_together(notes, tmp_pa
     assert hits(*argv, "--index", "i") == hits(*argv)
     (folder / "b.csv").write_text("text,n\ntwo,many\n")
     assert hits(*argv, "--index", "i") == hits(*argv)
+
+
+def test_a_prompt_searches_an_index(notes):
+    argv = (*SIMILAR, "--backend", "auto", "--corpus", "notes/", "--index", "i", "-k", 1)
+    typed = [(b"query> ", b"a fox\n"), (b"score", b""), (b"query> ", b"\x04")]
+    code, screen = at_terminal(*argv, stdin=None, typed=typed)
+    assert code == 0
+    assert b"chunks of 4 files indexed" in screen
+    assert b"score" in screen
 
 
 def test_a_file_that_is_in_the_corpus_twice(notes):

@@ -193,7 +193,10 @@ class ScoreOptions(OptionGroup, panel="Scores"):
         kind=float,
         default=1.0,
     )
-    lexical = flag("Find texts by their words alone (BM25), without a model.")
+    lexical = flag(
+        "Find texts by their words alone (BM25), without a model; --index keeps vectors all the "
+        "same."
+    )
     sparse = flag("Dot product of term weights, as in embed --sparse.")
     token_vectors = flag(
         "MaxSim of token vectors (ColBERT): the best match of each query token, summed."
