@@ -48,7 +48,8 @@ MANIFEST, INDEX, RUN = ".manifest.json", ".index.jsonl", ".run"  # suffixes besi
 LOCK = "bertcli.lock"
 JOURNAL, RAW_VECTORS, FIELDS = "journal", "vectors", "fields"
 NEW_OUTPUT, NEW_INDEX, SAVING = "output", "index", "saving"
-RUN_FILES = (JOURNAL, RAW_VECTORS, FIELDS, NEW_OUTPUT, NEW_INDEX, SAVING)
+NEW_TEXTS, NEW_ROWS = "texts", "rows"  # of a search index
+RUN_FILES = (JOURNAL, RAW_VECTORS, FIELDS, NEW_OUTPUT, NEW_INDEX, SAVING, NEW_TEXTS, NEW_ROWS)
 
 MANIFEST_KEYS = {"fingerprint", "shard"}  # one of them is in every manifest of an output
 INDEX_KEYS = {"row", "start"}  # one of them is in every row of an index

@@ -129,7 +129,8 @@ class Source:
 
 # What is written next to outputs.
 NAMED_FILES = 5  # of those skipped in a folder, or suffixes of theirs
-OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl", ".terms.npz")
+OF_SEARCH_INDEX = (".vectors.npy", ".rows.npz")
+OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl", ".terms.npz", *OF_SEARCH_INDEX)
 
 
 def input_files(named: Iterable[str], source: Source) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import TokenBlock
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 from bertcli.vectors.formats import DIGEST, ROW, WRITERS, Fields
-from bertcli.vectors.reading import floats, put_aside
+from bertcli.vectors.reading import Array, floats, put_aside
 from bertcli.vectors.run_folder import InputDigest, Inputs, Sink, Target, made_by
 
 NOT_OF_RECORDS = ("asked", "taken", "max_record_bytes")  # no record is another by these
@@ -104,7 +104,7 @@ class FileRun:
             windows = embedder.windows(run)
             if target.update:
                 decides = {**maker, **about, "precision": target.precision}
-                self.reusable = KnownVectors(sink, decides, embedder)
+                self.reusable = KnownVectors(decides, embedder, *self.known_rows(sink))
                 windows = self.reusable.windows(run)
             for window in windows:
                 for part in window:
@@ -147,16 +147,24 @@ class FileRun:
 
     def _write(self, sink: Sink, block: EmbeddedBlock) -> None:
         digests = self.reusable.digests(block.records) if self.reusable else None
-        places = self.target.places
-        records = block.records = block.records.without(self.consumed)
-        if not self.target.only_ids:
-            fields = Fields.of(block)
-        else:  # of those records that have one, and the fields that place them in a text
-            extras = records.extras if places else None
-            placed = extras and [{name: (row or {})[name] for name in places} for row in extras]
-            fields = Fields(len(block), records.ids, others=placed)
+        block.records = block.records.without(self.consumed)
+        fields = self.target.fields_of(block)
         sizes = [*map(len, block.vectors)] if isinstance(block.vectors, list) else None
         sink.write(replace(fields, sizes=sizes, digests=digests), block.stacked)
+
+    def known_rows(self, sink: Sink) -> tuple[dict[str, int], Array]:
+        """Return the rows of the digests in an output that is updated, and all its vectors.
+
+        They are put aside.
+        """
+        rows: dict[str, int] = {}
+        if sink.has_known_rows():
+            for _, row in chain.from_iterable(objects_of(str(sink.index))):
+                if DIGEST in row:
+                    rows.setdefault(row[DIGEST], row[ROW])
+        shape = self.embedder.nothing.shape[1:]
+        blocks = floats(str(sink.output), shape[-1]) if rows else ()
+        return rows, put_aside(block for block in blocks if block.shape[1:] == shape)
 
     def _commit(self, sink: Sink, digest: InputDigest) -> None:
         sink.commit(
@@ -170,26 +178,25 @@ class FileRun:
 
 
 class KnownVectors:
-    """The vectors of an output, if there is one, by the digests of their texts.
+    """The ``vectors`` of earlier runs [n, D...], and the row of each digest of a text.
 
-    They are put aside. Digests are of what ``decides`` vectors as well. ``reused`` counts texts of
-    this run.
+    Digests are of what ``decides`` vectors as well. ``reused`` counts texts of this run.
     """
 
-    def __init__(self, sink: Sink, decides: Mapping[str, Any], embedder: Embedder) -> None:
+    def __init__(
+        self,
+        decides: Mapping[str, Any],
+        embedder: Embedder,
+        rows: Mapping[str, int],
+        vectors: Array,
+    ) -> None:
         self.embedder, self.reused = embedder, 0
         # A text has the same vector wherever the model lies.
         decides = {name: value for name, value in decides.items() if name != "model"}
         text = json.dumps(decides, sort_keys=True)
         self.key = hashlib.sha256(text.encode(errors="surrogatepass"))
-        index, nothing, rows = sink.index, embedder.nothing, dict[str, int]()
-        known = sink.has_known_rows()
-        for _, row in chain.from_iterable(objects_of(str(index)) if known else ()):
-            if DIGEST in row:
-                rows.setdefault(row[DIGEST], row[ROW])
-        blocks = floats(str(sink.output), nothing.shape[-1]) if rows else ()
-        self.vectors = put_aside(block for block in blocks if block.shape[1:] == nothing.shape[1:])
-        self.rows = {digest: row for digest, row in rows.items() if row < len(self.vectors)}
+        self.vectors = vectors
+        self.rows = {digest: row for digest, row in rows.items() if row < len(vectors)}
 
     def digests(self, records: Sequence[Record]) -> list[str]:
         """Return the digest of each record's text, pair, and the ids that the model needs."""

@@ -155,6 +155,33 @@ class Postings(NamedTuple):
     lengths: Array  # int32 [n]: number of words of each text
 
 
+def merge_postings(parts: Sequence[tuple[Postings, Array]], texts: int) -> Postings:
+    """Return the postings of ``texts`` texts, whose rows come from several indexes.
+
+    Each part has the new row of each of its rows, int64 [n], or -1 for one that is left out.
+    """
+    numbers: defaultdict[str, int] = defaultdict(count().__next__)
+    lengths = np.zeros(texts, np.int32)
+    keys = [np.zeros(0, np.int64)]
+    counts = [np.zeros(0, np.int32)]
+    for postings, new_rows in parts:
+        is_kept = new_rows >= 0
+        lengths[new_rows[is_kept]] = postings.lengths[is_kept]
+        rows = new_rows[postings.rows]
+        term_numbers = np.array([numbers[term] for term in postings.terms], np.int64)
+        terms = np.repeat(term_numbers, np.diff(postings.offsets))
+        keys.append((terms * max(1, texts) + rows)[rows >= 0])
+        counts.append(postings.counts[rows >= 0])
+    all_keys = np.concatenate(keys)
+    order = np.argsort(all_keys)
+    terms, rows = np.divmod(all_keys[order], max(1, texts))
+    sizes = np.bincount(terms, minlength=len(numbers))
+    kept_terms = [term for term, size in zip(numbers, sizes.tolist(), strict=True) if size]
+    offsets = np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.int64)
+    all_counts = np.concatenate(counts)[order].astype(np.int32)
+    return Postings(kept_terms, offsets, rows.astype(np.int32), all_counts, lengths)
+
+
 class _ChunkNumbers(dict[str, tuple[int, ...]]):
     """The numbers of the terms of chunks; most chunks of a text are not the first of their kind.
 

@@ -40,7 +40,8 @@ class Match(NamedTuple):
 
     row: int
     score: float
-    ranks: Mapping[str, int | None] = {}  # in the searches that it is fused of
+    # In the searches that it is fused of, and the score of the search before it was reranked.
+    ranks: Mapping[str, float | int | None] = {}
     record: Record = NO_TEXT
 
     @property

@@ -85,6 +85,7 @@ from bertcli.vectors.formats import (
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
+    from bertcli.embedding.pooling import EmbeddedBlock
     from bertcli.embedding.sparse import TermNames
 
 VERSION = 10  # of the journal and the files beside it
@@ -135,6 +136,19 @@ class Target:
         in_archive = self.form == "npz" and not self.places
         return self.many or (named and not in_archive)
 
+    def fields_of(self, block: EmbeddedBlock) -> Fields:
+        """Return what is written of records beside their vectors."""
+        if not self.only_ids:
+            return Fields.of(block)
+        records = block.records
+        extras = records.extras if self.places else None
+        located = extras and [{name: (row or {})[name] for name in self.places} for row in extras]
+        return Fields(len(block), records.ids, others=located)
+
+    def sink(self, model: WatchedFiles) -> Sink:
+        """Return the sink for the rows of a run."""
+        return Sink(self, model)
+
     @contextmanager
     def opened(self, fingerprint: Mapping[str, Any], inputs: Inputs) -> Iterator[Sink]:
         """Lock the output, and yield the sink for its rows, which continues an interrupted run.
@@ -151,7 +165,7 @@ class Target:
         with explained(self.path):
             if self.path.exists() and not self.path.is_file():
                 raise OutputError(f"{self.path}: is a folder, device or pipe", "name a file")
-        sink = Sink(self, WatchedFiles(inputs.model_files))
+        sink = self.sink(WatchedFiles(inputs.model_files))
         identity: dict[str, Any] = {"format": self.form, "precision": self.precision}
         identity |= {"update": True} if self.update else {}
         needed: tuple[str | Path, ...] = (
@@ -456,7 +470,7 @@ def refuse_changed_file(
 
 def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise OutputError, naming each difference, when another run made what is there."""
-    before, after = _flat(was), _flat(now)
+    before, after = flat(was), flat(now)
     different = [
         f"{key} was {shown(before.get(key))}, now {shown(after.get(key))}"
         for key in dict.fromkeys([*after, *before])
@@ -469,14 +483,15 @@ def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) ->
         )
 
 
-def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return the values of nested objects by their paths: `options.dim`."""
+    values: dict[str, Any] = {}
     for key, inner in value.items():
         if isinstance(inner, Mapping) and inner:
-            flat |= _flat(inner, f"{before}{key}.")
+            values |= flat(inner, f"{before}{key}.")
         else:
-            flat[before + key] = inner
-    return flat
+            values[before + key] = inner
+    return values
 
 
 def depends_on(run: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -62,6 +62,7 @@ from bertcli.vectors.formats import (
     VECTORS,
     WRITTEN,
 )
+from bertcli.vectors.index_update import IndexUpdate, refuse_other_options
 from bertcli.vectors.lexical import DEPTH, RANK_CONSTANT, Bm25, IndexFile, fuse
 from bertcli.vectors.nearest import (
     DIGITS,
@@ -92,6 +93,7 @@ from bertcli.vectors.run_folder import (
     numbers_of,
     refuse_changed_file,
 )
+from bertcli.vectors.search_index import IndexTexts, SearchIndex, open_index
 
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
@@ -129,12 +131,16 @@ def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
 
 
 def options_of(
-    path: str, fingerprint: JsonObject, folder: ModelFolder, options: EmbedOptions
+    path: str,
+    fingerprint: JsonObject,
+    folder: ModelFolder,
+    options: EmbedOptions,
+    option_name: str = "vectors",
 ) -> EmbedOptions:
     """Return the options with those in place that the vectors in a file were made with.
 
-    ``fingerprint`` is that of their manifest. Raises InputError when another model made them, or
-    they are not what is searched for.
+    ``fingerprint`` is that of their manifest; ``option_name`` is the option of the file. Raises
+    InputError when another model made them, or they are not what is searched for.
     """
     recorded, ours = fingerprint.object("options"), files_of_model(folder.path)
     if not is_static(folder.path):
@@ -147,7 +153,7 @@ def options_of(
             maker = fingerprint.get("model", "unknown")
             raise InputError(
                 f"{path}: was made by another model, {maker}: its {name} is not the same",
-                f"give {option('model', maker)}, or leave out {option('vectors')}",
+                f"give {option('model', maker)}, or leave out {option(option_name)}",
             )
     recorded.text("pooling")
     recorded.switch("special_tokens")
@@ -186,7 +192,10 @@ class SearchOptions:
     query_prompt: str | None = None
     corpus_prompt: str | None = None
     vectors: Path | None = None  # searched when the file is there, else written
+    index: Path | None = None  # a folder instead, which is updated to the corpus if there is one
+    corpus: Sequence[str] | None = None  # as the user named it
     hybrid: bool = False  # whether texts are found by their terms as well
+    lexical: bool = False  # whether texts of an index are found by their terms alone
     rank_constant: float = RANK_CONSTANT  # of reciprocal ranks (hybrid)
     lexical_weight: float = 1.0  # of ranks by terms; those by vectors have 1
 
@@ -222,6 +231,8 @@ class Search:
     reader: Reader | None
     asker: Embedder | None = None  # of queries, where another model makes their vectors
     temporary: TemporaryVectors | None = None  # of the corpus, where they are not kept
+    index: SearchIndex | None = None  # of the corpus, once there is one
+    rerank: Callable[[Iterable[list[Answer]]], Iterable[list[Answer]]] = iter  # of all answers
     asked: TokenCounts = field(default_factory=TokenCounts, init=False)
 
     @classmethod
@@ -234,7 +245,22 @@ class Search:
     ) -> Search:
         """Load the model. Raises InputError when another one made the vectors that are there."""
         path = str(options.vectors)
-        if options.vectors is not None and options.vectors.exists():
+        index = None
+        if options.index is not None:
+            path = str(options.index)
+            index = open_index(options.index)
+            if index is None and reader is None:
+                raise InputError(f"{path}: index not found", f"{option('corpus')} FILE makes it")
+            if index is not None:
+                requested = compute
+                compute = options_of(path, index.fingerprint, folder, compute, "index")
+                if reader is not None:
+                    division = [
+                        {"on_truncate": how.on_truncate, "at": how.at}
+                        for how in (compute, requested)
+                    ]
+                    refuse_other_options(options.index, *division)
+        elif options.vectors is not None and options.vectors.exists():
             OutputFiles(options.vectors).tidy()
             manifest = manifest_of(path)
             if fingerprint := manifest.object("fingerprint"):
@@ -260,7 +286,7 @@ class Search:
             other = replace(compute, prompt_name=QUERY[0], max_length=None, special_tokens=True)
             asker = Embedder.open(folder, replace(other, pooling="auto"))
         embedder = prompted(embedder, DOCUMENT, options.corpus_prompt)
-        return cls(embedder, options, reader and embedder.divided(reader), asker)
+        return cls(embedder, options, reader and embedder.divided(reader), asker, index=index)
 
     @property
     def by_dot(self) -> bool:
@@ -293,21 +319,57 @@ class Search:
         reader.source = replace(reader.source, keep=None)
         return FileRun(self.embedder, reader, Target(path, format_of(path), resume=True))
 
-    def answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
+    def indexing(self) -> IndexUpdate:
+        """Return what has to be done so that the index has the texts of the corpus."""
+        options = self.options
+        assert options.index is not None
+        texts = self.texts
+        return IndexUpdate.plan(
+            options.index, self.embedder, texts, options.corpus or texts.source.paths, self.index
+        )
+
+    def hit_texts(self, terms: Bm25 | None = None) -> CorpusTexts | IndexTexts | None:
+        """Return the texts of hits, whose terms are added to ``terms``; None for vectors alone."""
+        if self.index is not None:
+            if terms:
+                self.index.add_terms(terms)
+            keep = None if self.reader else self.options.keep_fields
+            return IndexTexts(self.index, keep, with_empty=self.options.skip_empty is False)
+        return CorpusTexts(self, terms) if self.reader else None
+
+    def _lexical_answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
+        """Yield the texts of the index with the terms of queries, as these come."""
+        terms = Bm25(self.embedder.runtime.tokenizer)
+        texts = self.hit_texts(terms)
+        assert texts is not None
+        for batch in windows(queries, AT_ONCE):
+            matches = [terms.best(query, self.options.top_k) for query in batch]
+            rows = rows_of(matches)
+            yield answers_of(batch, matches, texts.records(rows, len(terms.postings.lengths)))
+
+    def answering(self, queries: Iterable[Sequence[Record]]) -> Iterable[list[Answer]]:
         """Yield answers from the vectors that are stored, as soon as queries come.
 
         Raises InputError when they were made from other texts than those of the corpus.
         """
+        if self.options.lexical:
+            return self.rerank(self._lexical_answering(queries))
+        return self.rerank(self._answering(queries))
+
+    def _answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
         options = self.options
         top_k = options.top_k
         index = Bm25(self.embedder.runtime.tokenizer) if self.options.hybrid else None
-        texts = CorpusTexts(self, index) if self.reader else None
+        texts = self.hit_texts(index)
         depth = max(top_k, DEPTH) if index else top_k
         for batch in windows(queries, AT_ONCE):
             nearest = self.asking(batch, depth)
             if texts:
                 nearest.excluded = np.array(texts.empty, int)
-            add_stored(nearest, self.store, self.embedder.term_names)
+            if self.index is not None:
+                add_indexed(nearest, self.index)
+            else:
+                add_stored(nearest, self.store, self.embedder.term_names)
             matches = nearest.matches()
             if index:
                 constants = options.rank_constant, options.lexical_weight
@@ -317,7 +379,7 @@ class Search:
                 ]
             rows = rows_of(matches)
             if texts:
-                records = texts_at(rows, texts.blocks(nearest.rows))
+                records = texts.records(rows, nearest.rows)
             else:
                 records = records_at(str(options.vectors), rows, options.keep_fields)
             answers = answers_of(batch, matches, records)
@@ -381,7 +443,8 @@ class VectorFile:
             raise InputError(
                 f"{self.path}: has {counted(rows, 'row')}, and the corpus has "
                 f"{counted(digest.records, 'text')}: it was made from other texts",
-                f"leave out {option('vectors')}, or make it again",
+                f"{option('index')} FOLDER follows a corpus that changes; delete {self.path} to "
+                f"make it again, or leave out {option('vectors')}",
             )
 
 
@@ -441,6 +504,13 @@ def add_stored(
             nearest.add(texts)
         return
     for vectors in store.blocks(nearest.queries.shape[1]):
+        nearest.add(vectors)
+
+
+def add_indexed(nearest: Collector, index: SearchIndex) -> None:
+    """Add all vectors of an index, which has one for each row."""
+    assert isinstance(nearest, Nearest)  # as --index excludes --sparse and --token-vectors
+    for vectors in index.blocks(nearest.queries.shape[1]):
         nearest.add(vectors)
 
 
@@ -522,7 +592,9 @@ def answers_of(
 Texts = dict[int, Record]  # by the number of their row
 
 # Fields of what is written beside vectors, or of a hit, that are not shown as fields of a text.
-OF_HITS = frozenset({"query", "rank", "score", "row", "id", "text", "dense_rank", "lexical_rank"})
+OF_HITS = frozenset(
+    {"query", "rank", "score", "row", "id", "text", "dense_rank", "lexical_rank", "retrieval_score"}
+)
 OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
 OWN = ("id", "text")  # of what is written beside vectors
 
@@ -554,6 +626,10 @@ class CorpusTexts:
                 index.add(block)
         if index and file and file.texts == self.digest.texts:
             file.write(index.postings)
+
+    def records(self, rows: Container[int], count: int) -> Texts:
+        """Return some of ``count`` texts. Raises InputError as `blocks` does."""
+        return texts_at(rows, self.blocks(count))
 
     def blocks(self, count: int) -> Iterable[Sequence[Record]]:
         """Return all of ``count`` texts.

@@ -446,3 +446,32 @@ def test_the_similarity_is_that_of_the_model(corpus):
     config.write_text('{"similarity_fn_name": "euclidean"}')
     assert good("similar", "-q", *where).out == cosines
     assert "euclidean similarity, the model's, is not available" in call("similar", *where).err
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
+def test_vectors_with_texts_show_them_without_a_corpus(tmp_path, suffix):
+    corpus = tmp_path / "in.jsonl"
+    corpus.write_text(jsonl({"id": text, "text": f"{text} fox", "n": 1} for text in ("a", "b")))
+    vectors = tmp_path / f"v.{suffix}"
+    good("embed", "-q", "-m", TINY, "-i", corpus, "--keep-fields", "-o", vectors)
+    (answer,) = good("similar", "a fox", "-m", TINY, "--vectors", vectors).rows
+    assert [hit["text"] for hit in answer["hits"]] == ["a fox", "b fox"]
+    assert answer["hits"][0]["id"] == "a"
+
+
+def test_names_of_files_as_queries_are_refused_with_the_option_that_reads_them(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / name).write_text("one\n")
+    hint = "--corpus a.txt --corpus b.txt searches files; -i reads queries"
+    two = bad("similar", "a.txt", "b.txt", code=2)
+    assert (two.error, two.hint) == ("a.txt and b.txt are files, not queries", hint)
+    three = bad("similar", "a.txt", "b.txt", "c.txt", "--corpus", "a.txt", code=2)
+    assert (three.error, three.hint) == ("a.txt and 2 other queries are files", hint)
+    one = bad("similar", "hi", "b.txt", code=2)
+    assert (one.error, one.hint) == ("nothing to search", "--corpus b.txt searches that file")
+    alone = bad("similar", "b.txt", code=2)
+    assert alone.hint == "--corpus b.txt searches that file"
+    assert call("similar", "hi", "b.txt", "-m", TINY, "--corpus", "a.txt").code == 0

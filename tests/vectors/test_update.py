@@ -1,5 +1,7 @@
 """`embed --update`: only changes are embedded, and the bytes are those of a run from nothing."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from front import (
@@ -143,3 +145,47 @@ def test_what_is_there_is_not_lost(tmp_path):
     out.write_text(out.read_text() + "\n")
     assert "was changed after it was made" in bad(*argv).error
     assert out.read_text().endswith("\n\n")
+
+
+SENTENCES = ["The cat sat.", "Paris is quick.", "NLP?", "A fox, a dog and a cat.", "One two three."]
+
+
+def edited(random, documents):
+    """Return documents after an edit: one added, changed, removed, or all in another order."""
+    documents = list(documents)
+    document = " ".join(random.choices(SENTENCES, k=random.randrange(9)))
+    place = random.randrange(len(documents) + 1)
+    match random.choice(["add", "change", "remove", "shuffle"]):
+        case "change" if documents:
+            words = documents.pop(place % (len(documents))).split()
+            documents.insert(place, " ".join([*words[: len(words) // 2], document]))
+        case "remove" if documents:
+            documents.pop(place % len(documents))
+        case "shuffle":
+            random.shuffle(documents)
+        case _:
+            documents.insert(place, document)
+    return documents
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "npy"])
+def test_chunks_have_the_bytes_of_a_run_from_nothing_after_any_edits(tmp_path, ran, form, seed):
+    random, texts = Random(seed), tmp_path / "in.jsonl"
+    chunked = ("--on-truncate", "chunk", "--max-length", 12, "--overlap", 3, "--at", "sentence")
+    argv = (*SET, *chunked, "-i", texts)
+    if form != "npy":
+        argv = (*argv, "--keep-fields")
+    documents = [" ".join(random.choices(SENTENCES, k=random.randrange(9))) for _ in range(5)]
+    for number in range(4):
+        texts.write_text(jsonl({"tag": len(text), "text": text} for text in documents))
+        good(*argv, "--update", "-o", tmp_path / f"old.{form}")
+        good(*argv, "-o", tmp_path / f"{number}.{form}")
+        fresh = (tmp_path / f"{number}.{form}").read_bytes()
+        assert (tmp_path / f"old.{form}").read_bytes() == fresh
+        ran.clear()
+        random.shuffle(documents)  # no chunk is new
+        texts.write_text(jsonl({"tag": len(text), "text": text} for text in documents))
+        good(*argv, "--update", "-o", tmp_path / f"old.{form}")
+        assert ran == []
+        documents = edited(random, documents)

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from bertcli.cli.commands.tasks import NEEDED_MODELS
 from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.options.common import (
     DELIMITER,
@@ -26,6 +27,7 @@ from bertcli.cli.options.common import (
     ModelOptions,
     ReportOutput,
     RowOutput,
+    complete_model,
     reader_of,
 )
 from bertcli.cli.options.corpus import (
@@ -45,13 +47,15 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import UsageError, counted
+from bertcli.files.atomic import MANIFEST
 from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write, same_file_writer
-from bertcli.hub import files_for
+from bertcli.hub import files_for, is_default
 from bertcli.records.reader import Reader
 from bertcli.records.source import InputFormat, Source
 
 if TYPE_CHECKING:
+    from bertcli.tasks.rerank_answers import AnswerReranker
     from bertcli.vectors.duplicates import Duplicates
     from bertcli.vectors.search import Answer, Search
 
@@ -109,6 +113,12 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
         "only they are searched.",
         "FILE",
     )
+    index: Path | None = option(
+        "Folder with vectors, texts and terms of the corpus, made if there is none: each search "
+        "computes only what is new or changed in --corpus. Without --corpus, it is searched as it "
+        "is.",
+        "DIR",
+    )
     input_format = option(
         "Format of the corpus; auto: by the suffix.", default="auto", kind=InputFormat
     )
@@ -129,9 +139,22 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
     )
     max_record_bytes = MAX_RECORD_BYTES
 
+    def refuse_file_names(self, queries: Sequence[str]) -> None:
+        """Raise UsageError where names of files are given as queries, and hardly meant so."""
+        files = [query for query in queries if os.path.isfile(query)]
+        if len(files) > 1 and len(files) == len(queries):
+            raise UsageError(
+                f"{' and '.join(files)} are files, not queries"
+                if len(files) == 2
+                else f"{files[0]} and {len(files) - 1} other queries are files",
+                f"--corpus {files[0]} --corpus {files[1]} searches files; -i reads queries",
+            )
+        if files and not (self.corpus or self.vectors or self.index):
+            raise UsageError("nothing to search", f"--corpus {files[-1]} searches that file")
+
     def check(self, queries: Sequence[str]) -> None:
         """Raise UsageError when there is nothing to search, or it cannot be read as needed."""
-        if not (self.corpus or self.vectors):
+        if not (self.corpus or self.vectors or self.index):
             raise UsageError("nothing to search", "give --corpus FILE, or --vectors FILE")
         if "-" in (self.corpus or ()) and "-" in queries:
             raise UsageError("queries and the corpus cannot both be read from stdin")
@@ -170,11 +193,33 @@ class ScoreOptions(OptionGroup, panel="Scores"):
         kind=float,
         default=1.0,
     )
-    lexical = flag("Find texts by their words alone (BM25), without a model.")
+    lexical = flag(
+        "Find texts by their words alone (BM25), without a model; --index keeps vectors all the "
+        "same."
+    )
     sparse = flag("Dot product of term weights, as in embed --sparse.")
     token_vectors = flag(
         "MaxSim of token vectors (ColBERT): the best match of each query token, summed."
     )
+    rerank = option(
+        "Sort the best --rerank-top results by this cross-encoder, as bertcli rerank does; "
+        "`retrieval_score` is their score before.",
+        "MODEL",
+        complete=complete_model,
+    )
+    rerank_top = number("Results that are reranked (--rerank).", default=100)
+
+    def reranking(self, model: ModelOptions) -> list[ModelOptions]:
+        """Return the cross-encoder that is asked for, if one is. UsageError for no such model."""
+        if self.rerank is None:
+            return []
+        if is_default(self.rerank):
+            needed = NEEDED_MODELS["Reranker"]
+            raise UsageError(
+                f"{self.rerank} only makes vectors; --rerank needs {needed.model}",
+                f"give --rerank MODEL: {needed.origin}",
+            )
+        return [model.changed(model=self.rerank, revision=None)]
 
 
 def similar(
@@ -193,33 +238,48 @@ def similar(
     $ bertcli similar -i queries.txt --corpus reviews.txt --vectors reviews.npy
     $ bertcli similar 'late delivery' --vectors reviews.npy -f jsonl
     $ bertcli similar 'order 4711' --corpus reviews.txt --hybrid
+    $ bertcli similar 'what did we decide?' --corpus notes/ --index notes.index
     """
     form = output.form(usual="jsonl" if query.mine else "")
+    corpus.refuse_file_names(query.queries or ())
     typed = query.typed and form == "table" and output.on_terminal
     queries = Reader(Source()) if typed else query.reader()
     corpus.check(("-",) if typed else queries.source.paths)
     texts = corpus.reader()
     folder = model.folder(files_for(compute.dtype))
+    models = [model, *score.reranking(model)]
     from bertcli.embedding.options import EmbedOptions
     from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
     from bertcli.vectors.search import Search, SearchOptions, lexical_answers
 
+    options = record(SearchOptions, query, corpus, score)
+    rerank = None
+    for reranking in models[1:]:
+        rerank = _reranker(reranking, query, compute)
+        options = replace(options, top_k=max(query.top_k, score.rerank_top), threshold=None)
     how = record(EmbedOptions, compute, score)
     whole = texts and "whole" in map(texts.format_of, texts.source.paths)
     reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
     reading += [str(corpus.vectors)] if corpus.vectors else []
+    if corpus.index and not texts:  # else it follows the corpus
+        reading.append(str(corpus.index / MANIFEST))
     search: Search | None = None
-    if texts and score.lexical:
+    if texts and score.lexical and not corpus.index:
         refuse_pipes(texts)
         tokenizer = model.tokenizer()
         if whole:
             texts.divide = partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph")))
-        answers = lexical_answers(queries.blocks(), texts, tokenizer, query.top_k)
+        answers: Iterable[list[Answer]]
+        answers = lexical_answers(queries.blocks(), texts, tokenizer, options.top_k)
+        answers = rerank(answers) if rerank else answers
     else:
         if whole and not how.several:
             how = replace(how, on_truncate="chunk", at="paragraph")
-        search = Search.open(folder, how, record(SearchOptions, query, corpus, score), texts)
-        console.note("scores are dot products" if search.by_dot and not score.hybrid else "")
+        search = Search.open(folder, how, options, texts)
+        if rerank:
+            search.rerank = rerank
+        by_dot = search.by_dot and not (score.hybrid or score.lexical)
+        console.note("scores are dot products" if by_dot else "")
         if typed:
             from bertcli.cli.display.tables import USAGE, search_at_prompt
 
@@ -228,16 +288,32 @@ def similar(
                 search_at_prompt(stored)
             return
         answers = _answers(search, queries, console)
-    with output.open(form, reading, model, view="answer_views") as write:
+    with output.open(form, reading, *models, view="answer_views") as write:
         if search and query.mine:
             _mine(search, queries, query.margin, write, console)
             return
-        _write(answers, form, write, with_text=texts is not None)
+        _write(answers, form, write, with_text=texts is not None or corpus.index is not None)
     if search:
         console.truncated(search.asked, search.embedder.max_length, what="queries")
+    if rerank:
+        limit = rerank.reranker.layout.max_length
+        console.truncated(rerank.tally, limit, what="pairs of query and text")
     console.close(queries)
-    if texts:
+    if texts and not corpus.index:
         console.close(texts)
+
+
+def _reranker(
+    model: ModelOptions, query: QueryOptions, compute: ComputeOptions
+) -> "AnswerReranker":
+    """Open a cross-encoder for the results of a search."""
+    folder = model.folder(files_for(compute.dtype))
+    from bertcli.tasks.classify import Reranker
+    from bertcli.tasks.head import Head, Settings
+    from bertcli.tasks.rerank_answers import AnswerReranker
+
+    head = Head.open(folder, Reranker.kind, record(Settings, compute))
+    return AnswerReranker(Reranker(head), query.top_k, query.threshold)
 
 
 def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:
@@ -255,7 +331,8 @@ def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console:
 
 def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[list["Answer"]]:
     """Yield the answers as queries come, or after a pass over texts whose vectors are not kept."""
-    if search.options.vectors is not None or search.options.hybrid:
+    options = search.options
+    if options.index is not None or options.vectors is not None or options.hybrid:
         with stored_vectors(search, console) as stored:
             yield from stored.answering(queries.blocks())
         return
@@ -263,7 +340,7 @@ def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[li
 
     run = PassingSearch(search, list(queries))
     follow_embedding(run, search, console)
-    yield run.answers()
+    yield from search.rerank([run.answers()])
 
 
 def _write(answered: Iterable[list["Answer"]], form: str, write: Write, *, with_text: bool) -> None:

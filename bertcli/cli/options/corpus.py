@@ -77,6 +77,11 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
     """
     if search.reader:
         refuse_pipes(search.reader)
+    if search.options.index is not None:
+        if search.reader:
+            _follow_indexing(search, console)
+        yield search
+        return
     if search.options.vectors is not None:
         if not search.stored:
             follow_embedding(search.writing(), search, console)
@@ -87,6 +92,24 @@ def stored_vectors(search: "Search", console: Console) -> Iterator["Search"]:
     with closing(TemporaryVectors(search)) as search.temporary:
         follow_embedding(search.temporary, search, console)
         yield search
+
+
+def _follow_indexing(search: "Search", console: Console) -> None:
+    """Update the index of a corpus with a progress bar, and say what has changed."""
+    from bertcli.vectors.search_index import open_index
+
+    update = search.indexing()
+    if update.is_current:
+        update.settle()
+        return
+    run = update.run()
+    console.follow(run)
+    console.truncated(run.tally, search.embedder.max_length)
+    if run.reader.records:
+        console.close(run.reader)
+    search.index = open_index(update.path)
+    if search.index is not None:
+        console.note(update.summary(search.index))
 
 
 def follow_embedding(run: "FileRun | EmbedRun", search: "Search", console: Console) -> None:

@@ -60,13 +60,17 @@ RULES = (
     "--words requires --corpus",
     "--hybrid cannot be combined with --sparse, --token-vectors, --mine or --threshold; "
     "scores of --hybrid are sums of reciprocal ranks",
-    "--hybrid requires --corpus",
+    "--hybrid requires --corpus or --index",
     "--rank-constant requires --hybrid",
     "--lexical-weight requires --hybrid",
     "--lexical cannot be combined with --hybrid, --vectors, --sparse, --token-vectors or --mine; "
     "it compares terms, not vectors",
     "--lexical cannot be combined with --threshold; its scores have no scale",
-    "--lexical requires --corpus",
+    "--lexical requires --corpus or --index",
+    "--rerank cannot be combined with --mine",
+    "--rerank-top requires --rerank",
+    "--index cannot be combined with --vectors, --sparse, --token-vectors or --mine; "
+    "it holds one vector per text or chunk",
     "--mine requires --corpus",
     "--mine cannot be combined with --format table",
     "--mine cannot be combined with QUERY; give pairs with --input FILE",
@@ -95,8 +99,8 @@ RULES = (
     "--update cannot be combined with --overwrite or --no-manifest",
     "--update cannot be combined with --precision int8 or --precision uint8; "
     "their ranges are those of all texts together: use float32, float16 or binary",
-    "--update cannot be combined with --token-vectors, --word-vectors, --pooling none, --sparse or "
-    "--on-truncate chunk; it needs one vector per text",
+    "--update cannot be combined with --token-vectors, --word-vectors, --pooling none or --sparse; "
+    "it needs one vector per text or chunk",
     "--sparse cannot be combined with --engine ray",
     "--no-manifest cannot be combined with --engine ray; "
     "its manifests record which shards are done",

@@ -1,0 +1,60 @@
+"""Search results in the order of a cross-encoder's scores.
+
+    rerank = AnswerReranker(Reranker(head), top_k=10)
+    for answers in rerank(search.answering(queries.blocks())): ...
+
+The scores are those of `bertcli rerank` for each query and the texts of its hits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from bertcli.errors import InputError, option
+from bertcli.records.reader import GivenTexts
+from bertcli.records.source import Source
+from bertcli.tasks.classify import Reranker
+from bertcli.tokenizing.run import TokenCounts
+from bertcli.vectors.nearest import Match
+from bertcli.vectors.search import Answer
+
+RETRIEVAL_SCORE = "retrieval_score"  # of a hit: its score before
+
+
+@dataclass
+class AnswerReranker:
+    """Returns the best ``top_k`` hits of each answer, with scores from ``threshold`` on."""
+
+    reranker: Reranker
+    top_k: int
+    threshold: float | None = None
+    tally: TokenCounts = field(default_factory=TokenCounts)
+
+    def __call__(self, batches: Iterable[list[Answer]]) -> Iterator[list[Answer]]:
+        """Yield the answers with their hits in another order, as they come."""
+        for answers in batches:
+            yield [answer._replace(hits=self._best(answer)) for answer in answers]
+
+    def _best(self, answer: Answer) -> list[Match]:
+        """Return the best hits of a query. Raises InputError for hits without a text."""
+        records = [hit.record for hit in answer.hits]
+        for hit in answer.hits:
+            if hit.record.text is None:
+                raise InputError(
+                    f"row {hit.row} has no text, and {option('rerank')} reads texts",
+                    f"give {option('corpus')}, or vectors of bertcli embed --keep-fields",
+                )
+        query = str(answer.query.text)
+        stream = replace(self.reranker, query=query).stream(GivenTexts(records, Source()))
+        hits = []
+        for result in chain.from_iterable(stream):
+            hit = answer.hits[result.sample]
+            scores: Mapping[str, float | int | None] = {RETRIEVAL_SCORE: hit.score, **hit.ranks}
+            hits.append(hit._replace(score=result.fields["score"], ranks=scores))
+        self.tally.merge(stream.tally)
+        hits.sort(key=lambda hit: -hit.score)  # equal scores stay in the order of the search
+        if self.threshold is not None:
+            hits = [hit for hit in hits if hit.score >= self.threshold]
+        return hits[: self.top_k]
