@@ -20,6 +20,7 @@ from bertcli.cli.options.common import (
     ModelOptions,
     OutputOptions,
     TextOutput,
+    refuse_file_as_text,
     source_of,
 )
 from bertcli.cli.options.groups import (
@@ -368,6 +369,7 @@ def decode(
     form = output.form(usual="txt")
     tokenizer = model.tokenizer()
     skip, clean_up = how.skip_special_tokens, how.clean_up
+    refuse_file_as_text(source.ids or ())
     read = source_of(
         source,
         texts=(" ".join(source.ids),) if source.ids else (),

@@ -1,10 +1,11 @@
 """The options that commands share: input, model, computation, output and messages."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
@@ -32,6 +33,7 @@ from bertcli.cli.options.groups import (
 )
 from bertcli.errors import LOG, UsageError, counted
 from bertcli.files.paths import WatchedFiles
+from bertcli.files.streams import suffix_of
 from bertcli.files.typed_json import is_text
 from bertcli.files.writers import (
     RAGGED,
@@ -50,7 +52,7 @@ from bertcli.hub import (
 )
 from bertcli.inference.compute import Compute
 from bertcli.records.reader import Reader
-from bertcli.records.source import InputFormat, Source, listed_files
+from bertcli.records.source import FORMATS, InputFormat, Source, listed_files
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -290,7 +292,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             inputs = Inputs.of(run.reader.source, files)
         else:
             vectors = str(options.get("vectors"))
-            cached = [Path(vectors)] if options.get("corpus") or options.get("files") else []
+            cached = [Path(vectors)] if options.get("corpus") or "files" in options else []
             paths = [str(path) for path in read if str(path) != vectors or not cached]
             inputs = Inputs(
                 paths, cached=cached if options.get("vectors") else (), model_files=files
@@ -494,6 +496,7 @@ FILES = option(
 FILES_FROM = option(
     "Read the files listed in FILE, one per line (NUL-delimited with -0); - is stdin.", "FILE"
 )
+ONE_FILE = option("FILE, given as an option.", "FILE", "--input", "-i", kind=list[str] | None)
 NULL = flag("Texts, or the names in --files-from, are NUL-delimited.", "--null", "-0")
 
 
@@ -538,15 +541,60 @@ def unescaped(text: str | None) -> str | None:
 
 def reader_of(*groups: OptionGroup, **values: Any) -> Reader:
     """Return the reader of the source that these options describe, see `source_of`."""
-    return reader_from(source_of(*groups, **values))
+    return reader_from(source_of(*groups, **values), groups[0].command_options)
 
 
-def reader_from(source: Source) -> Reader:
-    """Return the reader of a source; a text that is also a file was perhaps to be read."""
-    texts = (*source.texts, source.pair)
-    if files := [text for text in texts if isinstance(text, str) and os.path.isfile(text)]:
-        LOG.note(f"`{files[0]}` is also a file; -i reads it")
+def reader_from(source: Source, options: Mapping[str, Any] = {}) -> Reader:
+    """Return the reader of a source, see `refuse_file_as_text`; ``options`` are the command's."""
+    texts = [text for text in (*source.texts, source.pair) if isinstance(text, str)]
+    arguments = options.get("texts") or options.get("queries") or ()
+    if len(arguments) == len(texts) == 1:
+        refuse_file_as_text(arguments, options)
+    if files := [text for text in texts if os.path.isfile(text)]:
+        LOG.note(f"`{files[0]}` is also a file; {reading_option(options)} reads it")
     return Reader(source)
+
+
+def refuse_file_as_text(texts: Sequence[str], options: Mapping[str, Any] = {}) -> None:
+    """Raise UsageError where the only text is the name of a folder, or of a file of records."""
+    if len(texts) != 1:
+        return
+    (name,) = texts
+    if os.path.isdir(name):
+        what = "folder"
+    elif suffix_of(name) in FORMATS and os.path.isfile(name):
+        what = "file"
+    else:
+        return
+    raise UsageError(
+        f"{name} is a {what}; {reading_option(options)} reads it",
+        f"{reading_option(options)} {quote(name)}; the name itself as a text: "
+        f"printf %s {quote(name)} | bertcli ...",
+    )
+
+
+def reading_option(options: Mapping[str, Any]) -> str:
+    """Return the option that reads a file: of a search without a corpus, that of the corpus."""
+    searches = "corpus" in options and "vectors" in options
+    if searches and not (options["corpus"] or options["vectors"]):
+        return "--corpus"
+    return "-i"
+
+
+def files_given(files: list[str] | None, inputs: list[str] | None) -> list[str]:
+    """Return the files of the arguments, or else of --input. UsageError if there are none."""
+    given = files or inputs
+    if not given:
+        raise UsageError("no input", "give FILE, or -i FILE")
+    return given
+
+
+def file_given(file: str | None, inputs: list[str] | None) -> str:
+    """Return the only file, see `files_given`. UsageError if there are more."""
+    given = files_given([file] if file else None, inputs)
+    if len(given) > 1:
+        raise UsageError(f"--input was given {len(given)} times", "this command reads one file")
+    return given[0]
 
 
 def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
@@ -611,7 +659,7 @@ class InputOptions(TaskFileOptions, of=Source):
 
     def reader(self, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        return reader_from(self.source(**changes))
+        return reader_from(self.source(**changes), self.command_options)
 
     def source(self, **changes: Any) -> Source:
         """Return the texts, files or stdin that were given."""
