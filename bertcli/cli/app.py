@@ -87,6 +87,7 @@ def bertcli(version: VersionOptions) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0 done, 1 failed, 2 wrong usage or 130 interrupted."""
+    limit_spinning()
     words = with_values(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words = [*words[1:], "-h"]
@@ -118,6 +119,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _failed(*message, 1)
     return 2 if bare else code or 0
+
+
+# Iterations, and milliseconds, that an idle thread of OpenMP spins before it sleeps.
+SPINNING = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+
+
+def limit_spinning() -> None:
+    """Let idle threads of torch sleep early, unless the environment says how they wait.
+
+    libgomp spins 300,000 iterations by default, which takes the time of the threads that work
+    where other processes need the cores. It reads the environment when torch is imported.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        for name, value in SPINNING.items():
+            os.environ.setdefault(name, value)
 
 
 def _of_libraries(failed: BaseException) -> tuple[str, str] | None:

@@ -133,7 +133,7 @@ class ModeOptions(OptionGroup, panel="Other output"):
     stats = flag(
         "Print one summary of all texts: lengths, unknown words, texts that would be truncated."
     )
-    per_file = flag("With --count or --stats: a result per input file, and the total.")
+    per_file = flag("Results per file, and the total (--count, --stats).")
 
     @property
     def is_summary(self) -> bool:
