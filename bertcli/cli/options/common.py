@@ -37,6 +37,7 @@ from bertcli.files.streams import suffix_of
 from bertcli.files.typed_json import is_text
 from bertcli.files.writers import (
     RAGGED,
+    SUFFIXES,
     TENSORS,
     format_of,
     open_writer,
@@ -207,11 +208,12 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             refuse_other_suffix(self.output, form)
         if form == "json":  # rows are lines on their way to any file
             form = "jsonl"
+        allowed = allowed or [name for name in choices if name != "auto"]
         if form == "auto" and self.output is not None:
-            form = format_of(self.output)
+            form = format_of_output(self.output, allowed)
         elif form == "auto":
             form = usual or ("table" if stdout_is_terminal() else "jsonl")
-        return allowed_form(form, allowed or [name for name in choices if name != "auto"])
+        return allowed_form(form, allowed)
 
     def open(
         self,
@@ -359,6 +361,19 @@ class ReportOutput(OutputOptions):
         return super().open("json" if form == "jsonl" else form, *inputs, **more)
 
 
+def format_of_output(path: Path, allowed: Sequence[str]) -> str:
+    """Return the format of an output file. Raises UsageError for a folder or an unknown suffix."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", "give the name of a file, such as results.jsonl")
+    if suffix_of(path) not in SUFFIXES:
+        suffixes = [suffix for suffix, form in SUFFIXES.items() if form in allowed]
+        if "html" in allowed:
+            suffixes.insert(0, ".html")
+        known = ", ".join(suffixes)
+        raise UsageError(f"{path}: unknown format", f"known: {known}; or give --format")
+    return format_of(path)
+
+
 def allowed_form(form: str, allowed: Sequence[str]) -> str:
     """Return the format. Raises BertcliError when it cannot be written."""
     if form not in allowed:
@@ -377,7 +392,11 @@ class ConsoleOptions(OptionGroup, Console, panel=MESSAGES):
     verbose = flag("Show details.", "--verbose", "-v")
 
     def __post_init__(self) -> None:
-        """Show the messages of the library too."""
+        """Show the messages of the library too. UsageError for both options."""
+        if self.quiet and self.verbose:
+            if not os.environ.get("BERTCLI_QUIET"):
+                raise UsageError("--quiet cannot be combined with --verbose")
+            self.quiet = False  # the option is stronger than the environment
         vars(LOG).update(write=self.write)
 
 
@@ -471,7 +490,11 @@ KEEP_FIELDS = option(
     "[NAMES]",
 )
 WHOLE = flag("Each file is one text, as those in .md, .markdown and .rst are.")
-DELIMITER = option("Delimiter of csv.", "C")
+DELIMITER = option(
+    r"Delimiter of csv; \t is a tab.",
+    "C",
+    callback=lambda value: "\t" if value == "\\t" else value,
+)
 SKIP_EMPTY = flag("Leave out empty texts, and count them.")
 ON_ERROR = option(
     "Stop at a bad record, or report and skip it (exit code 1 at the end).",
@@ -514,6 +537,10 @@ def source_of(
     texts = tuple(values.get("texts", options.get("texts")) or ())
     listed, null = options.get("files_from"), options.get("null", False)
     paths = tuple(named or options.get("input") or ())
+    if "" in paths:
+        raise UsageError(
+            "the name of an input file is empty", "give the name of a file; - is stdin"
+        )
     if listed is not None:
         paths += listed_files(listed, null=null)
     elif not (texts or paths):
