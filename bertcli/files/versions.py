@@ -34,6 +34,7 @@ def require_torch(purpose: str) -> None:
 def install_command(extra: str) -> str:
     """Return the command that adds an extra to this installation, from where it came."""
     from importlib.metadata import distributions
+    from platform import system
     from urllib.parse import unquote, urlsplit
 
     from bertcli.files.typed_json import parse
@@ -44,7 +45,7 @@ def install_command(extra: str) -> str:
     constraints = Path(unquote(urlsplit(url).path), "constraints.txt")
     option = f"-c {constraints} " if url.startswith("file:") and constraints.is_file() else ""
     command = f'{install} {option}"bertcli[{extra}]{f" @ {url}" * bool(url)}"'
-    if extra != "torch" or sys.platform != "linux":
+    if extra != "torch" or system() != "Linux":
         return command
     return (
         f"for a CPU (750 MB) {install} torch --index-url {CPU_WHEELS}, and then, "

@@ -31,7 +31,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import LOG, UsageError, counted
+from bertcli.errors import LOG, InputError, OutputError, UsageError, counted
 from bertcli.files.paths import WatchedFiles
 from bertcli.files.streams import suffix_of
 from bertcli.files.typed_json import is_text
@@ -362,15 +362,15 @@ class ReportOutput(OutputOptions):
 
 
 def format_of_output(path: Path, allowed: Sequence[str]) -> str:
-    """Return the format of an output file. Raises UsageError for a folder or an unknown suffix."""
+    """Return the format of an output file. Raises OutputError for a folder or an unknown suffix."""
     if path.is_dir():
-        raise UsageError(f"{path} is a folder", "give the name of a file, such as results.jsonl")
+        raise OutputError(f"{path} is a folder", "give the name of a file, such as results.jsonl")
     if suffix_of(path) not in SUFFIXES:
         suffixes = [suffix for suffix, form in SUFFIXES.items() if form in allowed]
         if "html" in allowed:
             suffixes.insert(0, ".html")
         known = ", ".join(suffixes)
-        raise UsageError(f"{path}: unknown format", f"known: {known}; or give --format")
+        raise OutputError(f"{path}: unknown format", f"known: {known}; or give --format")
     return format_of(path)
 
 
@@ -538,7 +538,7 @@ def source_of(
     listed, null = options.get("files_from"), options.get("null", False)
     paths = tuple(named or options.get("input") or ())
     if "" in paths:
-        raise UsageError(
+        raise InputError(
             "the name of an input file is empty", "give the name of a file; - is stdin"
         )
     if listed is not None:
