@@ -87,6 +87,7 @@ def bertcli(version: VersionOptions) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0 done, 1 failed, 2 wrong usage or 130 interrupted."""
+    limit_spinning()
     words = with_values(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words = [*words[1:], "-h"]
@@ -97,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         bare = words in ([], *([group] for group in GROUPS))  # which shows the help
         args = [*words, "-h"] if bare else words
+        if any(word.endswith("-completion") for word in words):
+            complete_zsh_at_first_tab()
         code = build(asked or COMMANDS)(args=args, prog_name="bertcli", standalone_mode=False)
     except BertcliError as error:
         if os.environ.get("BERTCLI_DEBUG"):
@@ -118,6 +121,39 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _failed(*message, 1)
     return 2 if bare else code or 0
+
+
+# Iterations, and milliseconds, that an idle thread of OpenMP spins before it sleeps.
+SPINNING = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+
+
+def limit_spinning() -> None:
+    """Let idle threads of torch sleep early, unless the environment says how they wait.
+
+    libgomp spins 300,000 iterations by default, which takes the time of the threads that work
+    where other processes need the cores. It reads the environment when torch is imported.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        for name, value in SPINNING.items():
+            os.environ.setdefault(name, value)
+
+
+def complete_zsh_at_first_tab() -> None:
+    """Let the script for zsh complete when it is loaded, at the first Tab of a session.
+
+    That of Typer only defines a function then. Source: the script of Click for zsh.
+    """
+    from typer import _completion_shared
+
+    register = "compdef %(complete_func)s %(prog_name)s"
+    called = f"""if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+  %(complete_func)s "$@"
+else
+  {register}
+fi"""
+    scripts = _completion_shared._completion_scripts
+    if called not in scripts["zsh"]:
+        scripts["zsh"] = scripts["zsh"].replace(register, called)
 
 
 def _of_libraries(failed: BaseException) -> tuple[str, str] | None:

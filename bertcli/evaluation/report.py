@@ -32,6 +32,7 @@ from bertcli.evaluation.metrics import (
     label_numbers,
 )
 from bertcli.files.streams import blocks, open_bytes
+from bertcli.files.tables import rounded
 from bertcli.hub import ModelFolder
 from bertcli.models.config import BertConfig
 from bertcli.records.examples import (
@@ -433,4 +434,4 @@ def report(judged: Judged, other: Judged | None = None) -> dict[str, Any]:
             "differences": differences(),
             "intervals": bootstrap_intervals(differences, count),
         }
-    return fields
+    return rounded(fields)

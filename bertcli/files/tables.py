@@ -59,6 +59,18 @@ class TableHeader(Row):
     """A row that begins a table, with its columns, and is not written: lines and JSON have none."""
 
 
+def rounded(value: Any) -> Any:
+    """Return a JSON value with 9 significant digits of each float, as many as a float32 has."""
+    match value:
+        case float():
+            return float(f"{value:.9g}")
+        case list():
+            return [rounded(item) for item in value]
+        case Mapping():
+            return {name: rounded(item) for name, item in value.items()}
+    return value
+
+
 def lines_of(rows: Sequence[Row]) -> list[Row]:
     """Return the rows that are to be written."""
     return [row for row in rows if not isinstance(row, TableHeader)]

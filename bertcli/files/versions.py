@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 from bertcli.errors import BertcliError
 
 __version__ = "0.1.0"
+CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
 
 def versions(*names: str) -> dict[str, str]:
@@ -32,12 +34,23 @@ def require_torch(purpose: str) -> None:
 def install_command(extra: str) -> str:
     """Return the command that adds an extra to this installation, from where it came."""
     from importlib.metadata import distributions
+    from platform import system
+    from urllib.parse import unquote, urlsplit
 
     from bertcli.files.typed_json import parse
 
     places = [installed.read_text("direct_url.json") for installed in distributions(name="bertcli")]
     url = parse(next(filter(None, places), "{}")).get("url", "")
-    return f'{pip_command()} "bertcli[{extra}]{f" @ {url}" * bool(url)}"'
+    install = pip_command()
+    constraints = Path(unquote(urlsplit(url).path), "constraints.txt")
+    option = f"-c {constraints} " if url.startswith("file:") and constraints.is_file() else ""
+    command = f'{install} {option}"bertcli[{extra}]{f" @ {url}" * bool(url)}"'
+    if extra != "torch" or system() != "Linux":
+        return command
+    return (
+        f"for a CPU (750 MB) {install} torch --index-url {CPU_WHEELS}, and then, "
+        f"or alone for CUDA (several GB), {command}"
+    )
 
 
 def pip_command() -> str:

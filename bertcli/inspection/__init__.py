@@ -7,7 +7,8 @@ A missing part of a folder is a warning in the report, a broken one is an error.
 folder, one without an encoder too, or any in one line; `vector_file` a file; both check that all is
 sound. `attention` loads the model, looks at texts, and has their maps as numbers, as a page and as
 figures; what readies matplotlib there is also for the curves of a training. `corpus_map` lays out
-the texts of a corpus, on a page or as columns. Begin with `folder`.
+the texts of a corpus, on a page or as columns, and names its clusters without the words of
+`stop_words`. Begin with `folder`.
 """
 
 from bertcli.inspection.folder import FolderReport, inspect_folder

@@ -6,13 +6,14 @@
 
 Of a large corpus a sample is drawn. Clusters are those of k-means in the principal components, the
 layout is t-SNE of them: the same seed gives the same bytes, as one thread computes. A label is the
-words that set a cluster apart: those with the largest share of its divergence from all texts, times
-their idf.
-Letters: `n` texts, `D` dimensions, `k` clusters, `W` words. Source: scikit-learn.
+words that set a cluster apart, without stop words.
+Letters: `n` texts, `D` dimensions, `k` clusters, `W` words. Sources: scikit-learn; class-based
+TF-IDF of Grootendorst, BERTopic, 2022.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,6 +25,7 @@ from bertcli.errors import BertcliError, InputError
 from bertcli.export.distil import principal_components
 from bertcli.files.versions import install_command
 from bertcli.inspection.attention import filled_page
+from bertcli.inspection.stop_words import STOP_WORDS
 from bertcli.records.records import Record, row_of
 from bertcli.vectors.search import CorpusTexts, Search, corpus_vectors, texts_at
 
@@ -33,6 +35,7 @@ COMPONENTS = 50
 PERPLEXITY, STEPS = 30, 500  # of t-SNE
 MOST_CLUSTERS = 24  # where no number is given
 WORDS, VOCABULARY = 3, 50_000  # of a label, and that it is chosen from
+MIN_SHARE = 0.5  # of the texts of a cluster have each word of its label
 SHOWN = 300  # characters of a text on the page
 
 
@@ -109,31 +112,40 @@ class CorpusMap:
     def page(self, title: str, field: str | None) -> bytes:
         """Return a page, coloured by a field of the records or else by cluster."""
         content: dict[str, Any] = {"labels": self.labels, "total": self.total, "field": field}
-        content |= {name: self.columns[name] for name in ("x", "y", "cluster")}
-        content["text"] = [text[:SHOWN] for text in self.columns["text"]]
+        content |= {name: self.columns[name] for name in ("row", "x", "y", "cluster")}
+        texts = self.columns["text"]
+        copies = Counter(texts)
+        content["text"] = [text[:SHOWN] for text in texts]
+        content["equal"] = [copies[text] for text in texts]
+        content["id"] = [record.id for record in self.records]
         if field:
             content["values"] = [(record.extra or {}).get(field) for record in self.records]
         return filled_page("map", title, title, content)
 
 
 def labels_of(texts: Sequence[str], clusters: np.ndarray) -> list[str]:
-    """Return the words that set each cluster [n] apart from all texts."""
+    """Return the words that set each cluster [n] apart, by class-based TF-IDF.
+
+    They are in at least half of its texts; where no word is, the label is its most frequent one.
+    """
     from sklearn.feature_extraction.text import CountVectorizer
 
-    counter, k = CountVectorizer(max_features=VOCABULARY, binary=True), int(clusters.max()) + 1
+    k = int(clusters.max()) + 1
+    counter = CountVectorizer(max_features=VOCABULARY, binary=True, stop_words=[*STOP_WORDS])
     try:
         matrix = counter.fit_transform(texts)  # [n, W]
     except ValueError:  # no words
         return [""] * k
     sums = [matrix[clusters == number].sum(0).A1 for number in range(k)]
     counts = np.array(sums, np.float64)  # [k, W]
-    frequent = counts.sum(0)  # in how many texts each word is
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    ratios = shares / (frequent / frequent.sum())
-    scores = shares * np.log(np.maximum(ratios, 1)) * np.log(len(texts) / frequent)
+    sizes = np.bincount(clusters, minlength=k)[:, None]  # texts of a cluster [k, 1]
+    scores = counts / sizes * np.log(1 + counts.sum() / k / counts.sum(0))
     words = counter.get_feature_names_out()
-    best = np.argsort(-scores, axis=1, kind="stable")[:, :WORDS]
-    return [
-        ", ".join(words[at] for at in row if of_cluster[at] > 0)
-        for row, of_cluster in zip(best, scores, strict=True)
-    ]
+    labels = []
+    for cluster in range(k):
+        common = np.flatnonzero(counts[cluster] >= MIN_SHARE * sizes[cluster])
+        best = common[np.argsort(-scores[cluster, common], kind="stable")][:WORDS]
+        if not len(best) and counts[cluster].any():
+            best = np.array([counts[cluster].argmax()])
+        labels.append(", ".join(words[best]))
+    return labels

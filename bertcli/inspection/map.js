@@ -5,7 +5,8 @@ const darkness = matchMedia("(prefers-color-scheme: dark)");
 const count = data.x.length, MOST = 24, REACH = 14;  // groups with a colour; pixels to a point
 const map = get("map"), canvas = map.querySelector("canvas"), tip = get("tip");
 const view = { scale: 1, x: 0, y: 0 };  // of the map: zoom, and what is moved, in pixels
-const state = { group: null, words: [], over: null };
+const state = { group: null, cluster: null, words: [], over: null };
+const HITS = 50;  // texts that are listed of a search
 const sought = data.text.map((text) => text.toLowerCase());
 let places = [];  // where each point is drawn
 
@@ -77,8 +78,10 @@ function place() {
   return { width, height };
 }
 
+const isFiltered = () => state.group !== null || state.cluster !== null || state.words.length > 0;
 function matches(i) {
   return (state.group === null || groupOf[i] === state.group)
+    && (state.cluster === null || data.cluster[i] === state.cluster)
     && state.words.every((word) => sought[i].includes(word));
 }
 
@@ -87,12 +90,17 @@ function draw() {
   canvas.width = Math.round(width * dense); canvas.height = Math.round(height * dense);
   const context = canvas.getContext("2d");
   context.scale(dense, dense);
-  const filtered = state.group !== null || state.words.length > 0;
+  const filtered = isFiltered(), faded = new Set();
   const size = Math.max(1.4, Math.min(5, 90 / Math.sqrt(count))) * Math.min(2, Math.sqrt(view.scale));
   const style = getComputedStyle(document.documentElement);
   const chosen = [];
   for (let i = 0; i < count; i += 1) {
     if (filtered && matches(i)) { chosen.push(i); continue; }
+    if (filtered) {  // equal texts are in one place: drawn once, they stay faint
+      const spot = places[i].map(Math.round).join();
+      if (faded.has(spot)) continue;
+      faded.add(spot);
+    }
     context.globalAlpha = filtered ? 0.12 : count > 4000 ? 0.65 : 0.85;
     dot(context, i, size, colourOf(i));
   }
@@ -113,17 +121,22 @@ function dot(context, i, size, colour) {
   context.beginPath(); context.arc(x, y, size, 0, 7); context.fill();
 }
 
-function names(width, height) {  // of clusters, at the median of their points, where there is room
+function names(width, height) {  // of clusters, above their points or below, where there is room
   get("names").replaceChildren();
   const taken = [], narrow = width < 600, sizes = new Map();
   data.cluster.forEach((cluster) => sizes.set(cluster, (sizes.get(cluster) || 0) + 1));
   for (const [cluster] of [...sizes].sort((a, b) => b[1] - a[1])) {
     if (!data.labels[cluster]) continue;
     const own = places.filter((_, i) => data.cluster[i] === cluster);
-    const [x, y] = [0, 1].map((axis) => own.map((at) => at[axis]).sort((a, b) => a - b)[own.length >> 1]);
-    const [w, h] = narrow ? [58, 22] : [92, 24];
-    if (x < w || y < h / 2 || x > width - w || y > height - h / 2) continue;
-    if (taken.some(([a, b]) => Math.abs(a - x) < 2 * w && Math.abs(b - y) < 2 * h)) continue;
+    const [xs, ys] = [0, 1].map((axis) => own.map((at) => at[axis]).sort((a, b) => a - b));
+    const [w, h] = narrow ? [58, 15] : [92, 15];  // half of the size of a label
+    const middle = xs[xs.length >> 1], rim = Math.floor(ys.length * 0.03);
+    if (middle < 0 || middle > width) continue;  // the cluster is out of sight
+    const x = Math.max(w, Math.min(width - w, middle));
+    const fits = (y) => y >= h && y <= height - h
+      && !taken.some(([a, b]) => Math.abs(a - x) < 2 * w && Math.abs(b - y) < 2 * h);
+    const y = [ys[rim] - h - 7, ys[ys.length - 1 - rim] + h + 7].find(fits);
+    if (y === undefined) continue;
     taken.push([x, y]);
     make("div", get("names"), { textContent: data.labels[cluster], style: `left:${x}px;top:${y}px` });
   }
@@ -155,18 +168,65 @@ function legend() {
   });
 }
 
+function clusterLegend() {  // beside the colours of a field
+  get("clusters").hidden = data.field === null;
+  if (data.field === null) return;
+  const parent = get("clusters").querySelector(".groups"), sizes = data.labels.map(() => 0);
+  data.cluster.forEach((cluster) => { sizes[cluster] += 1; });
+  data.labels.forEach((label, at) => {
+    const button = make("button", parent, { type: "button" });
+    button.setAttribute("aria-pressed", false);
+    make("i", button, {});
+    make("span", button, { textContent: label || `cluster ${at}` });
+    make("small", button, { textContent: sizes[at].toLocaleString("en") });
+    button.addEventListener("click", () => {
+      state.cluster = state.cluster === at ? null : at;
+      parent.querySelectorAll("button").forEach((one, i) =>
+        one.setAttribute("aria-pressed", state.cluster === i));
+      tell(); draw();
+    });
+  });
+}
+
 function tell() {
-  const filtered = state.group !== null || state.words.length > 0;
-  const found = filtered ? data.x.filter((_, i) => matches(i)).length : 0;
+  const filtered = isFiltered();
+  const found = filtered ? [...data.x.keys()].filter(matches) : [];
   get("matches").textContent = filtered
-    ? `${found.toLocaleString("en")} of ${count.toLocaleString("en")} texts` : "";
+    ? `${found.length.toLocaleString("en")} of ${count.toLocaleString("en")} texts` : "";
+  listHits(state.words.length > 0 ? found : []);
+}
+function listHits(found) {  // each text once
+  const list = get("hits"), seen = new Set();
+  list.replaceChildren();
+  for (const i of found) {
+    if (seen.has(data.text[i])) continue;
+    if (seen.size === HITS) { make("li", list, { textContent: "…" }); break; }
+    seen.add(data.text[i]);
+    const button = make("button", make("li", list, {}), { type: "button", textContent: data.text[i] });
+    make("small", button, { textContent: origin(i) });
+    button.addEventListener("click", () => jump(i));
+  }
+  list.hidden = seen.size === 0;
+}
+function origin(i) {
+  const id = data.id[i], parts = [`row ${data.row[i].toLocaleString("en")}`];
+  if (id !== null && String(id) !== String(data.row[i])) parts.push(`id ${named(id)}`);
+  if (data.equal[i] > 1) parts.push(`${data.equal[i].toLocaleString("en")} equal texts`);
+  return parts.join(" · ");
+}
+function jump(i) {  // to a point, which is in the middle then
+  view.scale = Math.max(view.scale, 3);
+  const { width, height } = place(), [x, y] = places[i];
+  view.x += width / 2 - x; view.y += height / 2 - y;
+  state.over = null;
+  place(); point(i);
 }
 
 // --- hover, tap, move, zoom ---
 
 function nearest(x, y) {
   let best = null, least = REACH * REACH;
-  const filtered = state.group !== null || state.words.length > 0;
+  const filtered = isFiltered();
   places.forEach(([a, b], i) => {
     const apart = (a - x) ** 2 + (b - y) ** 2;
     if (apart < least && (!filtered || matches(i))) { least = apart; best = i; }
@@ -183,6 +243,7 @@ function point(i) {
     tip.replaceChildren();
     if (head) make("b", tip, { textContent: head });
     make("span", tip, { textContent: data.text[i] });
+    make("small", tip, { textContent: origin(i) });
     const [x, y] = places[i], { width, height } = map.getBoundingClientRect();
     tip.style.left = `${Math.max(4, Math.min(x + 12, width - tip.offsetWidth - 4))}px`;
     tip.style.top = `${y + 14 + tip.offsetHeight < height ? y + 14 : Math.max(4, y - tip.offsetHeight - 12)}px`;
@@ -250,4 +311,5 @@ get("about").textContent = count < data.total
   ? `${count.toLocaleString("en")} of ${data.total.toLocaleString("en")} texts, drawn at random`
   : `${count.toLocaleString("en")} texts`;
 legend();
+clusterLegend();
 draw();

@@ -86,18 +86,42 @@ def form_of(record: Record, task: str | None, names: FieldNames) -> Form:
         return SIMILARITY
     if len(fitting) == 1:
         return fitting[0]
-    choices = []
-    for form in map(names.of, fitting or candidates):
-        pair = [form.pair] if form.pair and form.needs_pair else []
-        choices.append(", ".join(dict.fromkeys((form.text, *pair, form.target))))
-    needed = " or ".join(dict.fromkeys(choices))
+    if fitting:
+        tasks = ", ".join(f"{form.task} ({names.of(form).target})" for form in fitting)
+        raise InputError(
+            f"{record.where}: an example fits several tasks: {tasks}",
+            f"choose with {option('task', ' or '.join(form.task for form in fitting))}",
+        )
     raise InputError(
-        f"{record.where}: an example needs the fields {needed}{', not of several' * bool(fitting)}",
-        f"choose with {option('task', ', '.join(form.task for form in fitting))}"
-        if fitting
-        else f"available: {listed(fields)}; other names: {option('text_field')}, "
+        f"{record.where}: an example needs the fields {needed_fields(candidates, fields, names)}",
+        f"available: {listed(fields)}; others are named by {option('text_field')}, "
         f"{option('pair_field')}, {option('label_field')}",
     )
+
+
+def needed_fields(forms: Sequence[Form], fields: Collection[str], names: FieldNames) -> str:
+    """Return the fields that examples of these forms have, for a message.
+
+    "text and label, labels or score; or question and answer with context". Forms whose text is
+    among the fields are the only ones, if there are any.
+    """
+    by_text: dict[str, list[str]] = {}
+    for form in map(names.of, forms):
+        if form == names.of(SIMILARITY) and len(forms) > len(FORMS):
+            continue  # which is only chosen by --task
+        pair = [form.pair] if form.pair and form.needs_pair and form.pair != form.target else []
+        target = " with ".join([form.target, *pair])
+        by_text.setdefault(form.text, []).append(target)
+    present = {text: targets for text, targets in by_text.items() if text in fields}
+    return "; or ".join(
+        f"{text} and {alternatives(targets)}" for text, targets in (present or by_text).items()
+    )
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """Return "a, b or c", each once."""
+    *first, last = dict.fromkeys(names)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 CONLL = (".conll", ".bio", ".iob")  # suffixes of files with a word and its tag on each line

@@ -264,6 +264,13 @@ def fields_of(source: Source, names: Sequence[str], where: str) -> RecordFields:
         if path := field_path(name, present):
             paths[name] = [path]
             continue
+        if name == text and source.text_fields and not source.text_field:
+            raise InputError(
+                f"{where}: an example needs a text and a label, and none of the fields "
+                f"{', '.join(source.text_fields)} is there",
+                f"available: {listed(names)}; name both: {option('text_field', 'NAME')} "
+                f"{option('label_field', 'NAME')}",
+            )
         hint = f"available: {listed(names)}"
         if name == text and not (source.ids or source.text_field):
             if "id" in present and present & RESULT_FIELDS:

@@ -23,6 +23,7 @@ import numpy as np
 from bertcli.embedding.options import CONFIG
 from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
 from bertcli.errors import LOG, InputError, ModelError, option
+from bertcli.files.tables import rounded
 from bertcli.files.typed_json import JsonObject, read_object
 from bertcli.inference.runtime import refuse_extra
 from bertcli.records.reader import GivenTexts
@@ -168,7 +169,8 @@ def ranked(windows: Iterable[Sequence[Result]], top_k: int | None = None) -> lis
 
 def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:
     """Return what is written of a text; in a table every row says what was truncated."""
-    hit = {"row": result.sample, "id": result.id, **result.fields, "text": result.record.text}
+    scores = rounded(result.fields)
+    hit = {"row": result.sample, "id": result.id, **scores, "text": result.record.text}
     if flat or result.cut:
         hit["truncated"] = result.cut
     return hit | (result.record.extra or {})

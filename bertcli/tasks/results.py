@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bertcli.files.tables import TableHeader
+from bertcli.files.tables import TableHeader, rounded
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 
@@ -26,22 +26,10 @@ class Result(NamedTuple):
 
 def row(result: Result) -> dict[str, Any]:
     """Return the JSON object of a result: id, the task's fields, dropped tokens, other fields."""
-    fields = {"id": result.id, **_rounded(result.fields)}
+    fields = {"id": result.id, **rounded(result.fields)}
     if result.cut:
         fields["truncated"] = result.cut
     return fields | (result.record.extra or {})
-
-
-def _rounded(value: Any) -> Any:
-    """Return the value with the digits that a float32 has."""
-    match value:
-        case float():
-            return float(f"{value:.9g}")
-        case list():
-            return [_rounded(item) for item in value]
-        case Mapping():
-            return {name: _rounded(item) for name, item in value.items()}
-    return value
 
 
 def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
@@ -51,7 +39,7 @@ def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
     """
     single: dict[str, Any] = {"id": result.id}
     items: list[Mapping[str, Any]] = [{}]
-    for name, value in _rounded(result.fields).items():
+    for name, value in rounded(result.fields).items():
         match value:
             case list():
                 items = value

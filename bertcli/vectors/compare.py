@@ -20,6 +20,7 @@ import numpy as np
 
 from bertcli.embedding.options import PRECISIONS
 from bertcli.errors import BertcliError, InputError, counted, option
+from bertcli.files.tables import rounded
 from bertcli.vectors.nearest import unit
 from bertcli.vectors.reading import ROWS, Array, floats, manifest_of, put_aside, stored
 
@@ -55,7 +56,7 @@ class Agreement:
         """Return what is written."""
         written = asdict(self)
         widths, similarity = written.pop("widths"), written.pop("similarity")
-        return written | ({"widths": widths, **similarity} if similarity else {})
+        return rounded(written | ({"widths": widths, **similarity} if similarity else {}))
 
     def check(self, tolerance: float) -> None:
         """Raise BertcliError when a difference is greater than this, or cannot be measured."""

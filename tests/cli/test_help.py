@@ -102,3 +102,28 @@ def test_train_says_the_fields_of_every_task():
         assert any(
             row[0] == f"{form.task}:" and fields <= {*re.findall(r"\w+", row[1])} for row in rows
         ), form
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("map", ["--color", "--clusters"]),
+        ("duplicates", ["--keep"]),
+        ("similar", ["--hybrid", "--keep-fields"]),
+        ("train", ["--label-field"]),
+        ("evaluate", ["--label-field"]),
+        ("tokenize", ["--per-file", "--pair", "--no-special-tokens", "--no-parse-special"]),
+        ("embed", ["--pair", "--no-special-tokens", "--no-parse-special"]),
+    ],
+)
+def test_short_help_has_the_options_that_make_a_command(command, names):
+    text = "\n".join(page(command, "-h", 80))
+    assert [name for name in names if f"  {name}" not in text] == []
+
+
+def test_short_help_lists_strategies_and_formats_and_resume_once():
+    text = " ".join(good("tokenize", "-h", COLUMNS="80").out.split())
+    assert "[longest_first, only_first, only_second, do_not_truncate]" in text
+    assert "[longest, max_length, do_not_pad]" in text
+    assert "[table, jsonl, json, csv, tsv, npy, npz, safetensors, parquet, txt]" in text
+    assert text.count("--resume") == 1

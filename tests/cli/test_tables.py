@@ -97,6 +97,61 @@ def test_hits_are_text_without_marks_of_breaks_and_ids_leave_it_room(tmp_path, w
     )
     gap = lines[min(first, second) + 1 : max(first, second)]
     assert [line for line in gap if not line.strip()]  # a gap between hits
+    if width > 60:  # else no line has room for the id
+        assert sum(rows[0]["id"] in line or rows[1]["id"] in line for line in lines) == 2
+
+
+NOTE = "The committee met to review the budget. Nobody objected to the printer. "
+LONG_NOTE = f"{NOTE * 5}Anna decided to ship the release in March. {NOTE * 5}"
+
+
+@pytest.fixture
+def notes(tmp_path):
+    path = tmp_path / "notes.jsonl"
+    days = ("01", "02", "12")
+    path.write_text(
+        jsonl({"id": f"notes/meeting-2024-03-{day}.md:1", "text": LONG_NOTE} for day in days)
+    )
+    return path
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("more", [[], ["--hybrid"], ["--lexical"]])
+def test_hits_have_ids_to_copy_and_the_passage_that_matches(notes, width, more):
+    lines = drawn(width, "similar", "when do we ship the release?", "--corpus", notes, *more)
+    text = "\n".join(lines)
+    assert all(f"notes/meeting-2024-03-{day}.md:1" in text for day in ("01", "02", "12"))
+    assert text.count("release") == 1 + 3  # that of the query, and one of each hit
+    assert text.count("Anna decided") == 3
+    assert len(lines) < 3 * 10
+
+
+def test_the_beginning_is_shown_of_a_text_without_words_of_the_query(notes):
+    assert "\u2026" in "".join(lines := drawn(120, "similar", "zebra", "--corpus", notes))
+    assert "The committee met to review" in next(line for line in lines if "-03-01.md:1" in line)
+
+
+def test_rows_that_are_ids_are_shown_once_and_figures_have_separators(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"word {number}\n" for number in range(1200)))
+    lines = drawn(80, "similar", "word 1150", "--corpus", path, "--lexical", "--top-k", "1")
+    assert "row" not in lines[2].split() and " 1150 " in lines[4]
+    records = [{"id": f"n{number}", "text": f"word {number}"} for number in range(1200)]
+    path.with_suffix(".jsonl").write_text(jsonl(records))
+    argv = ("similar", "word 1150", "--corpus", path.with_suffix(".jsonl"), "--lexical", "-k", "1")
+    assert drawn(80, *argv)[4].split()[1:3] == ["1,150", "n1150"]
+
+
+def test_scores_have_as_many_digits_everywhere(tmp_path, models):
+    a = tmp_path / "a.npy"
+    b = tmp_path / "b.npy"
+    good("embed", "-q", "-m", TINY, *FIVE, "-o", a)
+    good("embed", "-q", "-m", TINY, *FIVE, "-o", b, "--dtype", "bfloat16")
+    compared = good("compare", a, b).out
+    head = models("BertForSequenceClassification", num_labels=1)
+    ranked = good("rerank", "-q", "a fox", *FIVE, "-m", head).out
+    floats = re.findall(r"\d\.\d+", compared + ranked)
+    assert floats and max(len(figure.strip("0.")) for figure in floats) <= 10
 
 
 def test_what_is_typed_at_the_prompt_is_answered_in_lines(tmp_path):

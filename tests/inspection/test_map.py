@@ -108,6 +108,42 @@ def test_the_page_holds_the_points_and_asks_for_nothing(corpus):
     assert "default-src 'none'" in page and page.count("</script>") == 2
 
 
+def test_a_label_is_of_words_that_half_of_the_cluster_has():
+    from bertcli.inspection.corpus_map import labels_of
+
+    texts = ["the rocket is delayed by the storm", "the rocket lands", "a rocket for the moon"]
+    others = ["the tea is against the law", "no tea for the minister", "the tea of the moon"]
+    many = ["as one", "as two", "as three"]
+    clusters = np.repeat([0, 1, 2], 3)
+    assert labels_of([*texts, *others, *many], clusters)[:2] == ["rocket", "tea"]
+    assert labels_of([*texts, *others, *many], clusters)[2] in ("one", "two", "three")
+    assert labels_of(["the", "and", "of"], np.zeros(3, int)) == [""]
+
+
+@pytest.mark.parametrize("given", ["c.txt", "notes/"])
+def test_without_an_output_the_page_is_beside_the_file(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    for file in ("c.txt", "notes/c.txt"):
+        (tmp_path / file).write_text("the love\nparis\nlondon\n")
+    done = call("map", given, "-m", TINY)
+    name = f"{given.rstrip('/')}.map.html"
+    assert done.code == 0 and done.out == ""
+    assert f"note: the map is written to {name}; -o FILE" in done.err
+    assert data_of(tmp_path / name)["text"] == ["the love", "paris", "london"]
+    assert "already exists" in call("map", given, "-m", TINY).err
+
+
+def test_a_field_that_is_not_there_or_not_drawn_is_refused(corpus, tmp_path):
+    folder, _ = corpus
+    argv = ("map", folder / "c.jsonl", "-m", TINY, "--color", "kind")
+    assert bad(*argv, "-f", "csv", code=2).error == "--color is for a page, not for csv"
+    text = tmp_path / "c.txt"
+    text.write_text("the love\nparis\n")
+    done = bad("map", text, "-m", TINY, "-o", tmp_path / "x.html", "--color", "kind", code=2)
+    assert done.error == "--color: the input is read as txt, which has no fields"
+
+
 def test_a_sample_of_many_texts_is_drawn(corpus, monkeypatch):
     folder, _ = corpus
     monkeypatch.setattr("bertcli.inspection.corpus_map.MOST", 20)
@@ -124,7 +160,7 @@ def test_few_texts_whose_vectors_are_computed(tmp_path, count):
     file = tmp_path / "c.txt"
     file.write_text("".join(f"{text}\n" for text in ["!", "?", "the love", "paris", "</script>"]))
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:count]))
-    rows = good("map", file, "-m", TINY, "-q").rows
+    rows = good("map", file, "-m", TINY, "-q", "-f", "jsonl").rows
     assert len(rows) == count and all(np.isfinite([row["x"], row["y"]]).all() for row in rows)
     good("map", file, "-m", TINY, "-q", "-o", tmp_path / "map.html")
     assert data_of(tmp_path / "map.html")["text"][-1] == rows[-1]["text"]
@@ -172,7 +208,7 @@ def test_wrong_usage(corpus, monkeypatch):
     argv = ("map", texts, "-m", TINY, "--vectors", folder / "v.npy", "-o", folder / "map.html")
     assert "already exists" in call(*argv).err
     monkeypatch.setattr("bertcli.inspection.corpus_map.find_spec", lambda name: None)
-    done = bad("map", texts, "-m", TINY)
+    done = bad("map", texts, "-m", TINY, "-f", "csv")
     assert done.error == "a map needs scikit-learn" and "bertcli[map]" in done.hint
 
 
@@ -192,12 +228,22 @@ result.over = state.over;
 get("search").value = "Apple pear";
 get("search").dispatchEvent(new Event("input"));
 result.found = text("#matches");
+result.hits = [...document.querySelectorAll("#hits button")].map((one) => one.firstChild.data);
+document.querySelector("#hits button").click();
+result.jumped = [state.over, ...places[state.over].map(Math.round)];
+result.middle = [map.clientWidth / 2, map.clientHeight / 2].map(Math.round);
+Object.assign(view, { scale: 1, x: 0, y: 0 }); draw();
 get("search").value = "";
 get("search").dispatchEvent(new Event("input"));
 buttons[0].click();
 result.group = text("#matches");
 buttons[0].click();
 result.none = text("#matches");
+const clusters = [...document.querySelectorAll("#clusters button")];
+result.clusters = clusters.map((one) => one.querySelector("span").textContent);
+clusters[0]?.click();
+result.cluster = text("#matches");
+clusters[0]?.click();
 const before = places[4][0];
 map.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft", cancelable: true }));
 result.moved = Math.round(places[4][0] - before);
@@ -231,10 +277,17 @@ def test_the_page_in_a_browser(corpus, browse):
     sizes = np.bincount(kinds)
     assert sorted(seen["groups"]) == ["k0", "k1", "k2"] and seen["about"] == "90 texts"
     over = seen["over"]  # of points at one place the first
-    assert seen["tip"] == [f"kind: {data['values'][over]}", data["text"][over]]
+    equal = data["text"].count(data["text"][over])
+    origin = f"row {over} · id t{over} · {equal} equal texts"
+    assert seen["tip"] == [f"kind: {data['values'][over]}", data["text"][over], origin]
     assert data["text"][over].split()[0] in WORDS[kinds[4]]
     matching = [text for text in data["text"] if {"apple", "pear"} <= {*text.split()}]
     assert seen["found"] == f"{len(matching)} of 90 texts"
+    assert seen["hits"] == [*dict.fromkeys(matching)]
+    first = data["text"].index(matching[0])
+    assert seen["jumped"] == [first, *seen["middle"]]
+    assert seen["clusters"] == data["labels"]
+    assert seen["cluster"] == f"{data['cluster'].count(0)} of 90 texts"
     assert seen["group"] == f"{sizes.max()} of 90 texts" and seen["none"] == ""
     assert seen["moved"] == 60 and seen["scale"] == "2.718"
     assert seen["painted"] and seen["names"] == 3

@@ -6,6 +6,7 @@ import pytest
 from front import (
     DEADLINE,
     TINY,
+    bad,
     call,
     good,
     start,
@@ -132,10 +133,40 @@ def test_a_text_that_is_also_a_file_is_noted(tmp_path, monkeypatch):
     (tmp_path / "a").touch()
     (tmp_path / "docs").mkdir()
     note = "note: `README.md` is also a file; -i reads it\n"
-    assert call("tokenize", "--count", "README.md")[::2] == (0, note)
     assert call("tokenize", "--count", "README.md", "docs", "x", "a").err == note
-    assert call("tokenize", "--count", "README.md", "-q").err == ""
-    assert call("tokenize", "--count", "docs").err == ""
+    assert call("tokenize", "--count", "README.md", "x", "-q").err == ""
+    assert call("tokenize", "--count", "a").err == "note: `a` is also a file; -i reads it\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "name", "message"),
+    [
+        (["tokenize", "--count"], "docs", "docs is a folder; -i reads it"),
+        (["embed"], "docs/", "docs/ is a folder; -i reads it"),
+        (["chunk"], "README.md", "README.md is a file; -i reads it"),
+        (["classify", "-m", TINY], "a.csv.gz", "a.csv.gz is a file; -i reads it"),
+        (["rerank", "query", "-m", TINY], "README.md", "README.md is a file; -i reads it"),
+        (["decode"], "ids.npy", "ids.npy is a file; -i reads it"),
+        (["similar"], "docs", "docs is a folder; --corpus reads it"),
+        (["similar", "--corpus", "docs"], "README.md", "README.md is a file; -i reads it"),
+    ],
+)
+def test_a_file_or_folder_as_the_only_text_is_refused(tmp_path, monkeypatch, argv, name, message):
+    monkeypatch.chdir(tmp_path)
+    for file in ("README.md", "a.csv.gz", "ids.npy"):
+        (tmp_path / file).touch()
+    (tmp_path / "docs").mkdir()
+    refused = bad(*argv, name, code=2)
+    assert refused.error == message
+    assert refused.hint.endswith(f"the name itself as a text: printf %s {name} | bertcli ...")
+
+
+def test_the_name_of_a_file_as_a_text_comes_from_a_pipe_or_with_other_texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    assert good("tokenize", "--count", stdin="docs").out == "4\n"
+    assert good("tokenize", "--count", "docs", "docs").out == "4\n4\n"
+    assert good("tokenize", "--count", "docs", "--pair", "docs").out == "7\n"
 
 
 def test_pairs_of_sentences_from_a_pipe(models):

@@ -1,5 +1,6 @@
 """`bertcli map`: what is in a corpus, at a look."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -11,10 +12,12 @@ from bertcli.cli.options.common import (
     ConsoleOptions,
     ModelOptions,
     RowOutput,
+    fields_asked,
     reader_of,
 )
 from bertcli.cli.options.corpus import FileOptions, refuse_pipes, stored_vectors
 from bertcli.cli.options.groups import OptionGroup, number, option
+from bertcli.errors import LOG, UsageError
 from bertcli.files.streams import suffix_of
 from bertcli.files.writers import refuse_other_suffix
 from bertcli.records.source import Source
@@ -55,6 +58,17 @@ class MapOutput(RowOutput):
                 refuse_other_suffix(self.output, self.format, {".html": "html"})
             self.format = "html"
 
+    def write_page_beside(self, name: str) -> None:
+        """Write a page beside the file or folder of this name, where no output is chosen."""
+        if self.output or self.format not in ("auto", "html"):
+            return
+        if self.format == "html" and not self.on_terminal:
+            return  # -f html into a pipe
+        path = f"{name.rstrip('/')}.map.html" if os.path.exists(name) else "map.html"
+        self.output = Path(path)
+        self.format = "html"
+        LOG.note(f"the map is written to {path}; -o FILE or -f jsonl for another output")
+
 
 def map(
     texts: MapFileOptions,
@@ -66,20 +80,29 @@ def map(
 ) -> None:
     """Map a corpus: a page with a point for each text, and clusters with their terms.
 
-    Other formats have the columns x, y, cluster and label. Of more than 20,000 texts, as many are
-    drawn at random. Needs scikit-learn (extra map).
+    Without --output and --format, the page is FILE.map.html. Other formats have the columns x, y,
+    cluster and label. Of more than 20,000 texts, as many are drawn at random. Needs scikit-learn
+    (extra map).
 
+    $ bertcli map reviews.csv
     $ bertcli map reviews.csv --color stars -o map.html
     $ bertcli map reviews.csv --vectors reviews.npy -o map.parquet
     """
     from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, require_scikit_learn
 
+    output.write_page_beside((texts.files or ["-"])[0])
     form = output.form()
+    if view.color and form != "html":
+        raise UsageError(
+            f"--color is for a page, not for {form}",
+            "give -o FILE.html; --keep-fields copies fields to other formats",
+        )
     require_scikit_learn()
     keep, taken = texts.keep_fields, frozenset({"id", *COLUMNS})
     if form == "html":
         keep, taken = view.color, frozenset()
-    reader = reader_of(texts, named=texts.files, keep=keep, taken=taken)
+    asked = (*fields_asked([texts]), *(["--color"] if view.color else []))
+    reader = reader_of(texts, named=texts.files, keep=keep, taken=taken, asked=asked)
     refuse_pipes(reader)
     search = texts.search(reader, model, compute)
     kind = "finished" if form == "html" else form

@@ -388,6 +388,9 @@ class FrequencyOptions(OptionGroup, panel=INPUT, of=Source):
         "Weight down tokens that are frequent in these texts, and measure the student, with and "
         "without that, on each tenth: file, folder or quoted glob, repeatable; - is stdin.",
         "PATH",
+        "--corpus",
+        "--input",
+        "-i",
     )
     input_format = FORMAT_OF_FILES
     whole = WHOLE

@@ -357,7 +357,8 @@ def rerank(
     stream = kind(head, query=asked.query).stream(reader)
     reader.reserve(frozenset((*BLANK_HIT, "truncated")))
     inputs = reader.source.inputs
-    with output.open(form, inputs, model, view="ranking_view") as write:
+    about = (asked.query,)
+    with output.open(form, inputs, model, view="ranking_view", about=about) as write:
         windows = console.track(stream)
         best = ranked(windows, asked.top_k)
         rows = [ranked_row(result, flat=form != "jsonl") for result in best]

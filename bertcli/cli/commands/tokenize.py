@@ -20,6 +20,7 @@ from bertcli.cli.options.common import (
     ModelOptions,
     OutputOptions,
     TextOutput,
+    refuse_file_as_text,
     source_of,
 )
 from bertcli.cli.options.groups import (
@@ -132,7 +133,7 @@ class ModeOptions(OptionGroup, panel="Other output"):
     stats = flag(
         "Print one summary of all texts: lengths, unknown words, texts that would be truncated."
     )
-    per_file = flag("With --count or --stats: a result per input file, and the total.")
+    per_file = flag("Results per file, and the total (--count, --stats).")
 
     @property
     def is_summary(self) -> bool:
@@ -368,6 +369,7 @@ def decode(
     form = output.form(usual="txt")
     tokenizer = model.tokenizer()
     skip, clean_up = how.skip_special_tokens, how.clean_up
+    refuse_file_as_text(source.ids or ())
     read = source_of(
         source,
         texts=(" ".join(source.ids),) if source.ids else (),

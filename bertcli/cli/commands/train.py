@@ -10,10 +10,12 @@ from bertcli.cli.options.common import (
     DEVICES,
     ENCODING,
     ENCODING_ERRORS,
+    FILES,
     FORMAT_OF_FILES,
     JOIN,
     MAX_RECORD_BYTES,
     ON_ERROR,
+    ONE_FILE,
     PROMPT,
     PROMPT_NAME,
     TEXT_FIELD,
@@ -24,6 +26,7 @@ from bertcli.cli.options.common import (
     ReportOutput,
     field_option,
     fields_asked,
+    file_given,
     reader_of,
 )
 from bertcli.cli.options.groups import (
@@ -171,10 +174,14 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
 class TrainJobOptions(OptionGroup, panel=INPUT):
     """The file of examples and the output folder."""
 
-    file: str = argument(
+    file: str | None = argument(
         "Examples: jsonl, csv, tsv or parquet with fields such as text and label.", "FILE"
     )
+    input = ONE_FILE
     output = RUN_FOLDER
+
+    def __post_init__(self) -> None:
+        self.file = file_given(self.file, self.input)
 
 
 class MethodOptions(OptionGroup, panel="Training", of=FineTuningJob):
@@ -289,10 +296,11 @@ def train(
 class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
     """The corpus: files, format and encoding."""
 
-    corpus: list[str] | None = argument(
+    files: list[str] | None = argument(
         "Files, folders or quoted globs (default, and -: stdin). .gz and .zst are decompressed.",
-        "CORPUS...",
+        "FILE...",
     )
+    input = FILES
     input_format = option(
         "auto: by the suffix; stdin is txt, or JSON if it begins with an object or a list. A "
         "record of another format than txt is a document: text with one sentence per line, or a "
@@ -311,7 +319,7 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
         """Return the reader of the corpus, and of fields with ids of ``extra`` embeddings."""
         return reader_of(
             self,
-            named=self.corpus,
+            named=self.files,
             sentences=True,
             single=True,
             keep=",".join(dict.fromkeys(extra)) or None,
@@ -523,6 +531,7 @@ class JudgedOptions(OptionGroup, panel=INPUT):
     """The examples, or a search with its judgements."""
 
     file = argument("Examples, with the same fields as for train.", "FILE")
+    input = ONE_FILE
     queries = option("Queries with _id and text (BEIR).", "FILE")
     corpus = option("Texts to search, with _id and text.", "FILE")
     qrels = option("Relevance judgements (BEIR or TREC).", "FILE")
@@ -532,8 +541,10 @@ class JudgedOptions(OptionGroup, panel=INPUT):
     json = flag("As --format jsonl.", hidden=True)
 
     def __post_init__(self) -> None:
-        if not (self.file or self.queries):
+        if not (self.file or self.input or self.queries):
             raise UsageError("nothing to evaluate", "give FILE, or --queries, --corpus and --qrels")
+        if self.input:
+            self.file = file_given(self.file, self.input)
 
 
 def evaluate(

@@ -238,8 +238,12 @@ class Console(Log):
 # --- training ---
 
 
+LINES_OF_RUN = 10  # lines about a training run that goes into a pipe
+LINE_SECONDS = 60.0  # between lines of a slower run
+
+
 def follow_training(run: TrainingRun, console: Console) -> None:
-    """Train, and show the events: in a bar on a terminal, else in lines.
+    """Train, and show the events: in a bar on a terminal, else in about ten lines.
 
     The bar leaves what was last, and which weights are kept; the log has all of it.
     """
@@ -247,9 +251,10 @@ def follow_training(run: TrainingRun, console: Console) -> None:
 
     steps, first, began = run.options.steps or 0, run.state.step, monotonic()
     place = counts = losses = held_out = ""
+    lines = TrainingLines(console, steps, first)
     with closing(ProgressBar(console.watched)) as bar:
         for event in run.events():
-            place, line = f"step {event.step:,}/{steps:,}", ""
+            place = f"step {event.step:,}/{steps:,}"
             share = (event.step - first) / max(steps - first, 1)  # of the steps of this process
             seconds = monotonic() - began
             match event.kind:
@@ -258,21 +263,50 @@ def follow_training(run: TrainingRun, console: Console) -> None:
                     counts = f"{place}  loss {sum(parts):.4f}"
                 case "log":
                     losses = training_line(event.values)
-                    line = f"{losses}  {clock(seconds * (1 - share) / (share or 1))} left"
                 case "evaluation":
-                    line = held_out = evaluation_line(event.values)
-                case "checkpoint":
-                    line = f"checkpoint: {event.values['path']}"
+                    held_out = evaluation_line(event.values)
             if bar.shown:
                 bar.update(counts, share, seconds)
-            elif line:
-                console.note(f"{place}  {line}")
-    if bar.shown:
-        console.note(f"{place}  {losses}" if losses else "")
-        if best := run.state.best:
-            console.note(f"weights of step {best['step']:,} kept; {evaluation_line(best)}")
-        elif held_out:
-            console.note(f"{place}; {held_out}")
+            else:
+                left = clock(seconds * (1 - share) / (share or 1))
+                lines.show(event.kind, event.step, losses, held_out, left)
+    if not bar.shown:
+        lines.close()
+    elif losses:
+        console.note(f"{place}  {losses}")
+    if best := run.state.best:
+        console.note(f"weights of step {best['step']:,} kept; {evaluation_line(best)}")
+    elif bar.shown and held_out:
+        console.note(f"{place}; {held_out}")
+
+
+class TrainingLines:
+    """Lines about a training run: one for each tenth of it or each minute, and the last."""
+
+    def __init__(self, console: Console, steps: int, first: int) -> None:
+        self.console = console
+        self.steps = steps
+        self.shown_step = first
+        self.shown_at = monotonic()
+        self.line = ""  # of the last step with news, which may be shown
+
+    def show(self, kind: str, step: int, losses: str, held_out: str, left: str) -> None:
+        """Take an event; write the line of the step before when it is due."""
+        if kind == "step":  # all events of the step before are there
+            is_due = (step - 1 - self.shown_step) * LINES_OF_RUN >= self.steps
+            if self.line and (is_due or monotonic() - self.shown_at >= LINE_SECONDS):
+                self.close()
+                self.shown_step = step - 1
+            return
+        if kind in ("log", "evaluation"):
+            parts = [f"step {step:,}/{self.steps:,}", losses, held_out, f"{left} left"]
+            self.line = "  ".join(filter(None, parts))
+
+    def close(self) -> None:
+        """Write the last line, if it was not written."""
+        self.console.note(self.line)
+        self.line = ""
+        self.shown_at = monotonic()
 
 
 def training_line(values: Any) -> str:

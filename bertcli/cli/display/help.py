@@ -16,20 +16,28 @@ MESSAGES = "Messages and help"  # the last panel
 WIDEST, NAMES = 100, 22  # columns: longer lines are hard to read; those of names
 SENTENCE = re.compile(r"(?<=[a-z0-9)\]])\. .*")
 
-# The options that -h shows, of any command that has them; required ones come with them.
+# The options that -h shows, of any command that has them, or of one: "map.color". Required ones
+# come with them; --resume is in a footnote.
 COMMON = frozenset(
     """
-    input pairs question context corpus vectors text_field
-    model max_length truncation padding overlap at first on_truncate
-    tokens count stats skip_special_tokens as_ clean_up
+    input pair pairs question context corpus vectors text_field label_field
+    model max_length truncation padding on_truncate
+    chunk.overlap chunk.at chunk.first
+    special_tokens parse_special
+    tokens count stats per_file skip_special_tokens as_ clean_up
     pooling normalize top_k threshold targets aggregation no_answer tolerance worst
+    similar.hybrid similar.keep_fields
     tree tensors attention verify json
-    groups
+    duplicates.keep groups
+    map.color map.clusters
     size dupe_factor config epochs batch_size learning_rate eval_dir
     task frozen eval queries qrels
-    device dtype output format resume
+    device dtype output format
     """.split()  # noqa: SIM905 - a list that is read downwards
 )
+RESUME = "--resume goes on where the same command was interrupted."
+# Choices that -h does not list: the default, and other words for two of them.
+UNLISTED = ("auto", "true", "false")
 
 
 def _option(about: str, *names: str, everything: bool = True) -> Any:
@@ -71,23 +79,44 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
     for param in sorted(command.params, key=lambda param: param.param_type_name):
         is_argument = param.param_type_name == "argument"
         panel = "Arguments" if is_argument else param.rich_help_panel or "Options"
-        if choices := getattr(param.type, "choices", ()):
+        choices = getattr(param.type, "choices", ())
+        if choices:
             param.metavar = param.metavar or "NAME"
-            param.help = f"{param.help} [{', '.join(choices)}]"
-        if not everything:
-            if not (is_argument or param.required or param.name in COMMON):
+        if everything:
+            listed = ", ".join(choices)
+        else:
+            if not (is_argument or param.required or is_common(ctx, param.name)):
                 continue
             panel = "Common options"
             param.help, param.show_envvar = SENTENCE.sub(".", param.help or ""), False
+            listed = ", ".join(name for name in choices if name not in UNLISTED)
+        if listed:
+            param.help = f"{param.help} [{listed}]"
+        if param.default is True and not everything:
+            panels.setdefault(panel, []).append(negation(param))
+            continue
         if row := param.get_help_record(ctx):  # none of what is hidden
             panels.setdefault(panel, []).append(row)
     for title, options in panels.items():
         with page.section(title):
             page.write_dl(options, NAMES)
     if not everything:
-        page.write(f"\n{ctx.command_path} --help shows all options.\n")
+        can_resume = any(param.name == "resume" for param in command.params)
+        footnote = f"{RESUME}\n" if can_resume else ""
+        page.write(f"\n{footnote}{ctx.command_path} --help shows all options.\n")
     print_text(page.getvalue().rstrip("\n"))
     raise typer.Exit
+
+
+def negation(param: Any) -> tuple[str, str]:
+    """Return the name and the help of what turns off an option that is on by default."""
+    return param.secondary_opts[0], f"Do not {param.help[:1].lower()}{param.help[1:]}"
+
+
+def is_common(ctx: typer.Context, name: str) -> bool:
+    """Return whether -h shows an option of a command."""
+    command = ctx.command_path.partition(" ")[2]
+    return name in COMMON or f"{command}.{name}" in COMMON
 
 
 def parts_of(docstring: str) -> tuple[str, list[str], list[str]]:

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from bertcli.cli.display.passages import passage
 from bertcli.errors import counted
 from bertcli.files.printable import printable
 from bertcli.files.tables import fields_of, lines_of
@@ -78,7 +80,10 @@ def show(*pictures: RenderableType) -> None:
 MOST = 40  # rows that are drawn of a run, tokens or words of a text
 LONGEST = 1000  # characters of a text
 SHORT_CELL = 14  # characters of a word or label, which is not folded
-NAMES, LONGEST_NAME = ("id", "file"), 20  # columns of names, and their characters
+NAMES = ("id", "file", "model")  # columns of names, which are copied: they are not folded
+UNGROUPED = ("id", "line", "input_ids")  # columns of figures that are names, without separators
+LEAST_TEXT = 30  # characters in a line of a text beside other columns
+HIT_LINES = 2  # lines of the terminal's width that a hit may have
 Inputs = Sequence[str | Path]  # files that are read, "-" for stdin
 
 
@@ -110,24 +115,47 @@ def described(value: Any) -> str:
     return str(value)
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]], title: str | None = None, **look: Any) -> Table:
+def rows_table(
+    rows: Sequence[Mapping[str, Any]], title: str | None = None, **look: Any
+) -> RowsTable:
     """Draw rows of named values; figures are aligned right. Names take no room of a text."""
     names = fields_of(map(dict, rows))
     cells = {name: [row.get(name, "") for row in rows] for name in names}
     look = {"box": SIMPLE_HEAD, "title_justify": "left", "title_style": "bold", **look}
-    drawn = Table(title=title, **look)
+    drawn = RowsTable(title=title, **look)
     for name, values in cells.items():
         is_figure = any(isinstance(value, int | float) for value in values)
         drawn.add_column(
             name,
             justify="right" if is_figure else "left",
             overflow="fold",
-            no_wrap=is_figure or max(len(str(value)) for value in values) <= SHORT_CELL,
-            max_width=LONGEST_NAME if name in NAMES and "text" in names else None,
+            no_wrap=is_figure
+            or name in NAMES
+            or max(len(str(value)) for value in values) <= SHORT_CELL,
         )
     for row in zip(*cells.values(), strict=True):
-        drawn.add_row(*map(cell, row))
+        drawn.add_row(*(cell(value, name) for name, value in zip(cells, row, strict=True)))
     return drawn
+
+
+class RowsTable(Table):
+    """A table whose names are in one line each, if they leave the texts enough room."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Fold the columns of names where the table would not fit otherwise."""
+        if not self.fits(console, options):
+            for column in self.columns:
+                if column.header in NAMES:
+                    column.no_wrap = False
+        yield from super().__rich_console__(console, options)
+
+    def fits(self, console: Console, options: ConsoleOptions) -> bool:
+        """Return whether all columns fit that are not folded, and some text beside them."""
+        width = len(self.columns) + 1
+        for column in self.columns:
+            wanted = self._measure_column(console, options, column).maximum
+            width += wanted if column.no_wrap else min(wanted, LEAST_TEXT)
+        return width <= options.max_width
 
 
 def rows_view(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
@@ -135,12 +163,14 @@ def rows_view(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     yield rows_table(rows)
 
 
-def cell(value: Any) -> str | Text:
-    """Return a value as it stands in a cell."""
+def cell(value: Any, column: str = "") -> str | Text:
+    """Return a value as it stands in a cell of a column."""
     if isinstance(value, Text):
         return value
     if isinstance(value, float):
         return f"{value:.4f}"
+    if isinstance(value, int) and not isinstance(value, bool) and column not in UNGROUPED:
+        return f"{value:,}"
     return "" if value is None else shortened(str(value))
 
 
@@ -384,6 +414,53 @@ def hit_row(score: Any, row: int, record: Record) -> dict[str, Any]:
     return hit if record.text is None else {**hit, "text": str(record.text)}
 
 
+class HitsView:
+    """Texts that were found, in the width of the screen: a passage of each, beside its id.
+
+    Where the id leaves the passage no room, it is below the id. A column `row` that equals `id` is
+    left out.
+    """
+
+    def __init__(
+        self, rows: Sequence[Mapping[str, Any]], query: str = "", title: str | None = None
+    ) -> None:
+        self.query = query
+        self.title = title
+        self.rows = [dict(row) for row in rows]
+        if all(str(row["row"]) == row["id"] for row in self.rows):
+            for row in self.rows:
+                del row["row"]
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Yield the table, or a line and a passage for each row."""
+        length = HIT_LINES * options.max_width
+        rows = [
+            row | {"text": passage(row["text"], self.query, length)} if "text" in row else row
+            for row in self.rows
+        ]
+        table = rows_table(rows, self.title, leading=1 if self.query else 0)
+        if table.fits(console, options) or not any("text" in row for row in rows):
+            yield table
+            return
+        if self.title:
+            yield Text(self.title, "bold")
+        for row in rows:
+            yield Text("")
+            yield from stacked(row)
+        yield Text("")
+
+
+def stacked(row: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Draw a row as a line of its figures and its id, and the text below."""
+    figures = {name: cell(value, name) for name, value in row.items() if name not in ("id", "text")}
+    line = [str(figures.pop("score")), *(f"{name} {value}" for name, value in figures.items())]
+    yield Text("  ".join([*line, str(row["id"])]), "bold", overflow="fold")
+    if "text" in row:
+        yield Padding(row["text"], (0, 0, 0, 2), expand=False)
+
+
 def answer_views(answers: Sequence[Answer]) -> Iterator[RenderableType]:
     """Draw the nearest texts of each query, the nearest first."""
     for answer in answers:
@@ -391,13 +468,14 @@ def answer_views(answers: Sequence[Answer]) -> Iterator[RenderableType]:
             {"score": hit.score, **hit.ranks, **hit_row(hit.score, hit.row, hit.record)}
             for hit in answer.hits
         ]
-        title = shortened(str(answer.query.text))
-        yield rows_table(rows, title, leading=1) if rows else Group(title, "no results")
+        query = str(answer.query.text)
+        title = shortened(query)
+        yield HitsView(rows, query, title) if rows else Group(title, "no results")
 
 
-def ranking_view(results: Sequence[Result]) -> Iterator[Table]:
-    """Draw texts with their scores, in the order of the results."""
-    yield rows_table([hit_row(r.fields["score"], r.sample, r.record) for r in results])
+def ranking_view(query: str, results: Sequence[Result]) -> Iterator[RenderableType]:
+    """Draw texts with their scores for a query, in the order of the results."""
+    yield HitsView([hit_row(r.fields["score"], r.sample, r.record) for r in results], query)
 
 
 def duplicates_view(run: Duplicates, groups: Sequence[DuplicateGroup]) -> Iterator[RenderableType]:
@@ -405,7 +483,7 @@ def duplicates_view(run: Duplicates, groups: Sequence[DuplicateGroup]) -> Iterat
     for group in groups:
         scores = ["kept", *(f"{score:.4f}" for score in group.scores[:MOST].tolist())]
         numbered = zip(scores, [group.keep, *group.rows[:MOST].tolist()], strict=True)
-        yield rows_table([hit_row(score, row, run.record_of(row)) for score, row in numbered])
+        yield HitsView([hit_row(score, row, run.record_of(row)) for score, row in numbered])
         yield from not_drawn(len(group.rows[MOST:]))
 
 

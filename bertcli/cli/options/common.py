@@ -1,10 +1,11 @@
 """The options that commands share: input, model, computation, output and messages."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
@@ -30,11 +31,13 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import LOG, UsageError, counted
+from bertcli.errors import LOG, InputError, OutputError, UsageError, counted
 from bertcli.files.paths import WatchedFiles
+from bertcli.files.streams import suffix_of
 from bertcli.files.typed_json import is_text
 from bertcli.files.writers import (
     RAGGED,
+    SUFFIXES,
     TENSORS,
     format_of,
     open_writer,
@@ -50,7 +53,7 @@ from bertcli.hub import (
 )
 from bertcli.inference.compute import Compute
 from bertcli.records.reader import Reader
-from bertcli.records.source import InputFormat, Source, listed_files
+from bertcli.records.source import FORMATS, InputFormat, Source, listed_files
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -205,11 +208,12 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             refuse_other_suffix(self.output, form)
         if form == "json":  # rows are lines on their way to any file
             form = "jsonl"
+        allowed = allowed or [name for name in choices if name != "auto"]
         if form == "auto" and self.output is not None:
-            form = format_of(self.output)
+            form = format_of_output(self.output, allowed)
         elif form == "auto":
             form = usual or ("table" if stdout_is_terminal() else "jsonl")
-        return allowed_form(form, allowed or [name for name in choices if name != "auto"])
+        return allowed_form(form, allowed)
 
     def open(
         self,
@@ -290,7 +294,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             inputs = Inputs.of(run.reader.source, files)
         else:
             vectors = str(options.get("vectors"))
-            cached = [Path(vectors)] if options.get("corpus") or options.get("files") else []
+            cached = [Path(vectors)] if options.get("corpus") or "files" in options else []
             paths = [str(path) for path in read if str(path) != vectors or not cached]
             inputs = Inputs(
                 paths, cached=cached if options.get("vectors") else (), model_files=files
@@ -357,6 +361,19 @@ class ReportOutput(OutputOptions):
         return super().open("json" if form == "jsonl" else form, *inputs, **more)
 
 
+def format_of_output(path: Path, allowed: Sequence[str]) -> str:
+    """Return the format of an output file. Raises OutputError for a folder or an unknown suffix."""
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder", "give the name of a file, such as results.jsonl")
+    if suffix_of(path) not in SUFFIXES:
+        suffixes = [suffix for suffix, form in SUFFIXES.items() if form in allowed]
+        if "html" in allowed:
+            suffixes.insert(0, ".html")
+        known = ", ".join(suffixes)
+        raise OutputError(f"{path}: unknown format", f"known: {known}; or give --format")
+    return format_of(path)
+
+
 def allowed_form(form: str, allowed: Sequence[str]) -> str:
     """Return the format. Raises BertcliError when it cannot be written."""
     if form not in allowed:
@@ -375,7 +392,11 @@ class ConsoleOptions(OptionGroup, Console, panel=MESSAGES):
     verbose = flag("Show details.", "--verbose", "-v")
 
     def __post_init__(self) -> None:
-        """Show the messages of the library too."""
+        """Show the messages of the library too. UsageError for both options."""
+        if self.quiet and self.verbose:
+            if not os.environ.get("BERTCLI_QUIET"):
+                raise UsageError("--quiet cannot be combined with --verbose")
+            self.quiet = False  # the option is stronger than the environment
         vars(LOG).update(write=self.write)
 
 
@@ -469,7 +490,11 @@ KEEP_FIELDS = option(
     "[NAMES]",
 )
 WHOLE = flag("Each file is one text, as those in .md, .markdown and .rst are.")
-DELIMITER = option("Delimiter of csv.", "C")
+DELIMITER = option(
+    r"Delimiter of csv; \t is a tab.",
+    "C",
+    callback=lambda value: "\t" if value == "\\t" else value,
+)
 SKIP_EMPTY = flag("Leave out empty texts, and count them.")
 ON_ERROR = option(
     "Stop at a bad record, or report and skip it (exit code 1 at the end).",
@@ -494,6 +519,7 @@ FILES = option(
 FILES_FROM = option(
     "Read the files listed in FILE, one per line (NUL-delimited with -0); - is stdin.", "FILE"
 )
+ONE_FILE = option("FILE, given as an option.", "FILE", "--input", "-i", kind=list[str] | None)
 NULL = flag("Texts, or the names in --files-from, are NUL-delimited.", "--null", "-0")
 
 
@@ -511,6 +537,10 @@ def source_of(
     texts = tuple(values.get("texts", options.get("texts")) or ())
     listed, null = options.get("files_from"), options.get("null", False)
     paths = tuple(named or options.get("input") or ())
+    if "" in paths:
+        raise InputError(
+            "the name of an input file is empty", "give the name of a file; - is stdin"
+        )
     if listed is not None:
         paths += listed_files(listed, null=null)
     elif not (texts or paths):
@@ -538,15 +568,60 @@ def unescaped(text: str | None) -> str | None:
 
 def reader_of(*groups: OptionGroup, **values: Any) -> Reader:
     """Return the reader of the source that these options describe, see `source_of`."""
-    return reader_from(source_of(*groups, **values))
+    return reader_from(source_of(*groups, **values), groups[0].command_options)
 
 
-def reader_from(source: Source) -> Reader:
-    """Return the reader of a source; a text that is also a file was perhaps to be read."""
-    texts = (*source.texts, source.pair)
-    if files := [text for text in texts if isinstance(text, str) and os.path.isfile(text)]:
-        LOG.note(f"`{files[0]}` is also a file; -i reads it")
+def reader_from(source: Source, options: Mapping[str, Any] = {}) -> Reader:
+    """Return the reader of a source, see `refuse_file_as_text`; ``options`` are the command's."""
+    texts = [text for text in (*source.texts, source.pair) if isinstance(text, str)]
+    arguments = options.get("texts") or options.get("queries") or ()
+    if len(arguments) == len(texts) == 1:
+        refuse_file_as_text(arguments, options)
+    if files := [text for text in texts if os.path.isfile(text)]:
+        LOG.note(f"`{files[0]}` is also a file; {reading_option(options)} reads it")
     return Reader(source)
+
+
+def refuse_file_as_text(texts: Sequence[str], options: Mapping[str, Any] = {}) -> None:
+    """Raise UsageError where the only text is the name of a folder, or of a file of records."""
+    if len(texts) != 1:
+        return
+    (name,) = texts
+    if os.path.isdir(name):
+        what = "folder"
+    elif suffix_of(name) in FORMATS and os.path.isfile(name):
+        what = "file"
+    else:
+        return
+    raise UsageError(
+        f"{name} is a {what}; {reading_option(options)} reads it",
+        f"{reading_option(options)} {quote(name)}; the name itself as a text: "
+        f"printf %s {quote(name)} | bertcli ...",
+    )
+
+
+def reading_option(options: Mapping[str, Any]) -> str:
+    """Return the option that reads a file: of a search without a corpus, that of the corpus."""
+    searches = "corpus" in options and "vectors" in options
+    if searches and not (options["corpus"] or options["vectors"]):
+        return "--corpus"
+    return "-i"
+
+
+def files_given(files: list[str] | None, inputs: list[str] | None) -> list[str]:
+    """Return the files of the arguments, or else of --input. UsageError if there are none."""
+    given = files or inputs
+    if not given:
+        raise UsageError("no input", "give FILE, or -i FILE")
+    return given
+
+
+def file_given(file: str | None, inputs: list[str] | None) -> str:
+    """Return the only file, see `files_given`. UsageError if there are more."""
+    given = files_given([file] if file else None, inputs)
+    if len(given) > 1:
+        raise UsageError(f"--input was given {len(given)} times", "this command reads one file")
+    return given[0]
 
 
 def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
@@ -611,7 +686,7 @@ class InputOptions(TaskFileOptions, of=Source):
 
     def reader(self, **changes: Any) -> Reader:
         """Return the reader of the texts, files or stdin that were given."""
-        return reader_from(self.source(**changes))
+        return reader_from(self.source(**changes), self.command_options)
 
     def source(self, **changes: Any) -> Source:
         """Return the texts, files or stdin that were given."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import (
     DELIMITER,
+    FILES,
     FORMAT_OF_FILES,
     ID_FIELD,
     JOIN,
@@ -17,6 +18,7 @@ from bertcli.cli.options.common import (
     WHOLE,
     ComputeOptions,
     ModelOptions,
+    files_given,
 )
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
 from bertcli.errors import UsageError, counted
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 class FileOptions(OptionGroup, panel=INPUT, of=Source):
     """The texts to compare."""
 
-    files: list[str] = argument("Files with texts.", "FILE...")
+    files: list[str] | None = argument("Files with texts.", "FILE...")
+    input = FILES
     vectors: Path | None = option(
         "Vectors of the texts: read if the file exists, else written.", "FILE"
     )
@@ -46,6 +49,10 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
     join = JOIN
     id_field = ID_FIELD
     max_record_bytes = MAX_RECORD_BYTES
+
+    def __post_init__(self) -> None:
+        """Take the files of --input where no arguments are given."""
+        self.files = files_given(self.files, self.input)
 
     def inputs(self, reader: Reader) -> list[str | Path]:
         """Return the files that are read."""

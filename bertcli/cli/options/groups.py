@@ -56,6 +56,8 @@ RULES = (
     "--pairs cannot be combined with TEXT, --input or --files-from",
     "QUERY cannot be combined with --input",
     "--files-from cannot be combined with TEXT",
+    "FILE cannot be combined with --input",
+    "FILE... cannot be combined with --input",
     "--margin requires --mine",
     "--words requires --corpus",
     "--hybrid cannot be combined with --sparse, --token-vectors, --mine or --threshold; "
@@ -87,7 +89,7 @@ RULES = (
     "--corpus requires --qrels",
     "--qrels requires --queries",
     "--qrels requires --corpus",
-    "--qrels cannot be combined with FILE",
+    "--qrels cannot be combined with FILE or --input",
     "--ragged cannot be combined with --engine ray",
     "--ragged cannot be combined with --count or --stats",
     "--engine ray cannot be combined with --from-tokens, --count or --stats",
@@ -122,7 +124,7 @@ RULES = (
     "chunks are made of single texts, in their original characters",
 )
 RELATION = re.compile("( cannot be combined with | requires | has no effect with(?:out)? )")
-ARGUMENTS = {"FILE": "file", "TEXT": "texts", "QUERY": "queries"}
+ARGUMENTS = {"FILE": "file", "FILE...": "files", "TEXT": "texts", "QUERY": "queries"}
 
 
 def obey(rules: Iterable[str], values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:

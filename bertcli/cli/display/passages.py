@@ -1,0 +1,132 @@
+"""The passage of a long text that matches a query, with its matching words in bold.
+
+    passage("... We ship the release in March. ...", "when do we ship?", 160)
+
+Words of the query that are rare in the text count most; without any of them in the text, the
+passage is its beginning.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from typing import NamedTuple
+
+from rich.text import Text
+
+WORD = re.compile(r"\w+")
+SENTENCE_START = re.compile(r"(?<=[.!?])\s+(?=\S)|\s+(?=#)")
+PREFIX = 4  # letters of a word in the query that begin a longer word in the text
+BEFORE = 0.3  # share of the passage before the first matching word, at most
+ELLIPSIS = "…"
+
+
+class WordMatch(NamedTuple):
+    """A word of the text that the query has."""
+
+    start: int
+    stop: int
+    word: str  # of the query
+
+
+def passage(text: str, query: str, length: int) -> Text:
+    """Return at most ``length`` characters of a text, in one line, around the matching words."""
+    text = " ".join(text.split())
+    matches = word_matches(text, query)
+    start, stop = 0, len(text)
+    if len(text) > length:
+        start, stop = passage_bounds(text, matches, length)
+    before = ELLIPSIS if start else ""
+    after = ELLIPSIS if stop < len(text) else ""
+    drawn = Text(f"{before}{text[start:stop]}{after}")
+    for match in matches:
+        if start <= match.start and match.stop <= stop:
+            offset = len(before) - start
+            drawn.stylize("bold", match.start + offset, match.stop + offset)
+    return drawn
+
+
+def word_matches(text: str, query: str) -> list[WordMatch]:
+    """Return the words of a text that are in the query, in their order."""
+    words = content_words(query)
+    matches = []
+    for found in WORD.finditer(text):
+        written = found[0].casefold()
+        if written in words:
+            matches.append(WordMatch(*found.span(), written))
+            continue
+        for word in words:
+            if written.startswith(word) and len(word) >= PREFIX:
+                matches.append(WordMatch(*found.span(), word))
+                break
+            if not word.isascii() and word in written:  # scripts without blanks between words
+                start = found.start() + written.index(word)
+                matches.append(WordMatch(start, start + len(word), word))
+                break
+    return matches
+
+
+def content_words(query: str) -> set[str]:
+    """Return the words of a query, in lower case, without short ones such as "the" if it can be.
+
+    Acronyms, numbers and words of other scripts may be short.
+    """
+    words = WORD.findall(query)
+    longest = max(map(len, words), default=0)
+    return {
+        word.casefold()
+        for word in words
+        if len(word) >= min(longest, PREFIX)
+        or word.isupper()
+        or not (word.isascii() and word.isalpha())
+    }
+
+
+def passage_bounds(text: str, matches: list[WordMatch], length: int) -> tuple[int, int]:
+    """Return where the best passage of at most ``length`` characters starts and stops."""
+    if not matches:
+        return 0, word_end(text, length)
+    counts = Counter(match.word for match in matches)
+    starts = [match.start for match in matches]
+    reach = int(length * (1 - BEFORE))
+    best_score = 0.0
+    best = 0
+    best_last = 0
+    for index, match in enumerate(matches):
+        last = bisect_left(starts, match.start + reach)
+        words = {other.word for other in matches[index:last] if other.stop <= match.start + reach}
+        score = sum(1 / counts[word] for word in words)
+        is_tighter = index < best_last and score > best_score - 1e-9
+        if score > best_score + 1e-9 or is_tighter:
+            best_score = score
+            best = index
+            best_last = best_last if is_tighter else last
+    first = matches[best].start
+    if first <= length * BEFORE:
+        return 0, word_end(text, length)
+    start = passage_start(text, first, int(length * BEFORE))
+    if len(text) - start < length:
+        start = next_word(text, len(text) - length)
+    return start, word_end(text, start + length)
+
+
+def passage_start(text: str, first: int, most: int) -> int:
+    """Return where the sentence of a position begins, or a word at most so many characters ago."""
+    earliest = first - most
+    sentences = [found.end() for found in SENTENCE_START.finditer(text, earliest, first + 1)]
+    return sentences[-1] if sentences else next_word(text, earliest)
+
+
+def next_word(text: str, offset: int) -> int:
+    """Return where the first word from an offset on begins; the offset, if there is none near."""
+    blank = text.find(" ", max(offset - 1, 0), offset + 40)
+    return offset if blank < 0 else blank + 1
+
+
+def word_end(text: str, offset: int) -> int:
+    """Return where the last word before an offset ends; the offset, if there is none near."""
+    if offset >= len(text):
+        return len(text)
+    blank = text.rfind(" ", offset - 40, offset + 1)
+    return offset if blank <= 0 else blank

@@ -1,0 +1,61 @@
+"""Small things that were wrong: names that are empty or folders, tabs, -q with -v, completion."""
+
+import pytest
+from front import TINY, bad, call, good
+
+from bertcli.cli.app import main
+from bertcli.files import versions
+
+
+def test_an_empty_name_of_an_input_is_called_so():
+    refused = bad("embed", "-i", "")
+    assert refused.error == "the name of an input file is empty"
+    assert refused.hint == "give the name of a file; - is stdin"
+
+
+def test_a_folder_as_output_is_called_so(tmp_path):
+    assert bad("tokenize", "hi", "-o", tmp_path).error == f"{tmp_path} is a folder"
+
+
+@pytest.mark.parametrize(
+    ("argv", "known"),
+    [
+        (["map", "x.txt"], ".html, .jsonl, .ndjson, .json, .csv, .tsv, .parquet"),
+        (["embed", "hi"], ".jsonl, .ndjson, .json, .csv, .npy, .npz, .safetensors, .parquet"),
+        (["compare", "a.npy", "b.npy"], ".jsonl, .ndjson, .json"),
+    ],
+)
+def test_a_hint_has_the_suffixes_that_the_command_writes(argv, known):
+    hint = bad(*argv, "-o", "x.pkl").hint
+    assert hint == f"known: {known}; or give --format"
+
+
+def test_a_tab_may_be_written_as_in_python(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("n\ttext\n1\ta, b\n")
+    argv = ("tokenize", "--text", "-m", TINY, "-i", path, "--delimiter")
+    assert good(*argv, r"\t").rows[0]["text"] == "a, b"
+    assert good(*argv, "\t").rows[0]["text"] == "a, b"
+
+
+def test_quiet_and_verbose_exclude_each_other():
+    refused = bad("tokenize", "hi", "-q", "-v", code=2)
+    assert refused.error == "--quiet cannot be combined with --verbose"
+    assert "note: " in call("tokenize", "hi", "-v", BERTCLI_QUIET="1").err
+
+
+def test_zsh_completes_when_the_script_is_loaded(monkeypatch, capsys):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    main(["--show-completion", "zsh"])
+    script = capsys.readouterr().out
+    assert "loadautofunc ]]; then\n  _bertcli_completion" in script
+
+
+def test_the_hint_for_torch_names_the_cpu_first_with_sizes(monkeypatch):
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    hint = versions.install_command("torch")
+    cpu = hint.index("for a CPU (750 MB)")
+    cuda = hint.index("CUDA (several GB)")
+    assert cpu < hint.index("--index-url https://download.pytorch.org/whl/cpu") < cuda
+    assert "bertcli[torch]" in hint[cuda:]
+    assert "CPU" not in versions.install_command("map")
