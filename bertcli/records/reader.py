@@ -341,8 +341,9 @@ def read(path: str, reader: Reader) -> Blocks:
     with open_bytes(path, reader.count) as stream:
         encoding, errors = source.encoding, source.encoding_errors
         if path != "-":  # whose first line may still be typed
+            head = read_chunk(stream, name, peek=True)
             try:
-                refuse_not_text(read_chunk(stream, name, peek=True), name, encoding)
+                refuse_not_text(head, name, encoding)
             except InputError as refused:
                 reader.skip(refused)
                 return

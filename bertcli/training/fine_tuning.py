@@ -249,6 +249,15 @@ PROBLEMS = {
 }
 
 
+def for_task(config: BertConfig, task: str) -> BertConfig:
+    """Return a config that says what the head learnt; of scores, that they are its logits."""
+    config = replace(config, problem_type=PROBLEMS.get(task))
+    if task == "regress":
+        activation = {"activation_fn": IDENTITY}
+        config = replace(config, other={**config.other, "sentence_transformers": activation})
+    return config
+
+
 def task_of(
     job: FineTuningJob,
     options: Mapping[str, Any],
@@ -345,10 +354,7 @@ def head_task(
             for name, field in extra.items()
         }
         add_extra_embeddings(bert, extra, sizes)
-    config = replace(bert.config, problem_type=PROBLEMS.get(task))
-    if task == "regress":
-        activation = {"activation_fn": IDENTITY}
-        config = replace(config, other={**config.other, "sentence_transformers": activation})
+    config = for_task(bert.config, task)
     items, limit, tally = tokenized(job, task, texts.records, bert_folder(base), config)
     samples = np.array([item.sample for item in items])
     tokens = Tokens.of(items)
@@ -525,7 +531,7 @@ def frozen_task(
         encoder = embedder.runtime.spec.folder
         bert, _ = load(encoder, BertModel)
         config = read_config(encoder).with_labels(texts.names)
-        put_model(output, bert, replace(config, problem_type=PROBLEMS[texts.task]), encoder)
+        put_model(output, bert, for_task(config, texts.task), encoder)
         write_sentence_parts(
             output,
             embedder.options,
