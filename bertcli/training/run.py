@@ -192,8 +192,9 @@ class Checkpoints:
 
     def resumable(self) -> str:
         """Describe what can be resumed from, and how."""
-        continuing = f"; continue with {option('resume')}" if self.last() else ""
-        return f"{self.kept()}{continuing}"
+        resume = option("resume")
+        advice = f"continue with {resume}" if self.last() else f"{resume} starts over"
+        return f"{self.kept()}; {advice}"
 
 
 def _digest(record: Mapping[str, Any]) -> str:

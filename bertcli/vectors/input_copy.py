@@ -35,13 +35,15 @@ class InputCopy:
         if form != "txt" and not self.in_columns:
             source = replace(source, full_rows=True, placed=False)
         self.reader = Reader(source)
-        # Columns that cannot be copied are refused before anything is computed.
-        next(Reader(source).blocks(), None)
         self.paths = list(dict.fromkeys(self.reader.source.paths))
         if self.in_columns:
             from bertcli.files.parquet import common_schema
 
             self.schema = common_schema(self.paths)
+
+    def refuse_input(self) -> None:
+        """Read the first records: those that cannot be copied are refused."""
+        next(self.reader.again().blocks(), None)
 
     @property
     def writer(self) -> str:

@@ -399,7 +399,8 @@ def test_no_texts_and_wrong_usage(tmp_path):
     done = call("duplicates", "-m", TINY, tmp_path / "none.txt")
     assert (done.code, done.out, done.err) == (0, "", "note: no records: the input is empty\n")
     for score in (0, 1.5):
-        assert "is not in the range" in bad(*ARGV[:-1], score, "x", code=2).error
+        failed = bad(*ARGV[:-1], score, "x", code=2)
+        assert "--threshold" in failed.error and failed.hint == "give 0.01 to 1"
     assert "stdin: cannot be read twice" in bad(*ARGV, "-", code=2).error
     assert "file not found" in bad(*ARGV, "nowhere.txt").error
 

@@ -152,7 +152,7 @@ def test_an_interrupt_says_what_is_kept(tmp_path):
     assert call(*argv, "--resume", "-q").code == 0
     with mock.patch.object(Sink, "write", side_effect=KeyboardInterrupt):
         done = call(*argv, "--overwrite", "--window", 5000)
-    none = "note: interrupted; 0 records are kept; continue with --resume\n"
+    none = "note: interrupted before anything was committed: the next run starts over\n"
     assert (done.code, done.err) == (130, none)
 
 
@@ -285,7 +285,7 @@ ERRORS = {
         1,
     ),
     "prompt": (["--prompt-name", "query"], "", 2),
-    "format": (["-f", "tsv"], "Invalid value for '--format' / '-f': 'tsv' is not one of ", 2),
+    "format": (["-f", "tsv"], "this command cannot write tsv", 2),
     "stream": (["--resume"], "--resume requires -o FILE", 2),
 }
 

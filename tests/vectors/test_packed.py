@@ -14,7 +14,7 @@ from vector_files import normal
 from bertcli.errors import InputError
 from bertcli.vectors.formats import quantize, restore
 from bertcli.vectors.nearest import Nearest
-from bertcli.vectors.search import add_stored
+from bertcli.vectors.search import VectorFile, add_stored
 
 
 def stored(path, vectors, precision):
@@ -30,7 +30,7 @@ def test_the_answers_are_those_of_restored_vectors(tmp_path, precision, width):
     queries, path = normal(4, width, seed=5), tmp_path / "v.npy"
     bits = stored(path, normal(300, width), precision)
     found = Nearest(queries, 9)
-    add_stored(found, str(path))
+    add_stored(found, VectorFile(str(path)))
     assert found.rows == 300
     assert found.matches() == nearest(queries, [restore(bits, precision, None, width)], 9)
 
@@ -38,7 +38,7 @@ def test_the_answers_are_those_of_restored_vectors(tmp_path, precision, width):
 def test_rows_of_another_width(tmp_path):
     stored(tmp_path / "v.npy", normal(3, 24), "binary")
     with pytest.raises(InputError, match=r"v\.npy: has 24 dimensions, and the model 32"):
-        add_stored(Nearest(normal(1, 32), 2), str(tmp_path / "v.npy"))
+        add_stored(Nearest(normal(1, 32), 2), VectorFile(str(tmp_path / "v.npy")))
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "safetensors", "jsonl", "csv", "parquet"])

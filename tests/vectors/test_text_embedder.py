@@ -161,20 +161,24 @@ ERRORS = [
 
 def in_python(text):
     """Return a message of the command as `Embedder` words it: keywords, not options."""
-    named = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", "_"), text)
-    named = named.replace("no_special_tokens", "special_tokens=False")
-    return re.sub(r"(dim|max_length) (?=[\d'])", r"\1=", named)
+    text = re.sub("--(pooling|on-truncate) (x|warn)", r"\1='\2'", text)
+    text = re.sub(r"--(dim|max-length) (?=[\d'])", r"\1=", text)
+    text = re.sub(r"--(device|layers|prompt-name|special-tokens)", r"\1", text)
+    text = text.replace("--no-special-tokens", "special_tokens=False")
+    return re.sub("(max|on|prompt|special)-", r"\1_", text)
 
 
 @pytest.mark.parametrize(("options", "argv"), ERRORS)
 def test_errors_are_those_of_the_command(embedder, options, argv):
     text = "" if "special_tokens" in options else "a b c d e f g"
     said = call("embed", "-q", "-m", TINY, *argv, text)
+    code = said.code
     with pytest.raises(BertcliError) as failed:
         embedder.encode([text], **options)
     assert [in_python(said.error), in_python(said.hint)] == [str(failed.value), failed.value.hint]
-    assert "--" not in f"{failed.value} {failed.value.hint}"
-    assert failed.value.exit_code == said.code
+    said = f"{failed.value} {failed.value.hint}".replace("--force-reinstall torch --index-url", "")
+    assert "--" not in said
+    assert failed.value.exit_code == code
 
 
 @pytest.mark.parametrize(
@@ -213,7 +217,7 @@ def test_a_number_that_cannot_be_is_refused(embedder, options):
 @pytest.mark.parametrize(
     ("options", "error", "hint"),
     [
-        ({"normalise": True}, "unknown option 'normalise'", "one of .*normalize"),
+        ({"normalise": True}, "unknown option 'normalise'", "did you mean normalize"),
         ({"convert_to_tensor": True}, "unknown option 'convert_to_tensor'", "one of "),
     ],
 )

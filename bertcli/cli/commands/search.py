@@ -486,6 +486,7 @@ def duplicates(
             refuse_pipes(reader)
             copy = InputCopy(reader, copy_format)
             write = stack.enter_context(output.open(copy.writer, inputs, model))
+            copy.refuse_input()  # before anything is computed
         write_groups = stack.enter_context(output.open_groups(inputs, model, run))
         with stored_vectors(search, console):
             console.follow(run)
