@@ -43,7 +43,7 @@ def bertcli_folder(model: Path, work: Path, precision: str) -> Path:
 
 
 def _eight_bits(model: Path, folder: Path) -> None:
-    from bertcli.export.folder import ExportOptions, export
+    from bertcli.exporting.folder import ExportOptions, export
     from bertcli.hub import find_model
 
     export(find_model(str(model)), folder, ExportOptions(dtype="int8"))

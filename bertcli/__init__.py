@@ -5,6 +5,7 @@
     model, report = load("folder")  # BertModel, or the head that the checkpoint has
     Classifier.load("sentiment")(["A wonderful film."])  # rows of `bertcli classify`
     train("reviews.jsonl", "sentiment", epochs=3)  # options of `bertcli train`
+    search("late delivery", "reviews.csv", top_k=3)  # what `bertcli similar` prints
 
 The names below are imported when they are first used, so that `import bertcli` costs nothing.
 """
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from bertcli.errors import BertcliError
     from bertcli.evaluation.evaluate import evaluate
     from bertcli.files.versions import __version__
+    from bertcli.functions import chunk, corpus_map, distil, duplicates, export, search, tokenize
     from bertcli.hub import find_model
     from bertcli.inference.torch_engine import load
     from bertcli.models.attention import Recording
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 _NAMED = {"Embedder": "TextEmbedder"}  # where a class of the package is called otherwise
 _CLASSIFIERS = "Chooser Classifier NextSentencePredictor Reranker"
+_FUNCTIONS = "chunk corpus_map distil duplicates export search tokenize"
 _HEADS = """
 BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining
 BertForQuestionAnswering BertForReplacedTokens BertForSequenceClassification
@@ -75,6 +78,7 @@ _PLACES = {
     "save": "bertcli.checkpoints.load",
     "evaluate": "bertcli.evaluation.evaluate",
     "train": "bertcli.training.train",
+    **dict.fromkeys(_FUNCTIONS.split(), "bertcli.functions"),
     **dict.fromkeys(_HEADS.split(), "bertcli.models.heads"),
 }
 __all__ = [
@@ -106,10 +110,17 @@ __all__ = [
     "Tagger",
     "Tokenizer",
     "__version__",
+    "chunk",
+    "corpus_map",
+    "distil",
+    "duplicates",
     "evaluate",
+    "export",
     "find_model",
     "load",
     "save",
+    "search",
+    "tokenize",
     "train",
 ]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 LONGEST_WORD = 600  # characters, in a message
 ENDING = 40  # characters of its end that are shown
@@ -76,6 +76,16 @@ def on_command_line(message: str) -> str:
 def in_python(message: str) -> str:
     """Return a message on one line, with options as keywords."""
     return one_line(_OPTION.sub(r"\2", message))
+
+
+class Messages(Protocol):
+    """What takes notes and warnings; an empty one is ignored."""
+
+    def note(self, message: str) -> None:
+        """Show a note."""
+
+    def warn(self, message: str) -> None:
+        """Show a warning."""
 
 
 class Log:

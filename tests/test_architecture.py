@@ -41,10 +41,11 @@ embedding
 vectors
 tasks
 evaluation
-export
+exporting
 inspection
 training
 ray
+functions
 cli
 """.split()  # noqa: SIM905 - a list that is read downwards
 TOP = ("__init__", "__main__")  # the public names and the process: they may import anything
@@ -117,8 +118,9 @@ def imports(path):
 
 def test_the_top_holds_packages_alone():
     modules = {path.stem for path in ROOT.glob("*.py")}
-    assert modules == {"errors", *TOP}
-    assert {path.parent.name for path in ROOT.glob("*/*.py")} | {"errors"} == set(PACKAGES)
+    single = {"errors", "functions"}
+    assert modules == single | {*TOP}
+    assert {path.parent.name for path in ROOT.glob("*/*.py")} | single == set(PACKAGES)
 
 
 def test_imports_point_one_way():

@@ -9,7 +9,7 @@ from typing import Any
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import PrintedLog, UsageError, option
 from bertcli.evaluation.report import Judge, doubt, judge_all, report
-from bertcli.files.keywords import names_of, options_from, refuse_unknown
+from bertcli.files.keywords import grouped, names_of, options_from
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.records.examples import READING, FieldNames, example_readers
 from bertcli.tasks.head import Settings
@@ -40,17 +40,24 @@ def evaluate(
     Raises UsageError for options that have no meaning, InputError for examples that cannot be read,
     ModelError for a model that has no predictions for them.
     """
-    given = {name: value for name, value in options.items() if value is not None}
     fields = ("pair_field", "label_field")
-    refuse_unknown(given, [*names_of(Settings), "prompt", "prompt_name", *READING, *fields, "task"])
+    chosen = grouped(
+        options,
+        {
+            "settings": names_of(Settings),
+            "vectors": OF_VECTORS,
+            "reading": READING,
+            "examples": ["text_field", *fields, "task"],
+        },
+    )
     search = [queries, corpus, qrels]
     if (file is None) == (queries is None) or any(search) != all(search):
         raise UsageError(
             f"give either a file of examples, or {option('queries')}, {option('corpus')} and "
             f"{option('qrels')}"
         )
-    settings = options_from(Settings, {x: given[x] for x in names_of(Settings) if x in given})
-    of_vectors = options_from(EmbedOptions, {x: given[x] for x in OF_VECTORS if x in given})
+    settings = options_from(Settings, chosen["settings"])
+    of_vectors = options_from(EmbedOptions, chosen["vectors"])
     judges = [
         Judge(
             find_model(os.fspath(name), files=MODEL_FILES, revision=revision, offline=offline),
@@ -61,10 +68,11 @@ def evaluate(
         if name is not None
     ]
     paths = [os.fspath(path) for path in (file, queries, corpus) if path is not None]
-    readers = example_readers(paths, {x: given[x] for x in READING if x in given})
-    names = FieldNames(*(given.get(name) for name in ("text_field", *fields)))
+    readers = example_readers(paths, chosen["reading"])
+    examples = chosen["examples"]
+    names = FieldNames(*(examples.get(name) for name in ("text_field", *fields)))
     judgements = None if qrels is None else os.fspath(qrels)
-    results = judge_all(judges, readers, judgements, given.get("task"), names)
+    results = judge_all(judges, readers, judgements, examples.get("task"), names)
     log = PrintedLog(bool(quiet))
     log.warn(doubt(results[0], compared=len(judges) > 1))
     for judge in judges:

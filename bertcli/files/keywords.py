@@ -34,6 +34,21 @@ def names_of(record: type[Any]) -> list[str]:
     return [field.name for field in fields(record) if field.init]
 
 
+def grouped(
+    options: Mapping[str, Any], names: Mapping[str, Collection[str]]
+) -> dict[str, dict[str, Any]]:
+    """Return options by the groups that have their ``names``; None is left out, as the default.
+
+    An option of several groups is in all of them. Raises UsageError for one that is in none.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    refuse_unknown(given, [*dict.fromkeys(name for members in names.values() for name in members)])
+    return {
+        group: {name: given[name] for name in members if name in given}
+        for group, members in names.items()
+    }
+
+
 def refuse_unknown(options: Collection[str], names: Collection[str]) -> None:
     """Raise UsageError for the first option whose name is none of these."""
     for name in options:

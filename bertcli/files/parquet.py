@@ -449,3 +449,18 @@ def columns_writer(
     with ParquetWriter(file, schema, use_dictionary=repeated) as writer:
         yield write
         flush()
+
+
+def rows_of_frame(frame: Any) -> list[dict[str, Any]]:
+    """Return the rows of a data frame of pandas, polars or Arrow.
+
+    Source: the PyCapsule interface of Arrow, and the data frame interchange protocol.
+    """
+    if hasattr(frame, "__arrow_c_stream__"):
+        table = pyarrow.table(frame)
+    else:
+        from pyarrow.interchange import from_dataframe
+
+        table = from_dataframe(frame)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows

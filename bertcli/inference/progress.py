@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from bertcli.errors import Messages, PrintedLog
 
 
 class Ran(NamedTuple):
@@ -30,6 +33,22 @@ class Advance(NamedTuple):
 
 
 Step = Ran | Advance
+
+
+class Display(Messages, Protocol):
+    """What shows a user how a run goes: the console of a command, or a `PrintedDisplay`."""
+
+    def follow(self, run: Iterable[Step]) -> None:
+        """Run to the end, and show the progress."""
+
+
+class PrintedDisplay(PrintedLog):
+    """The `Display` of a function that Python code calls: lines on stderr, or none."""
+
+    def follow(self, run: Iterable[Step]) -> None:
+        """Run to the end."""
+        for _ in run:
+            pass
 
 
 @dataclass

@@ -62,6 +62,13 @@ def load(
         raise ModelError(f"{failed.marked}; {line}", f"{NO_HEAD}; {line}") from None
 
 
+def tensors_of(vectors: Any) -> Any:
+    """Return an array, or each of a list of arrays, as a tensor; weights of terms as they are."""
+    if isinstance(vectors, np.ndarray):
+        return torch.from_numpy(vectors)
+    return [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in vectors]
+
+
 # --- where and in which number format torch computes ---
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from bertcli.errors import BertcliError, InputError
-from bertcli.export.distil import principal_components
+from bertcli.exporting.distil import principal_components
 from bertcli.files.versions import install_command
 from bertcli.inspection.attention import filled_page
 from bertcli.inspection.stop_words import STOP_WORDS

@@ -3,7 +3,7 @@
 `source` has `Source` (what the user named) and finds its files. `records` has `Record` (a text or a
 pair), ids that it gives for its words, `TextBlock` (columns of many), and windows of these.
 `reader` has `Reader` (an iterator over a source), which turns lines and rows of files, and stdin,
-into records, and counts what it skips; `column_types` finds the columns of CSV that are numbers;
-`examples` are records with what a model is to say of them.
-Imports `errors` and `files`. Begin with `reader`.
+into records, and counts what it skips; `given` does so for lists and data frames of Python.
+`column_types` finds the columns of CSV that are numbers; `examples` are records with what a model
+is to say of them. Imports `errors` and `files`. Begin with `reader`.
 """

@@ -22,7 +22,7 @@ from functools import cached_property, partial
 from itertools import chain, count, islice
 from typing import IO, Any, TypeVar
 
-from bertcli.errors import LOG, SKIP, InputError, Log, counted, option
+from bertcli.errors import LOG, SKIP, InputError, Messages, UsageError, counted, option
 from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.files.file_types import refuse_not_text
 from bertcli.files.jsonl import object_in, value_of
@@ -31,6 +31,7 @@ from bertcli.files.streams import (
     Block,
     LineDecoder,
     blocks,
+    can_be_reread,
     on_disk,
     open_bytes,
     read_chunk,
@@ -184,7 +185,7 @@ class Reader:
                 self.skip(error)
         return parsed
 
-    def summarize(self, log: Log) -> None:
+    def summarize(self, log: Messages) -> None:
         """Say what the records had in common that the user should know, once all are read."""
         if not self.records and not self.skipped:
             log.note("no records: the input is empty")
@@ -322,6 +323,14 @@ class GivenTexts(Reader):
         several = isinstance(texts, Iterable) and not isinstance(texts, Mapping)
         self.alone = isinstance(texts, str | bytes | Record) or not several
         self.given = [texts] if self.alone else texts
+
+
+def refuse_pipes(reader: Reader) -> None:
+    """Raise UsageError for texts that cannot be read twice."""
+    for path in reader.source.paths:
+        if not can_be_reread(path):
+            name = "stdin" if path == "-" else path
+            raise UsageError(f"{name}: cannot be read twice, as is needed here", "give a file")
 
 
 def read(path: str, reader: Reader) -> Blocks:

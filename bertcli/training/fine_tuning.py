@@ -57,7 +57,7 @@ from bertcli.training.objectives import (
     token_tags,
 )
 from bertcli.training.options import FEW, FineTuningJob, TrainingDevice, settled_options
-from bertcli.training.run import Checkpoints, Display, train_task
+from bertcli.training.run import Checkpoints, TrainingDisplay, train_task
 from bertcli.vectors.embed_run import RecordVectors
 
 # --- examples ---
@@ -209,7 +209,7 @@ def fine_tune(
     find: Callable[[], ModelFolder],
     checkpoints: Checkpoints,
     device: TrainingDevice,
-    display: Display,
+    display: TrainingDisplay,
 ) -> None:
     """Train a model on the examples of a reader, and of another for evaluation if there is one.
 

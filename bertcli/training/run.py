@@ -24,7 +24,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -41,7 +41,6 @@ from bertcli.errors import (
     BertcliError,
     ModelError,
     OutputError,
-    PrintedLog,
     option,
     out_of_memory,
 )
@@ -57,7 +56,7 @@ from bertcli.files.typed_json import (
     write_json,
 )
 from bertcli.hub import TOKENIZER_FILES
-from bertcli.inference.progress import Step
+from bertcli.inference.progress import Display, PrintedDisplay
 from bertcli.inference.torch_engine import dtype_of, slow, use_threads
 from bertcli.inspection.attention import drawing, encode, require_matplotlib
 from bertcli.training.loop import (
@@ -224,31 +223,17 @@ def read_state(folder: Path) -> State:
 # --- the run ---
 
 
-class Display(Protocol):
-    """What shows a user how a training goes: the console of a command, or `TrainingLog`."""
+class TrainingDisplay(Display, Protocol):
+    """A display that shows a training, too."""
 
     quiet: bool
-
-    def note(self, message: str) -> None:
-        """Show a note; an empty one is ignored."""
-
-    def warn(self, message: str) -> None:
-        """Show a warning; an empty one is ignored."""
-
-    def follow(self, run: Iterable[Step]) -> None:
-        """Run to the end, and show the progress of texts that are embedded."""
 
     def follow_training(self, run: TrainingRun) -> None:
         """Train to the end, and show the events."""
 
 
-class TrainingLog(PrintedLog):
-    """The `Display` of a training that Python code starts: lines on stderr."""
-
-    def follow(self, run: Iterable[Step]) -> None:
-        """Run to the end."""
-        for _ in run:
-            pass
+class PrintedTraining(PrintedDisplay):
+    """The display of a training that Python code starts."""
 
     def follow_training(self, run: TrainingRun) -> None:
         """Train to the end; write each evaluation."""
@@ -272,7 +257,7 @@ def train_task(
     open_task: Callable[[Ranks], TrainedTask],
     checkpoints: Checkpoints,
     device: TrainingDevice,
-    display: Display,
+    display: TrainingDisplay,
 ) -> None:
     """Open a task on every process that torchrun started, and train it."""
     use_threads(device.threads)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertcli.files.keywords import names_of, options_from, refuse_unknown
+from bertcli.files.keywords import grouped, names_of, options_from
 from bertcli.files.versions import require_torch
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.records.examples import READING, FieldNames, example_readers
@@ -40,20 +40,17 @@ def train(
     """
     require_torch("training")
     from bertcli.training.fine_tuning import fine_tune
-    from bertcli.training.run import Checkpoints, TrainingLog
+    from bertcli.training.run import Checkpoints, PrintedTraining
 
-    given = {name: value for name, value in options.items() if value is not None}
-    names = {
-        "job": [name for name in names_of(FineTuningJob) if name not in NOT_OPTIONS],
-        "numbers": names_of(TrainingOptions),
-        "device": names_of(TrainingDevice),
-        "reading": [*READING, "pair_field", "label_field"],
-    }
-    refuse_unknown(given, [*dict.fromkeys(name for group in names.values() for name in group)])
-    chosen = {
-        group: {name: given[name] for name in members if name in given}
-        for group, members in names.items()
-    }
+    chosen = grouped(
+        options,
+        {
+            "job": [name for name in names_of(FineTuningJob) if name not in NOT_OPTIONS],
+            "numbers": names_of(TrainingOptions),
+            "device": names_of(TrainingDevice),
+            "reading": [*READING, "pair_field", "label_field"],
+        },
+    )
     reading = chosen["reading"]
     job = options_from(
         FineTuningJob,
@@ -68,7 +65,7 @@ def train(
     numbers: Mapping[str, Any] = {**chosen["numbers"], "eval_fraction": job.eval_fraction}
     options_from(TrainingOptions, numbers)  # refused before anything is read
     readers = example_readers([job.file, job.eval], reading)
-    log = TrainingLog(bool(quiet))
+    log = PrintedTraining(bool(quiet))
     fine_tune(
         job,
         numbers,
@@ -76,7 +73,7 @@ def train(
         lambda: find_model(os.fspath(model), files=MODEL_FILES, revision=revision, offline=offline),
         Checkpoints(
             Path(output),
-            keep=given.get("keep", TrainingOptions.keep),
+            keep=chosen["numbers"].get("keep", TrainingOptions.keep),
             resume=bool(resume),
             overwrite=bool(overwrite),
         ),

@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -42,7 +42,8 @@ from bertcli.files.tables import Spool
 from bertcli.files.typed_json import JsonObject, is_regular, whole_number
 from bertcli.files.writers import TENSORS, format_of
 from bertcli.hub import ModelFolder
-from bertcli.records.reader import Reader
+from bertcli.inference.progress import Display
+from bertcli.records.reader import Reader, refuse_pipes
 from bertcli.records.records import Record, Text, is_empty, row_of, windows
 from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
@@ -407,6 +408,63 @@ class Search:
             many = [vectors for block in run.blocks for vectors in block.vectors]
             return (TermProducts if asking.terms else MaxSim)(many, *limits)
         return Nearest(run.vectors, *limits, dot=self.by_dot)
+
+
+@contextmanager
+def stored_vectors(search: Search, display: Display) -> Iterator[Search]:
+    """Yield the search once the vectors of its corpus are stored, for a while if need be."""
+    if search.reader:
+        refuse_pipes(search.reader)
+    if search.options.index is not None:
+        if search.reader:
+            _update_index(search, display)
+        yield search
+        return
+    if search.options.vectors is not None:
+        if not search.stored:
+            _embed_corpus(search.writing(), search, display)
+        yield search
+        return
+    with closing(TemporaryVectors(search)) as search.temporary:
+        _embed_corpus(search.temporary, search, display)
+        yield search
+
+
+def _update_index(search: Search, display: Display) -> None:
+    """Update the index of a corpus, and say what has changed."""
+    update = search.indexing()
+    if update.is_current:
+        update.settle()
+        return
+    run = update.run()
+    display.follow(run)
+    display.warn(run.tally.truncation(search.embedder.max_length))
+    if run.reader.records:
+        run.reader.summarize(display)
+    search.index = open_index(update.path)
+    if search.index is not None:
+        display.note(update.summary(search.index))
+
+
+def _embed_corpus(run: FileRun | EmbedRun, search: Search, display: Display) -> None:
+    """Compute the vectors of a corpus, and say whether they are kept."""
+    display.follow(run)
+    display.warn(run.tally.truncation(search.embedder.max_length))
+    if file := search.options.vectors:
+        texts = counted(run.tally.records, "text")
+        display.note(f"vectors of {texts} kept in {file} for the next search")
+
+
+def answers(search: Search, queries: Reader, display: Display) -> Iterator[list[Answer]]:
+    """Yield the answers as queries come, or after a pass over texts whose vectors are not kept."""
+    options = search.options
+    if options.index is not None or options.vectors is not None or options.hybrid:
+        with stored_vectors(search, display) as stored:
+            yield from stored.answering(queries.blocks())
+        return
+    run = PassingSearch(search, list(queries))
+    _embed_corpus(run, search, display)
+    yield from search.rerank([run.answers()])
 
 
 def compares_by_dot(embedder: Embedder) -> bool:

@@ -26,6 +26,7 @@ from bertcli.embedding.sparse import has_routes
 from bertcli.errors import LOG, ModelError, OutputError, UsageError
 from bertcli.files.atomic import whole_folder
 from bertcli.files.keywords import options_from
+from bertcli.files.versions import require_torch
 from bertcli.hub import DEFAULT_MODEL, files_for, find_model
 from bertcli.records.records import Record
 from bertcli.vectors.embed_run import RecordVectors
@@ -46,7 +47,14 @@ NAMES = {  # of arguments of sentence-transformers -> in EmbedOptions
     "normalize_embeddings": "normalize",
 }
 # Options that are not of how a vector is made, and arguments of theirs that change none.
-IDLE = ("precision", "pre_split", "batch_size", "show_progress_bar", "convert_to_numpy")
+IDLE = (
+    "precision",
+    "pre_split",
+    "batch_size",
+    "show_progress_bar",
+    "convert_to_numpy",
+    "convert_to_tensor",
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,8 @@ class TextEmbedder(Embedder):
         ``texts`` is any iterable, read as it is needed: of strings, of pairs (two strings), of
         records (whose ``extra`` has the ids that a model with extra embeddings needs); with
         ``pre_split``, of lists of words. With a vector for each token, word or chunk, the result is
-        a list of arrays [L, D]; with ``sparse``, one of {token: weight}.
+        a list of arrays [L, D]; with ``sparse``, one of {token: weight}. ``convert_to_tensor``
+        gives tensors of torch, on the CPU, in place of arrays.
 
         ``options`` replace those that the model was loaded with; what it computes (pooling, layers,
         device, dtype) is better given there, as it has to be opened again. Arguments of
@@ -99,6 +108,11 @@ class TextEmbedder(Embedder):
             return self._with(options).encode(texts)
         run = RecordVectors(self, texts, pre_split=bool(self.asked.get("pre_split")))
         vectors = self._encoded(run)
+        if self.asked.get("convert_to_tensor"):
+            require_torch("convert_to_tensor")
+            from bertcli.inference.torch_engine import tensors_of
+
+            vectors = tensors_of(vectors)
         return vectors[0] if run.given.alone else vectors
 
     def encode_query(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from static_folders import model2vec_folder
 
 from bertcli import Embedder
-from bertcli.export import distil
+from bertcli.exporting import distil
 from bertcli.vectors.compare import SimilarityAgreement
 
 TEXTS = ["I love NLP!", "", "the capital of France is Paris.", "word " * 600, "[SEP] 龘 [MASK]"]

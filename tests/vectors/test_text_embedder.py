@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from front import (
     PACKAGE,
     TINY,
@@ -218,13 +219,22 @@ def test_a_number_that_cannot_be_is_refused(embedder, options):
     ("options", "error", "hint"),
     [
         ({"normalise": True}, "unknown option 'normalise'", "did you mean normalize"),
-        ({"convert_to_tensor": True}, "unknown option 'convert_to_tensor'", "one of "),
+        ({"output_value": "x"}, "unknown option 'output_value'", "one of "),
     ],
 )
 def test_options_that_are_not_ours_are_refused(embedder, options, error, hint):
     with pytest.raises(UsageError, match=error) as failed:
         embedder.encode(["a"], **options)
     assert re.search(hint, failed.value.hint)
+
+
+def test_vectors_as_tensors(embedder):
+    vectors = embedder.encode(TEXTS)
+    tensors = embedder.encode(TEXTS, convert_to_tensor=True)
+    assert isinstance(tensors, torch.Tensor) and (tensors.numpy() == vectors).all()
+    (one,) = embedder.encode(["a b"], token_vectors=True, convert_to_tensor=True)
+    assert isinstance(one, torch.Tensor) and one.ndim == 2
+    assert embedder.encode("a", convert_to_tensor=True).shape == (32,)
 
 
 def test_an_embedder_is_shown_in_one_line(embedder):

@@ -15,11 +15,12 @@ from bertcli.cli.options.common import (
     fields_asked,
     reader_of,
 )
-from bertcli.cli.options.corpus import FileOptions, refuse_pipes, stored_vectors
+from bertcli.cli.options.corpus import FileOptions
 from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import LOG, UsageError
 from bertcli.files.streams import suffix_of
 from bertcli.files.writers import refuse_other_suffix
+from bertcli.records.reader import refuse_pipes
 from bertcli.records.source import Source
 
 
@@ -89,6 +90,7 @@ def map(
     $ bertcli map reviews.csv --vectors reviews.npy -o map.parquet
     """
     from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, require_scikit_learn
+    from bertcli.vectors.search import stored_vectors
 
     output.write_page_beside((texts.files or ["-"])[0])
     form = output.form()

@@ -359,7 +359,7 @@ def export(
     $ bertcli export -m sentence-transformers/all-MiniLM-L6-v2 -o minilm-int8 --dtype int8
     $ bertcli embed -m minilm-int8 -i texts.txt -o vectors.npy
     """
-    from bertcli.export.folder import ExportOptions, export
+    from bertcli.exporting.folder import ExportOptions, export
 
     options = record(ExportOptions, graph)
     source = model.folder(MODEL_FILES)
@@ -425,7 +425,7 @@ def distil(
     if texts.corpus:
         reader = reader_of(texts, named=texts.corpus, single=True)
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.export.distil import Distillation
+    from bertcli.exporting.distil import Distillation
 
     run = record(
         Distillation,

@@ -30,12 +30,7 @@ from bertcli.cli.options.common import (
     complete_model,
     reader_of,
 )
-from bertcli.cli.options.corpus import (
-    FileOptions,
-    follow_embedding,
-    refuse_pipes,
-    stored_vectors,
-)
+from bertcli.cli.options.corpus import FileOptions
 from bertcli.cli.options.groups import (
     INPUT,
     OptionGroup,
@@ -51,7 +46,7 @@ from bertcli.files.atomic import MANIFEST
 from bertcli.files.tables import TableHeader
 from bertcli.files.writers import Write, same_file_writer
 from bertcli.hub import files_for, is_default
-from bertcli.records.reader import Reader
+from bertcli.records.reader import Reader, refuse_pipes
 from bertcli.records.source import InputFormat, Source
 
 if TYPE_CHECKING:
@@ -251,6 +246,7 @@ def similar(
     from bertcli.embedding.options import EmbedOptions
     from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
     from bertcli.vectors.search import Search, SearchOptions, lexical_answers
+    from bertcli.vectors.search import answers as answers_of_search
 
     options = record(SearchOptions, query, corpus, score)
     rerank = None
@@ -282,12 +278,13 @@ def similar(
         console.note("scores are dot products" if by_dot else "")
         if typed:
             from bertcli.cli.display.tables import USAGE, search_at_prompt
+            from bertcli.vectors.search import stored_vectors
 
             with stored_vectors(search, console) as stored:
                 console.note(USAGE)
                 search_at_prompt(stored)
             return
-        answers = _answers(search, queries, console)
+        answers = answers_of_search(search, queries, console)
     with output.open(form, reading, *models, view="answer_views") as write:
         if search and query.mine:
             _mine(search, queries, query.margin, write, console)
@@ -318,7 +315,7 @@ def _reranker(
 
 def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:
     """Write hard negatives for pairs."""
-    from bertcli.vectors.search import Mining
+    from bertcli.vectors.search import Mining, stored_vectors
 
     header = {"anchor": "", "positive": "", "negative": "", "margin": 0.0}
     with stored_vectors(search, console) as stored:
@@ -327,20 +324,6 @@ def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console:
     negatives = counted(mining.negatives, "negative")
     console.note(f"{negatives} for {counted(mining.pairs, 'pair')}")
     console.close(pairs)
-
-
-def _answers(search: "Search", queries: Reader, console: Console) -> Iterator[list["Answer"]]:
-    """Yield the answers as queries come, or after a pass over texts whose vectors are not kept."""
-    options = search.options
-    if options.index is not None or options.vectors is not None or options.hybrid:
-        with stored_vectors(search, console) as stored:
-            yield from stored.answering(queries.blocks())
-        return
-    from bertcli.vectors.search import PassingSearch
-
-    run = PassingSearch(search, list(queries))
-    follow_embedding(run, search, console)
-    yield from search.rerank([run.answers()])
 
 
 def _write(answered: Iterable[list["Answer"]], form: str, write: Write, *, with_text: bool) -> None:
@@ -478,6 +461,7 @@ def duplicates(
     search = texts.search(reader, model, compute)
     from bertcli.vectors.duplicates import Duplicates
     from bertcli.vectors.input_copy import InputCopy
+    from bertcli.vectors.search import stored_vectors
 
     run = Duplicates(search, which.threshold, which.keep, which.chain)
     inputs = texts.inputs(reader)

@@ -30,7 +30,7 @@ from bertcli.embedding.sentence_modules import (
     VectorNorm,
 )
 from bertcli.errors import BertcliError, ModelError, UsageError, option
-from bertcli.export.graphs import (
+from bertcli.exporting.graphs import (
     VECTORS,
     calibration_texts,
     loud_apart,

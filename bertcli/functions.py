@@ -1,0 +1,332 @@
+"""Commands as functions: they take files, lists or data frames, and return what is printed.
+
+    tokenize(["I love NLP!"])                                # [{"input_ids": [101, ...], ...}]
+    search("late delivery", reviews, text_field="body", top_k=3)
+    duplicates(pandas.read_csv("reviews.csv"), text_field="body", threshold=0.9)
+
+Options are those of the commands with underscores, see `bertcli COMMAND --help`. ``texts`` is the
+name of a file, a folder or a glob; an iterable of texts, pairs or mappings of fields; or a data
+frame of pandas, polars or Arrow. Notes and warnings go to stderr, unless ``quiet``. All raise
+BertcliError, with a message and a hint, where the command fails.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertcli.errors import UsageError, option
+from bertcli.files.keywords import grouped, names_of, options_from
+from bertcli.hub import (
+    DEFAULT_MODEL,
+    MODEL_FILES,
+    TOKENIZER_FILES,
+    ModelFolder,
+    files_for,
+    find_model,
+)
+from bertcli.inference.compute import Compute
+from bertcli.inference.progress import PrintedDisplay
+from bertcli.records.given import READING, records_of
+from bertcli.tokenizing.call import Call
+from bertcli.tokenizing.chunks import WRITTEN, Chunker, ChunkRun, ChunkSettings
+from bertcli.tokenizing.run import Task
+from bertcli.tokenizing.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bertcli.vectors.search import Search
+
+FINDING = ("model", "revision", "offline")  # options that name the model
+Rows = list[dict[str, Any]]
+
+
+def tokenize(texts: Any, *, quiet: bool = False, **options: Any) -> Rows:
+    """Return the token ids of texts: a row for each, as `bertcli tokenize` prints it.
+
+    ``options`` are ``model``, ``revision``, ``offline``, those of transformers' tokenizers
+    (``padding``, ``truncation``, ``max_length``, ``return_offsets_mapping`` ...), and how the texts
+    are read (``text_field`` ...).
+    """
+    chosen = grouped(options, {"finding": FINDING, "call": names_of(Call), "reading": READING})
+    call = Call(**chosen["call"])
+    if call.return_tensors:
+        raise UsageError("rows are no tensors", "Tokenizer.load(...)(texts, return_tensors=...)")
+    tokenizer = Tokenizer.load(
+        _find(chosen["finding"], TOKENIZER_FILES).path,
+        parse_special=not call.split_special_tokens,
+    )
+    layout = call.layout(tokenizer.limit, tokenizer.model_inputs)
+    cuts = layout.truncation != "do_not_truncate"
+    extra = {"length": call.return_length, "truncated": cuts}
+    task = Task(layout, tuple(name for name, is_chosen in extra.items() if is_chosen))
+    reader = records_of(
+        texts, chosen["reading"], taken=task.fields, pre_split=call.is_split_into_words
+    )
+    run = task.run(reader, tokenizer)
+    rows: Rows = []
+    for batch in run:
+        rows += task.rows(batch)
+    display = PrintedDisplay(quiet)
+    display.warn(run.tally.truncation(tokenizer.cut_at(layout)))
+    reader.summarize(display)
+    return rows
+
+
+def chunk(texts: Any, *, quiet: bool = False, parse_special: bool = True, **options: Any) -> Rows:
+    """Return the pieces of texts: a row for each piece, as `bertcli chunk` prints it.
+
+    ``options`` are ``model``, ``revision``, ``offline``, ``max_length``, ``overlap``, ``at``
+    ("token", "word", "sentence" or "paragraph"), ``first``, ``special_tokens``, and how the texts
+    are read.
+    """
+    chosen = grouped(
+        options, {"finding": FINDING, "chunks": names_of(ChunkSettings), "reading": READING}
+    )
+    tokenizer = Tokenizer.load(
+        _find(chosen["finding"], TOKENIZER_FILES).path, parse_special=parse_special
+    )
+    settings = options_from(ChunkSettings, chosen["chunks"])
+    reader = records_of(texts, chosen["reading"], single=True, taken=frozenset(WRITTEN))
+    rows: Rows = []
+    for pieces in ChunkRun(reader, Chunker(tokenizer, settings), "jsonl"):
+        rows += pieces
+    reader.summarize(PrintedDisplay(quiet))
+    return rows
+
+
+def search(
+    queries: Any,
+    corpus: Any = None,
+    *,
+    rerank: str | Path | None = None,
+    rerank_top: int = 100,
+    quiet: bool = False,
+    **options: Any,
+) -> Rows:
+    """Return the texts of a corpus most similar to queries: a row for each query, with its hits.
+
+    ``queries`` is a text, or an iterable of texts. Without a ``corpus``, ``vectors`` or ``index``
+    is searched. ``options`` are those of `bertcli similar` (``top_k``, ``threshold``, ``hybrid``,
+    ``vectors``, ``index`` ...), those of `bertcli embed` that say how vectors are made, and how the
+    corpus is read. ``rerank`` is the cross-encoder that sorts the best ``rerank_top``.
+    """
+    from bertcli.embedding.options import EmbedOptions
+    from bertcli.records.reader import GivenTexts
+    from bertcli.records.source import Source
+    from bertcli.vectors.search import OF_HITS, Search, SearchOptions, answers
+
+    chosen = grouped(
+        options,
+        {
+            "finding": FINDING,
+            "search": [name for name in names_of(SearchOptions) if name != "corpus"],
+            "vectors": names_of(EmbedOptions),
+            "reading": [name for name in READING if name != "pair_field"],
+        },
+    )
+    how = chosen["search"]
+    for name in ("vectors", "index"):
+        if name in how:
+            how[name] = Path(how[name])
+    if corpus is None and not (how.keys() & {"vectors", "index"}):
+        raise UsageError(
+            "nothing to search", f"give a corpus, {option('vectors')} or {option('index')}"
+        )
+    if how.get("lexical") and "index" not in how:
+        raise UsageError(f"{option('lexical', True)} requires {option('index')}")
+    settings = options_from(SearchOptions, how)
+    if how.get("index") and isinstance(corpus, str | Path):
+        settings = replace(settings, corpus=[os.fspath(corpus)])
+    elif how.get("index") and corpus is not None:
+        raise UsageError(f"{option('index')} follows files", "give their names as the corpus")
+    texts = None if corpus is None else records_of(corpus, chosen["reading"], taken=OF_HITS)
+    vectors = options_from(EmbedOptions, chosen["vectors"])
+    if texts and "whole" in map(texts.format_of, texts.source.paths) and not vectors.several:
+        vectors = replace(vectors, on_truncate="chunk", at="paragraph")
+    reranker = None
+    if rerank is not None:
+        reranker = _reranker(rerank, settings, {**chosen["finding"], "revision": None})
+        settings = replace(settings, top_k=max(settings.top_k, rerank_top), threshold=None)
+    folder = _find(chosen["finding"], files_for(vectors.dtype))
+    display = PrintedDisplay(quiet)
+    opened = Search.open(folder, vectors, settings, texts)
+    if reranker:
+        opened.rerank = reranker
+    asked = GivenTexts(queries, Source(single=True))
+    rows = [answer.fields() for found in answers(opened, asked, display) for answer in found]
+    display.warn(opened.asked.truncation(opened.embedder.max_length, "queries"))
+    return rows
+
+
+def duplicates(
+    texts: Any,
+    *,
+    threshold: float = 0.95,
+    keep: str = "first",
+    chain: bool = False,
+    quiet: bool = False,
+    **options: Any,
+) -> Rows:
+    """Return groups of near-duplicate texts, as `bertcli duplicates` prints them.
+
+    ``keep`` is "first" or "longest". ``options`` are ``model``, ``vectors``, those that say how
+    vectors are made, and how the texts are read.
+    """
+    from bertcli.vectors.duplicates import Duplicates
+    from bertcli.vectors.search import stored_vectors
+
+    if not 0 < threshold <= 1:
+        raise UsageError(f"{option('threshold', threshold)} is not above 0 and up to 1")
+    if keep not in ("first", "longest"):
+        raise UsageError(f"unknown keep {keep!r}", "one of first, longest")
+    display = PrintedDisplay(quiet)
+    opened = _corpus(texts, options)
+    found = Duplicates(opened, threshold, keep, chain)
+    with stored_vectors(opened, display):
+        display.follow(found)
+    return [found.fields(group) for group in found.groups]
+
+
+def corpus_map(
+    texts: Any,
+    output: str | Path | None = None,
+    *,
+    clusters: int | None = None,
+    seed: int = 0,
+    color: str | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    **options: Any,
+) -> Rows:
+    """Return a row for each text of a corpus: x, y, cluster and label, as `bertcli map` prints it.
+
+    With an ``output``, a page is written there, too, whose points are coloured by the field
+    ``color``. ``options`` are as for `duplicates`. Needs scikit-learn (extra map).
+    """
+    from bertcli.files.writers import open_output
+    from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, require_scikit_learn
+    from bertcli.vectors.search import stored_vectors
+
+    require_scikit_learn()
+    if color is not None:
+        options = {**options, "keep_fields": options.get("keep_fields") or color}
+    opened = _corpus(texts, options, taken=frozenset({"id", *COLUMNS}))
+    with stored_vectors(opened, PrintedDisplay(quiet)) as stored:
+        found = CorpusMap.of(stored, clusters, seed)
+    if output is not None:
+        title = os.fspath(texts) if isinstance(texts, str | Path) else "corpus"
+        with open_output(Path(output), overwrite=overwrite) as file:
+            file.write(found.page(title, color))
+    return found.rows()
+
+
+def distil(
+    output: str | Path,
+    corpus: Any = None,
+    *,
+    dim: int | None = None,
+    words: int | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Distil a model into a folder with a table of token vectors; return its manifest.
+
+    With a ``corpus``, its frequent ``words`` become tokens, and the agreement with the model is
+    measured. ``options`` are ``model``, ``revision``, ``offline``, ``device`` and so on, and how
+    the corpus is read.
+    """
+    from bertcli.embedding.options import EmbedOptions
+    from bertcli.exporting.distil import Distillation
+
+    chosen = grouped(
+        options, {"finding": FINDING, "compute": names_of(Compute), "reading": READING}
+    )
+    compute = options_from(EmbedOptions, chosen["compute"])
+    reader = None if corpus is None else records_of(corpus, chosen["reading"], single=True)
+    if words and reader is None:
+        raise UsageError(f"{option('words')} requires {option('corpus')}")
+    display = PrintedDisplay(quiet)
+    run = Distillation(
+        _find(chosen["finding"], files_for(compute.dtype)),
+        Path(output),
+        dim,
+        words,
+        compute,
+        reader,
+        overwrite,
+    )
+    display.follow(run)
+    if reader:
+        reader.summarize(display)
+    return run.manifest
+
+
+def export(
+    output: str | Path,
+    *,
+    to: str = "openvino",
+    dtype: str = "float32",
+    overwrite: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Write a folder with a model as one graph, for OpenVINO or ONNX Runtime; return its manifest.
+
+    ``options`` are ``model``, ``revision`` and ``offline``.
+    """
+    from bertcli.exporting import folder as exporting
+
+    chosen = grouped(options, {"finding": FINDING})
+    settings = options_from(exporting.ExportOptions, {"to": to, "dtype": dtype})
+    if dtype == "int8" and to == "onnx":
+        raise UsageError(
+            f"{option('dtype', dtype)} cannot be combined with {option('to', to)}",
+            f"OpenVINO runs 8-bit graphs: use {option('to', 'openvino')}",
+        )
+    source = _find(chosen["finding"], MODEL_FILES)
+    return exporting.export(source, Path(output), settings, overwrite=overwrite)
+
+
+def _find(finding: Mapping[str, Any], files: Sequence[str]) -> ModelFolder:
+    name = os.fspath(finding.get("model", DEFAULT_MODEL))
+    return find_model(
+        name,
+        files=files,
+        revision=finding.get("revision"),
+        offline=bool(finding.get("offline")),
+    )
+
+
+def _corpus(texts: Any, options: Mapping[str, Any], **settings: Any) -> Search:
+    """Open a model for the vectors of texts that are compared with one another."""
+    from bertcli.embedding.options import EmbedOptions
+    from bertcli.vectors.search import Search, SearchOptions
+
+    chosen = grouped(
+        options,
+        {
+            "finding": FINDING,
+            "vectors": names_of(EmbedOptions),
+            "reading": [name for name in READING if name != "pair_field"],
+            "file": ["vectors"],
+        },
+    )
+    file = chosen["file"].get("vectors")
+    reader = records_of(texts, chosen["reading"], single=True, **settings)
+    how = options_from(EmbedOptions, chosen["vectors"])
+    kept = SearchOptions(vectors=None if file is None else Path(file), skip_empty=False)
+    return Search.open(_find(chosen["finding"], files_for(how.dtype)), how, kept, reader)
+
+
+def _reranker(model: str | Path, search: Any, finding: Mapping[str, Any]) -> Any:
+    """Open a cross-encoder for the results of a search."""
+    from bertcli.tasks.classify import Reranker
+    from bertcli.tasks.head import Head, Settings
+    from bertcli.tasks.rerank_answers import AnswerReranker
+
+    folder = _find({**finding, "model": model}, files_for("auto"))
+    head = Head.open(folder, Reranker.kind, Settings())
+    return AnswerReranker(Reranker(head), search.top_k, search.threshold)

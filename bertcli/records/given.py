@@ -1,0 +1,110 @@
+"""Records that Python code gives: lists, data frames, or the names of files.
+
+    records_of(["one", ("a", "pair"), {"id": 3, "text": "three"}], {})
+    records_of(pandas.DataFrame({"text": ["one", "two"]}), {"keep_fields": "*"})
+    records_of("reviews.csv", {"text_field": "body"})
+
+All can be read more than once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bertcli.errors import InputError, UsageError
+from bertcli.files.keywords import names_of, options_from
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, checked, fields_of
+from bertcli.records.source import Source, input_files
+
+# Options of how records are read, as of the command line.
+READING = (
+    "text_field",
+    "join",
+    "pair_field",
+    "id_field",
+    "keep_fields",
+    "input_format",
+    "whole",
+    "delimiter",
+    "skip_empty",
+    "infer_types",
+    "max_record_bytes",
+    "on_error",
+    "encoding",
+    "encoding_errors",
+)
+RENAMED = {"keep_fields": "keep", "input_format": "format"}  # in Source
+BLOCK = 1024  # records at a time
+
+
+class GivenRecords(Reader):
+    """Reads records of a sequence, or the rows of a data frame.
+
+    A record is a text, a pair of two, a `Record`, or a mapping of fields.
+    """
+
+    def __init__(self, items: Sequence[Any], source: Source) -> None:
+        super().__init__(source)
+        self.items = items
+
+    def again(self) -> GivenRecords:
+        """Return a reader of the same records, from the first."""
+        reader = GivenRecords(self.items, self.source)
+        reader.divide = self.divide
+        return reader
+
+    def _blocks(self) -> Iterator[Sequence[Record]]:
+        for first in range(0, len(self.items), BLOCK):
+            numbers = range(first + 1, first + 1 + BLOCK)
+            yield self.collect(self._record, self.items[first : first + BLOCK], numbers)
+
+    def _record(self, item: Any, number: int) -> Record:
+        if isinstance(item, Record):
+            return checked(item if item.line else item._replace(line=number), self.source)
+        if isinstance(item, Mapping):
+            if self.fields is None:
+                self.fields = fields_of(self.source, [*item], f"text {number}")
+            if missing := [name for name in self.fields.needed if name not in item]:
+                raise InputError(f"text {number}: field {missing[0]!r} not found")
+            return self.record(self.fields, "", number, item)
+        if isinstance(item, tuple | list) and len(item) == 2:
+            text, pair = item
+            return checked(Record(text, pair, line=number), self.source)
+        return checked(Record(item, line=number), self.source)
+
+
+def records_of(texts: Any, options: Mapping[str, Any], **settings: Any) -> Reader:
+    """Return the reader of what a caller gave, and of ``options`` in READING.
+
+    ``texts`` is the name of a file, a folder or a glob (a string or a path); an iterable of texts,
+    pairs, records or mappings of fields; or a data frame of pandas, polars or Arrow. ``settings``
+    are other fields of a `Source`. Raises UsageError for an option that has no meaning, InputError
+    for a file that does not exist.
+    """
+    fields = {RENAMED.get(name, name): value for name, value in options.items() if name != "whole"}
+    if options.get("whole"):
+        fields["format"] = "whole"
+    if not isinstance(fields.get("keep", ""), str):
+        fields["keep"] = ",".join(fields["keep"])
+    known = names_of(Source)
+    source = options_from(Source, {name: fields[name] for name in fields if name in known})
+    source = replace(source, **settings)
+    if isinstance(texts, str | Path):
+        return Reader(replace(source, paths=input_files([os.fspath(texts)], source)))
+    if hasattr(texts, "__arrow_c_stream__") or hasattr(texts, "__dataframe__"):
+        from bertcli.files.parquet import rows_of_frame
+
+        rows = rows_of_frame(texts)
+    else:
+        if not isinstance(texts, Iterable) or isinstance(texts, Mapping | bytes):
+            raise UsageError(
+                f"expected texts, found {type(texts).__name__}",
+                "give the name of a file, an iterable of texts, or a data frame",
+            )
+        rows = list(texts)
+    return GivenRecords(rows, source)
