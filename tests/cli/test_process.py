@@ -85,7 +85,7 @@ def parent_is_missing(folder):
 
 def output_is_a_folder(folder):
     (folder / "x.jsonl").mkdir()
-    return ["a", "-o", "x.jsonl"], "x.jsonl: cannot be written: Is a directory", 1
+    return ["a", "-o", "x.jsonl"], "x.jsonl is a folder", 1
 
 
 BAD_INPUT = {

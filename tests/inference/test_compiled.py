@@ -333,7 +333,7 @@ def test_models_lists_what_is_installed_and_cached(tmp_path):
     (row,) = (row for row in rows if row["model"] == "some/model")
     assert (row["family"], row["width"], row["license"]) == ("RoBERTa", 12, "LICENSE.txt")
     shown = good("models", "-f", "table", **env, COLUMNS="250").out
-    assert re.search(rf"{DEFAULT_MODEL} +installed +9[0-9]{{7}} +BERT +384", shown)
+    assert re.search(rf"{DEFAULT_MODEL} +installed +9[0-9],[0-9]{{3}},[0-9]{{3}} +BERT +384", shown)
     assert re.search(r"some/model +cached +", shown)
 
 

@@ -321,6 +321,8 @@ def test_names_that_are_not_utf8_are_escaped_in_every_format(
             file.write(f"I love NLP!\n{name}\n")
     if (command, output) == ("map", "-f csv"):
         output = "-o map.csv"
+    if (command, output) == ("map", ""):
+        output = "-f jsonl"
     done = call(*command.split(), "in", "-q", "-m", TINY, *output.split())
     if done.code == 2:  # a format that the command does not have
         assert "cannot write" in done.error

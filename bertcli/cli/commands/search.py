@@ -109,9 +109,9 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
         "FILE",
     )
     index: Path | None = option(
-        "Folder with vectors, texts and terms of the corpus, made if there is none: each search "
-        "computes only what is new or changed in --corpus. Without --corpus, it is searched as it "
-        "is.",
+        "Folder for an index of the corpus. It is made if there is none: vectors, texts and terms; "
+        "each search computes only what is new or changed in --corpus. Without --corpus, it is "
+        "searched as it is.",
         "DIR",
     )
     input_format = option(
@@ -171,7 +171,7 @@ class ScoreOptions(OptionGroup, panel="Scores"):
         "How vectors are compared (default: the model's)."
     )
     hybrid = flag(
-        "Find texts by their words too (BM25), which finds names and numbers; reciprocal ranks of "
+        "Find texts by their words too (BM25). Names and numbers are found so; reciprocal ranks of "
         "both searches are added."
     )
     rank_constant = number(
@@ -231,7 +231,6 @@ def similar(
     $ bertcli similar 'late delivery' --corpus reviews.txt --top-k 3
     $ bertcli similar 'what did we decide?' --corpus notes/
     $ bertcli similar -i queries.txt --corpus reviews.txt --vectors reviews.npy
-    $ bertcli similar 'late delivery' --vectors reviews.npy -f jsonl
     $ bertcli similar 'order 4711' --corpus reviews.txt --hybrid
     $ bertcli similar 'what did we decide?' --corpus notes/ --index notes.index
     """

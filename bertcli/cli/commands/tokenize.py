@@ -129,7 +129,7 @@ class ModeOptions(OptionGroup, panel="Other output"):
     """Output other than token ids."""
 
     from_tokens = flag("The arguments are tokens; print their ids.")
-    count = flag("Print only the number of tokens, after the id if there is one.")
+    count = flag("Print only the number of tokens, after any id.")
     stats = flag(
         "Print one summary of all texts: lengths, unknown words, texts that would be truncated."
     )

@@ -26,7 +26,7 @@ COMMON = frozenset(
     special_tokens parse_special
     tokens count stats per_file skip_special_tokens as_ clean_up
     pooling normalize top_k threshold targets aggregation no_answer tolerance worst
-    similar.hybrid similar.keep_fields
+    similar.index similar.hybrid similar.keep_fields
     tree tensors attention verify json
     duplicates.keep groups
     map.color map.clusters

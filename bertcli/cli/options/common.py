@@ -363,7 +363,7 @@ class ReportOutput(OutputOptions):
 
 def format_of_output(path: Path, allowed: Sequence[str]) -> str:
     """Return the format of an output file. Raises OutputError for a folder or an unknown suffix."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise OutputError(f"{path} is a folder", "give the name of a file, such as results.jsonl")
     if suffix_of(path) not in SUFFIXES:
         suffixes = [suffix for suffix, form in SUFFIXES.items() if form in allowed]
