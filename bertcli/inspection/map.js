@@ -308,7 +308,7 @@ addEventListener("resize", draw);
 darkness.addEventListener("change", () => { legend(); draw(); });
 
 get("about").textContent = count < data.total
-  ? `${count.toLocaleString("en")} of ${data.total.toLocaleString("en")} texts, drawn at random`
+  ? `${count.toLocaleString("en")} of ${data.total.toLocaleString("en")} texts, sampled`
   : `${count.toLocaleString("en")} texts`;
 legend();
 clusterLegend();

@@ -153,7 +153,7 @@ def options_of(
         if {**fingerprint, "modules": modules}.get(name) != value:
             maker = fingerprint.get("model", "unknown")
             raise InputError(
-                f"{path}: was made by another model, {maker}: its {name} is not the same",
+                f"{path}: was made by another model, {maker}: its {name} differs",
                 f"give {option('model', maker)}, or leave out {option(option_name)}",
             )
     recorded.text("pooling")
@@ -268,7 +268,7 @@ class Search:
                 compute = options_of(path, fingerprint, folder, compute)
             else:
                 LOG.warn(
-                    f"{path}: no manifest says which model made it; searched as of {folder.name}"
+                    f"{path}: no manifest says which model made it; assuming it was {folder.name}"
                 )
             if digest := manifest.text("sha256"):
                 refuse_changed_file(options.vectors, digest, InputError, MAKE_AGAIN)

@@ -82,7 +82,7 @@ def map(
     """Map a corpus: a page with a point for each text, and clusters with their terms.
 
     Without --output and --format, the page is FILE.map.html. Other formats have the columns x, y,
-    cluster and label. Of more than 20,000 texts, as many are drawn at random. Needs scikit-learn
+    cluster and label. From a larger corpus, 20,000 texts are sampled. Needs scikit-learn
     (extra map).
 
     $ bertcli map reviews.csv
