@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from importlib import import_module
 from io import TextIOWrapper
 from typing import Any
@@ -17,13 +19,14 @@ from bertcli.cli.options.common import VersionOptions
 from bertcli.cli.options.groups import command
 from bertcli.errors import (
     BertcliError,
+    UsageError,
     out_of_memory,
     panicked,
 )
 from bertcli.files.system_calls import silence
 
 # The commands, and the module of each: "pretrain vocab" is the function pretrain_vocab in
-# bertcli.cli.commands.train, a command of the group "pretrain".
+# bertcli.cli.commands.train, a command of the group "pretrain". "models" is a group and a command.
 COMMANDS = {
     "tokenize": "tokenize",
     "decode": "tokenize",
@@ -41,11 +44,13 @@ COMMANDS = {
     "tag": "tasks",
     "answer": "tasks",
     "choose": "tasks",
-    "models": "models",
     "export": "models",
     "distil": "models",
     "train": "train",
     "evaluate": "train",
+    "models": "models",
+    "models download": "models",
+    "models remove": "models",
     "pretrain vocab": "train",
     "pretrain prepare": "train",
     "pretrain run": "train",
@@ -62,10 +67,13 @@ def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
     groups = {"": app}
     for name in names:
         group, _, last = name.rpartition(" ")
+        if any(other.startswith(f"{name} ") for other in COMMANDS):
+            group = name
         if group not in groups:
-            groups[group] = _group(group, lambda: None)
-            app.add_typer(groups[group], help=GROUPS[group])
-        groups[group].command(last, add_help_option=False)(command(function_of(name)))
+            groups[group] = _subgroup(group)
+            app.add_typer(groups[group])
+        if group != name:
+            groups[group].command(last, add_help_option=False)(command(function_of(name)))
     return app
 
 
@@ -79,6 +87,52 @@ def _group(name: str, callback: Callable[..., None]) -> typer.Typer:
     app = typer.Typer(name=name, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback(add_help_option=False)(command(callback, GROUP_HELP))
     return app
+
+
+def _subgroup(name: str) -> typer.Typer:
+    """Return a group of commands, which may itself be a command."""
+    if name not in COMMANDS:
+        group = _group(name, lambda: None)
+        group.info.help = GROUPS[name]
+        return group
+    group = typer.Typer(
+        name=name,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        invoke_without_command=True,
+        subcommand_metavar="[COMMAND] [ARGS]...",
+    )
+    group.callback(add_help_option=False)(_without_subcommand(command(function_of(name))))
+    return group
+
+
+def _without_subcommand(run: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that runs where no command of its group follows.
+
+    Raises UsageError for options in front of a command, which would have no effect.
+    """
+    signature = inspect.signature(run)
+
+    @wraps(run)
+    def run_alone(context: typer.Context, **values: Any) -> None:
+        if context.invoked_subcommand is None:
+            run(**values)
+            return
+        for parameter in context.command.params:
+            source = context.get_parameter_source(str(parameter.name))
+            if source is not None and source.name == "COMMANDLINE":
+                option = max(parameter.opts, key=len)
+                path = f"{context.command_path} {context.invoked_subcommand}"
+                raise UsageError(
+                    f"{option} is an option of {context.command_path}",
+                    f"options of {path} follow it; see {path} --help",
+                )
+
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [context, *signature.parameters.values()]
+    run_alone.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run_alone.__annotations__ = {name.name: name.annotation for name in parameters}
+    return run_alone
 
 
 def bertcli(version: VersionOptions) -> None:

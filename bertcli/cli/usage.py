@@ -34,7 +34,9 @@ COMMANDS_ELSEWHERE = {
     "inspect": "info show summary describe",
     "inspect --attention TEXT": "attention",
     "compare": "diff",
-    "models": "list ls download cache",
+    "models": "list ls cache",
+    "models download": "download pull fetch get install",
+    "models remove": "remove rm delete uninstall",
     "distil": "distill",
     "--version": "version",
 }
@@ -48,6 +50,7 @@ OPTIONS_ELSEWHERE = {
     "--id-field": "id-column",
     "--label-field": "label label-column",
     "--pair-field": "pair-column",
+    "NAME": "m model model-name model-id repo-id",
     "--model": "model-name model-id model-path model-name-or-path checkpoint",
     "--corpus": "docs documents input file files database",
     "--index": "database",
@@ -138,7 +141,14 @@ def _meant_option(error: Any) -> str:
 def _meant_command(word: str, prefix: str, commands: Sequence[str]) -> str:
     """Return the hint for an unknown command of a group, "pretrain ", or of none, ""."""
     names = [name.removeprefix(prefix) for name in commands if name.startswith(prefix)]
-    elsewhere = {} if prefix else COMMANDS_ELSEWHERE
+    group = prefix.strip()
+    if word in COMMANDS_ELSEWHERE.get(group, "").split():
+        return f"did you mean {group}?"
+    elsewhere = {
+        name.removeprefix(prefix): words
+        for name, words in COMMANDS_ELSEWHERE.items()
+        if name.startswith(prefix)
+    }
     hint = _meant(word, [*names, "--version"], elsewhere)
     return hint or f"bertcli {prefix}-h lists the commands"
 

@@ -53,8 +53,8 @@ def install_command(extra: str) -> str:
     )
 
 
-def pip_command() -> str:
-    """Return the command that installs a package into the environment of this process."""
+def pip_command(action: str = "install") -> str:
+    """Return the command that changes packages in the environment of this process."""
     python = sys.executable
     has_pip = versions("pip")  # not find_spec, at which setuptools may warn of distutils
-    return f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
+    return f"{python} -m pip {action}" if has_pip else f"uv pip {action} --python {python}"

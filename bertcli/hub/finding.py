@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
-from bertcli.checkpoints.scan import ADAPTER, MODULES, TOKENIZER_FILES, WEIGHTS
+from bertcli.checkpoints.scan import ADAPTER, MODEL_FILES, MODULES, TOKENIZER_FILES, WEIGHTS
 from bertcli.errors import ModelError, UsageError, option
 from bertcli.files.versions import pip_command
 from bertcli.hub.local import (
     ALIASES,
     CARRIER,
+    CARRIER_PACKAGE,
     CARRIERS,
     cache_root,
     cached_models,
@@ -152,6 +154,36 @@ def _from_hub(
     return ModelFolder(name, path, "hub", path.name)
 
 
+def download_model(name: str, revision: str | None = None) -> ModelFolder:
+    """Fetch the files of a model that bertcli uses from the hub into its cache.
+
+    Unlike `find_model`, it asks the hub for the newest commit also where the cache has one. Raises
+    UsageError for a folder, an installed model, and where the environment forbids the network.
+    """
+    full_name = hub_id(name)
+    if revision is None and (installed := carried(full_name, MODEL_FILES)):
+        raise UsageError(
+            f"model {full_name!r} is installed as a package, in {installed.path}",
+            f"use it as it is; {pip_command('uninstall')} {CARRIER_PACKAGE} uninstalls it",
+        )
+    switches = [f"{switch}=1" for switch in OFFLINE if os.environ.get(switch, "").lower() in YES]
+    if switches:
+        raise UsageError(f"a download needs the network: {' and '.join(switches)}", _online())
+    return _from_hub(full_name, MODEL_FILES, revision, None)
+
+
+def hub_id(name: str) -> str:
+    """Return the full id of a model on the hub. Raises UsageError for a folder."""
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):
+        raise UsageError(
+            f"{name} is a folder, not a model on the hub",
+            f"-m {quote(name)} uses it; it is not in the hub's cache",
+        )
+    check_id(name, path)
+    return ALIASES.get(name, name)
+
+
 class StoredModel(NamedTuple):
     """A model on this machine."""
 
@@ -167,15 +199,21 @@ def stored_models() -> list[StoredModel]:
     models = []
     for name in CARRIERS:
         if folder := carried(name, ()):
-            size = _size(folder.path)
+            size = stored_size(folder.path)
             models.append(StoredModel(name, "installed", folder.path, size, folder.path))
     for name in cached_models():
         path = repository(name)
-        models.append(StoredModel(name, "cached", path, _size(path), find_snapshot(name, "main")))
+        size = stored_size(path)
+        models.append(StoredModel(name, "cached", path, size, find_snapshot(name, "main")))
     return models
 
 
-def _size(folder: Path) -> int:
+def linked_size(folder: Path) -> int:
+    """Return the bytes of the files below a folder, also of those that are links."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def stored_size(folder: Path) -> int:
     """Return the bytes of the files below a folder; what links name counts where it lies."""
     paths = [Path(place, name) for place, _, names in os.walk(folder) for name in names]
     return sum(path.lstat().st_size for path in paths if not path.is_symlink())

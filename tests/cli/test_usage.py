@@ -18,7 +18,12 @@ COMMANDS = {
     "split": "chunk",
     "predict": "classify",
     "info": "inspect",
-    "download": "models",
+    "download": "models download",
+    "pull": "models download",
+    "rm": "models remove",
+    "models list": "models",
+    "models rm": "remove",
+    "models fetch": "download",
 }
 OPTIONS = {
     "embed --text-column x": "--text-field",
@@ -37,8 +42,8 @@ OPTIONS = {
 
 @pytest.mark.parametrize("word", COMMANDS)
 def test_a_command_of_other_tools_is_answered_by_ours(word):
-    done = bad(word, "x", code=2)
-    assert done.error == f"no such command: {word}"
+    done = bad(*word.split(), "x", code=2)
+    assert done.error == f"no such command: {word.split()[-1]}"
     assert done.hint == f"did you mean {COMMANDS[word]}?"
 
 
@@ -49,6 +54,7 @@ def test_an_option_of_other_tools_is_answered_by_ours(line):
 
 def test_an_option_that_is_an_argument_here():
     assert "TEXT... is an argument" in bad("embed", "--text", "a", code=2).hint
+    assert "NAME is an argument" in bad("models", "download", "-m", "a/b", code=2).hint
 
 
 def test_what_is_like_nothing_gets_no_suggestion():

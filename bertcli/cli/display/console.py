@@ -136,6 +136,18 @@ def stdin_is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
+def confirm(question: str) -> bool:
+    """Ask a question on stderr; return True for yes, False for any other answer and at the end."""
+    sys.stderr.write(f"{printable(question)} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def size_text(size: int) -> str:
+    """Return a size in bytes, or in MB from ten of these."""
+    return f"{size / 1e6:,.0f} MB" if size >= 10_000_000 else f"{size:,} bytes"
+
+
 def print_text(text: str) -> None:
     """Write a text to stdout. Raises OutputError when that is closed, or its disk full."""
     from bertcli.files.writers import open_output

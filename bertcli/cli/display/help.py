@@ -16,7 +16,8 @@ MESSAGES = "Messages and help"  # the last panel
 WIDEST, NAMES = 100, 22  # columns: longer lines are hard to read; those of names
 SENTENCE = re.compile(r"(?<=[a-z0-9)\]])\. .*")
 
-# The options that -h shows, of any command that has them, or of one: "map.color". Required ones
+# The options that -h shows, of any command that has them, or of one: "map.color",
+# "models-remove.yes". Required ones
 # come with them; --resume is in a footnote.
 COMMON = frozenset(
     """
@@ -33,6 +34,7 @@ COMMON = frozenset(
     size dupe_factor config epochs batch_size learning_rate eval_dir
     task frozen eval queries qrels
     device dtype output format
+    models-download.revision models-remove.yes
     """.split()  # noqa: SIM905 - a list that is read downwards
 )
 RESUME = "--resume goes on where the same command was interrupted."
@@ -115,7 +117,7 @@ def negation(param: Any) -> tuple[str, str]:
 
 def is_common(ctx: typer.Context, name: str) -> bool:
     """Return whether -h shows an option of a command."""
-    command = ctx.command_path.partition(" ")[2]
+    command = ctx.command_path.partition(" ")[2].replace(" ", "-")
     return name in COMMON or f"{command}.{name}" in COMMON
 
 

@@ -51,6 +51,7 @@ from bertcli.hub import (
     is_default,
     known_models,
 )
+from bertcli.hub.local import cached_models
 from bertcli.inference.compute import Compute
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, InputFormat, Source, listed_files
@@ -63,6 +64,11 @@ if TYPE_CHECKING:
 def complete_model(incomplete: str) -> list[str]:
     """Return the models that are installed or in the cache."""
     return completed(*known_models())(incomplete)
+
+
+def complete_cached(incomplete: str) -> list[str]:
+    """Return the models in the cache."""
+    return completed(*cached_models())(incomplete)
 
 
 # To look which devices are here takes torch.
