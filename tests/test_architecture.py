@@ -4,6 +4,7 @@
 """
 
 import ast
+import gzip
 import importlib
 import json
 import os
@@ -416,6 +417,98 @@ def test_completion_of_models(tmp_path):
     env = {"HF_HOME": str(tmp_path)}
     assert completed("bertcli tokenize -m sent", **env) == [DEFAULT_MODEL]
     assert completed("bertcli decode --model some", **env) == ["someone/tiny-bert"]
+    assert completed("bertcli models remove ", **env) == ["someone/tiny-bert"]
+    assert completed("bertcli models re") == ["remove"]
+
+
+FIELD_FILES = {
+    "a.csv": b'title,"the stars",user\n1,2,3\n',
+    "a.tsv": b"title\ttags\n",
+    "semicolons.csv": b"title;tags\n",
+    "utf16.csv": "title,tags\n".encode("utf-16"),
+    "a.jsonl": b'\n{"title": "a"}\n{"text": "b", "user": {"bio": {"tag": 1}}}\n{"cut',
+    "a.json": b'[\n  {"title": "a",\n   "text": "b"},\n  {"tags": []}\n]\n',
+    "hits.jsonl": b'{"query": "q", "hits": [{"row": 1, "text": "a", "title": "b"}]}\n',
+    "a.txt": b"title\n",
+    "binary.csv": b"title\x00\x01,\xff\n",
+    "deep.jsonl": b'{"title":' * 100_000,
+    "broken.parquet": b"PAR1title",
+    "broken.csv.gz": b"title",
+    "empty.csv": b"",
+}
+
+
+@pytest.fixture
+def field_files(tmp_path):
+    for name, content in FIELD_FILES.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(FIELD_FILES["a.csv"]))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("embed -i a.csv --text-field ", ["title", "the", "stars", "user"]),
+        ("embed --input=a.csv --pair-field ti", ["title"]),
+        ("embed -i a.tsv --id-field t", ["title", "tags"]),
+        ("embed -i semicolons.csv --delimiter ; --id-field ta", ["tags"]),
+        ("embed -i utf16.csv --encoding utf-16 --id-field ta", ["tags"]),
+        ("tokenize -i a.jsonl --text-field t", ["title", "text"]),
+        ("tokenize -i a.jsonl --text-field user.", ["user.bio", "user.bio.tag"]),
+        ("tokenize -i a.json --keep-fields title,t", ["title,title", "title,text", "title,tags"]),
+        ("classify -i hits.jsonl --keep-fields ", ["row", "text", "title"]),
+        ("embed -i packed.csv.gz --text-field u", ["user"]),
+        ("embed -i a.txt --text-field ", []),
+        ("embed -i a.txt --input-format csv --text-field ", ["title"]),
+        ("train a.csv --label-field ti", ["title"]),
+        ("evaluate -i a.csv --label-field ti", ["title"]),
+        ("duplicates a.csv --text-field ti", ["title"]),
+        ("map a.csv --color u", ["user"]),
+        ("similar q --corpus a.csv --text-field u", ["user"]),
+        ("similar --corpus a.csv -i a.tsv --query-field ta", ["tags"]),
+        ("answer -i a.csv --question-field u", ["user"]),
+        ("distil --corpus a.csv --text-field u", ["user"]),
+        ("pretrain vocab a.csv --text-field u", ["user"]),
+        ("embed -i *.tsv --text-field ta", ["tags"]),
+        ("embed -i ~/a.tsv --text-field ta", ["tags"]),
+        ("embed -i nowhere.csv --text-field ", []),
+        ("embed -i - --text-field ", []),
+        ("embed --text-field ", []),
+        ("embed -i binary.csv --text-field ti", []),
+        ("embed -i deep.jsonl --text-field ", []),
+        ("embed -i broken.parquet --text-field ", []),
+        ("embed -i broken.csv.gz --text-field ", []),
+        ("embed -i empty.csv --text-field ", []),
+    ],
+)
+def test_completion_of_fields(words, names, field_files, monkeypatch):
+    monkeypatch.chdir(field_files)
+    assert completed(f"bertcli {words}", HOME=str(field_files)) == names
+
+
+def test_completion_of_fields_of_a_folder_and_of_parquet(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"title": ["a"], "user": [{"bio": "b", "name": "c"}]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.parquet", "."):
+        shown = completed(f"bertcli embed -i {name} --text-field ")
+        assert shown == ["title", "user", "user.bio", "user.name"]
+
+
+def test_completion_of_fields_waits_for_no_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    assert completed(f"bertcli embed -i {tmp_path}/pipe.csv --text-field ") == []
+
+
+def test_completion_of_fields_reads_the_beginning_of_a_file(tmp_path):
+    with open(tmp_path / "large.jsonl", "wb") as file:
+        file.write(b'{"title": 1}\n')
+        file.truncate(1 << 40)  # a hole
+    assert completed(f"bertcli embed -i {tmp_path}/large.jsonl --text-field t") == ["title"]
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])

@@ -238,6 +238,14 @@ def opened(place: str | IO[bytes], path: str) -> Iterator[Table]:
         raise InputError(f"{path}: not a readable Parquet file: {broken}", AGAIN) from None
 
 
+def nested_names(fields: Any) -> Iterator[str]:
+    """Yield the names of the fields of a schema or struct, those in structs behind theirs."""
+    for field in fields:
+        yield field.name
+        if types.is_struct(field.type):
+            yield from (f"{field.name}.{name}" for name in nested_names(field.type))
+
+
 class Table:
     """The columns of a file. A value that is no UTF-8 is bytes, unless ``errors`` is "replace"."""
 

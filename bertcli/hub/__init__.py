@@ -4,7 +4,7 @@ A name is tried as a folder, then as a model that an installed package carries, 
 of Hugging Face, then on the hub. Only the last needs the network and `huggingface_hub`; the others
 import neither that nor the carrier, since `bertcli tokenize` has 150 ms in all. Begin with
 `finding`; `local` has the models known by name, reads Hugging Face's cache and says which files are
-fetched, `download` fills the cache.
+fetched, `download` fills the cache, `removal` takes a model out of it.
 """
 
 from bertcli.checkpoints.scan import MODEL_FILES, TOKENIZER_FILES, files_for

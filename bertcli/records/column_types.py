@@ -43,7 +43,7 @@ def number_columns(source: Source) -> dict[str, NumberType]:
         return {}
     columns: dict[str, NumberColumn] = {}
     for path in paths:
-        with _delimited_rows(path, source) as rows:
+        with delimited_rows(path, source) as rows:
             _, names = next(rows, (1, []))
             rows.columns = len(names)
             found = {name: columns.setdefault(name, NumberColumn()) for name in names}
@@ -103,7 +103,7 @@ def to_numbers(
 
 
 @contextmanager
-def _delimited_rows(path: str, source: Source) -> Iterator[DelimitedRows]:
+def delimited_rows(path: str, source: Source) -> Iterator[DelimitedRows]:
     """Yield the rows of a file, without those that cannot be read: the reader reports them."""
     is_tabbed = source.format_of(path) == "tsv"
     encoding = source.encoding

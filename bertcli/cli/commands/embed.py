@@ -23,11 +23,11 @@ from bertcli.cli.options.common import (
     VectorOutput,
     interrupted_note,
 )
+from bertcli.cli.options.completion import completed
 from bertcli.cli.options.groups import (
     LAYOUT,
     OUTPUT,
     OptionGroup,
-    completed,
     flag,
     number,
     option,

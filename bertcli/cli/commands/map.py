@@ -15,6 +15,7 @@ from bertcli.cli.options.common import (
     fields_asked,
     reader_of,
 )
+from bertcli.cli.options.completion import complete_field
 from bertcli.cli.options.corpus import FileOptions
 from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import LOG, UsageError
@@ -34,7 +35,11 @@ class MapFileOptions(FileOptions, of=Source):
 class MapViewOptions(OptionGroup):
     """How the map is made."""
 
-    color = option("Color the page by a field of the texts (default: by cluster).", "FIELD")
+    color = option(
+        "Color the page by a field of the texts (default: by cluster).",
+        "FIELD",
+        complete=complete_field,
+    )
     clusters = number("Number of clusters (default: by the number of texts, at most 24).", low=2)
     seed = number(
         "Random seed: the same seed gives the same bytes.",

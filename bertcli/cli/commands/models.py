@@ -31,10 +31,9 @@ from bertcli.cli.options.common import (
     FolderOptions,
     ModelOptions,
     RowOutput,
-    complete_cached,
-    complete_model,
     reader_of,
 )
+from bertcli.cli.options.completion import complete_cached, complete_model
 from bertcli.cli.options.groups import (
     INPUT,
     OptionGroup,

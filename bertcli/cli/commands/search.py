@@ -27,9 +27,9 @@ from bertcli.cli.options.common import (
     ModelOptions,
     ReportOutput,
     RowOutput,
-    complete_model,
     reader_of,
 )
+from bertcli.cli.options.completion import complete_model, complete_query_field
 from bertcli.cli.options.corpus import FileOptions
 from bertcli.cli.options.groups import (
     INPUT,
@@ -63,7 +63,11 @@ class QueryOptions(OptionGroup):
         "QUERY...",
     )
     input = FILES
-    query_field = option("Column or key of a query in --input (default: text).", "NAME")
+    query_field = option(
+        "Column or key of a query in --input (default: text).",
+        "NAME",
+        complete=complete_query_field,
+    )
     top_k = number("Results per query.", "--top-k", "-k", default=10)
     threshold = option("Minimum score of a result.", "SCORE", kind=float | None)
     query_prompt = option(

@@ -18,6 +18,7 @@ from bertcli.cli.options.common import (
     TaskFileOptions,
     reader_of,
 )
+from bertcli.cli.options.completion import complete_field
 from bertcli.cli.options.groups import (
     INPUT,
     LAYOUT,
@@ -66,9 +67,19 @@ class QuestionOptions(OptionGroup):
     question = option("Question for the context, or for every text of the input.", "TEXT")
     context = option("Context for every question.", "TEXT")
     question_field = option(
-        "Column or key of the question.", "NAME", default="question", panel=INPUT
+        "Column or key of the question.",
+        "NAME",
+        default="question",
+        panel=INPUT,
+        complete=complete_field,
     )
-    context_field = option("Column or key of the context.", "NAME", default="context", panel=INPUT)
+    context_field = option(
+        "Column or key of the context.",
+        "NAME",
+        default="context",
+        panel=INPUT,
+        complete=complete_field,
+    )
 
     def reader(self, files: TaskFileOptions) -> Reader:
         """Return the reader of questions, of contexts, or of both."""
@@ -91,8 +102,15 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
     texts: list[str] | None = argument(
         "A prompt and its choices (default: read --input or stdin).", "PROMPT CHOICE..."
     )
-    prompt_field = option("Column or key of the prompt.", "NAME", default="prompt")
-    choices_field = option("Column or key of the list of choices.", "NAME", default="choices")
+    prompt_field = option(
+        "Column or key of the prompt.", "NAME", default="prompt", complete=complete_field
+    )
+    choices_field = option(
+        "Column or key of the list of choices.",
+        "NAME",
+        default="choices",
+        complete=complete_field,
+    )
 
     def __post_init__(self) -> None:
         """Name what a `Chooser` is told: the choices among the arguments, or their field."""

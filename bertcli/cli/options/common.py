@@ -18,6 +18,7 @@ from bertcli.cli.display.console import (
     stdout_is_terminal,
 )
 from bertcli.cli.display.help import MESSAGES
+from bertcli.cli.options.completion import complete_field, complete_model, completed
 from bertcli.cli.options.groups import (
     COMPUTE,
     INPUT,
@@ -25,7 +26,6 @@ from bertcli.cli.options.groups import (
     OUTPUT,
     OptionGroup,
     argument,
-    completed,
     flag,
     number,
     option,
@@ -49,9 +49,7 @@ from bertcli.hub import (
     ModelFolder,
     find_model,
     is_default,
-    known_models,
 )
-from bertcli.hub.local import cached_models
 from bertcli.inference.compute import Compute
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, InputFormat, Source, listed_files
@@ -59,16 +57,6 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from bertcli.tokenizing.run import ReaderRun
-
-
-def complete_model(incomplete: str) -> list[str]:
-    """Return the models that are installed or in the cache."""
-    return completed(*known_models())(incomplete)
-
-
-def complete_cached(incomplete: str) -> list[str]:
-    """Return the models in the cache."""
-    return completed(*cached_models())(incomplete)
 
 
 # To look which devices are here takes torch.
@@ -469,7 +457,7 @@ class FolderOptions(OptionGroup, panel=OUTPUT):
 
 def field_option(about: str, envvar: str | None = None) -> Any:
     """Return an option that names a field of the input."""
-    return option(about, "NAME", envvar=envvar)
+    return option(about, "NAME", envvar=envvar, complete=complete_field)
 
 
 # Options that several groups have.
@@ -494,6 +482,7 @@ KEEP_FIELDS = option(
     "Copy other fields of the input to the output: all, or those named: a,b,c. A field of "
     "your own that the output already has is an error.",
     "[NAMES]",
+    complete=complete_field,
 )
 WHOLE = flag("Each file is one text, as those in .md, .markdown and .rst are.")
 DELIMITER = option(

@@ -242,15 +242,6 @@ def option(
     return Declaration(info, kind, default)
 
 
-def completed(*names: str) -> Callable[[str], list[str]]:
-    """Return what completes an option whose value is mostly one of these."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in names if name.startswith(incomplete)]
-
-    return complete
-
-
 def number(
     about: str,
     *names: str,

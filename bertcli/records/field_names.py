@@ -1,0 +1,74 @@
+"""The names of the fields of a file, from its header, its schema or its first objects.
+
+    field_names("reviews.csv", Source())   # ["title", "body", "stars"]
+
+Only the beginning of the file is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bertcli.errors import BertcliError
+from bertcli.files.streams import open_bytes, read_chunk
+from bertcli.records.column_types import delimited_rows
+from bertcli.records.records import hits_of
+from bertcli.records.source import Source
+
+MAX_BYTES = 1 << 20  # that are read of a file
+MAX_OBJECTS = 20  # that are read of a file, as some may lack fields
+
+
+def field_names(path: str, source: Source) -> list[str]:
+    """Return the names of the fields of a file, in order; those in objects as "user.bio".
+
+    Empty where the file has none, or cannot be read.
+    """
+    try:
+        names = _names_in(path, source)
+        return [name for name in dict.fromkeys(names) if name.isprintable()]
+    except (BertcliError, OSError, ValueError, RecursionError):
+        return []
+
+
+def _names_in(path: str, source: Source) -> list[str]:
+    file_format = source.format_of(path)
+    if file_format == "parquet":
+        from bertcli.files.parquet import nested_names, opened
+
+        with opened(path, path) as table:
+            return [*nested_names(table.schema)]
+    if file_format in ("csv", "tsv"):
+        with delimited_rows(path, source) as rows:
+            _, names = next(rows, (1, []))
+            return names
+    if file_format in ("json", "jsonl"):
+        return [name for value in _first_objects(path, source) for name in _keys(value)]
+    return []
+
+
+def _first_objects(path: str, source: Source) -> Iterator[Mapping[str, Any]]:
+    """Yield the first objects of a file of lines, of a list, or of objects of several lines."""
+    beginning = b""
+    with open_bytes(path) as stream:
+        while len(beginning) < MAX_BYTES and (chunk := read_chunk(stream, path)):
+            beginning += chunk
+    text = beginning.decode(source.encoding, "replace").lstrip("\ufeff \t\r\n[")
+    decoder = json.JSONDecoder()
+    for _ in range(MAX_OBJECTS):
+        try:
+            value, end = decoder.raw_decode(text)
+        except json.JSONDecodeError:  # also where the beginning of the file ends
+            return
+        yield from (row for row in hits_of(value) or [value] if isinstance(row, dict))
+        text = text[end:].lstrip(", \t\r\n")
+
+
+def _keys(value: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys of an object, and those of the objects in it behind theirs."""
+    for key, inner in value.items():
+        yield key
+        if isinstance(inner, dict):
+            yield from (f"{key}.{name}" for name in _keys(inner))
