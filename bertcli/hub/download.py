@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from bertcli.errors import BertcliError, ModelError, option
 from bertcli.files.paths import public
+from bertcli.hub.local import suggestion
 
 TIMEOUT = 10  # seconds for the first answer; the library's own requests would wait forever
 
@@ -67,8 +68,8 @@ def _explained(error: BaseException, name: str, revision: str | None, cache: Pat
         return ModelError(
             f"model {name!r}{at} is not on {hub}, or is private or gated "
             f"(status {error.response.status_code})",
-            f"check the name at {hub}/{name}; if it is private or gated, ask for access and log in "
-            "with `hf auth login` or set HF_TOKEN",
+            f"{suggestion(name)}check the name at {hub}/{name}; if it is private or gated, ask for "
+            "access and log in with `hf auth login` or set HF_TOKEN",
         )
     reason = public(str(error).strip().partition("\n")[0] or type(error).__name__)
     return ModelError(

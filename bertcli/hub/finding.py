@@ -26,6 +26,7 @@ from bertcli.hub.local import (
     pick,
     pooling_unknown,
     repository,
+    suggestion,
     unfinished,
 )
 
@@ -72,7 +73,7 @@ def find_model(
             raise ModelError(
                 f"model {name!r} is not a folder, not installed and not in the cache "
                 f"{cache_root()} (revision {revision or 'main'!r}), and the network is off",
-                f"{_online()}, or {install}",
+                f"{suggestion(name)}{_online()}, or {install}",
             )
         raise ModelError(
             f"model {name!r} is incomplete in the cache: {gap} is missing in {snapshot}",

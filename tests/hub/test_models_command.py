@@ -84,6 +84,22 @@ def test_a_name_that_is_not_on_the_hub(hub, models):
     assert "model 'org/none' is not on" in failed(models("download", "org/none"), 1).error
 
 
+@pytest.mark.parametrize("name", ["all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v1"])
+def test_the_model_that_was_meant_is_named(hub, models, name):
+    meant = f"did you mean {DEFAULT_MODEL}? "
+    assert failed(models("download", name), 1).hint.startswith(f"{meant}check the name")
+    assert bad("tokenize", "a", "-m", name, "--offline").hint.startswith(f"{meant}run once")
+
+
+def test_a_cached_model_that_was_meant_is_named(hub, env, models):
+    models("download", "org/bert")
+    offline = {"HF_HOME": env["HF_HOME"]}
+    assert bad("decode", "1", "-m", "Org/Bert2", **offline).hint.startswith(
+        "did you mean org/bert?"
+    )
+    assert "did you mean" not in bad("decode", "1", "-m", "other/model", **offline).hint
+
+
 def test_a_download_without_a_network(env, models):
     env["HF_ENDPOINT"] = "http://127.0.0.1:9"
     done = failed(models("download", "org/bert"), 1)

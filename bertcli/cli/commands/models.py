@@ -359,8 +359,8 @@ def models_download(model: DownloadOptions, console: ConsoleOptions) -> None:
     """Download a model from the hub into its cache, and print the folder.
 
     Only the files that bertcli uses are downloaded, and only those that are new; after an
-    interruption, those that are missing. The cache is $HF_HUB_CACHE, else $HF_HOME/hub, else
-    ~/.cache/huggingface/hub.
+    interruption, those that are missing. To replace damaged files, remove the model first. The
+    cache is $HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub.
 
     $ bertcli models download BAAI/bge-small-en-v1.5
     $ bertcli embed --offline -m BAAI/bge-small-en-v1.5 'I love NLP!'
