@@ -1,6 +1,6 @@
 """Commands as functions: they take files, lists or data frames, and return what is printed.
 
-    tokenize(["I love NLP!"])                                # [{"input_ids": [101, ...], ...}]
+    tokenize(['I love NLP!'])                                # [{"input_ids": [101, ...], ...}]
     search("late delivery", reviews, text_field="body", top_k=3)
     duplicates(pandas.read_csv("reviews.csv"), text_field="body", threshold=0.9)
 
