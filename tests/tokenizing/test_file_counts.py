@@ -61,7 +61,7 @@ def test_a_table_has_whole_numbers_and_the_total_last(files, width):
         assert max(map(len, lines)) <= width
         (total,) = good(*argv[:-8], *argv[-8:], "-f", "jsonl").rows[-1:]
         words = [line.split() for line in lines if line.strip()]
-        assert words[-1][1:3] == [str(total["texts"]), str(total["tokens"])]
+        assert words[-1][1:3] == [f"{total[name]:,}" for name in ("texts", "tokens")]
         assert words[-1][0] == "total"
 
 

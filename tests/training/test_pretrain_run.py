@@ -73,11 +73,9 @@ def test_what_is_left(whole):
         *("checkpoint-4", "checkpoint-6", "config.json", "log.jsonl", "loss.svg"),
         *("model.safetensors", "tokenizer_config.json", "vocab.txt"),
     ]
-    assert [line.split()[:3] for line in said] == [
-        ["note:", "step", f"{at}/6"] for at in (2, 2, 4, 4, 6, 6, 6)
-    ]
-    assert "tokens/s" in said[0] and said[1].endswith("checkpoint-2")
-    assert "perplexity" in said[-2] and "masked accuracy" in said[-2]
+    assert [line.split()[:3] for line in said] == [["note:", "step", f"{at}/6"] for at in (2, 4, 6)]
+    assert "tokens/s" in said[0]
+    assert "perplexity" in said[-1] and "masked accuracy" in said[-1]
     log = lines(folder)
     assert [line["step"] for line in log] == [2, 4, 6, 6]
     assert {"loss", "mlm_loss", "nsp_loss", "lr", "grad_norm", "epoch"} < set(log[0])
