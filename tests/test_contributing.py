@@ -1,4 +1,4 @@
-"""What the README tells contributors: its command and its family work as they are written there."""
+"""What CONTRIBUTING.md tells: its command and its family work as they are written there."""
 
 import json
 import re
@@ -18,18 +18,19 @@ from front import (
 from transformers import ErnieConfig, ErnieModel
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text("utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Add what the README adds to a copy of the package; return what runs a command of it."""
+    """Add what CONTRIBUTING.md adds to a copy of the package; return what runs a command of it."""
     package = tmp_path / "bertcli"
     shutil.copytree(ROOT / "bertcli", package, ignore=shutil.ignore_patterns("__pycache__"))
-    contributing = README.partition("## Contributing")[2]
-    for path, code in re.findall(
-        r"here `(bertcli/[a-z_/]+\.py)`,\n\n```python\n(.*?)```", contributing, re.DOTALL
-    ):
+    examples = re.findall(
+        r"here `(bertcli/[a-z_/]+\.py)`,\n\n```python\n(.*?)```", CONTRIBUTING, re.DOTALL
+    )
+    assert len(examples) == 2
+    for path, code in examples:
         assert not (tmp_path / path).exists(), "an example that is there already shows nothing"
         (tmp_path / path).write_text(code)
     insert(package / "cli" / "app.py", "COMMANDS = {\n", '    "lengths": "lengths",\n')
@@ -62,7 +63,7 @@ def insert(file, after, line):
     file.write_text(code.replace(after, after + line, 1), "utf-8")
 
 
-def test_the_command_of_the_readme(run, tmp_path):
+def test_the_command_that_is_added(run, tmp_path):
     texts = tmp_path / "texts.jsonl"
     texts.write_text('{"id": "a", "text": "I love NLP!"}\n{"id": "b", "text": ""}\n{"bad": 1}\n')
     found = run("lengths", "-m", TINY, "-i", texts, "--on-error", "skip", code=1).splitlines()
@@ -74,7 +75,7 @@ def test_the_command_of_the_readme(run, tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
-def test_the_family_of_the_readme(run, tmp_path, backend):
+def test_the_family_that_is_added(run, tmp_path, backend):
     torch.manual_seed(0)
     vocabulary = len((TINY / "vocab.txt").read_text("utf-8").splitlines())
     theirs = ErnieModel(

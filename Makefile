@@ -1,0 +1,27 @@
+# What contributors run; see CONTRIBUTING.md.
+
+PYTHON = .venv/bin/python
+
+.PHONY: test lint records bench
+
+test: .venv
+	$(PYTHON) -m pytest
+
+lint: .venv
+	$(PYTHON) -m pip install --quiet -c constraints.txt ".[lint]"
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+records: .venv
+	BERTCLI_GOLDEN=write $(PYTHON) -m pytest -q tests/test_architecture.py
+	BERTCLI_RECORD=write $(PYTHON) -m pytest -q tests/test_recorded.py
+	git --no-pager diff tests/golden tests/recorded
+
+bench: .venv
+	$(PYTHON) -m pip install --quiet -c constraints.txt -r benchmarks/requirements.txt
+	$(PYTHON) benchmarks/embedding.py
+
+.venv:
+	python3 -m venv .venv
+	.venv/bin/pip install -c constraints.txt -e ".[test]"
