@@ -72,6 +72,21 @@ def test_data_frames_are_read_by_their_columns(frame):
     assert {hit["stars"] for hit in hits[0]["hits"]} == {1, 2, 3, 4}
 
 
+def test_columns_are_texts_and_a_frame_alone_is_none(frame):
+    expected = bertcli.tokenize(TEXTS, **QUIET)
+    for column in (frame["body"], pyarrow.table(frame)["body"], frame["body"].to_numpy()):
+        assert bertcli.tokenize(column, **QUIET) == expected
+    assert bertcli.tokenize(frame, text_field="body", keep_fields=True, **QUIET)[0]["stars"] == 1
+    embedder, tokenizer = bertcli.Embedder.load(TINY), bertcli.Tokenizer.load(TINY)
+    assert len(embedder.encode(frame["body"])) == len(TEXTS)
+    for call in (embedder.encode, tokenizer, lambda texts: bertcli.tokenize([texts], **QUIET)):
+        with pytest.raises(BertcliError, match=r"data frame is no text|, not a string"):
+            call(frame)
+    for call in (bertcli.train, bertcli.evaluate):
+        with pytest.raises(BertcliError, match="expected the name of a file, found DataFrame"):
+            call(frame, TINY)
+
+
 def test_a_map_is_rows_and_a_page(file, tmp_path):
     page = tmp_path / "map.html"
     found = bertcli.corpus_map(TEXTS, page, clusters=2, **QUIET)

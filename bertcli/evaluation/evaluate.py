@@ -9,7 +9,7 @@ from typing import Any
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import PrintedLog, UsageError, option
 from bertcli.evaluation.report import Judge, doubt, judge_all, report
-from bertcli.files.keywords import grouped, names_of, options_from
+from bertcli.files.keywords import file_name, grouped, names_of, options_from
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.records.examples import READING, FieldNames, example_readers
 from bertcli.tasks.head import Settings
@@ -67,7 +67,7 @@ def evaluate(
         for name in (model, compare)
         if name is not None
     ]
-    paths = [os.fspath(path) for path in (file, queries, corpus) if path is not None]
+    paths = [file_name(path) for path in (file, queries, corpus) if path is not None]
     readers = example_readers(paths, chosen["reading"])
     examples = chosen["examples"]
     names = FieldNames(*(examples.get(name) for name in ("text_field", *fields)))

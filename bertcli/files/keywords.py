@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -47,6 +48,16 @@ def grouped(
         group: {name: given[name] for name in members if name in given}
         for group, members in names.items()
     }
+
+
+def file_name(value: Any) -> str:
+    """Return the name of a file. Raises UsageError for a value that is no string or path."""
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise UsageError(
+            f"expected the name of a file, found {type(value).__name__}", "write it to a file first"
+        ) from None
 
 
 def refuse_unknown(options: Collection[str], names: Collection[str]) -> None:

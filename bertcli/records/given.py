@@ -17,7 +17,7 @@ from typing import Any
 
 from bertcli.errors import InputError, UsageError
 from bertcli.files.keywords import names_of, options_from
-from bertcli.records.reader import Reader
+from bertcli.records.reader import Reader, is_frame
 from bertcli.records.records import Record, checked, fields_of
 from bertcli.records.source import Source, input_files
 
@@ -89,14 +89,17 @@ def records_of(texts: Any, options: Mapping[str, Any], **settings: Any) -> Reade
     fields = {RENAMED.get(name, name): value for name, value in options.items() if name != "whole"}
     if options.get("whole"):
         fields["format"] = "whole"
-    if not isinstance(fields.get("keep", ""), str):
-        fields["keep"] = ",".join(fields["keep"])
+    keep = fields.get("keep", "")
+    if isinstance(keep, bool):
+        fields["keep"] = "*" if keep else None
+    elif not isinstance(keep, str):
+        fields["keep"] = ",".join(keep)
     known = names_of(Source)
     source = options_from(Source, {name: fields[name] for name in fields if name in known})
     source = replace(source, **settings)
     if isinstance(texts, str | Path):
         return Reader(replace(source, paths=input_files([os.fspath(texts)], source)))
-    if hasattr(texts, "__arrow_c_stream__") or hasattr(texts, "__dataframe__"):
+    if is_frame(texts):
         from bertcli.files.parquet import rows_of_frame
 
         rows = rows_of_frame(texts)
@@ -106,5 +109,5 @@ def records_of(texts: Any, options: Mapping[str, Any], **settings: Any) -> Reade
                 f"expected texts, found {type(texts).__name__}",
                 "give the name of a file, an iterable of texts, or a data frame",
             )
-        rows = list(texts)
+        rows = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
     return GivenRecords(rows, source)

@@ -320,9 +320,22 @@ class GivenTexts(Reader):
 
     def __init__(self, texts: Any, source: Source) -> None:
         super().__init__(source)
+        refuse_frame(texts)
         several = isinstance(texts, Iterable) and not isinstance(texts, Mapping)
         self.alone = isinstance(texts, str | bytes | Record) or not several
         self.given = [texts] if self.alone else texts
+
+
+def is_frame(value: Any) -> bool:
+    """Return whether a value is a data frame of pandas, polars or Arrow."""
+    can_be_exported = hasattr(value, "__arrow_c_stream__") or hasattr(value, "__dataframe__")
+    return can_be_exported and hasattr(value, "columns")
+
+
+def refuse_frame(texts: Any) -> None:
+    """Raise UsageError for a data frame: to iterate over it gives the names of its columns."""
+    if is_frame(texts):
+        raise UsageError("a data frame is no text", "give one of its columns: frame['text']")
 
 
 def refuse_pipes(reader: Reader) -> None:
@@ -648,6 +661,8 @@ def begins_with_json(
     """
     head = line = following = b""
     while len(head) <= source.max_record_bytes and (chunk := read_chunk(stream, decode.name)):
+        if not head:
+            _refuse_binary(chunk, decode)
         head += chunk
         if codecs.BOM_UTF8.startswith(head):
             continue
@@ -664,6 +679,14 @@ def begins_with_json(
     found = _format_of_line(text, following[:1].decode("ascii", "replace"), source)
     chunks = iter(partial(read_chunk, stream, decode.name), b"")
     return found, stream_of(chain(filter(None, [head]), chunks), stream)
+
+
+def _refuse_binary(head: bytes, decode: LineDecoder) -> None:
+    """Raise InputError for stdin whose first bytes are those of another format than text."""
+    try:
+        refuse_not_text(head, decode.name, decode.encoding)
+    except InputError as refused:
+        raise InputError(refused.marked, "give it as a file: -i FILE says how to read it") from None
 
 
 def _format_of_line(line: str, following: str, source: Source) -> str:

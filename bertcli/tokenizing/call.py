@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.files.typed_json import shown
 from bertcli.files.versions import require_torch
-from bertcli.records.reader import GivenTexts
+from bertcli.records.reader import GivenTexts, refuse_frame
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Encoded, Layout, strategies
@@ -97,6 +97,7 @@ class Call:
 
         A batch may hold pairs. Raises InputError for what is no text, or pairs that do not fit.
         """
+        refuse_frame(text)
         batched = not isinstance(text, str | bytes) and isinstance(text, Iterable)
         text = list(text) if batched else text
         if self.is_split_into_words and batched:

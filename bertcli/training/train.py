@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertcli.files.keywords import grouped, names_of, options_from
+from bertcli.files.keywords import file_name, grouped, names_of, options_from
 from bertcli.files.versions import require_torch
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.records.examples import READING, FieldNames, example_readers
@@ -55,7 +55,7 @@ def train(
     job = options_from(
         FineTuningJob,
         chosen["job"],
-        file=os.fspath(file),
+        file=file_name(file),
         fields=FieldNames(
             text=reading.get("text_field"),
             pair=reading.pop("pair_field", None),

@@ -6,7 +6,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from front import TINY, bad, call, good
+from front import TINY, bad, call, good, process
 
 COUNT = ("tokenize", "--count", "-m", TINY, "-i")
 
@@ -74,3 +74,17 @@ def test_html_is_read_with_a_note(tmp_path):
     done = call(*COUNT, tmp_path / "page.html")
     assert done.code == 0
     assert "page.html looks like HTML: its tags are read as text" in done.err
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"%PDF-1.4\n1 0 obj\n", "a PDF"),
+        (archive("[Content_Types].xml"), "an Excel or Word file"),
+        ("text\na\n".encode("utf-16"), "text in UTF-16"),
+    ],
+)
+def test_stdin_that_is_no_text_is_refused(data, what):
+    done = process("tokenize", "--count", "-m", TINY, stdin=data)
+    assert (done.code, done.error) == (1, f"stdin: is {what}, not text")
+    assert "-i FILE" in done.hint

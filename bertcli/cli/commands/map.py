@@ -18,7 +18,7 @@ from bertcli.cli.options.common import (
 from bertcli.cli.options.completion import complete_field
 from bertcli.cli.options.corpus import FileOptions
 from bertcli.cli.options.groups import OptionGroup, number, option
-from bertcli.errors import LOG, UsageError
+from bertcli.errors import UsageError
 from bertcli.files.streams import suffix_of
 from bertcli.files.writers import refuse_other_suffix
 from bertcli.records.reader import refuse_pipes
@@ -64,6 +64,8 @@ class MapOutput(RowOutput):
                 refuse_other_suffix(self.output, self.format, {".html": "html"})
             self.format = "html"
 
+    is_beside = False  # whether the page is named after its input
+
     def write_page_beside(self, name: str) -> None:
         """Write a page beside the file or folder of this name, where no output is chosen."""
         if self.output or self.format not in ("auto", "html"):
@@ -73,7 +75,7 @@ class MapOutput(RowOutput):
         path = f"{name.rstrip('/')}.map.html" if os.path.exists(name) else "map.html"
         self.output = Path(path)
         self.format = "html"
-        LOG.note(f"the map is written to {path}; -o FILE or -f jsonl for another output")
+        self.is_beside = True
 
 
 def map(
@@ -119,6 +121,10 @@ def map(
             corpus_map = CorpusMap.of(stored, view.clusters, view.seed)
         title = ", ".join(Path(path).name for path in reader.source.paths)
         write([corpus_map.page(title, view.color)] if form == "html" else corpus_map.rows())
+    if output.is_beside:
+        console.note(
+            f"the map is written to {output.output}; -o FILE or -f jsonl for another output"
+        )
     drawn = len(corpus_map.records)
     console.note(f"{drawn:,} of {corpus_map.total:,} texts in {len(corpus_map.labels)} clusters")
     console.close(reader)
