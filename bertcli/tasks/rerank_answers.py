@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from bertcli.errors import InputError, option
+from bertcli.files.tables import rounded
 from bertcli.records.reader import GivenTexts
 from bertcli.records.source import Source
 from bertcli.tasks.classify import Reranker
@@ -52,7 +53,7 @@ class AnswerReranker:
         for result in chain.from_iterable(stream):
             hit = answer.hits[result.sample]
             scores: Mapping[str, float | int | None] = {RETRIEVAL_SCORE: hit.score, **hit.ranks}
-            hits.append(hit._replace(score=result.fields["score"], ranks=scores))
+            hits.append(hit._replace(score=rounded(result.fields["score"]), ranks=scores))
         self.tally.merge(stream.tally)
         hits.sort(key=lambda hit: -hit.score)  # equal scores stay in the order of the search
         if self.threshold is not None:
