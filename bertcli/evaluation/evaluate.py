@@ -10,6 +10,7 @@ from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import PrintedLog, UsageError, option
 from bertcli.evaluation.report import Judge, doubt, judge_all, report
 from bertcli.files.keywords import file_name, grouped, names_of, options_from
+from bertcli.files.tables import rounded
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
 from bertcli.records.examples import READING, FieldNames, example_readers
 from bertcli.tasks.head import Settings
@@ -79,4 +80,5 @@ def evaluate(
         log.warn(judge.tally.truncation(judge.max_length))
     for reader in readers:
         reader.summarize(log)
-    return report(*results)
+    found: dict[str, Any] = rounded(report(*results))
+    return found
