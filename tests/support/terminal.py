@@ -37,7 +37,7 @@ def at_terminal(
     os.close(theirs)
     seen, left, after = bytearray(), list(typed), 0
     while True:
-        if left and (found := seen.find(left[0][0], after)) >= 0:
+        while left and (found := seen.find(left[0][0], after)) >= 0:
             after = found + len(left[0][0])
             os.write(ours, left.pop(0)[1])
         try:

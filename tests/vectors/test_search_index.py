@@ -455,7 +455,7 @@ def test_a_corpus_of_csv_files_has_the_types_of_all_files_together(notes, tmp_pa
 
 def test_a_prompt_searches_an_index(notes):
     argv = (*SIMILAR, "--backend", "auto", "--corpus", "notes/", "--index", "i", "-k", 1)
-    typed = [(b"query> ", b"a fox\n"), (b"score", b""), (b"query> ", b"\x04")]
+    typed = [(b"query> ", b"a fox\n"), (b"query> ", b"\x04")]
     code, screen = at_terminal(*argv, stdin=None, typed=typed)
     assert code == 0
     assert b"chunks of 4 files indexed" in screen
