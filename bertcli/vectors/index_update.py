@@ -241,6 +241,7 @@ class IndexUpdate:
             if present and present.manifest == old.manifest:
                 with replacing(files.manifest, files.folder / SAVING, mode_of(files)) as file:
                     file.write(json_text({**old.manifest, "files": entries}))
+                remove_old_files(files.manifest.parent, present.tag)
             files.clear()
 
     def refuse_changes_while_read(self) -> None:
@@ -622,10 +623,15 @@ class IndexSink(Sink):
         sync_folder(self.root)
         with replacing(self.manifest, self.folder / SAVING, mode) as file:
             file.write(json_text(manifest))
-        for name in os.listdir(self.root):
-            if name.endswith(ENDS) and not name.startswith(f"{tag}."):
-                with suppress(OSError):  # Windows removes no open file; the next update does
-                    (self.root / name).unlink()
+        remove_old_files(self.root, tag)
+
+
+def remove_old_files(folder: Path, tag: str) -> None:
+    """Remove the files of earlier versions of an index."""
+    for name in os.listdir(folder):
+        if name.endswith(ENDS) and not name.startswith(f"{tag}."):
+            with suppress(OSError):  # Windows removes no open file; the next update does
+                (folder / name).unlink()
 
 
 def rows_in(folder: Path, journal: Mapping[str, Any]) -> Rows:
