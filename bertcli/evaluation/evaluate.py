@@ -12,7 +12,7 @@ from bertcli.evaluation.report import Judge, doubt, judge_all, report
 from bertcli.files.keywords import file_name, grouped, names_of, options_from
 from bertcli.files.tables import rounded
 from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
-from bertcli.records.examples import READING, FieldNames, example_readers
+from bertcli.records.examples import READING, TASKS, FieldNames, example_readers
 from bertcli.tasks.head import Settings
 
 BOTH = ("backend", "device", "dtype", "threads", "batch_tokens", "window", "max_length")
@@ -57,6 +57,9 @@ def evaluate(
             f"give either a file of examples, or {option('queries')}, {option('corpus')} and "
             f"{option('qrels')}"
         )
+    task = chosen["examples"].get("task")
+    if task not in (None, *TASKS):
+        raise UsageError(f"unknown task {task!r}", f"one of {', '.join(TASKS)}")
     settings = options_from(Settings, chosen["settings"])
     of_vectors = options_from(EmbedOptions, chosen["vectors"])
     judges = [
@@ -73,7 +76,7 @@ def evaluate(
     examples = chosen["examples"]
     names = FieldNames(*(examples.get(name) for name in ("text_field", *fields)))
     judgements = None if qrels is None else os.fspath(qrels)
-    results = judge_all(judges, readers, judgements, examples.get("task"), names)
+    results = judge_all(judges, readers, judgements, task, names)
     log = PrintedLog(bool(quiet))
     log.warn(doubt(results[0], compared=len(judges) > 1))
     for judge in judges:

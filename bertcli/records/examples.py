@@ -44,6 +44,7 @@ TAG = Form("tag", "words", None, "tags")
 ANSWER = Form("answer", "question", "context", "answer", needs_pair=True)
 CONTRAST = Form("embed", "anchor", "positive", "positive", needs_pair=True)
 FORMS = (CLASSIFY, MULTILABEL, REGRESS, TAG, ANSWER, CONTRAST)
+TASKS = tuple(form.task for form in FORMS)
 SIMILARITY = Form("embed", "text", "pair", "score", needs_pair=True)  # only when asked for
 
 

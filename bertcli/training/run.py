@@ -236,10 +236,12 @@ class PrintedTraining(PrintedDisplay):
     """The display of a training that Python code starts."""
 
     def follow_training(self, run: TrainingRun) -> None:
-        """Train to the end; write each evaluation."""
+        """Train to the end; write the evaluations that end a tenth of the run."""
+        steps = run.options.steps or 0
+        tenths = run.state.step * 10 // steps if steps else 0
         for event in run.events():
-            if event.kind == "evaluation":
-                steps = run.options.steps or 0
+            if event.kind == "evaluation" and event.step * 10 // steps > tenths:
+                tenths = event.step * 10 // steps
                 self.note(f"step {event.step:,}/{steps:,}  {evaluation_line(event.values)}")
 
 

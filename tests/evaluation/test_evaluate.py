@@ -13,6 +13,7 @@ from front import (
 )
 from sentence_folders import saved, sentence_model
 
+import bertcli
 from bertcli.evaluation.metrics import pearson
 
 
@@ -123,6 +124,17 @@ def test_a_table_for_people(place):
     assert "classify, 32 examples" in shown and "95 % interval" in shown and "confusion" in shown
 
 
+def judged_files(folder, queries, corpus, relevant):
+    """Write a search with its judgements; return the options that name the files."""
+    judged = "".join(f"{query} {key} 1\n" for query in relevant for key in relevant[query])
+    (folder / "qrels.tsv").write_text(judged)
+    files = [
+        written(folder / f"{name}.jsonl", [{"_id": key, "text": texts[key]} for key in texts])
+        for name, texts in (("queries", queries), ("corpus", corpus))
+    ]
+    return ["--queries", files[0], "--corpus", files[1], "--qrels", folder / "qrels.tsv"]
+
+
 def search(folder, qrels):
     animals = ["a cat sleeps", "a dog barks", "stock markets fell", "rain is expected"]
     corpus = [{"_id": f"d{at}", "title": "", "text": text} for at, text in enumerate(animals)]
@@ -151,6 +163,21 @@ def test_a_search(qrels, tmp_path):
     assert [found[name] for name in names] == [1, 1, 1]
     for name in names:  # two queries prove little
         assert found["intervals"][name] == [pytest.approx(0.342, abs=1e-3), 1]
+
+
+def test_a_search_from_python(tmp_path):
+    files = search(tmp_path, "q0 0 d0 1\nq1 0 d2 1\n")
+    options = {name[2:]: file for name, file in zip(files[::2], files[1::2], strict=True)}
+    found = bertcli.evaluate(**options, device="cpu", quiet=True)
+    (printed,) = good("evaluate", *files, "-q", BERTCLI_BACKEND="auto").rows
+    assert found == printed
+    for wrong, error in (
+        ({**options, "file": "e.jsonl"}, "give either a file of examples, or queries"),
+        ({}, "give either a file of examples, or queries"),
+        ({"file": "e.jsonl", "task": "x"}, "unknown task 'x'"),
+    ):
+        with pytest.raises(bertcli.BertcliError, match=error):
+            bertcli.evaluate(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -209,13 +236,7 @@ def test_a_search_has_the_prompts_that_sentence_transformers_gives_it(options, m
     corpus = {f"d{at}": row["text"] for at, row in enumerate(rows[:40])}
     queries = {f"q{at}": row["text"] for at, row in enumerate(rows[40:])}
     relevant = {query: {f"d{at}", f"d{at + 9}"} for at, query in enumerate(queries)}
-    judged = "".join(f"{query} {key} 1\n" for query in relevant for key in relevant[query])
-    (tmp_path / "qrels.tsv").write_text(judged)
-    files = [
-        written(tmp_path / f"{name}.jsonl", [{"_id": key, "text": texts[key]} for key in texts])
-        for name, texts in (("queries", queries), ("corpus", corpus))
-    ]
-    given = ["--queries", files[0], "--corpus", files[1], "--qrels", tmp_path / "qrels.tsv"]
+    given = judged_files(tmp_path, queries, corpus, relevant)
     done = call("evaluate", *given, "-m", model, *options)
     assert done.code == 0, done
     name, text = (options or ["", None])[0], (options or ["", None])[1]
@@ -240,13 +261,7 @@ def test_a_search_ranks_as_the_model_compares(similarity, tmp_path):
     corpus = {f"d{at}": text for at, text in enumerate(rows[:40])}
     queries = {f"q{at}": text for at, text in enumerate(rows[40:])}
     relevant = {query: {f"d{at}", f"d{at + 9}"} for at, query in enumerate(queries)}
-    judged = "".join(f"{query} {key} 1\n" for query in relevant for key in relevant[query])
-    (tmp_path / "qrels.tsv").write_text(judged)
-    files = [
-        written(tmp_path / f"{name}.jsonl", [{"_id": key, "text": texts[key]} for key in texts])
-        for name, texts in (("queries", queries), ("corpus", corpus))
-    ]
-    given = ["--queries", files[0], "--corpus", files[1], "--qrels", tmp_path / "qrels.tsv"]
+    given = judged_files(tmp_path, queries, corpus, relevant)
     (found,) = call("evaluate", *given, "-m", model).rows
     both = {"score_functions": {"cosine": cos_sim, "dot": dot_score}}
     scores = InformationRetrievalEvaluator(queries, corpus, relevant, **both)(theirs)
