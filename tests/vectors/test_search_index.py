@@ -38,20 +38,6 @@ ENDS = [".rows.npz", ".texts.index.jsonl", ".vectors.npy"]
 
 
 @pytest.fixture
-def ran(monkeypatch):
-    """The number of texts that a model ran over, for each call."""
-    texts = []
-    original = Embedder._run
-
-    def run(self, tokens):
-        texts.append(len(tokens))
-        return original(self, tokens)
-
-    monkeypatch.setattr(Embedder, "_run", run)
-    return texts
-
-
-@pytest.fixture
 def notes(tmp_path, monkeypatch):
     """A folder of notes, in the present folder."""
     monkeypatch.chdir(tmp_path)

@@ -14,8 +14,6 @@ from front import (
     left_in,
 )
 
-from bertcli.embedding.embedder import Embedder
-
 pytestmark = pytest.mark.usefixtures("usual_engine")
 
 OLD = ["one", "two", "The cat sat.", "", "one", "three " * 9]
@@ -28,20 +26,6 @@ def put(path, texts, **more):
     lines = [{"id": f"n{len(text)}", "text": text, **more} for text in texts]
     path.write_text(jsonl(lines))
     return path
-
-
-@pytest.fixture
-def ran(monkeypatch):
-    """The texts that a model ran over, in all runs together."""
-    texts = []
-    original = Embedder._run
-
-    def run(self, tokens):
-        texts.append(len(tokens))
-        return original(self, tokens)
-
-    monkeypatch.setattr(Embedder, "_run", run)
-    return texts
 
 
 @pytest.fixture
