@@ -76,8 +76,10 @@ def stages(path: Path, threads: int) -> dict[str, float]:
     """Return the seconds a text takes in each stage, and the bytes that come and go."""
     from bertcli.embedding.embedder import Embedder, EmbedOptions
     from bertcli.embedding.pooling import EmbeddedBlock
-    from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
-    from bertcli.inference.torch_engine import use_threads
+    from bertcli.engines.torch_engine import use_threads
+    from bertcli.model_folder.files import MODEL_FILES
+    from bertcli.model_folder.find import find_model
+    from bertcli.model_folder.hub_cache import DEFAULT_MODEL
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
 
@@ -107,8 +109,8 @@ def stages(path: Path, threads: int) -> dict[str, float]:
 
 def _written(windows: Sequence[Any]) -> tuple[float, int]:
     """Write embedded windows as Parquet; return the seconds, and the bytes of the file."""
-    from bertcli.vectors.formats import Fields
-    from bertcli.vectors.run_folder import Inputs, Target
+    from bertcli.runs.run_folder import Inputs, Target
+    from bertcli.runs.vector_formats import Fields
 
     with tempfile.TemporaryDirectory() as folder:
         target = Target(Path(folder) / "out.parquet", "parquet")

@@ -38,7 +38,9 @@ from measure import Arena, say
 from plots import draw
 from report import document, markdown, write
 
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.model_folder.files import MODEL_FILES
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
 SECTIONS: dict[str, Callable[[sections.Setting], sections.Section]] = {
     "embed": sections.embed,

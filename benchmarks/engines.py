@@ -40,9 +40,9 @@ class Loaded:
 
 
 def bertcli(contestant: Contestant, place: Place) -> Loaded:
+    from bertcli.embedding.embed_run import RecordVectors
     from bertcli.embedding.embedder import Embedder, EmbedOptions
-    from bertcli.hub import find_model
-    from bertcli.vectors.embed_run import RecordVectors
+    from bertcli.model_folder.find import find_model
 
     given: dict[str, Any] = {"dtype": contestant.precision, "device": contestant.device}
     given |= {"max_length": place.max_length, "threads": place.threads}

@@ -44,7 +44,7 @@ def bertcli_folder(model: Path, work: Path, precision: str) -> Path:
 
 def _eight_bits(model: Path, folder: Path) -> None:
     from bertcli.exporting.folder import ExportOptions, export
-    from bertcli.hub import find_model
+    from bertcli.model_folder.find import find_model
 
     export(find_model(str(model)), folder, ExportOptions(dtype="int8"))
 
@@ -125,7 +125,7 @@ def _openvino(model: Path, path: Path, quantized: bool) -> None:
     from transformers import AutoTokenizer
 
     import bertcli
-    from bertcli.inference.compute import nncf, openvino
+    from bertcli.engines.compute import nncf, openvino
 
     ids = torch.randint(1000, 2000, (3, 17))
     with torch.inference_mode():

@@ -115,7 +115,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
-    from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+    from bertcli.model_folder.files import MODEL_FILES
+    from bertcli.model_folder.find import find_model
+    from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
     model = find_model(DEFAULT_MODEL, files=MODEL_FILES).path
     commands = contestants(model, given.texts.resolve(), given.work, given.threads)

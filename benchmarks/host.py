@@ -24,7 +24,9 @@ from exported import apart, random_null
 from measure import environment, say
 from report import Table, markdown
 
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.model_folder.files import MODEL_FILES
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
 FORMATS = ("npy", "npz", "safetensors", "jsonl", "csv", "parquet")
 WHOLE, PART = "all", "a tenth"

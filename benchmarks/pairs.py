@@ -21,8 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertcli.checkpoints.load import load, save
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.model_folder.files import MODEL_FILES
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
+from bertcli.model_folder.load import load, save
 from bertcli.models.bert import BertModel
 
 WORDS = 8  # of a beginning

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import transformers
 
-from bertcli.inference.torch_engine import devices
+from bertcli.engines.torch_engine import devices
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.surgery import initialise
 from bertcli.training.loop import Ranks, Training

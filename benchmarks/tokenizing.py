@@ -28,7 +28,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from bertcli.hub import DEFAULT_MODEL, find_model
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
 FOLDER = find_model(DEFAULT_MODEL).path
 LOAD = f"""

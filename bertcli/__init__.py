@@ -15,13 +15,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertcli.checkpoints.load import save
+    from bertcli.engines.torch_engine import load
     from bertcli.errors import BertcliError
     from bertcli.evaluation.evaluate import evaluate
-    from bertcli.files.versions import __version__
     from bertcli.functions import chunk, corpus_map, distil, duplicates, export, search, tokenize
-    from bertcli.hub import find_model
-    from bertcli.inference.torch_engine import load
+    from bertcli.model_folder.find import find_model
+    from bertcli.model_folder.load import save
     from bertcli.models.attention import Recording
     from bertcli.models.bert import BertModel
     from bertcli.models.config import BertConfig
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from bertcli.records.reader import Reader
     from bertcli.records.records import Record
     from bertcli.records.source import Source
+    from bertcli.retrieval.text_embedder import TextEmbedder as Embedder
     from bertcli.tasks.answer import Answerer
     from bertcli.tasks.classify import Chooser, Classifier, NextSentencePredictor, Reranker
     from bertcli.tasks.fill_mask import MaskFiller
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.columns import Encoded, Layout
     from bertcli.tokenizing.tokenizer import Tokenizer
     from bertcli.training.train import train
-    from bertcli.vectors.text_embedder import TextEmbedder as Embedder
+    from bertcli.versions import __version__
 
 _NAMED = {"Embedder": "TextEmbedder"}  # where a class of the package is called otherwise
 _CLASSIFIERS = "Chooser Classifier NextSentencePredictor Reranker"
@@ -57,13 +57,13 @@ BertForQuestionAnswering BertForReplacedTokens BertForSequenceClassification
 BertForTokenClassification BertLMHeadModel
 """
 _PLACES = {
-    "__version__": "bertcli.files.versions",
+    "__version__": "bertcli.versions",
     "Answerer": "bertcli.tasks.answer",
     "BertConfig": "bertcli.models.config",
     "BertModel": "bertcli.models.bert",
     "BertcliError": "bertcli.errors",
     **dict.fromkeys(_CLASSIFIERS.split(), "bertcli.tasks.classify"),
-    "Embedder": "bertcli.vectors.text_embedder",
+    "Embedder": "bertcli.retrieval.text_embedder",
     "Encoded": "bertcli.tokenizing.columns",
     "Layout": "bertcli.tokenizing.columns",
     "MaskFiller": "bertcli.tasks.fill_mask",
@@ -73,9 +73,9 @@ _PLACES = {
     "Source": "bertcli.records.source",
     "Tagger": "bertcli.tasks.tag",
     "Tokenizer": "bertcli.tokenizing.tokenizer",
-    "find_model": "bertcli.hub",
-    "load": "bertcli.inference.torch_engine",
-    "save": "bertcli.checkpoints.load",
+    "find_model": "bertcli.model_folder.find",
+    "load": "bertcli.engines.torch_engine",
+    "save": "bertcli.model_folder.load",
     "evaluate": "bertcli.evaluation.evaluate",
     "train": "bertcli.training.train",
     **dict.fromkeys(_FUNCTIONS.split(), "bertcli.functions"),
@@ -131,7 +131,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in ("BertModel", "load", "save", *_HEADS.split()):
-        from bertcli.files.versions import require_torch
+        from bertcli.versions import require_torch
 
         require_torch(f"bertcli.{name}")
     return getattr(import_module(_PLACES[name]), _NAMED.get(name, name))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-from bertcli.files.system_calls import ENDING, BusErrors, alarm, fill_closed, on_alarm, silence
+from bertcli.io.system_calls import ENDING, BusErrors, alarm, fill_closed, on_alarm, silence
 
 AGAIN = 0.01  # seconds
 SELDOM = 100_000  # new objects before Python looks for garbage among them; it has 700

@@ -18,18 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertcli.engines.compute import Compute
 from bertcli.errors import UsageError, option
-from bertcli.files.keywords import grouped, names_of, options_from
-from bertcli.hub import (
-    DEFAULT_MODEL,
-    MODEL_FILES,
-    TOKENIZER_FILES,
-    ModelFolder,
-    files_for,
-    find_model,
-)
-from bertcli.inference.compute import Compute
-from bertcli.inference.progress import PrintedDisplay
+from bertcli.io.progress import PrintedDisplay
+from bertcli.keywords import grouped, names_of, options_from
+from bertcli.model_folder.files import MODEL_FILES, TOKENIZER_FILES, files_for
+from bertcli.model_folder.find import ModelFolder, find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.records.given import READING, records_of
 from bertcli.tokenizing.call import Call
 from bertcli.tokenizing.chunks import WRITTEN, Chunker, ChunkRun, ChunkSettings
@@ -37,7 +32,7 @@ from bertcli.tokenizing.run import Task
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from bertcli.vectors.search import Search
+    from bertcli.retrieval.search import Search
 
 FINDING = ("model", "revision", "offline")  # options that name the model
 Rows = list[dict[str, Any]]
@@ -116,7 +111,7 @@ def search(
     from bertcli.embedding.options import EmbedOptions
     from bertcli.records.reader import GivenTexts
     from bertcli.records.source import Source
-    from bertcli.vectors.search import OF_HITS, Search, SearchOptions, answers
+    from bertcli.retrieval.search import OF_HITS, Search, SearchOptions, answers
 
     chosen = grouped(
         options,
@@ -175,8 +170,8 @@ def duplicates(
     ``keep`` is "first" or "longest". ``options`` are ``model``, ``vectors``, those that say how
     vectors are made, and how the texts are read.
     """
-    from bertcli.vectors.duplicates import Duplicates
-    from bertcli.vectors.search import stored_vectors
+    from bertcli.retrieval.duplicates import Duplicates
+    from bertcli.retrieval.search import stored_vectors
 
     if not 0 < threshold <= 1:
         raise UsageError(f"{option('threshold', threshold)} is not above 0 and up to 1")
@@ -206,9 +201,9 @@ def corpus_map(
     With an ``output``, a page is written there, too, whose points are coloured by the field
     ``color``. ``options`` are as for `duplicates`. Needs scikit-learn (extra map).
     """
-    from bertcli.files.writers import open_output
+    from bertcli.formats.writers import open_output
     from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, require_scikit_learn
-    from bertcli.vectors.search import stored_vectors
+    from bertcli.retrieval.search import stored_vectors
 
     require_scikit_learn()
     if color is not None:
@@ -303,7 +298,7 @@ def _find(finding: Mapping[str, Any], files: Sequence[str]) -> ModelFolder:
 def _corpus(texts: Any, options: Mapping[str, Any], **settings: Any) -> Search:
     """Open a model for the vectors of texts that are compared with one another."""
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.vectors.search import Search, SearchOptions
+    from bertcli.retrieval.search import Search, SearchOptions
 
     chosen = grouped(
         options,

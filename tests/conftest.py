@@ -74,7 +74,8 @@ def usual_engine(monkeypatch):
 
 @pytest.fixture(scope="session")
 def default_folder() -> Path:
-    from bertcli.hub import DEFAULT_MODEL, find_model
+    from bertcli.model_folder.find import find_model
+    from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
     return find_model(DEFAULT_MODEL, offline=True).path
 
@@ -94,3 +95,19 @@ def forked():
 
     with forks() as running:
         yield running
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The number of texts that a model ran over, for each call."""
+    from bertcli.embedding.embedder import Embedder
+
+    texts = []
+    original = Embedder._run
+
+    def run(self, tokens):
+        texts.append(len(tokens))
+        return original(self, tokens)
+
+    monkeypatch.setattr(Embedder, "_run", run)
+    return texts

@@ -21,7 +21,7 @@ from front import PACKAGE, TINY, call, environment, good, process
 
 import bertcli
 from bertcli.cli.app import COMMANDS, GROUPS, function_of
-from bertcli.hub import DEFAULT_MODEL
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
 ROOT = PACKAGE / "bertcli"
 FILES = sorted(ROOT.rglob("*.py"))
@@ -30,16 +30,19 @@ GOLDEN = Path(__file__).parent / "golden"
 # The order of the packages: each imports only itself and what stands above it.
 PACKAGES = """
 errors
-files
+io
+versions
+keywords
+formats
 families
 models
-checkpoints
-hub
+model_folder
 records
 tokenizing
-inference
+engines
 embedding
-vectors
+runs
+retrieval
 tasks
 evaluation
 exporting
@@ -50,7 +53,7 @@ functions
 cli
 """.split()  # noqa: SIM905 - a list that is read downwards
 TOP = ("__init__", "__main__")  # the public names and the process: they may import anything
-TORCH = ("models", "checkpoints", "inference", "embedding")
+TORCH = ("models", "model_folder/load", "engines", "embedding")
 TORCH_IN_TRAINING = """
 fine_tuning loop objectives pretraining run
 """.split()  # noqa: SIM905
@@ -58,22 +61,19 @@ TORCH += tuple(f"training/{name}.py" for name in TORCH_IN_TRAINING)
 TORCH += ("tokenizing/call",)  # where a caller asks for tensors
 # What `bertcli inspect` and `bertcli embed` read without torch; another engine may run the model.
 NO_TORCH = """
-models/__init__ models/config checkpoints/__init__ checkpoints/names checkpoints/shapes
-checkpoints/scan checkpoints/tensors checkpoints/weights
-embedding/__init__
-inference/static_engine
-embedding/sentence_modules
-embedding/embedder
+models/__init__ models/config models/distance_tables
+model_folder/names model_folder/shapes model_folder/files
+model_folder/tensors model_folder/weights
+embedding/embedder embedding/embed_run embedding/sentence_modules
 embedding/options embedding/pooling
 embedding/late_interaction embedding/sparse
-inference/__init__ inference/compute inference/cpu_engine inference/graph
-inference/progress inference/runner inference/runtime
-models/distance_tables
+engines/compute engines/openvino_engine engines/openvino_graph
+engines/engine engines/runtime engines/static_engine
 """.split()  # noqa: SIM905
 # `except Exception`, and why nothing narrower will do.
 BROAD = {
-    "tokenizing/model_files.py": "tokenizers raises nothing narrower when it reads tokenizer.json",
-    "hub/download.py": "huggingface_hub, httpx, hf_xet and what they are built on share no class",
+    "model_folder/tokenizer_files.py": "tokenizers raises nothing narrower",
+    "model_folder/download.py": "huggingface_hub, httpx and hf_xet share no base class",
 }
 
 
@@ -119,7 +119,7 @@ def imports(path):
 
 def test_the_top_holds_packages_alone():
     modules = {path.stem for path in ROOT.glob("*.py")}
-    single = {"errors", "functions"}
+    single = {"errors", "versions", "keywords", "functions"}
     assert modules == single | {*TOP}
     assert {path.parent.name for path in ROOT.glob("*/*.py")} | single == set(PACKAGES)
 
@@ -179,7 +179,7 @@ def test_torch_only_where_the_model_is():
 
 
 def test_what_needs_no_torch_leads_to_none():
-    names = ["bertcli.vectors", *(f"bertcli.{name.replace('/', '.')}" for name in NO_TORCH)]
+    names = ["bertcli.runs", *(f"bertcli.{name.replace('/', '.')}" for name in NO_TORCH)]
     modules = ", ".join(name.removesuffix(".__init__") for name in names)
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0
@@ -264,19 +264,19 @@ def test_broad_excepts_are_few_and_have_a_reason():
 
 # What is done in one module alone.
 ONE_HOME = {
-    "os.replace": "files/atomic",
-    "os.fsync": "files/system_calls",
-    "json.loads": "files/typed_json",
-    "os.open": "files/system_calls",
-    "import fcntl": "files/system_calls",
-    "import csv": "files/delimited",
-    "import zipfile": "files/arrays",
-    "import pyarrow": "files/parquet",
-    "O_NOFOLLOW": "files/system_calls",
-    "SIGHUP": "files/system_calls",
-    "SIGALRM": "files/system_calls",
-    "setitimer": "files/system_calls",
-    "sched_getaffinity": "files/system_calls",
+    "os.replace": "io/publish",
+    "os.fsync": "io/system_calls",
+    "json.loads": "io/typed_json",
+    "os.open": "io/system_calls",
+    "import fcntl": "io/system_calls",
+    "import csv": "formats/delimited",
+    "import zipfile": "formats/arrays",
+    "import pyarrow": "formats/parquet",
+    "O_NOFOLLOW": "io/system_calls",
+    "SIGHUP": "io/system_calls",
+    "SIGALRM": "io/system_calls",
+    "setitimer": "io/system_calls",
+    "sched_getaffinity": "io/system_calls",
 }
 NOWHERE = [
     "import click",

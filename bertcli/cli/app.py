@@ -23,7 +23,7 @@ from bertcli.errors import (
     out_of_memory,
     panicked,
 )
-from bertcli.files.system_calls import silence
+from bertcli.io.system_calls import silence
 
 # The commands, and the module of each: "pretrain vocab" is the function pretrain_vocab in
 # bertcli.cli.commands.train, a command of the group "pretrain". "models" is a group and a command.

@@ -1,9 +1,11 @@
-"""Texts to vectors: what a vector is made of, and making it.
+"""Embedding: texts to vectors.
 
-`options` holds what a user may choose and what a folder of sentence-transformers says (without
-torch); `pooling` is what becomes of hidden states, and what comes of records: vectors of texts,
-tokens and words; `sentence_modules` what else a folder makes of vectors, and how one is written;
-`sparse` is weights of words instead (SPLADE), `late_interaction` how tokens are matched (ColBERT);
-`embedder` puts it together and refuses what cannot be. Imports `inference` and what is below. Begin
-with `embedder`.
+- `options` are what a user may choose, and what a sentence-transformers folder sets.
+- `embedder` tokenizes records, runs the engine and pools the result; `embed_run` is one run of it
+  over an input.
+- `pooling` reduces token vectors to vectors of texts or words; `sentence_modules` applies the
+  modules after it (Dense, Normalize) and writes sentence-transformers folders.
+- `sparse` has sparse term weights (SPLADE), `late_interaction` vectors per token (ColBERT).
+
+Nothing here imports torch. Begin with `embedder`.
 """

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertcli.checkpoints.scan import STATIC, TERM_TABLE, read_config
 from bertcli.embedding.options import (
     EmbedOptions,
     Sentence,
@@ -47,11 +46,7 @@ from bertcli.embedding.sentence_modules import (
     read_chain,
     width_after,
 )
-from bertcli.errors import BertcliError, InputError, ModelError, UsageError, option
-from bertcli.files.typed_json import LARGEST_NUMBER
-from bertcli.hub import ModelFolder
-from bertcli.inference.progress import Ran
-from bertcli.inference.runner import (
+from bertcli.engines.engine import (
     COLUMNS,
     Finish,
     ModelSpec,
@@ -61,13 +56,18 @@ from bertcli.inference.runner import (
     Work,
     result_of,
 )
-from bertcli.inference.runtime import (
+from bertcli.engines.runtime import (
     open_runtime,
     open_tokenizer,
     refuse_pairs,
     token_limit,
     window_characters,
 )
+from bertcli.errors import BertcliError, InputError, ModelError, UsageError, option
+from bertcli.io.progress import Ran
+from bertcli.io.typed_json import LARGEST_NUMBER
+from bertcli.model_folder.files import STATIC, TERM_TABLE, read_config
+from bertcli.model_folder.find import ModelFolder
 from bertcli.records.reader import Reader
 from bertcli.records.records import CHARACTERS, Record, TextBlock
 from bertcli.records.source import ORIGIN

@@ -19,19 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.checkpoints.scan import (
+from bertcli.embedding.options import COLBERT, CONFIG, is_pylate
+from bertcli.embedding.sentence_modules import Dense, VectorModule, linear_in, read_chain
+from bertcli.errors import ModelError
+from bertcli.io.typed_json import JsonObject, is_regular, is_text, read_object
+from bertcli.model_folder.files import (
     WeightFiles,
     find_weights,
     read_config,
     read_modules,
     transformer_path,
 )
-from bertcli.embedding.options import COLBERT, CONFIG, is_pylate
-from bertcli.embedding.sentence_modules import Dense, VectorModule, linear_in, read_chain
-from bertcli.errors import ModelError
-from bertcli.files.typed_json import JsonObject, is_regular, is_text, read_object
+from bertcli.model_folder.tokenizer_files import sentence_settings
 from bertcli.tokenizing.columns import Column, Encoded, padded
-from bertcli.tokenizing.model_files import sentence_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 METADATA, BGE = "artifact.metadata", "colbert_linear.pt"

@@ -22,7 +22,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bertcli.checkpoints.scan import (
+from bertcli.engines.compute import Compute
+from bertcli.errors import ModelError, OutputError, UsageError, option
+from bertcli.io.typed_json import (
+    NOTHING,
+    JsonObject,
+    is_regular,
+    is_text,
+    read_object,
+)
+from bertcli.keywords import refuse_outside
+from bertcli.model_folder.files import (
     TERM_TABLE,
     SentenceModule,
     is_model2vec,
@@ -31,18 +41,8 @@ from bertcli.checkpoints.scan import (
     read_routes,
     transformer_path,
 )
-from bertcli.errors import ModelError, OutputError, UsageError, option
-from bertcli.files.keywords import refuse_outside
-from bertcli.files.typed_json import (
-    NOTHING,
-    JsonObject,
-    is_regular,
-    is_text,
-    read_object,
-)
-from bertcli.inference.compute import Compute
+from bertcli.model_folder.tokenizer_files import sentence_limit, sentence_settings
 from bertcli.records.records import Record, Text, TextBlock
-from bertcli.tokenizing.model_files import sentence_limit, sentence_settings
 
 LEGACY = {  # in the order in which their vectors are concatenated
     "pooling_mode_cls_token": "cls",

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.inference.runner import library_of
+from bertcli.engines.engine import library_of
 from bertcli.tokenizing.columns import Column, Encoded, TokenBlock
 
 

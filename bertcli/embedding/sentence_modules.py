@@ -18,12 +18,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bertcli.checkpoints.scan import SentenceModule, WeightFiles, find_weights, require_weights
 from bertcli.embedding.options import CONFIG, LEGACY, MODES, EmbedOptions, Sentence
 from bertcli.embedding.pooling import finish
 from bertcli.errors import ModelError, option
-from bertcli.files.safetensors import write_arrays
-from bertcli.files.typed_json import AGAIN, read_object, write_json
+from bertcli.formats.safetensors import write_arrays
+from bertcli.io.typed_json import AGAIN, read_object, write_json
+from bertcli.model_folder.files import SentenceModule, WeightFiles, find_weights, require_weights
 
 MODULE = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
@@ -197,7 +197,7 @@ def linear_in(files: WeightFiles, where: Path, before: str = "") -> Dense:
 def arrays_in(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
     """Return the tensors in files whose names begin in this way, as float32."""
     # Few models have such a module.
-    from bertcli.checkpoints.tensors import as_float32, mapped, read_tensors
+    from bertcli.model_folder.tensors import as_float32, mapped, read_tensors
 
     return {
         tensor.name: as_float32(mapped(tensor), tensor).copy()

@@ -27,7 +27,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertcli.checkpoints.scan import (
+from bertcli.embedding.late_interaction import DOCUMENT, QUERY, linear
+from bertcli.embedding.options import CONFIG, TERM_POOLINGS, EmbedOptions, Sentence
+from bertcli.embedding.pooling import split, widened
+from bertcli.embedding.sentence_modules import Dense, arrays_in, described
+from bertcli.engines.engine import library_of
+from bertcli.errors import ModelError, UsageError, option
+from bertcli.io.typed_json import NUMBER, is_regular, read_object
+from bertcli.model_folder.files import (
     ROUTER,
     TERM_TABLE,
     TRANSFORMERS,
@@ -37,14 +44,7 @@ from bertcli.checkpoints.scan import (
     require_weights,
     transformer_path,
 )
-from bertcli.embedding.late_interaction import DOCUMENT, QUERY, linear
-from bertcli.embedding.options import CONFIG, TERM_POOLINGS, EmbedOptions, Sentence
-from bertcli.embedding.pooling import split, widened
-from bertcli.embedding.sentence_modules import Dense, arrays_in, described
-from bertcli.errors import ModelError, UsageError, option
-from bertcli.files.typed_json import NUMBER, is_regular, read_object
-from bertcli.inference.runner import library_of
-from bertcli.tokenizing.model_files import sentence_limit, sentence_settings
+from bertcli.model_folder.tokenizer_files import sentence_limit, sentence_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 ROWS = 64  # tokens whose scores [ROWS, V] are there at a time: few, as V is large

@@ -9,9 +9,11 @@ from typing import Any
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import PrintedLog, UsageError, option
 from bertcli.evaluation.report import Judge, doubt, judge_all, report
-from bertcli.files.keywords import file_name, grouped, names_of, options_from
-from bertcli.files.tables import rounded
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.formats.tables import rounded
+from bertcli.keywords import file_name, grouped, names_of, options_from
+from bertcli.model_folder.files import MODEL_FILES
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.records.examples import READING, TASKS, FieldNames, example_readers
 from bertcli.tasks.head import Settings
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, is_static, read_config, read_modules
+from bertcli.embedding.embed_run import RecordVectors
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_modules import Dense, read_chain
@@ -31,9 +31,10 @@ from bertcli.evaluation.metrics import (
     calibration,
     label_numbers,
 )
-from bertcli.files.streams import blocks, open_bytes
-from bertcli.files.tables import rounded
-from bertcli.hub import ModelFolder
+from bertcli.formats.tables import rounded
+from bertcli.io.streams import blocks, open_bytes
+from bertcli.model_folder.files import bert_folder, is_static, read_config, read_modules
+from bertcli.model_folder.find import ModelFolder
 from bertcli.models.config import BertConfig
 from bertcli.records.examples import (
     CONTRAST,
@@ -46,6 +47,8 @@ from bertcli.records.examples import (
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
+from bertcli.retrieval.nearest import Nearest, unit
+from bertcli.retrieval.search import DOCUMENT, QUERY, compares_by_dot, prompted
 from bertcli.tasks.answer import Answerer
 from bertcli.tasks.classify import LIKELY, Classifier
 from bertcli.tasks.head import (
@@ -57,9 +60,6 @@ from bertcli.tasks.head import (
 )
 from bertcli.tasks.tag import WordTagger
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.embed_run import RecordVectors
-from bertcli.vectors.nearest import Nearest, unit
-from bertcli.vectors.search import DOCUMENT, QUERY, compares_by_dot, prompted
 
 
 @dataclass(frozen=True)

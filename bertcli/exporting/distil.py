@@ -43,26 +43,26 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.checkpoints.scan import MODULES, model_files, read_config
+from bertcli.embedding.embed_run import RecordVectors
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_modules import put_modules
+from bertcli.engines.engine import Tokens
+from bertcli.engines.static_engine import unknown_id
 from bertcli.errors import InputError, ModelError, UsageError, option
-from bertcli.files.atomic import MANIFEST, whole_folder
-from bertcli.files.paths import sha256
-from bertcli.files.safetensors import write_arrays
-from bertcli.files.typed_json import parse, write_json
-from bertcli.hub import ModelFolder
-from bertcli.inference.progress import Advance, Ran, Step
-from bertcli.inference.runner import Tokens
-from bertcli.inference.static_engine import unknown_id
+from bertcli.formats.safetensors import write_arrays
+from bertcli.io.paths import sha256
+from bertcli.io.progress import Advance, Ran, Step
+from bertcli.io.publish import MANIFEST, whole_folder
+from bertcli.io.typed_json import parse, write_json
+from bertcli.model_folder.files import MODULES, model_files, read_config
+from bertcli.model_folder.find import ModelFolder
 from bertcli.records.reader import Reader
+from bertcli.retrieval.compare import similarity_agreement
 from bertcli.tasks.head import command_of, origin
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.vectors.compare import similarity_agreement
-from bertcli.vectors.embed_run import RecordVectors
 
 TABLE = "model.safetensors"
 UNUSED = re.compile(r"\[unused\d+\]")

@@ -18,8 +18,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertcli.checkpoints.scan import GRAPHS, MODULES, bert_folder, find_weights, model_files
-from bertcli.checkpoints.weights import Weights, read_weights
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
 from bertcli.embedding.sentence_modules import (
@@ -28,6 +26,19 @@ from bertcli.embedding.sentence_modules import (
     UnitLength,
     VectorModule,
     VectorNorm,
+)
+from bertcli.engines.compute import nncf, openvino, settings
+from bertcli.engines.engine import Tokens
+from bertcli.engines.openvino_engine import inputs_of
+from bertcli.engines.openvino_graph import (
+    LOGITS,
+    STATES,
+    Node,
+    OpenvinoNetwork,
+    activated,
+    logits,
+    means,
+    states,
 )
 from bertcli.errors import BertcliError, ModelError, UsageError, option
 from bertcli.exporting.graphs import (
@@ -39,23 +50,12 @@ from bertcli.exporting.graphs import (
     write_onnx,
     write_openvino,
 )
-from bertcli.files.atomic import MANIFEST, whole_folder
-from bertcli.files.paths import sha256
-from bertcli.files.typed_json import read_objects, write_json
-from bertcli.hub import ModelFolder
-from bertcli.inference.compute import nncf, openvino, settings
-from bertcli.inference.cpu_engine import inputs_of
-from bertcli.inference.graph import (
-    LOGITS,
-    STATES,
-    Node,
-    OpenvinoNetwork,
-    activated,
-    logits,
-    means,
-    states,
-)
-from bertcli.inference.runner import Tokens
+from bertcli.io.paths import sha256
+from bertcli.io.publish import MANIFEST, whole_folder
+from bertcli.io.typed_json import read_objects, write_json
+from bertcli.model_folder.files import GRAPHS, MODULES, bert_folder, find_weights, model_files
+from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.weights import Weights, read_weights
 from bertcli.tasks.head import (
     COMMANDS,
     Head,

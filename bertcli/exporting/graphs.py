@@ -34,16 +34,16 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.checkpoints.weights import Weights
+from bertcli.engines.compute import openvino, settings
+from bertcli.engines.engine import ModelSpec, Tokens
+from bertcli.engines.openvino_graph import LOUD, Node, OpenvinoNetwork, named, states
 from bertcli.errors import BertcliError, ModelError, option
-from bertcli.files.versions import install_command
-from bertcli.inference.compute import openvino, settings
-from bertcli.inference.graph import LOUD, Node, OpenvinoNetwork, named, states
-from bertcli.inference.runner import ModelSpec, Tokens
+from bertcli.model_folder.weights import Weights
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.versions import install_command
 
 VECTORS = "sentence_embedding"  # an output, beside STATES and LOGITS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bertcli.families.family import Family, classes, refuse_variants
 from bertcli.families.structure import Dropouts, Structure
-from bertcli.files.typed_json import JsonObject, whole_number
+from bertcli.io.typed_json import JsonObject, whole_number
 
 LAYER = "encoder.albert_layer_groups.#.albert_layers.0"  # a group has one layer in all models
 

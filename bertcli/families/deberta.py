@@ -11,7 +11,7 @@ from typing import Any
 from bertcli.errors import ModelError
 from bertcli.families.family import Family, classes, refuse_variants, unsupported
 from bertcli.families.structure import Convolution, Disentangled, Structure, TextHead
-from bertcli.files.typed_json import PROBABILITY, TEXT, JsonObject
+from bertcli.io.typed_json import PROBABILITY, TEXT, JsonObject
 
 
 def renewed(values: JsonObject) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bertcli.families.family import Family, classes
 from bertcli.families.structure import Dropouts, Structure, TextHead, WordHead
-from bertcli.files.typed_json import PROBABILITY, JsonObject
+from bertcli.io.typed_json import PROBABILITY, JsonObject
 
 
 def structure(values: JsonObject) -> Structure:

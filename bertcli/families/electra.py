@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bertcli.families.family import TEXT_HEAD, Family, classes, refuse_variants
 from bertcli.families.structure import Structure, TextHead, WordHead
-from bertcli.files.typed_json import PROBABILITY, JsonObject, whole_number
+from bertcli.io.typed_json import PROBABILITY, JsonObject, whole_number
 
 
 def structure(values: JsonObject) -> Structure:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from bertcli.errors import ModelError, option
 from bertcli.families.structure import BERT, Rotary, Structure, TextHead, WordHead
-from bertcli.files.typed_json import (
+from bertcli.io.typed_json import (
     POSITIVE,
     PROBABILITY,
     SWITCH,

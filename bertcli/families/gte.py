@@ -9,7 +9,7 @@ from __future__ import annotations
 from bertcli.errors import ModelError
 from bertcli.families.family import QKV, ROTARY_LAYERS, Family, classes, refuse_variants, rotary
 from bertcli.families.structure import Dropouts, Rotary, Structure, WordHead
-from bertcli.files.typed_json import POSITIVE, JsonObject
+from bertcli.io.typed_json import POSITIVE, JsonObject
 
 GATE, UP = "encoder.layer.#.intermediate.gate", "encoder.layer.#.intermediate.dense"
 

@@ -18,7 +18,7 @@ from bertcli.families.family import (
     rotary,
 )
 from bertcli.families.structure import Structure
-from bertcli.files.typed_json import JsonObject
+from bertcli.io.typed_json import JsonObject
 
 
 def structure(values: JsonObject) -> Structure:

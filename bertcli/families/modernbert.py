@@ -9,7 +9,7 @@ from typing import Any
 
 from bertcli.families.family import QKV, Family, classes, scaled
 from bertcli.families.structure import Dropouts, Rotary, Structure, TextHead, WordHead
-from bertcli.files.typed_json import POSITIVE, PROBABILITY, SWITCH, TEXT, JsonObject, whole_number
+from bertcli.io.typed_json import POSITIVE, PROBABILITY, SWITCH, TEXT, JsonObject, whole_number
 
 # Kind of a layer -> the key of its base of rotary positions, and the base.
 KINDS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bertcli.families.family import LIKE_ROBERTA, TEXT_HEAD, WORD_HEAD, Family, classes, unsupported
 from bertcli.families.structure import Structure
-from bertcli.files.typed_json import JsonObject, whole_number
+from bertcli.io.typed_json import JsonObject, whole_number
 
 PADDING = 1  # whatever pad_token_id says, positions are counted so
 BUCKETS = 32  # that distances are sorted into, however large the table is

@@ -19,7 +19,7 @@ from bertcli.families.family import (
     rotary,
 )
 from bertcli.families.structure import Structure
-from bertcli.files.typed_json import JsonObject
+from bertcli.io.typed_json import JsonObject
 
 # Key of older files, those of nomic-ai -> today's.
 OLDER = {

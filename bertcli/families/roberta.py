@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bertcli.families.family import LIKE_ROBERTA, TEXT_HEAD, WORD_HEAD, Family, classes
 from bertcli.families.structure import Structure
-from bertcli.files.typed_json import JsonObject, whole_number
+from bertcli.io.typed_json import JsonObject, whole_number
 
 
 def structure(values: JsonObject) -> Structure:

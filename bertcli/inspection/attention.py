@@ -20,19 +20,19 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bertcli.checkpoints.scan import model_files
 from bertcli.embedding.options import layers_in
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError, option
-from bertcli.files.paths import refuse_inputs
-from bertcli.files.printable import printable
-from bertcli.files.tables import compact
-from bertcli.files.versions import install_command, require_torch
-from bertcli.files.writers import open_output
+from bertcli.formats.tables import compact
+from bertcli.formats.writers import open_output
 from bertcli.inspection.folder import FolderReport
+from bertcli.io.paths import refuse_inputs
+from bertcli.io.printable import printable
+from bertcli.model_folder.files import model_files
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import EXTRA, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
+from bertcli.versions import install_command, require_torch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,8 +65,8 @@ class AttentionMaps:
 
     def to_json(self) -> dict[str, Any]:
         """Return tokens and maps as JSON values, weights in the fewest digits that are exact."""
-        from bertcli.files.jsonl import json_of
-        from bertcli.files.typed_json import parse
+        from bertcli.formats.jsonl import json_of
+        from bertcli.io.typed_json import parse
 
         return self._json(lambda weights: parse(next(json_of([weights]))))
 
@@ -319,8 +319,8 @@ def look(
     heads_of = _chosen(report.config, layers, heads)
     require_torch(option("attention"))
 
-    from bertcli.checkpoints.load import load
-    from bertcli.inference.runtime import open_tokenizer, refuse_pairs
+    from bertcli.engines.runtime import open_tokenizer, refuse_pairs
+    from bertcli.model_folder.load import load
     from bertcli.models.bert import BertModel
     from bertcli.models.forward_passes import attention_maps
 

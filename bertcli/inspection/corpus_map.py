@@ -23,11 +23,11 @@ import numpy as np
 
 from bertcli.errors import BertcliError, InputError
 from bertcli.exporting.distil import principal_components
-from bertcli.files.versions import install_command
 from bertcli.inspection.attention import filled_page
 from bertcli.inspection.stop_words import STOP_WORDS
 from bertcli.records.records import Record, row_of
-from bertcli.vectors.search import CorpusTexts, Search, corpus_vectors, texts_at
+from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors, texts_at
+from bertcli.versions import install_command
 
 COLUMNS = ("row", "text", "x", "y", "cluster", "label")
 MOST = 20_000  # texts that are drawn

@@ -20,8 +20,14 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertcli.checkpoints import shapes
-from bertcli.checkpoints.scan import (
+from bertcli.embedding.options import COLBERT, Sentence, option_for, read_sentence
+from bertcli.errors import ModelError, on_command_line, option
+from bertcli.families.structure import HEAD_PARTS
+from bertcli.formats.safetensors import StoredTensor
+from bertcli.io.paths import sha256
+from bertcli.io.typed_json import read_object
+from bertcli.model_folder import shapes
+from bertcli.model_folder.files import (
     CONFIGS,
     STATIC,
     TERM_TABLE,
@@ -37,18 +43,12 @@ from bertcli.checkpoints.scan import (
     require_weights,
     tokenizer_files,
 )
-from bertcli.checkpoints.tensors import read_tensors
-from bertcli.checkpoints.weights import LoadReport, compared, report_on, shortlist
-from bertcli.embedding.options import COLBERT, Sentence, option_for, read_sentence
-from bertcli.errors import ModelError, on_command_line, option
-from bertcli.families.structure import HEAD_PARTS
-from bertcli.files.paths import sha256
-from bertcli.files.safetensors import StoredTensor
-from bertcli.files.typed_json import read_object
-from bertcli.hub import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, ModelFolder
-from bertcli.hub.local import describe_graph
+from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, describe_graph
+from bertcli.model_folder.tensors import read_tensors
+from bertcli.model_folder.tokenizer_files import read_settings
+from bertcli.model_folder.weights import LoadReport, compared, report_on, shortlist
 from bertcli.models.config import BertConfig
-from bertcli.tokenizing.model_files import read_settings
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 NAMELESS = ("none", "openvino")  # weights without tensors by their names
@@ -356,7 +356,7 @@ class StaticReport(ModelReport):
 
 def inspect_static(folder: ModelFolder) -> StaticReport:
     """Read what is in the folder of a table. ModelError when it is incomplete or broken."""
-    from bertcli.inference.static_engine import read_table
+    from bertcli.engines.static_engine import read_table
 
     inner = bert_folder(folder.path)
     weights, table = require_weights(inner), read_table(inner)
@@ -425,7 +425,7 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     if report.weights.format != "openvino":  # an exported graph has hashes alone
         if isinstance(report, FolderReport):
             yield _loads(report)
-        from bertcli.checkpoints.tensors import mapped
+        from bertcli.model_folder.tensors import mapped
 
         arrays = ((stored.name, mapped(stored)) for stored in report.tensors)
         yield _finite("every number is finite", arrays)

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import InputError
-from bertcli.files.arrays import BLOCK, UNREADABLE, open_arrays
-from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
-from bertcli.files.jsonl import objects_of
-from bertcli.files.paths import manifest_beside
-from bertcli.files.safetensors import AGAIN
-from bertcli.files.streams import PACKED, LineDecoder, open_bytes, suffix_of, unreadable
-from bertcli.files.typed_json import BadJsonError, is_regular, parse, read_object
+from bertcli.formats.arrays import BLOCK, UNREADABLE, open_arrays
+from bertcli.formats.delimited import DelimitedRows, handfuls, refuse_other_columns
+from bertcli.formats.jsonl import objects_of
+from bertcli.formats.safetensors import AGAIN
+from bertcli.io.paths import manifest_beside
+from bertcli.io.streams import PACKED, LineDecoder, open_bytes, suffix_of, unreadable
+from bertcli.io.typed_json import BadJsonError, is_regular, parse, read_object
 
 ROWS = 256  # of a Parquet file that are measured together
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are places in a text, not vectors
@@ -138,7 +138,7 @@ def records(path: Path, report: FileReport) -> Iterator[ArrayPart]:
 
 def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
     """Yield the columns of lists of numbers in a Parquet file."""
-    from bertcli.files.parquet import opened
+    from bertcli.formats.parquet import opened
 
     with opened(str(path), str(path)) as table:
         report.records = table.metadata.num_rows

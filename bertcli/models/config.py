@@ -17,7 +17,7 @@ from bertcli.errors import ModelError, UsageError
 from bertcli.families.family import CHECKS, HIDDEN_ACTS, Family
 from bertcli.families.registry import BERT, family_of
 from bertcli.families.structure import Structure
-from bertcli.files.typed_json import JsonObject, read_object, shown, whole_number
+from bertcli.io.typed_json import JsonObject, read_object, shown, whole_number
 
 SCHEMES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
 MADE = ("other", "family", "structure")  # fields that are no keys of config.json

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import InputError
-from bertcli.files.paths import public
+from bertcli.io.paths import public
 from bertcli.records.source import QUOTE
 
 LOCAL = "file://"
@@ -81,7 +81,7 @@ def filesystem(place: str) -> Iterator[tuple[Any, str]]:
         import fsspec
 
         if place.startswith(ARROW):
-            from bertcli.files.parquet import file_system
+            from bertcli.formats.parquet import file_system
 
             yield file_system(place)
         else:

@@ -23,23 +23,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from bertcli.checkpoints.scan import bert_folder
 from bertcli.errors import BertcliError, InputError, OutputError, UsageError, option
-from bertcli.files.output import OutputFiles, object_in
-from bertcli.files.paths import beside, manifest_beside, public, refuse_inputs, sha256
-from bertcli.files.streams import PACKED, packed
-from bertcli.files.typed_json import as_json
-from bertcli.files.versions import __version__, install_command
-from bertcli.files.writers import writer_of
-from bertcli.hub import TOKENIZER_FILES, ModelFolder, files_for
-from bertcli.inference.progress import Advance
+from bertcli.formats.writers import writer_of
+from bertcli.io.output_files import OutputFiles, object_in
+from bertcli.io.paths import beside, manifest_beside, public, refuse_inputs, sha256
+from bertcli.io.progress import Advance
+from bertcli.io.streams import PACKED, packed
+from bertcli.io.typed_json import as_json
+from bertcli.model_folder.files import TOKENIZER_FILES, bert_folder, files_for
+from bertcli.model_folder.find import ModelFolder
 from bertcli.ray.locations import filesystem, is_local, listed, local_path, named
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source, is_data, no_data
-from bertcli.tokenizing.columns import Layout
-from bertcli.tokenizing.run import WINDOW, Task, TokenCounts
-from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.vectors.run_folder import (
+from bertcli.runs.run_folder import (
     Target,
     json_text,
     made_by,
@@ -48,6 +44,10 @@ from bertcli.vectors.run_folder import (
     refuse_changes,
     tokenizer_of,
 )
+from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.run import WINDOW, Task, TokenCounts
+from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.versions import __version__, install_command
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
@@ -215,7 +215,7 @@ class EmbedJob(_Job):
 
     def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
         """Write vectors, and their manifest."""
-        from bertcli.vectors.file_run import FileRun
+        from bertcli.runs.file_run import FileRun
 
         target = Target(
             output,

@@ -15,8 +15,8 @@ from math import isfinite
 from typing import Any, Literal
 
 from bertcli.errors import InputError
-from bertcli.files.delimited import DelimitedRows, handfuls
-from bertcli.files.streams import (
+from bertcli.formats.delimited import DelimitedRows, handfuls
+from bertcli.io.streams import (
     LineDecoder,
     can_be_reread,
     open_bytes,

@@ -16,12 +16,12 @@ from math import isfinite
 from typing import Any, NamedTuple, get_args
 
 from bertcli.errors import SKIP, InputError, UsageError, counted, option
-from bertcli.files.jsonl import value_of
-from bertcli.files.keywords import options_from
-from bertcli.files.paths import input_name
-from bertcli.files.printable import listed
-from bertcli.files.streams import can_be_reread, suffix_of
-from bertcli.files.typed_json import TEXT, TEXTS, Check, JsonObject, is_text
+from bertcli.formats.jsonl import value_of
+from bertcli.io.paths import input_name
+from bertcli.io.printable import listed
+from bertcli.io.streams import can_be_reread, suffix_of
+from bertcli.io.typed_json import TEXT, TEXTS, Check, JsonObject, is_text
+from bertcli.keywords import options_from
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, extra_ids, words
 from bertcli.records.source import InputFormat, Source

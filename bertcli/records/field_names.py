@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertcli.errors import BertcliError
-from bertcli.files.streams import open_bytes, read_chunk
+from bertcli.io.streams import open_bytes, read_chunk
 from bertcli.records.column_types import delimited_rows
 from bertcli.records.records import hits_of
 from bertcli.records.source import Source
@@ -36,7 +36,7 @@ def field_names(path: str, source: Source) -> list[str]:
 def _names_in(path: str, source: Source) -> list[str]:
     file_format = source.format_of(path)
     if file_format == "parquet":
-        from bertcli.files.parquet import nested_names, opened
+        from bertcli.formats.parquet import nested_names, opened
 
         with opened(path, path) as table:
             return [*nested_names(table.schema)]

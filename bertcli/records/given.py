@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import InputError, UsageError
-from bertcli.files.keywords import names_of, options_from
+from bertcli.keywords import names_of, options_from
 from bertcli.records.reader import Reader, is_frame
 from bertcli.records.records import Record, checked, fields_of
 from bertcli.records.source import Source, input_files
@@ -100,7 +100,7 @@ def records_of(texts: Any, options: Mapping[str, Any], **settings: Any) -> Reade
     if isinstance(texts, str | Path):
         return Reader(replace(source, paths=input_files([os.fspath(texts)], source)))
     if is_frame(texts):
-        from bertcli.files.parquet import rows_of_frame
+        from bertcli.formats.parquet import rows_of_frame
 
         rows = rows_of_frame(texts)
     else:

@@ -23,11 +23,13 @@ from itertools import chain, count, islice
 from typing import IO, Any, TypeVar
 
 from bertcli.errors import LOG, SKIP, InputError, Messages, UsageError, counted, option
-from bertcli.files.delimited import DelimitedRows, handfuls, refuse_other_columns
-from bertcli.files.file_types import refuse_not_text
-from bertcli.files.jsonl import object_in, value_of
-from bertcli.files.paths import input_name
-from bertcli.files.streams import (
+from bertcli.formats.delimited import DelimitedRows, handfuls, refuse_other_columns
+from bertcli.formats.file_types import refuse_not_text
+from bertcli.formats.jsonl import object_in, value_of
+from bertcli.formats.tables import TableHeader
+from bertcli.formats.writers import TENSORS
+from bertcli.io.paths import input_name
+from bertcli.io.streams import (
     Block,
     LineDecoder,
     blocks,
@@ -39,9 +41,7 @@ from bertcli.files.streams import (
     stream_of,
     too_large,
 )
-from bertcli.files.tables import TableHeader
-from bertcli.files.typed_json import parse, parse_lines, shown, strict
-from bertcli.files.writers import TENSORS
+from bertcli.io.typed_json import parse, parse_lines, shown, strict
 from bertcli.records.column_types import NumberType, number_columns, to_numbers
 from bertcli.records.records import (
     Record,
@@ -110,7 +110,7 @@ class Reader:
         self.empty = 0  # texts without a character that are left out
         self.exhausted = False  # whether all records were read
         if any(source.format_of(path) == "parquet" for path in paths):
-            from bertcli.files import parquet  # noqa: F401 - is pyarrow installed?
+            from bertcli.formats import parquet  # noqa: F401 - is pyarrow installed?
         if "-" not in paths or source.format != "auto":  # else stdin tells
             source.refuse_fields(map(source.format_of, paths))
 
@@ -386,7 +386,7 @@ def read(path: str, reader: Reader) -> Blocks:
 
 def arrays(place: str | IO[bytes], form: str, path: str, reader: Reader) -> Blocks:
     """NPY, NPZ and safetensors: a row is a record of token ids."""
-    from bertcli.files.arrays import read_ids
+    from bertcli.formats.arrays import read_ids
 
     limit = reader.source.max_record_bytes
 
@@ -534,7 +534,7 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
 
 def parquet(place: str | IO[bytes], path: str, reader: Reader) -> Blocks:
     """Parquet, read in batches of rows and only the columns needed."""
-    from bertcli.files.parquet import opened
+    from bertcli.formats.parquet import opened
 
     source = reader.source
     with opened(place, path) as table:

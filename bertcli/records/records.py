@@ -14,8 +14,8 @@ from operator import add
 from typing import Any, NamedTuple, TypeVar, overload
 
 from bertcli.errors import SKIP, InputError, counted, option
-from bertcli.files.printable import listed
-from bertcli.files.typed_json import BadJsonError, parse, shown
+from bertcli.io.printable import listed
+from bertcli.io.typed_json import BadJsonError, parse, shown
 from bertcli.records.source import ORIGIN, Source
 
 T = TypeVar("T")

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from bertcli.errors import LOG, InputError, UsageError, counted, option
-from bertcli.files.paths import input_name
-from bertcli.files.streams import (
+from bertcli.formats.writers import SUFFIXES, TENSORS
+from bertcli.io.paths import input_name
+from bertcli.io.streams import (
     LARGEST_RECORD,
     blocks,
     open_bytes,
     suffix_of,
     unreadable,
 )
-from bertcli.files.writers import SUFFIXES, TENSORS
 
 FORMATS = {**SUFFIXES, ".json": "json", ".tab": "tsv", ".pq": "parquet"}
 FORMATS |= dict.fromkeys((".md", ".markdown", ".rst"), "whole")

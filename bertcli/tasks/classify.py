@@ -22,10 +22,10 @@ import numpy as np
 
 from bertcli.embedding.options import CONFIG
 from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
+from bertcli.engines.runtime import refuse_extra
 from bertcli.errors import LOG, InputError, ModelError, option
-from bertcli.files.tables import rounded
-from bertcli.files.typed_json import JsonObject, read_object
-from bertcli.inference.runtime import refuse_extra
+from bertcli.formats.tables import rounded
+from bertcli.io.typed_json import JsonObject, read_object
 from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record, windows
 from bertcli.records.source import Source

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertcli.embedding.pooling import split
+from bertcli.engines.engine import library_of
 from bertcli.errors import LOG, InputError, UsageError, option
-from bertcli.inference.runner import library_of
 from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.columns import Encoded
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertcli.checkpoints.scan import bert_folder, find_weights, read_config, read_modules
 from bertcli.embedding.embedder import Embedder, refuse_infinite
 from bertcli.embedding.options import (
     EmbedOptions,
@@ -27,20 +26,26 @@ from bertcli.embedding.options import (
     prepared,
 )
 from bertcli.embedding.pooling import split
-from bertcli.errors import InputError, ModelError, option
-from bertcli.families.structure import HEAD_PARTS
-from bertcli.files.keywords import options_from
-from bertcli.files.versions import __version__, versions
-from bertcli.hub import ModelFolder, files_for, find_model
-from bertcli.inference.compute import Compute
-from bertcli.inference.runner import COLUMNS, Finish, ModelSpec, Reading, Runtime, Tokens, result_of
-from bertcli.inference.runtime import (
+from bertcli.engines.compute import Compute
+from bertcli.engines.engine import COLUMNS, Finish, ModelSpec, Reading, Runtime, Tokens, result_of
+from bertcli.engines.runtime import (
     open_runtime,
     open_tokenizer,
     refuse_pairs,
     token_limit,
     window_characters,
 )
+from bertcli.errors import InputError, ModelError, option
+from bertcli.families.structure import HEAD_PARTS
+from bertcli.keywords import options_from
+from bertcli.model_folder.files import (
+    bert_folder,
+    files_for,
+    find_weights,
+    read_config,
+    read_modules,
+)
+from bertcli.model_folder.find import ModelFolder, find_model
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
@@ -48,6 +53,7 @@ from bertcli.tasks.results import Result, row
 from bertcli.tokenizing.columns import Encoded, Layout
 from bertcli.tokenizing.run import Prepare, TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.versions import __version__, versions
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from bertcli.errors import InputError, option
-from bertcli.files.tables import rounded
+from bertcli.formats.tables import rounded
 from bertcli.records.reader import GivenTexts
 from bertcli.records.source import Source
+from bertcli.retrieval.nearest import Match
+from bertcli.retrieval.search import Answer
 from bertcli.tasks.classify import Reranker
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.vectors.nearest import Match
-from bertcli.vectors.search import Answer
 
 RETRIEVAL_SCORE = "retrieval_score"  # of a hit: its score before
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bertcli.files.tables import TableHeader, rounded
+from bertcli.formats.tables import TableHeader, rounded
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from bertcli.errors import InputError, UsageError, counted
-from bertcli.files.typed_json import shown
-from bertcli.files.versions import require_torch
+from bertcli.io.typed_json import shown
+from bertcli.model_folder.tokenizer_files import SIDES
 from bertcli.records.reader import GivenTexts, refuse_frame
 from bertcli.records.records import Record
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Encoded, Layout, strategies
 from bertcli.tokenizing.encoding import FIELDS, CharSpan, TextEncoding, TokenSpan
-from bertcli.tokenizing.model_files import SIDES
+from bertcli.versions import require_torch
 
 Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs
 CUTS = ("longest_first", "only_first", "only_second")

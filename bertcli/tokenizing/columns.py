@@ -15,7 +15,7 @@ from operator import attrgetter, sub
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertcli.errors import InputError, UsageError, counted, option
-from bertcli.files.tables import NUMERIC
+from bertcli.formats.tables import NUMERIC
 from bertcli.records.records import Record, TextBlock
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from bertcli.files.tables import NumbersText
-from bertcli.files.typed_json import parse
+from bertcli.formats.tables import NumbersText
+from bertcli.io.typed_json import parse
 from bertcli.tokenizing.columns import TokenBlock
 
 if TYPE_CHECKING:

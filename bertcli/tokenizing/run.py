@@ -17,16 +17,16 @@ from itertools import repeat
 from typing import Any
 
 from bertcli.errors import InputError, counted
-from bertcli.files.jsonl import to_lines
-from bertcli.files.streams import size_on_disk
-from bertcli.files.system_calls import cores
-from bertcli.files.tables import (
+from bertcli.formats.jsonl import to_lines
+from bertcli.formats.tables import (
     ColumnTable,
     FlatLists,
     TableHeader,
     fields_of,
 )
-from bertcli.files.writers import TENSORS, to_text
+from bertcli.formats.writers import TENSORS, to_text
+from bertcli.io.streams import size_on_disk
+from bertcli.io.system_calls import cores
 from bertcli.records.reader import Reader
 from bertcli.records.records import CHARACTERS, Record, TextBlock, ahead, row_of, windows
 from bertcli.tokenizing.columns import Layout, TokenBlock

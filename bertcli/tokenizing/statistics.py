@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
-from bertcli.files.paths import input_name
+from bertcli.io.paths import input_name
+from bertcli.model_folder.tokenizer_classes import goes_on
 from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import TokenBlock, as_lists
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.tokenizing.tokenizer_classes import goes_on
 
 UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
 BARS = 12

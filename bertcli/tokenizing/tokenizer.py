@@ -24,11 +24,21 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertcli.checkpoints.scan import bert_folder, is_model2vec, is_static
 from bertcli.errors import InputError, ModelError, UsageError, counted, option
-from bertcli.files.streams import stop
-from bertcli.files.typed_json import NOTHING, JsonObject, write_json
-from bertcli.hub import DEFAULT_MODEL, find_model
+from bertcli.io.streams import stop
+from bertcli.io.typed_json import NOTHING, JsonObject, write_json
+from bertcli.model_folder.files import bert_folder, is_model2vec, is_static
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
+from bertcli.model_folder.tokenizer_classes import AS_IT_IS, ROLES, for_words
+from bertcli.model_folder.tokenizer_files import (
+    SIDES,
+    Loaded,
+    load,
+    load_as_it_is,
+    read_settings,
+    sequence_limit,
+)
 from bertcli.records.records import Record, TextBlock
 from bertcli.tokenizing.columns import (
     COLUMNS,
@@ -46,15 +56,6 @@ from bertcli.tokenizing.columns import (
     windows,
 )
 from bertcli.tokenizing.encoding import FIELDS
-from bertcli.tokenizing.model_files import (
-    SIDES,
-    Loaded,
-    load,
-    load_as_it_is,
-    read_settings,
-    sequence_limit,
-)
-from bertcli.tokenizing.tokenizer_classes import AS_IT_IS, ROLES, for_words
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -326,7 +327,7 @@ class Tokenizer:
 
         Each appears whole. Raises OutputError when the folder cannot be written.
         """
-        from bertcli.files.atomic import saving
+        from bertcli.io.publish import saving
 
         ids, normalizer = self.special_ids(), self.core.normalizer
         roles = {role: token for role, token in self.roles.items() if token in ids}

@@ -18,18 +18,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from bertcli.checkpoints.load import load, load_tensors, save_tensors
-from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
+from bertcli.embedding.embed_run import RecordVectors
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, prepared, read_sentence, settled
 from bertcli.embedding.sentence_modules import IDENTITY, write_sentence_parts
+from bertcli.engines.engine import Tokens
+from bertcli.engines.runtime import open_tokenizer, refuse_extra, refuse_pairs, token_limit
 from bertcli.errors import InputError, ModelError, UsageError, counted, option
 from bertcli.evaluation.metrics import TagPredictions, answer_predictions, label_numbers
-from bertcli.files.paths import sha256
-from bertcli.files.versions import __version__, versions
-from bertcli.hub import ModelFolder
-from bertcli.inference.runner import Tokens
-from bertcli.inference.runtime import open_tokenizer, refuse_extra, refuse_pairs, token_limit
+from bertcli.io.paths import sha256
+from bertcli.model_folder.files import bert_folder, read_config, require_weights
+from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.load import load, load_tensors, save_tensors
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES
@@ -58,7 +58,7 @@ from bertcli.training.objectives import (
 )
 from bertcli.training.options import FEW, FineTuningJob, TrainingDevice, settled_options
 from bertcli.training.run import Checkpoints, TrainingDisplay, train_task
-from bertcli.vectors.embed_run import RecordVectors
+from bertcli.versions import __version__, versions
 
 # --- examples ---
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from bertcli.errors import InputError
 from bertcli.families.family import CHECKS
-from bertcli.files.typed_json import is_regular, read_object, whole_number
-from bertcli.hub import TOKENIZER_FILES
+from bertcli.io.typed_json import is_regular, read_object, whole_number
+from bertcli.model_folder.files import TOKENIZER_FILES
+from bertcli.runs.run_folder import refuse_changed_file
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.options import INDEX
 from bertcli.training.prepare import FORMAT, ROWS, VERSION, row_type
-from bertcli.vectors.run_folder import refuse_changed_file
 
 AGAIN = "run bertcli pretrain prepare again"
 MOST = 1 << 22  # tokens of a vocabulary, or of an instance

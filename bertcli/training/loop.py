@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from bertcli.checkpoints.load import Model, load, save
+from bertcli.engines.engine import Reading, Tokens
+from bertcli.engines.torch_engine import devices, dtype_of
 from bertcli.errors import BertcliError, UsageError, option
-from bertcli.hub import TOKENIZER_FILES
-from bertcli.inference.runner import Reading, Tokens
-from bertcli.inference.torch_engine import devices, dtype_of
+from bertcli.model_folder.files import TOKENIZER_FILES
+from bertcli.model_folder.load import Model, load, save
 from bertcli.models.attention import packed
 from bertcli.models.bert import BertEncoder, BertModel
 from bertcli.models.config import BertConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from bertcli.errors import UsageError, option
-from bertcli.files.keywords import refuse_outside
+from bertcli.keywords import refuse_outside
 from bertcli.records.examples import USUAL, FieldNames
 
 INDEX = "instances.json"  # in a folder of training instances

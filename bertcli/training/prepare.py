@@ -37,21 +37,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.checkpoints.scan import bert_folder, tokenizer_files
+from bertcli.engines.engine import Tokens
 from bertcli.errors import InputError, ModelError, UsageError, option
-from bertcli.files.atomic import whole_folder
-from bertcli.files.paths import input_name, sha256
-from bertcli.files.streams import size_on_disk
-from bertcli.files.typed_json import write_json
-from bertcli.inference.progress import Advance
-from bertcli.inference.runner import Tokens
+from bertcli.io.paths import input_name, sha256
+from bertcli.io.progress import Advance
+from bertcli.io.publish import whole_folder
+from bertcli.io.streams import size_on_disk
+from bertcli.io.typed_json import write_json
+from bertcli.model_folder.files import bert_folder, tokenizer_files
+from bertcli.model_folder.tokenizer_classes import PREFIX
 from bertcli.records.reader import Reader
 from bertcli.records.records import MOST, Record, TextBlock, sentence_ids
 from bertcli.tokenizing.columns import EXTRA, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.tokenizing.tokenizer_classes import PREFIX
 from bertcli.training.options import INDEX, PrepareOptions
 
 Array = NDArray[Any]

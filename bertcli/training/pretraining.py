@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertcli.checkpoints.load import load
-from bertcli.checkpoints.scan import bert_folder, read_config, require_weights
+from bertcli.engines.engine import COLUMNS, Tokens
 from bertcli.errors import InputError, ModelError, UsageError, option
-from bertcli.files.paths import sha256
-from bertcli.files.typed_json import read_object
-from bertcli.inference.runner import COLUMNS, Tokens
+from bertcli.io.paths import sha256
+from bertcli.io.typed_json import read_object
+from bertcli.model_folder.files import bert_folder, read_config, require_weights
+from bertcli.model_folder.load import load
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.initial_weights import initialise

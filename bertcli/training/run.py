@@ -34,9 +34,8 @@ from typing import IO, Any, NamedTuple, Protocol
 
 import torch
 
-from bertcli.checkpoints.load import load_tensors, save_tensors
-from bertcli.checkpoints.scan import UTF8_ONLY
 from bertcli.embedding.options import CONFIG as PROMPTS
+from bertcli.engines.torch_engine import dtype_of, slow, use_threads
 from bertcli.errors import (
     BertcliError,
     ModelError,
@@ -44,21 +43,22 @@ from bertcli.errors import (
     option,
     out_of_memory,
 )
-from bertcli.files.atomic import explained, filling, locked, move, own_folder, put_folder
-from bertcli.files.output import object_in
-from bertcli.files.paths import making, refuse_inputs, sha256
-from bertcli.files.system_calls import sync, sync_folder
-from bertcli.files.typed_json import (
+from bertcli.inspection.attention import drawing, encode, require_matplotlib
+from bertcli.io.output_files import object_in
+from bertcli.io.paths import making, refuse_inputs, sha256
+from bertcli.io.progress import Display, PrintedDisplay
+from bertcli.io.publish import explained, filling, locked, move, own_folder, put_folder
+from bertcli.io.system_calls import sync, sync_folder
+from bertcli.io.typed_json import (
     as_json,
     is_text,
     read_bytes,
     strict,
     write_json,
 )
-from bertcli.hub import TOKENIZER_FILES
-from bertcli.inference.progress import Display, PrintedDisplay
-from bertcli.inference.torch_engine import dtype_of, slow, use_threads
-from bertcli.inspection.attention import drawing, encode, require_matplotlib
+from bertcli.model_folder.files import TOKENIZER_FILES, UTF8_ONLY
+from bertcli.model_folder.load import load_tensors, save_tensors
+from bertcli.runs.run_folder import refuse_changed_file, refuse_changes
 from bertcli.training.loop import (
     Ranks,
     TrainedTask,
@@ -68,7 +68,6 @@ from bertcli.training.loop import (
     restore_moments,
 )
 from bertcli.training.options import TrainingDevice
-from bertcli.vectors.run_folder import refuse_changed_file, refuse_changes
 
 # --- checkpoints ---
 

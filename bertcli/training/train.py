@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertcli.files.keywords import file_name, grouped, names_of, options_from
-from bertcli.files.versions import require_torch
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.keywords import file_name, grouped, names_of, options_from
+from bertcli.model_folder.files import MODEL_FILES
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.records.examples import READING, FieldNames, example_readers
 from bertcli.training.options import FineTuningJob, TrainingDevice, TrainingOptions
+from bertcli.versions import require_torch
 
 NOT_OPTIONS = {"file", "base", "fields"}  # fields of a job that follow from other options
 

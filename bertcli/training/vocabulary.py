@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertcli.errors import InputError, UsageError, option
-from bertcli.files.typed_json import NOTHING, write_json
-from bertcli.tokenizing.model_files import normalizer
+from bertcli.io.typed_json import NOTHING, write_json
+from bertcli.model_folder.tokenizer_classes import PREFIX, ROLES
+from bertcli.model_folder.tokenizer_files import normalizer
 from bertcli.tokenizing.tokenizer import Tokenizer
-from bertcli.tokenizing.tokenizer_classes import PREFIX, ROLES
 
 VOCABULARY, CONFIG, WHOLE = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
 FREE = 99  # unused tokens: [UNK] is then 100, as in Google's vocabularies

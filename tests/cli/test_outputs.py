@@ -50,8 +50,8 @@ EMBED = ("embed", "-q", "-m", TINY)
 STOPPED = """
 import os, signal, sys
 from bertcli.__main__ import run
-from bertcli.files.output import OutputFiles
-from bertcli.vectors.run_folder import Sink
+from bertcli.io.output_files import OutputFiles
+from bertcli.runs.run_folder import Sink
 
 owner, name = globals()[sys.argv[1]], sys.argv[2]
 del sys.argv[1:3]

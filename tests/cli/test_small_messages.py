@@ -3,8 +3,8 @@
 import pytest
 from front import TINY, bad, call, good
 
+from bertcli import versions
 from bertcli.cli.app import main
-from bertcli.files import versions
 
 
 def test_an_empty_name_of_an_input_is_called_so():

@@ -17,9 +17,10 @@ from front import (
 from vector_files import vectors_in
 
 from bertcli.cli.app import main
+from bertcli.embedding.embed_run import RecordVectors
 from bertcli.embedding.embedder import Embedder
-from bertcli.hub import MODEL_FILES, find_model
-from bertcli.vectors.embed_run import RecordVectors
+from bertcli.model_folder.files import MODEL_FILES
+from bertcli.model_folder.find import find_model
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "samples" / "tiny-bert")

@@ -14,7 +14,7 @@ from model_reference import close, randomise
 from pretrain_folders import STILL
 
 from bertcli import Embedder
-from bertcli.checkpoints.load import load, save
+from bertcli.model_folder.load import load, save
 from bertcli.models.bert import BertModel
 from bertcli.models.surgery import add_extra_embeddings
 from bertcli.records.records import Record

@@ -15,7 +15,9 @@ from front import (
 
 from bertcli.embedding.options import LEGACY, MODES, Sentence, read_sentence
 from bertcli.errors import ModelError, UsageError
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.model_folder.files import MODEL_FILES
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "tiny-bert"
 OLD, NEW = "sentence_transformers.models.", "sentence_transformers.sentence_transformer.modules."

@@ -177,7 +177,7 @@ def test_python_gives_weights_by_token(folder):
 def test_an_interrupted_run_is_resumed(folder, tmp_path, form):
     from unittest import mock
 
-    from bertcli.vectors.file_run import Sink
+    from bertcli.runs.file_run import Sink
 
     whole, out = tmp_path / f"whole.{form}", tmp_path / f"w.{form}"
     given = (*SPARSE, "-m", folder, "--window", 4, "--threads", 1, *TEXTS)

@@ -15,7 +15,9 @@ from front import (
 )
 from vector_files import vectors_in
 
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.model_folder.files import MODEL_FILES
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
 TINY = str(PACKAGE / "samples" / "tiny-bert")
 RECORDS = str(PACKAGE / "samples" / "records.jsonl")

@@ -7,10 +7,10 @@ from front import json_in, put_json
 from model_reference import close
 from safetensors.torch import load_file, save_file
 
-from bertcli.checkpoints.load import load, save
 from bertcli.errors import ModelError
 from bertcli.families.modernbert import KINDS
 from bertcli.families.structure import Rotary
+from bertcli.model_folder.load import load, save
 from bertcli.models.config import BertConfig
 
 NOMIC = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "intermediate_size": "n_inner"}

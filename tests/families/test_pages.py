@@ -25,7 +25,7 @@ def test_no_page_imports_another(page):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bertcli.")
     }
     shared = {f"bertcli.families.{name}" for name in SHARED}
-    assert ours <= {"bertcli.errors", "bertcli.files.typed_json", *shared}
+    assert ours <= {"bertcli.errors", "bertcli.io.typed_json", *shared}
 
 
 @pytest.mark.parametrize("package", WITHOUT_NAMES)

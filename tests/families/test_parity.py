@@ -19,10 +19,10 @@ from model_reference import close, encode
 from safetensors.torch import load_file, save_file
 from tokenizers_made import bpe_folder
 
-from bertcli.checkpoints import shapes
-from bertcli.checkpoints.load import load, save
 from bertcli.errors import ModelError
 from bertcli.families.registry import FAMILIES
+from bertcli.model_folder import shapes
+from bertcli.model_folder.load import load, save
 from bertcli.models.attention import Recording
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig

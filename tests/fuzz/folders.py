@@ -15,7 +15,7 @@ from pretrain_folders import prepared
 from safetensors.torch import load_file, save_file
 from tensorflow_files import convert, write_checkpoint
 
-from bertcli.checkpoints.load import save
+from bertcli.model_folder.load import save
 from bertcli.models import heads
 from bertcli.models.config import BertConfig
 

@@ -22,8 +22,8 @@ from model_reference import randomise, tiny
 from safetensors.torch import load_file, save_file
 from tokenizers_made import wordpiece_folder
 
-from bertcli.checkpoints.load import load, save
-from bertcli.hub import DEFAULT_MODEL
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
+from bertcli.model_folder.load import load, save
 from bertcli.models.heads import BertForMaskedLM
 
 SMALL = {

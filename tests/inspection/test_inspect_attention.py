@@ -21,11 +21,11 @@ from front import (
 )
 from safetensors.torch import load_file, save_file
 
-from bertcli.files.versions import install_command
-from bertcli.hub import find_model
 from bertcli.inspection.attention import AttentionMaps
 from bertcli.inspection.attention import picture as contents
+from bertcli.model_folder.find import find_model
 from bertcli.records.records import Record
+from bertcli.versions import install_command
 
 SVG = "{http://www.w3.org/2000/svg}"
 DRAWN = ("svg", "png", "pdf")
@@ -103,7 +103,7 @@ def test_layers_and_heads_that_are_not_there(argv):
 
 
 def test_pruned_heads_keep_their_numbers(tmp_path):
-    from bertcli.checkpoints.load import load, save
+    from bertcli.model_folder.load import load, save
     from bertcli.models.surgery import prune_heads
 
     model, _ = load(TINY)

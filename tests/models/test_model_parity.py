@@ -6,9 +6,9 @@ import pytest
 import torch
 from model_reference import close, load, texts, theirs, tiny
 
-from bertcli.checkpoints.load import save
 from bertcli.errors import ModelError
 from bertcli.families.family import HIDDEN_ACTS
+from bertcli.model_folder.load import save
 from bertcli.models.attention import Recording, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import Decoder

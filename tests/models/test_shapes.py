@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertcli.checkpoints import shapes
+from bertcli.model_folder import shapes
 from bertcli.models import heads
 from bertcli.models.config import BertConfig
 

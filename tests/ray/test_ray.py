@@ -27,11 +27,11 @@ from front import (
 from fsspec import AbstractFileSystem, register_implementation
 
 from bertcli.errors import InputError, OutputError, UsageError
-from bertcli.files.versions import install_command
-from bertcli.hub import find_model
+from bertcli.model_folder.find import find_model
 from bertcli.ray.run import EmbedJob, Pool, Shard, ShardWorker, TokenizeJob, plan
 from bertcli.records.source import Source
 from bertcli.tokenizing.columns import Layout
+from bertcli.versions import install_command
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "samples" / "tiny-bert")
@@ -211,7 +211,7 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
     shard, job = shard_of(str(source), str(out)), jobs(Source(paths=(str(source),)))[at]
-    where = ("bertcli.files.output.sync_folder", "bertcli.ray.run.put_json")[at]
+    where = ("bertcli.io.output_files.sync_folder", "bertcli.ray.run.put_json")[at]
     with (
         mock.patch(where, side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
@@ -227,7 +227,7 @@ def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
     source, shard = tmp_path / "a.jsonl", shard_of(f"{tmp_path}/a.jsonl", f"{tmp_path}/out/a.npy")
     source.write_text('{"text": "one"}\n{"text": 2}\n')
     letters = Path(f"{shard.output}.errors.jsonl")
-    struck = mock.patch("bertcli.files.output.sync_folder", side_effect=KeyboardInterrupt)
+    struck = mock.patch("bertcli.io.output_files.sync_folder", side_effect=KeyboardInterrupt)
     with struck, pytest.raises(KeyboardInterrupt):
         worker("mean", source).make(shard)
     whole = letters.read_bytes()
@@ -299,7 +299,7 @@ def test_what_opens_a_store_stays_with_its_files_and_is_shown_nowhere(tmp_path, 
         opened.append(place)
         return memory, "/" + place.partition("@")[2].partition("?")[0].rstrip("/")
 
-    with mock.patch("bertcli.files.parquet.file_system", file_system):
+    with mock.patch("bertcli.formats.parquet.file_system", file_system):
         source = Source(paths=(pattern,), on_error="skip")
         (shard,) = plan(source, str(tmp_path / "out"), "jsonl")
         for job in jobs(replace(source, paths=("ignored",)))[1:]:

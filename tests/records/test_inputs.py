@@ -22,7 +22,7 @@ from front import (
     ids_of,
 )
 
-from bertcli.files import streams
+from bertcli.io import streams
 
 DEEP = "[" * 100_000
 
@@ -196,7 +196,7 @@ def test_a_line_that_is_no_json_is_one_error_or_is_skipped(command, form, line, 
 @pytest.mark.parametrize("size", [7, 1 << 18])
 @pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
 def test_a_large_record(tmp_path, monkeypatch, form, before, large, after, line, size, packed):
-    monkeypatch.setattr("bertcli.files.streams.CHUNK", size)
+    monkeypatch.setattr("bertcli.io.streams.CHUNK", size)
     pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[packed]
     path = tmp_path / f"a.{form}{packed}"
     path.write_bytes(pack((before + large + after).encode()))

@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertcli.errors import InputError
-from bertcli.files import delimited, streams
+from bertcli.formats import delimited
+from bertcli.io import streams
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source

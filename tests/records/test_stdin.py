@@ -48,7 +48,7 @@ SPREAD = [
 @pytest.mark.parametrize("given", SPREAD)
 def test_lists_and_objects_over_several_lines_are_json(monkeypatch, given, before, size):
     """As `jq '.[]'` writes them; they were embedded as prose, a text for each line."""
-    monkeypatch.setattr("bertcli.files.streams.CHUNK", size)
+    monkeypatch.setattr("bertcli.io.streams.CHUNK", size)
     assert texts(before + given) == (["a", "b"], JSON)
     assert texts(before + given, "-0") == (["a", "b"], JSON)
     lines = (before + given).removeprefix("\ufeff").splitlines()
@@ -97,7 +97,7 @@ def test_json_that_breaks_off_is_refused_with_its_line():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1 << 20])
 def test_in_pieces_of_any_size(monkeypatch, size):
-    monkeypatch.setattr("bertcli.files.streams.CHUNK", size)
+    monkeypatch.setattr("bertcli.io.streams.CHUNK", size)
     whole = '\n{"text":"ä"}\n{"text":"b"}\n'.encode()
     assert texts(whole) == (["ä", "b"], NOTE)
     assert texts("{ä}\nb\n".encode()) == (["{ä}", "b"], "")

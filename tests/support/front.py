@@ -19,7 +19,7 @@ from typer.main import get_command
 from bertcli.cli import app
 from bertcli.cli.app import main
 from bertcli.embedding.options import EmbedOptions
-from bertcli.tokenizing import model_files
+from bertcli.model_folder import tokenizer_files
 
 PROGRAM = [sys.executable, "-m", "bertcli"]
 PACKAGE = Path(__file__).parents[2]
@@ -107,12 +107,12 @@ def built(names: tuple[str, ...], build: Any = app.build) -> Any:
 
 
 @cache
-def read_once(path: Path, read: Any = model_files._read_json) -> Any:
+def read_once(path: Path, read: Any = tokenizer_files._read_json) -> Any:
     """Return a tokenizer that many commands share: to read the usual one takes 20 ms."""
     return read(path)
 
 
-def read_tokenizer(path: Path, read: Any = model_files._read_json) -> Any:
+def read_tokenizer(path: Path, read: Any = tokenizer_files._read_json) -> Any:
     """Return the tokenizer in a file, which no test changes where it was installed."""
     return (read_once if "site-packages" in path.parts else read)(path)
 
@@ -128,7 +128,7 @@ def call(*argv: Any, stdin: bytes | str = b"", **env: str) -> Result:
         mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(given), "utf-8")),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
-        mock.patch.object(model_files, "_read_json", read_tokenizer),
+        mock.patch.object(tokenizer_files, "_read_json", read_tokenizer),
         mock.patch.object(app, "build", app.build if helped else lambda names: built((*names,))),
     ):
         code = main([str(argument) for argument in argv])
@@ -183,7 +183,7 @@ def process(*argv: Any, stdin: bytes | str = b"", env: Mapping[str, str] = {}, *
 STRUCK = """
 import os, signal, sys
 from bertcli.__main__ import run
-from bertcli.vectors.run_folder import Sink
+from bertcli.runs.run_folder import Sink
 
 left, name = int(sys.argv.pop(1)), sys.argv.pop(1)
 commit = Sink.commit

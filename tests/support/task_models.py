@@ -8,7 +8,8 @@ import torch
 import transformers
 from model_reference import randomise
 
-from bertcli.hub import DEFAULT_MODEL, find_model
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
 LENGTH = 64  # the longest sequence they take
 SIZES = {

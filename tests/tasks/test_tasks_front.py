@@ -26,11 +26,13 @@ from front import (
 from task_models import ENTITIES, LENGTH, agree, labels, texts
 
 import bertcli
-from bertcli.checkpoints.load import load, save
 from bertcli.cli.options import common
 from bertcli.embedding.embedder import Embedder
 from bertcli.errors import ModelError
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, find_model
+from bertcli.model_folder.files import MODEL_FILES
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
+from bertcli.model_folder.load import load, save
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES, BertForSequenceClassification
 from bertcli.models.initial_weights import initialise

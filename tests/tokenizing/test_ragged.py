@@ -11,7 +11,7 @@ from tokenizers import AddedToken, pre_tokenizers, processors
 from tokenizers_made import MADE
 
 from bertcli.errors import BertcliError
-from bertcli.files.tables import NUMERIC
+from bertcli.formats.tables import NUMERIC
 from bertcli.records.records import Record
 from bertcli.tokenizing import ragged
 from bertcli.tokenizing import tokenizer as encoding

@@ -18,7 +18,7 @@ from front import (
 from pyarrow.parquet import read_table
 
 import bertcli
-from bertcli.files import streams
+from bertcli.io import streams
 from bertcli.tokenizing import ragged
 from bertcli.tokenizing import run as runs
 from bertcli.tokenizing import tokenizer as encoding

@@ -23,7 +23,8 @@ def name(request):
 @pytest.fixture(scope="module")
 def two(name, tmp_path_factory):
     """Ours and theirs, of one folder."""
-    from bertcli.hub import DEFAULT_MODEL, find_model
+    from bertcli.model_folder.find import find_model
+    from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
     if name == "default":
         folder = find_model(DEFAULT_MODEL, offline=True).path
@@ -111,7 +112,8 @@ def test_the_first_text_needs_no_number(two):
 
 
 def test_special_tokens_are_added(tmp_path):
-    from bertcli.hub import DEFAULT_MODEL, find_model
+    from bertcli.model_folder.find import find_model
+    from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
     folder = find_model(DEFAULT_MODEL, offline=True).path
     ours, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)

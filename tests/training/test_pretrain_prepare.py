@@ -24,8 +24,8 @@ from nested_models import inside_a_sentence_model
 from tokenizers_made import roberta, wordpiece_folder
 
 from bertcli.errors import BertcliError
-from bertcli.files.atomic import OLD
-from bertcli.files.paths import making
+from bertcli.io.paths import making
+from bertcli.io.publish import OLD
 from bertcli.training.instances import Instances
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

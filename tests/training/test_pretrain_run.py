@@ -19,7 +19,7 @@ from pretrain_folders import CONFIG, VOCABULARY, config_file, lines, prepared
 from safetensors.torch import load_file, save_file
 from train_steps import stop_at
 
-from bertcli.files.atomic import locked
+from bertcli.io.publish import locked
 from bertcli.training import run
 from bertcli.training.pretraining import SIZES
 from bertcli.training.run import plot

@@ -20,8 +20,8 @@ from model_reference import close
 from sentence_folders import saved, sentence_model
 
 import bertcli
-from bertcli.inference.cpu_engine import CompiledModel
-from bertcli.inference.torch_engine import Encoder
+from bertcli.engines.openvino_engine import CompiledModel
+from bertcli.engines.torch_engine import Encoder
 
 TEXTS = [row["text"] for row in reviews(6, seed=9)]
 

@@ -41,7 +41,7 @@ from bertcli.embedding.options import (
     refuse_stream,
 )
 from bertcli.errors import UsageError, counted
-from bertcli.hub import files_for
+from bertcli.model_folder.files import files_for
 from bertcli.tokenizing.columns import PLACE
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from bertcli.ray.run import Pool, ShardJob
     from bertcli.records.reader import Reader
     from bertcli.records.source import Source
+    from bertcli.runs.file_run import FileRun
     from bertcli.tokenizing.run import TokenCounts
-    from bertcli.vectors.file_run import FileRun
 
 
 class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
@@ -195,8 +195,8 @@ def embed(
     if output.output is None:
         tally = _to_stream(embedder, reader, vector.precision, form, console)
     else:
-        from bertcli.vectors.file_run import FileRun
-        from bertcli.vectors.run_folder import Target
+        from bertcli.runs.file_run import FileRun
+        from bertcli.runs.run_folder import Target
 
         target = record(Target, vector, output, file, path=output.output, form=form)
         tally = _to_file(FileRun(embedder, reader, target), console)
@@ -212,7 +212,7 @@ def embed(
 
 def _taken(options: EmbedOptions) -> frozenset[str]:
     """Return the names that no carried field may have."""
-    from bertcli.vectors.formats import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS
+    from bertcli.runs.vector_formats import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS
 
     names = WRITTEN_OF_MANY if options.per_token else WRITTEN
     if options.sparse:
@@ -249,8 +249,8 @@ def _to_stream(
     form: str,
     console: Console,
 ) -> "TokenCounts":
-    from bertcli.vectors.embed_run import EmbedRun
-    from bertcli.vectors.formats import stdout_writer
+    from bertcli.embedding.embed_run import EmbedRun
+    from bertcli.runs.vector_formats import stdout_writer
 
     if form == "table":
         from bertcli.cli.display.tables import MOST, show, vector_views

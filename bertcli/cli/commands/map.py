@@ -19,8 +19,8 @@ from bertcli.cli.options.completion import complete_field
 from bertcli.cli.options.corpus import FileOptions
 from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import UsageError
-from bertcli.files.streams import suffix_of
-from bertcli.files.writers import refuse_other_suffix
+from bertcli.formats.writers import refuse_other_suffix
+from bertcli.io.streams import suffix_of
 from bertcli.records.reader import refuse_pipes
 from bertcli.records.source import Source
 
@@ -97,7 +97,7 @@ def map(
     $ bertcli map reviews.csv --vectors reviews.npy -o map.parquet
     """
     from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, require_scikit_learn
-    from bertcli.vectors.search import stored_vectors
+    from bertcli.retrieval.search import stored_vectors
 
     output.write_page_beside((texts.files or ["-"])[0])
     form = output.form()

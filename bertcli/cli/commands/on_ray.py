@@ -79,7 +79,7 @@ def on_ray(
     ``make`` makes it of a function that finds the model, the source, the output format, and the
     resources of a worker.
     """
-    from bertcli.files.atomic import explained, locked
+    from bertcli.io.publish import explained, locked
     from bertcli.ray.locations import is_local, local_path, output_place
     from bertcli.ray.run import DEAD, Done, connected, plan, put_manifest, run, told, totals
 

@@ -42,17 +42,18 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import UsageError, counted
-from bertcli.files.atomic import MANIFEST
-from bertcli.files.tables import TableHeader
-from bertcli.files.writers import Write, same_file_writer
-from bertcli.hub import files_for, is_default
+from bertcli.formats.tables import TableHeader
+from bertcli.formats.writers import Write, same_file_writer
+from bertcli.io.publish import MANIFEST
+from bertcli.model_folder.files import files_for
+from bertcli.model_folder.hub_cache import is_default
 from bertcli.records.reader import Reader, refuse_pipes
 from bertcli.records.source import InputFormat, Source
 
 if TYPE_CHECKING:
+    from bertcli.retrieval.duplicates import Duplicates
+    from bertcli.retrieval.search import Answer, Search
     from bertcli.tasks.rerank_answers import AnswerReranker
-    from bertcli.vectors.duplicates import Duplicates
-    from bertcli.vectors.search import Answer, Search
 
 
 class QueryOptions(OptionGroup):
@@ -162,7 +163,7 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
         """Return the reader of the texts; None where vectors alone are searched."""
         if not self.corpus:
             return None
-        from bertcli.vectors.search import OF_HITS
+        from bertcli.retrieval.search import OF_HITS
 
         skip_empty = bool(self.skip_empty)
         return reader_of(self, named=self.corpus, skip_empty=skip_empty, taken=OF_HITS)
@@ -247,9 +248,9 @@ def similar(
     folder = model.folder(files_for(compute.dtype))
     models = [model, *score.reranking(model)]
     from bertcli.embedding.options import EmbedOptions
+    from bertcli.retrieval.search import Search, SearchOptions, lexical_answers
+    from bertcli.retrieval.search import answers as answers_of_search
     from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
-    from bertcli.vectors.search import Search, SearchOptions, lexical_answers
-    from bertcli.vectors.search import answers as answers_of_search
 
     options = record(SearchOptions, query, corpus, score)
     rerank = None
@@ -281,7 +282,7 @@ def similar(
         console.note("scores are dot products" if by_dot else "")
         if typed:
             from bertcli.cli.display.tables import USAGE, search_at_prompt
-            from bertcli.vectors.search import stored_vectors
+            from bertcli.retrieval.search import stored_vectors
 
             with stored_vectors(search, console) as stored:
                 console.note(USAGE)
@@ -318,7 +319,7 @@ def _reranker(
 
 def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:
     """Write hard negatives for pairs."""
-    from bertcli.vectors.search import Mining, stored_vectors
+    from bertcli.retrieval.search import Mining, stored_vectors
 
     header = {"anchor": "", "positive": "", "negative": "", "margin": 0.0}
     with stored_vectors(search, console) as stored:
@@ -462,9 +463,9 @@ def duplicates(
     copy_format = output.copy_format
     reader = reader_of(texts, named=texts.files)
     search = texts.search(reader, model, compute)
-    from bertcli.vectors.duplicates import Duplicates
-    from bertcli.vectors.input_copy import InputCopy
-    from bertcli.vectors.search import stored_vectors
+    from bertcli.retrieval.duplicates import Duplicates
+    from bertcli.retrieval.input_copy import InputCopy
+    from bertcli.retrieval.search import stored_vectors
 
     run = Duplicates(search, which.threshold, which.keep, which.chain)
     inputs = texts.inputs(reader)
@@ -525,7 +526,7 @@ def compare(pair: PairOptions, output: ReportOutput, console: ConsoleOptions) ->
     $ bertcli compare before.npy after.npy --tolerance 1e-5
     $ bertcli compare before.npy after.npy -f jsonl
     """
-    from bertcli.vectors.compare import compare as measure
+    from bertcli.retrieval.compare import compare as measure
 
     form = output.form()
     agreement = measure(pair.a, pair.b, pair.worst)

@@ -30,8 +30,8 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import UsageError
-from bertcli.files.tables import TableHeader
-from bertcli.hub import files_for
+from bertcli.formats.tables import TableHeader
+from bertcli.model_folder.files import files_for
 from bertcli.records.reader import Reader
 
 if TYPE_CHECKING:

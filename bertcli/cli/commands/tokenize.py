@@ -34,8 +34,8 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import LOG, UsageError, counted
-from bertcli.files.tables import TableHeader
-from bertcli.files.writers import TENSORS
+from bertcli.formats.tables import TableHeader
+from bertcli.formats.writers import TENSORS
 from bertcli.records.reader import Reader
 from bertcli.records.records import row_of
 from bertcli.records.source import Source

@@ -44,8 +44,7 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import UsageError
-from bertcli.files.versions import require_torch
-from bertcli.hub import MODEL_FILES
+from bertcli.model_folder.files import MODEL_FILES
 from bertcli.records.examples import FieldNames, examples_source
 from bertcli.records.reader import Reader
 from bertcli.records.source import InputFormat, Source
@@ -59,6 +58,7 @@ from bertcli.training.options import (
     TrainingOptions,
 )
 from bertcli.training.vocabulary import WordPieceOptions
+from bertcli.versions import require_torch
 
 if TYPE_CHECKING:
     from bertcli.training.loop import Ranks, TrainedTask
@@ -354,7 +354,7 @@ def pretrain_vocab(
 
     $ bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer
     """
-    from bertcli.files.atomic import whole_folder
+    from bertcli.io.publish import whole_folder
     from bertcli.records.records import TextBlock
 
     reader = corpus.reader()

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import typer
 
 from bertcli.errors import Log, counted, on_command_line
-from bertcli.files.paths import public
-from bertcli.files.printable import printable
-from bertcli.files.streams import size_on_disk
-from bertcli.inference.progress import Advance, Progress, Ran, Step
+from bertcli.io.paths import public
+from bertcli.io.printable import printable
+from bertcli.io.progress import Advance, Progress, Ran, Step
+from bertcli.io.streams import size_on_disk
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Drawn
@@ -150,7 +150,7 @@ def size_text(size: int) -> str:
 
 def print_text(text: str) -> None:
     """Write a text to stdout. Raises OutputError when that is closed, or its disk full."""
-    from bertcli.files.writers import open_output
+    from bertcli.formats.writers import open_output
 
     with open_output(None, drawn=True) as output:
         output.write(f"{text}\n".encode(sys.stdout.encoding, "backslashreplace"))

@@ -12,10 +12,10 @@ from rich.tree import Tree
 
 from bertcli.cli.display.tables import described, drawing, facts, rows_table, shortened
 from bertcli.embedding.options import option_for
-from bertcli.files.printable import printable
 from bertcli.inspection import FileReport, FolderReport
 from bertcli.inspection.attention import SENTENCES, AttentionMaps, head_name
 from bertcli.inspection.folder import StaticReport, VerifyCheck, by, tokenizer_details
+from bertcli.io.printable import printable
 from bertcli.tasks.head import command_of, is_pooled_head
 from bertcli.tokenizing.tokenizer import Tokenizer
 

@@ -24,9 +24,9 @@ from rich.text import Text
 
 from bertcli.cli.display.passages import passage
 from bertcli.errors import counted
-from bertcli.files.printable import printable
-from bertcli.files.tables import fields_of, lines_of
-from bertcli.files.writers import open_output
+from bertcli.formats.tables import fields_of, lines_of
+from bertcli.formats.writers import open_output
+from bertcli.io.printable import printable
 from bertcli.records.records import Record
 from bertcli.tasks.results import Result, flat_rows
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from bertcli.embedding.pooling import Embedded
     from bertcli.embedding.sparse import TermNames
+    from bertcli.retrieval.duplicates import DuplicateGroup, Duplicates
+    from bertcli.retrieval.search import Answer, Search
     from bertcli.tokenizing.columns import Encoded
     from bertcli.tokenizing.tokenizer import Tokenizer
-    from bertcli.vectors.duplicates import DuplicateGroup, Duplicates
-    from bertcli.vectors.search import Answer, Search
 
 PIPED = 100  # columns, if the width is unknown
 

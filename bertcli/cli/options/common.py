@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
-from bertcli.checkpoints.scan import model_files
 from bertcli.cli.display.console import (
     Console,
     print_text,
@@ -31,11 +30,9 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
+from bertcli.engines.compute import Compute
 from bertcli.errors import LOG, InputError, OutputError, UsageError, counted
-from bertcli.files.paths import WatchedFiles
-from bertcli.files.streams import suffix_of
-from bertcli.files.typed_json import is_text
-from bertcli.files.writers import (
+from bertcli.formats.writers import (
     RAGGED,
     SUFFIXES,
     TENSORS,
@@ -43,14 +40,12 @@ from bertcli.files.writers import (
     open_writer,
     refuse_other_suffix,
 )
-from bertcli.hub import (
-    DEFAULT_MODEL,
-    TOKENIZER_FILES,
-    ModelFolder,
-    find_model,
-    is_default,
-)
-from bertcli.inference.compute import Compute
+from bertcli.io.paths import WatchedFiles
+from bertcli.io.streams import suffix_of
+from bertcli.io.typed_json import is_text
+from bertcli.model_folder.files import TOKENIZER_FILES, model_files
+from bertcli.model_folder.find import ModelFolder, find_model
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL, is_default
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, InputFormat, Source, listed_files
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -263,7 +258,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         weights: bool,
     ) -> Iterator[Callable[..., None]]:
         """Yield what keeps the rows of a run until all are there; exit where they are."""
-        from bertcli.vectors.run_folder import (
+        from bertcli.runs.run_folder import (
             Inputs,
             RowTarget,
             files_of_results,
@@ -375,7 +370,7 @@ def allowed_form(form: str, allowed: Sequence[str]) -> str:
             f"this command cannot write {form}", f"--format can be: {', '.join(allowed)}"
         )
     if form == "parquet":
-        from bertcli.files import parquet  # noqa: F401 - is pyarrow installed?
+        from bertcli.formats import parquet  # noqa: F401 - is pyarrow installed?
     return form
 
 
@@ -398,7 +393,7 @@ def _show_versions(asked: bool) -> None:
     """Print the versions that decide the numbers, read from metadata: nothing is imported."""
     if not asked:
         return
-    from bertcli.files.versions import __version__, versions
+    from bertcli.versions import __version__, versions
 
     names = ("openvino", "torch", "tokenizers")
     numbers = versions(*names)

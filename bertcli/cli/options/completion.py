@@ -6,8 +6,7 @@ from typing import Any
 
 import typer
 
-from bertcli.hub import known_models
-from bertcli.hub.local import cached_models
+from bertcli.model_folder.hub_cache import cached_models, known_models
 
 # Parameters that name files of records, those of a corpus first.
 FILE_PARAMETERS = ("corpus", "files", "file", "input", "pairs", "queries")

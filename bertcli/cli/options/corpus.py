@@ -18,12 +18,12 @@ from bertcli.cli.options.common import (
     files_given,
 )
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
-from bertcli.hub import files_for
+from bertcli.model_folder.files import files_for
 from bertcli.records.reader import Reader
 from bertcli.records.source import Source
 
 if TYPE_CHECKING:
-    from bertcli.vectors.search import Search
+    from bertcli.retrieval.search import Search
 
 
 class FileOptions(OptionGroup, panel=INPUT, of=Source):
@@ -54,7 +54,7 @@ class FileOptions(OptionGroup, panel=INPUT, of=Source):
     def search(self, reader: Reader, model: ModelOptions, compute: ComputeOptions) -> "Search":
         """Open the model of the vectors of these texts."""
         from bertcli.embedding.options import EmbedOptions
-        from bertcli.vectors.search import Search, SearchOptions
+        from bertcli.retrieval.search import Search, SearchOptions
 
         folder = model.folder(files_for(compute.dtype))
         options = SearchOptions(vectors=self.vectors, skip_empty=False)

@@ -1,0 +1,205 @@
+"""CSV (quoted where needed) and TSV (never quoted): rows in and rows out, behind a header."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from itertools import islice
+from tempfile import TemporaryFile
+from types import SimpleNamespace
+from typing import IO, Any
+
+from bertcli.errors import SKIP, InputError, OutputError, counted
+from bertcli.formats.tables import Row, cell, fields_of, id_first, lines_of, refuse_new
+from bertcli.io.streams import CHUNK, LARGEST_RECORD, LineDecoder, blocks, stop, too_large
+
+QUOTES = "check for an unclosed quotation mark, or lines that end with a carriage return alone"
+ROWS = 1024  # records a list, where the format does not set it
+
+
+# --- reading ---
+
+
+class DelimitedRows:
+    """The rows of a table, CSV (quoted) or TSV (never quoted: a lone quotation mark is text).
+
+    Each comes with the line that it begins on. No row of more than ``limit`` bytes is ever held
+    whole. What cannot be read raises an InputError, or is given to ``skip``, once that is another:
+    a line that cannot be read takes its whole row with it, as what follows an open quotation mark
+    is no row of its own.
+
+    Blank lines are skipped, as csv, pandas and DuckDB do. In TSV of one column, where nothing is
+    quoted, such a line is an empty text.
+    """
+
+    def __init__(
+        self,
+        stream: IO[bytes],
+        decode: LineDecoder,
+        limit: int = LARGEST_RECORD,
+        *,
+        tabs: bool,
+        delimiter: str = ",",
+    ) -> None:
+        csv.field_size_limit(2**31 - 1)
+        self.decode, self.limit, self.quoted = decode, limit, not tabs
+        self.skip: Callable[[InputError], None] = stop
+        self.blocks = blocks(stream, decode.name, decode.separator, limit, self._lose, True)
+        self.lost = False  # the row that is being read is passed over
+        self.first = self.size = 0  # its line, and its bytes so far
+        self.columns = 0  # in the header, once it is known
+        quoting: Any = {"quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
+        self.table = csv.reader(self._lines(), delimiter="\t" if tabs else delimiter, **quoting)
+
+    def __iter__(self) -> DelimitedRows:
+        return self
+
+    def __next__(self) -> tuple[int, list[str]]:
+        while True:
+            self.first, self.size, self.lost = 0, 0, False
+            try:
+                row = next(self.table)
+            except csv.Error as bad:
+                if not self.lost:
+                    error = InputError(
+                        f"{self.decode.name}:{self.first}: not valid CSV: {bad}", QUOTES
+                    )
+                    self._lose(error)
+            else:
+                if self.lost:
+                    continue
+                if self.columns == 1 and not self.quoted:
+                    return self.first, row or [""]
+                if not self._is_blank(row):
+                    return self.first, row
+
+    def _is_blank(self, row: list[str]) -> bool:
+        if self.columns == 1:
+            return not row
+        return len(row) <= 1 and not "".join(row).strip()
+
+    def _lines(self) -> Iterator[str]:
+        """Yield decoded lines; of what is passed over, whether it opens or closes a quotation."""
+        for block in self.blocks:
+            for index, line in enumerate(block.lines):
+                self.first = self.first or block.number + index
+                self.size += len(line) + 1
+                try:
+                    if not self.lost and self.size - 1 > self.limit:
+                        raise too_large(f"{self.decode.name}:{self.first}", self.limit)
+                    text = "" if self.lost else self.decode(block, index)
+                except InputError as error:
+                    self._lose(error)
+                if self.lost:
+                    text = '"' * (line.count(b'"') % 2 if self.quoted else 0)
+                yield text + "\n"
+
+    def _lose(self, error: InputError) -> None:
+        """Pass over the row that is being read, or stop."""
+        self.skip(error)
+        self.lost = True
+
+
+def refuse_other_columns(where: str, row: Sequence[str], header: Sequence[str]) -> None:
+    """Raise InputError for a row that has more columns than the header, or fewer."""
+    if len(row) != len(header):
+        columns = counted(len(row), "column")
+        raise InputError(f"{where}: {columns}, but the header has {len(header):,}", SKIP)
+
+
+def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
+    """Gather rows, as many as a block of lines would hold."""
+    gathered, size = [], 0
+    for number, row in rows:
+        gathered.append((number, row))
+        size += sum(map(len, row))
+        if len(gathered) == ROWS or size > CHUNK:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
+
+
+# --- writing ---
+
+
+def encoder(*, tabs: bool) -> Callable[[Sequence[Row]], bytes]:
+    """Return what makes lines of rows, behind a header: CSV, quoted where needed, or TSV, never.
+
+    The first rows settle the columns. Lists are JSON in a cell.
+    """
+    names: list[str] = []
+
+    def encode(rows: Sequence[Row]) -> bytes:
+        table = []
+        if rows and not names:
+            names.extend(fields_of(rows))
+            table.append(names)
+        refuse_new(rows, names)
+        return _lines([*table, *_cells(rows, names)], tabs=tabs)
+
+    return encode
+
+
+@contextmanager
+def file_writer(file: IO[bytes], *, tabs: bool) -> Iterator[Callable[[Sequence[Row]], None]]:
+    """Yield a function that writes rows to a file; any row may have further columns.
+
+    The lines wait in a temporary file, as the header is known at the end only. The bytes depend on
+    the rows alone, not on how many are written at a time.
+    """
+    names: list[str] = []
+    counts: set[int] = set()  # how many columns the lines have
+    with TemporaryFile() as body:
+
+        def write(rows: Sequence[Row]) -> None:
+            names.extend(name for name in fields_of(rows) if name not in names)
+            cells = [*_cells(rows, names)]
+            counts.update(map(len, cells))
+            body.write(_lines(cells, tabs=tabs))
+
+        yield write
+        if not names:
+            return
+        body.seek(0)
+        columns = id_first(names)
+        file.write(_lines([columns], tabs=tabs))
+        if columns == names and counts <= {len(names)}:
+            shutil.copyfileobj(body, file)
+            return
+        csv.field_size_limit(2**31 - 1)
+        order = [names.index(name) for name in columns]
+        dialect: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
+        table = csv.reader(TextIOWrapper(body, "utf-8", newline=""), **dialect)
+        while some := [*islice(table, ROWS)]:
+            padded = [cells + [""] * (len(names) - len(cells)) for cells in some]
+            file.write(_lines([[cells[i] for i in order] for cells in padded], tabs=tabs))
+
+
+def _cells(rows: Sequence[Row], names: Sequence[str]) -> Iterator[list[Any]]:
+    """Yield the cells of each row that is to be written."""
+    return ([cell(row.get(name)) for name in names] for row in lines_of(rows))
+
+
+def _lines(table: Sequence[Sequence[Any]], *, tabs: bool) -> bytes:
+    return "".join((_tsv if tabs else _csv)(table)).encode()
+
+
+def _csv(table: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Yield lines of cells. Only their end is changed: a cell may hold CR and LF."""
+    lines: list[str] = []
+    csv.writer(SimpleNamespace(write=lines.append)).writerows(table)
+    return (line.removesuffix("\r\n") + "\n" for line in lines)
+
+
+def _tsv(table: Sequence[Sequence[Any]]) -> Iterator[str]:
+    for cells in table:
+        texts = ["" if cell is None else str(cell) for cell in cells]
+        if any(end in text for text in texts for end in "\t\r\n"):
+            raise OutputError(
+                "a value holds a tab or a line end, which TSV cannot hold", "write CSV or JSONL"
+            )
+        yield "\t".join(texts) + "\n"

@@ -1,0 +1,187 @@
+"""JSON Lines: rows in and out, a value a line; vectors in, in a field of each line.
+
+for lines in lines_of(stream, "in.jsonl"):
+    values = [value_of(line, f"in.jsonl:{number}") for number, line in lines]
+for block in read_arrays("out.jsonl", "embedding", most=2048): ...   # [<= 2048, D...]
+
+Vectors that are written already go round the encoder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import IO, TYPE_CHECKING, Any
+
+from bertcli.errors import InputError, OutputError
+from bertcli.formats.tables import NumbersText, Row, compact
+from bertcli.io.paths import input_name
+from bertcli.io.printable import listed
+from bertcli.io.streams import blocks, open_bytes, suffix_of
+from bertcli.io.typed_json import BadJsonError, parse, shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+Line = tuple[int, str | bytes]  # its number, and what it holds
+
+
+# --- reading ---
+
+
+def lines_of(stream: IO[bytes], name: str) -> Iterator[list[Line]]:
+    """Yield the lines of a stream that are not blank, as they come in."""
+    for block in blocks(stream, name):
+        lines = enumerate(block.lines, block.number)
+        yield [(number, line) for number, line in lines if line.strip()]
+
+
+def lines_of_file(path: str) -> Iterator[list[Line]]:
+    """Yield the lines of a file, or the values of a JSON array as `JsonArrayFile` writes it."""
+    is_array = suffix_of(path) == ".json"
+    with open_bytes(path) as stream:
+        for lines in lines_of(stream, input_name(path)):
+            yield _values(lines) if is_array else lines
+
+
+def _values(lines: Iterable[Line]) -> list[Line]:
+    values: list[Line] = []
+    for number, line in lines:
+        text = line.encode() if isinstance(line, str) else line
+        text = text.strip().removesuffix(b",")
+        if text not in (b"[", b"]", b"[]"):
+            values.append((number, text))
+    return values
+
+
+def value_of(line: str | bytes, where: str, hint: str = "") -> Any:
+    """Return the value in a line. Raises InputError."""
+    try:
+        return parse(line)
+    except BadJsonError as bad:
+        raise InputError(f"{where}: not valid JSON: {bad}", hint) from None
+
+
+def object_in(value: Any, where: str, hint: str = "") -> dict[str, Any]:
+    """Return a value that is an object. Raises InputError."""
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: expected a JSON object, found {shown(value)}", hint)
+    return value
+
+
+def objects_of(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Yield the objects of a file, with the place of each, some lines at a time."""
+    for lines in lines_of_file(path):
+        named = [(f"{path}:{number}", line) for number, line in lines]
+        yield [(where, object_in(value_of(line, where), where)) for where, line in named]
+
+
+def read_arrays(path: str, field: str, most: int) -> Iterator[Array]:
+    """Yield the vectors in a field, or in lists that are lines, as arrays [<= most, D...]."""
+    name = input_name(path)
+    for lines in lines_of_file(path):
+        for start in range(0, len(lines), most):
+            yield array_of(lines[start : start + most], field, name)
+
+
+def array_of(lines: Sequence[Line], field: str, name: str) -> Array:
+    """Return lines of vectors as an array; numbers with a decimal point are read as float32.
+
+    Raises InputError with the number of a line that is no vector, or not as long as the first.
+    """
+    import numpy as np
+
+    vectors: list[Array] = []
+    for number, line in lines:
+        where = f"{name}:{number}"
+        try:
+            value = parse(line)
+            vector = np.array(value[field] if isinstance(value, dict) else value)
+        except KeyError:
+            hint = f"available: {listed(value)}"
+            raise InputError(f"{where}: field {field!r} not found", hint) from None
+        except (ValueError, OverflowError) as broken:
+            raise InputError(f"{where}: not a vector: {broken}") from None
+        if vector.dtype.kind not in "fi" or vector.size == 0 or vector.ndim == 0:
+            raise InputError(f"{where}: not a vector of numbers")
+        vectors.append(vector)
+        if vector.shape != vectors[0].shape:
+            before = vectors[0].shape
+            raise InputError(f"{where}: a vector of shape {vector.shape}, and before it {before}")
+    block = np.stack(vectors)
+    return block.astype(np.float32) if block.dtype.kind == "f" else block
+
+
+# --- writing ---
+
+
+NAMES = "backslashreplace"  # names of files may hold bytes that are no text: JSON escapes them
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+class JsonArrayFile:
+    """A file that takes JSON Lines, in parts of any size, and holds them as one JSON array.
+
+    Each value stays on a line of its own, so that the array can be read as it was written: a line
+    at a time. `end` closes the array.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.flush = file.flush
+        self.opening = b"[\n"  # not written yet
+        self.line_end = b""  # of the last line, held back: a comma may have to come before it
+
+    def write(self, lines: bytes) -> None:
+        """Write lines, each of which is a JSON value."""
+        if not lines:
+            return
+        text = self.line_end + lines
+        self.line_end = b"\n" if text.endswith(b"\n") else b""
+        self.file.write(self.opening + text.removesuffix(b"\n").replace(b"\n", b",\n"))
+        self.opening = b""
+
+    def end(self) -> None:
+        """Close the array."""
+        self.file.write(self.opening.strip() + self.line_end + b"]\n")
+
+
+def to_json(row: Row) -> str:
+    """Return a row as a line of JSON.
+
+    Raises OutputError for NaN and infinity, which JSON cannot hold.
+    """
+    parts = []
+    for name, value in row.items():
+        if isinstance(value, NumbersText):
+            text: str = value
+        else:
+            try:
+                text = str(value) if type(value) is int else _encode(value)
+            except ValueError as bad:
+                raise OutputError(f"field {name!r} cannot be written as JSON: {bad}") from None
+        parts.append(_key(name) + text)
+    return "{" + ",".join(parts) + "}\n"
+
+
+def to_lines(rows: Iterable[Row]) -> str:
+    """Return rows as lines of JSON."""
+    return "".join(map(to_json, rows))
+
+
+@lru_cache
+def _key(name: str) -> str:
+    return compact(name) + ":"
+
+
+def json_of(arrays: Iterable[NDArray[Any]]) -> Iterator[str]:
+    """Yield the JSON of each of some arrays, in digits that read back to its numbers."""
+    import numpy as np
+    import orjson
+
+    for array in arrays:
+        numbers = np.ascontiguousarray(array)
+        yield orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY).decode()

@@ -1,0 +1,286 @@
+"""Files that torch.save wrote: where each of their tensors lies, without torch.
+
+    for tensor in read_torch(path):
+        print(tensor.name, tensor.shape, tensor.start)
+
+Since torch 1.6 such a file is a zip: `data.pkl` describes the tensors, `data/<key>` holds the bytes
+of a storage. Before, it was four pickles (a magic number, a version, facts of the machine, the
+content) and a list of keys, and then for each key the count of numbers and the numbers themselves.
+Source: torch/serialization.py.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import IO, Any, ClassVar, NamedTuple
+
+from bertcli.errors import ModelError
+from bertcli.formats.arrays import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile
+from bertcli.formats.safetensors import BYTES, StoredTensor
+from bertcli.io.typed_json import AGAIN, is_text
+
+LARGEST = 1 << 22  # bytes of the pickles of an old file; BERT's have 60 KB
+# Under which key a file may hold its tensors, beside the state of training.
+NESTED = ("state_dict", "model_state_dict", "model", "module")
+DEPTH = 4  # dicts in dicts; a dict may hold itself
+STORAGES = {
+    "FloatStorage": "F32", "DoubleStorage": "F64", "HalfStorage": "F16", "BFloat16Storage": "BF16",
+    "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8",
+    "ByteStorage": "U8", "BoolStorage": "BOOL",
+}  # fmt: skip
+MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the old form
+BROKEN = (*UNREADABLE, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError,
+          ArithmeticError, RecursionError)  # fmt: skip
+Regions = Mapping[str, tuple[int, int]]  # key of a storage -> its first byte and its length
+# What the files of state dicts and of trainings name, beside what is torch's own.
+NAMES = {
+    "_codecs.encode", "torch.nn.parameter.Parameter", "torch.serialization._get_layout",
+    "builtins.set", "builtins.complex", "__builtin__.set", "__builtin__.complex",
+}  # fmt: skip
+
+
+class Storage(NamedTuple):
+    """Numbers that lie elsewhere in the file, under a key."""
+
+    kind: str  # the name of its class
+    key: str
+    numbers: int
+
+
+class Tensor(NamedTuple):
+    """A view of a storage; all counted in numbers."""
+
+    storage: Storage
+    offset: int
+    shape: Sequence[int]
+    strides: Sequence[int]
+
+
+class Opaque(NamedTuple):
+    """A class or a function, or what it makes: of interest is only its name."""
+
+    kind: str
+
+    def __call__(self, *arguments: Any) -> Opaque:
+        """Return what stands for the result of a call."""
+        return self
+
+
+def _tensor(
+    storage: Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *_: Any
+) -> Tensor:
+    return Tensor(storage, offset, shape, strides)
+
+
+def _parameter(tensor: Tensor, *_: Any) -> Tensor:
+    return tensor
+
+
+def _dict(pairs: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
+    """Return the dict of these pairs.
+
+    Raises ValueError for a key that is no text and no number. The hash of a tuple of tuples that
+    the pickle holds once may take years, in C, where no signal ends it.
+    """
+    content = {}
+    for key, value in pairs:
+        content[checked_key(key)] = value
+    return content
+
+
+def _default_dict(_: Any = None, pairs: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
+    return _dict(pairs)
+
+
+def checked_key(key: Any) -> Any:
+    """Return a key of a dict. ValueError unless it is a text, a number or the name of a class."""
+    if type(key) not in KEY_TYPES:
+        raise ValueError(f"a key in its pickle is a {type(key).__name__}, not a text or a number")
+    return key
+
+
+def _from_type(function: Callable[..., Any], _: Any, arguments: Any, *__: Any) -> Any:
+    return function(*arguments)
+
+
+KEY_TYPES = (str, bytes, bool, int, float, type(None), Opaque)
+# What is called in place of what a file names.
+CALLS: dict[str, Callable[..., Any]] = {
+    "collections.OrderedDict": _dict,
+    "collections.defaultdict": _default_dict,
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_parameter_with_state": _parameter,
+    "torch._tensor._rebuild_from_type_v2": _from_type,
+}
+
+
+class PickleReader(pickle._Unpickler):
+    """Reads what was saved, with a Tensor for each tensor. ModelError for what asks to run.
+
+    Nothing is imported, and nothing is called but `CALLS`. Python's own reader, not C's, so that
+    attributes can be passed over.
+    """
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]  # the items above the last mark, which goes
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        super().__init__(file, encoding="utf-8")
+        self.path = path
+        self.storages: dict[str, Storage] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for a class or a function."""
+        full = f"{module}.{name}"
+        if full in CALLS or full in NAMES or module in ("torch", "torch._utils", "torch._tensor"):
+            return CALLS.get(full, Opaque(name))
+        raise ModelError(
+            f"{self.path}: asks to run {full.removeprefix('builtins.')}: refused, and nothing was "
+            "run",
+            f"""if you trust where it comes from: load it in Python with
+            torch.load({self.path.name!r}, weights_only=False) and save its tensors as
+            model.safetensors""",
+        )
+
+    def persistent_load(self, pid: Any) -> Storage:
+        """Describe the storage that an id speaks of."""
+        _, dtype, key, _, numbers, *view = pid
+        if any(view):
+            raise ValueError("an id that is not of a whole storage")
+        return self.storages.setdefault(checked_key(key), Storage(dtype.kind, key, numbers))
+
+    def _set_item(self) -> None:
+        value = self.stack.pop()
+        key = self.stack.pop()
+        self.stack[-1][checked_key(key)] = value
+
+    def _set_items(self) -> None:
+        items = self.pop_mark()
+        target = self.stack[-1]
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            target[checked_key(key)] = value
+
+    def _make_dict(self) -> None:
+        items = self.pop_mark()
+        self.stack.append(_dict(zip(items[::2], items[1::2], strict=True)))
+
+    def _make_set(self) -> None:
+        self.stack.append(Opaque("set"))
+
+    def _make_frozenset(self) -> None:
+        self.pop_mark()
+        self._make_set()
+
+    def _add_items(self) -> None:
+        self.pop_mark()  # to a set, of which no tensor is one
+
+    def _build(self) -> None:
+        self.stack.pop()  # attributes, of which no tensor has any
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.BUILD[0]: _build,
+        pickle.SETITEM[0]: _set_item,
+        pickle.SETITEMS[0]: _set_items,
+        pickle.DICT[0]: _make_dict,
+        pickle.EMPTY_SET[0]: _make_set,
+        pickle.FROZENSET[0]: _make_frozenset,
+        pickle.ADDITEMS[0]: _add_items,
+    }
+
+
+def read_torch(path: Path) -> list[StoredTensor]:
+    """Return the tensors of a file, perhaps nested in the state of a training.
+
+    ModelError when the file is broken, or asks to run something.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(2)
+            if start not in (b"PK", b"\x80\2", b"\x80\3", b"\x80\4"):
+                raise ValueError("it is neither a zip nor a pickle")
+            content, regions = (_read_zip if start == b"PK" else _read_old)(path, file)
+    except OSError as failed:
+        raise ModelError(f"{path}: {failed.strerror or failed}", AGAIN) from None
+    except BROKEN as broken:
+        why = broken if isinstance(broken, BadZipFile | ValueError) else "its pickle is broken"
+        raise ModelError(
+            f"{path}: not a whole file of tensors that torch.save wrote: {why}", AGAIN
+        ) from None
+    for _ in range(DEPTH):
+        if isinstance(content, dict):
+            inner = (content[key] for key in NESTED if isinstance(content.get(key), dict))
+            content = next(inner, content)
+    if not isinstance(content, dict) or not all(map(is_text, content)):
+        raise ModelError(f"{path}: expected tensors by name")
+    return [_located(path, name, tensor, regions) for name, tensor in content.items()]
+
+
+def _located(path: Path, name: str, tensor: Any, regions: Regions) -> StoredTensor:
+    """Return where a tensor lies. ModelError when it is not all there."""
+    owner = tensor.storage if isinstance(tensor, Tensor) else tensor
+    kind = getattr(owner, "kind", type(owner).__name__)
+    if not isinstance(owner, Storage) or owner is tensor or kind not in STORAGES:
+        raise ModelError(f"{path}: {name} is a {kind}, not a plain tensor")
+    dtype, (_, offset, shape, strides) = STORAGES[kind], tensor
+    width, (start, length) = BYTES[dtype], regions.get(owner.key, (0, -1))
+    if not (_are_counts(shape) and _are_counts(strides) and _are_counts((owner.numbers, offset))):
+        raise ModelError(f"{path}: {name} has no shape that a tensor can have", AGAIN)
+    last = offset + sum((count - 1) * step for count, step in zip(shape, strides, strict=False))
+    inside = prod(shape) <= owner.numbers and (last < owner.numbers or not prod(shape))
+    if len(shape) != len(strides) or not inside or length != owner.numbers * width:
+        raise ModelError(f"{path}: {name} has fewer bytes than its shape needs", AGAIN)
+    nbytes, first = prod(shape) * width, start + offset * width
+    return StoredTensor(name, dtype, tuple(shape), nbytes, path, first, tuple(strides))
+
+
+def _are_counts(values: Any) -> bool:
+    return (
+        isinstance(values, tuple)
+        and len(values) <= 64
+        and all(type(value) is int and 0 <= value < 2**63 for value in values)
+    )
+
+
+def _read_zip(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
+    """Read a file of torch 1.6 and later."""
+    pickled, regions = b"", {}
+    with ZipFile(file) as archive:
+        for member in archive.infolist():
+            _, _, part = member.filename.partition("/")
+            if member.compress_type != ZIP_STORED:
+                raise BadZipFile(f"{member.filename} is compressed, which torch never does")
+            with archive.open(member) as opened:
+                regions[part.removeprefix("data/")] = file.tell(), member.file_size
+                if part == "data.pkl":
+                    pickled = opened.read()
+    return PickleReader(io.BytesIO(pickled), path).load(), regions
+
+
+def _read_old(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
+    """Read a file of torch before 1.6."""
+    size = os.fstat(file.fileno()).st_size
+    file.seek(0)
+    head = io.BytesIO(file.read(LARGEST))
+    readers = [PickleReader(head, path) for _ in range(5)]
+    magic, version, _, content, keys = (reader.load() for reader in readers)
+    if magic != MAGIC or version != VERSION:
+        raise ValueError("it does not begin as torch's files do")
+    regions, at = {}, head.tell()
+    for key in keys:
+        width = BYTES[STORAGES[readers[3].storages[checked_key(key)].kind]]
+        file.seek(at)
+        length = int.from_bytes(file.read(8), "little") * width
+        at += 8
+        if length > size - at:
+            raise ValueError("its storages are truncated")
+        regions[key] = at, length
+        at += length
+    return content, regions

@@ -1,0 +1,175 @@
+"""A folder and a model: load strictly, with a report, and save what transformers loads.
+
+    model, report = load("bert-base-uncased")   # a folder
+    save(model, model.config, "mine")
+
+No tensor is initialised at random, unless a fresh head is asked for: each comes from the files, or
+`load` fails and names what is missing. names.py has the old names, tensors.py the file formats,
+weights.py compares the weights with a class, and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from typing_extensions import TypeVar  # torch needs it as well
+
+from bertcli.errors import ModelError
+from bertcli.families.family import BASE
+from bertcli.formats.safetensors import StoredTensor, write_arrays
+from bertcli.io.publish import saving
+from bertcli.model_folder.files import find_config
+from bertcli.model_folder.shapes import expected
+from bertcli.model_folder.tensors import MappedFiles, bits
+from bertcli.model_folder.weights import LoadReport, report_on
+from bertcli.models.bert import BertModel
+from bertcli.models.config import BertConfig
+from bertcli.models.heads import ARCHITECTURES, BertWithHead
+from bertcli.models.initial_weights import initialise_weight
+
+Model: TypeAlias = BertModel | BertWithHead
+M = TypeVar("M", bound=Model, default=Model)  # of what class a model is loaded
+Place: TypeAlias = torch.device | str
+
+
+# --- loading ---
+
+
+def load(
+    folder: str | Path,
+    cls: type[M] | None = None,
+    *,
+    pooler: bool | None = None,
+    device: Place = "cpu",
+    dtype: torch.dtype | None = None,
+    fresh: bool = False,
+    labels: Sequence[str] = (),
+) -> tuple[M, LoadReport]:
+    """Load the model of a folder, in eval mode, with a report of what the folder holds.
+
+    The class is the one that config.json names first. `pooler` is for BertModel: by default it
+    has one when there are weights for it. `dtype` is by default that of the files, the widest if
+    they mix several. On a CPU the weights stay mapped files until they are used. ModelError,
+    naming file and tensors, unless every tensor of the model is there in its shape.
+
+    A `fresh` head is for training: tensors of the head that the folder lacks, or has for another
+    number of `labels`, are drawn at random; `report.fresh` names them.
+    """
+    report = report_on(Path(folder), None if cls is None else cls.__name__, pooler, labels)
+    report = report.with_fresh_head() if fresh else report
+    report.refuse()  # before sizes that no file has are built
+    try:
+        make: Any = cls or ARCHITECTURES[report.model]
+        with torch.device("meta"), _SkipInitialisation():
+            bare = issubclass(make, BertModel)
+            model = make(report.config, report.pooler) if bare else make(report.config)
+    except ModelError as bad:  # which knows of no files
+        raise ModelError(f"{find_config(report.folder)}: {bad.marked}", bad.marked_hint) from None
+    target = getattr(torch, report.dtype) if dtype is None else dtype
+    _fill(model, report, torch.device(device), target)
+    return model.eval(), replace(report, dtype=str(target).removeprefix("torch."))
+
+
+class _SkipInitialisation(TorchFunctionMode):
+    """Skips random initialisation, which on `meta` would import sympy: 2 seconds."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call the function, unless it draws random numbers."""
+        named = dict(kwargs or {})
+        if func is nn.init.normal_:
+            return named["tensor"]
+        return (torch.empty if func is torch.randn else func)(*args, **named)
+
+
+def _base(model: Model) -> str:
+    """Return what canonical names have in front of those of a model."""
+    return "" if isinstance(model, BertWithHead) else BASE
+
+
+def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.dtype) -> None:
+    files = MappedFiles()
+
+    @functools.cache  # a tensor with two names is read once
+    def read(stored: StoredTensor) -> Tensor:
+        tensor = torch.from_numpy(np.require(bits(stored, files), None, "A"))
+        return (tensor.view(torch.bfloat16) if stored.dtype == "BF16" else tensor).to(device, dtype)
+
+    state = {}
+    for name in model.state_dict():
+        canonical = _base(model) + name
+        if canonical in report.fresh:
+            weight = torch.empty(model.get_parameter(name).shape)
+            initialise_weight(name, weight, model.config.initializer_range)
+            state[name] = weight.to(device=device, dtype=dtype)
+            continue
+        source = report.used[canonical]
+        own = model.config.tie_word_embeddings or source is report.stored.get(canonical)
+        state[name] = read(source) if own else read(source).clone()  # two parameters, not one
+    model.load_state_dict(state, strict=True, assign=True)
+    if isinstance(model, BertWithHead):
+        model.tie()  # assign=True gave each name a parameter of its own
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file that is known to be whole, copied, not mapped."""
+    return {name: tensor.clone() for name, tensor in load_file(path).items()}
+
+
+# --- saving ---
+
+
+def save(model: Model, config: BertConfig, folder: str | Path) -> None:
+    """Write config.json and model.safetensors, which transformers loads as well.
+
+    A tied weight is written once, under the name that transformers chooses. Each file appears
+    whole, and the config last: a folder in which saving was interrupted does not load.
+    ValueError when `config` does not describe the model; OutputError when
+    the folder cannot be written.
+    """
+    weights = _as_saved(model)
+    pooler = not isinstance(model, BertModel) or model.pooler is not None
+    shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    if expected(config, type(model).__name__, pooler) != shapes:
+        raise ValueError("the config does not describe the tensors of this model")
+    dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+    other = {key: value for key, value in config.other.items() if key != "torch_dtype"}
+    names = (type(model).__name__,)
+    described = replace(config, architectures=names, other={**other, "dtype": dtype}).to_json()
+    with saving(Path(folder), last="config.json") as scratch:
+        (scratch / "config.json").write_text(described, encoding="utf-8")
+        save_tensors(scratch / "model.safetensors", weights)
+
+
+def _as_saved(model: Model) -> dict[str, Tensor]:
+    """Return the weights under the names that transformers gives them, stacked where it does."""
+    family, kind = model.config.family, type(model).__name__
+    weights = {_base(model) + name: weight.detach() for name, weight in model.named_parameters()}
+    saved: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        theirs = family.theirs(name, kind)
+        if theirs not in saved:
+            parts = [weights[part] for part in family.ours(theirs, kind) if part in weights]
+            saved[theirs] = torch.cat(parts) if parts[1:] else weight
+    return saved
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as a safetensors file."""
+    bits = [name for name, tensor in tensors.items() if tensor.dtype == torch.bfloat16]
+    arrays = {}
+    for name, tensor in tensors.items():
+        here = tensor.detach().cpu()
+        arrays[name] = (here.view(torch.int16) if name in bits else here).numpy()
+    with path.open("wb") as file:
+        write_arrays(file, arrays, bits)

@@ -1,0 +1,64 @@
+"""Removal of models from the hub's cache, through `huggingface_hub`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from bertcli.errors import ModelError, UsageError
+from bertcli.model_folder.find import carried, hub_id, stored_size
+from bertcli.model_folder.hub_cache import CARRIER_PACKAGE, cache_root, repository
+from bertcli.versions import pip_command
+
+
+class CachedModel(NamedTuple):
+    """A model in the hub's cache, with all its revisions."""
+
+    name: str
+    path: Path
+    size: int  # bytes
+
+
+def find_cached(name: str) -> CachedModel:
+    """Find a model in the hub's cache.
+
+    Raises UsageError for a folder and for an installed package, ModelError for what is not there.
+    """
+    full_name = hub_id(name)
+    path = repository(full_name)
+    if path.is_dir():
+        return CachedModel(full_name, path, stored_size(path))
+    if installed := carried(full_name, ()):
+        raise UsageError(
+            f"model {full_name!r} is installed as a package, in {installed.path}",
+            f"{pip_command('uninstall')} {CARRIER_PACKAGE}",
+        )
+    raise ModelError(
+        f"model {full_name!r} is not in the cache {cache_root()}",
+        "bertcli models lists the models on this machine",
+    )
+
+
+def remove_cached(model: CachedModel) -> None:
+    """Remove all revisions of a model from the cache.
+
+    Raises ModelError where that is damaged, or files cannot be removed.
+    """
+    os.environ.setdefault("HF_HUB_VERBOSITY", "critical")  # read by the import
+    from huggingface_hub import scan_cache_dir
+
+    cache = scan_cache_dir(cache_root())
+    # A commit would be looked for in all models, and a model that was copied has the same.
+    alone = replace(
+        cache,
+        repos=frozenset(repo for repo in cache.repos if repo.repo_path.name == model.path.name),
+    )
+    for repo in alone.repos:
+        alone.delete_revisions(*(commit.commit_hash for commit in repo.revisions)).execute()
+    if model.path.exists():
+        raise ModelError(
+            f"model {model.name!r} cannot be removed: {model.path} is damaged or write-protected",
+            "remove that folder",
+        )

@@ -1,0 +1,200 @@
+"""The tensors of a checkpoint, under the names that its files give them; without torch.
+
+    for tensor in read_tensors(find_weights(Path("bert-base-uncased"))):
+        print(tensor.name, tensor.dtype, tensor.shape, tensor.file, tensor.start)
+
+Only headers, indexes and the descriptions in pickles are read, and nothing in a pickle is run;
+`mapped` and `bits` map the numbers. A file that is truncated, or contradicts itself, is a
+ModelError.
+
+TensorFlow's (`bert_model.ckpt.index` and `.data-*`) are read without TensorFlow. The index is a
+sorted table in LevelDB's format: blocks of keys and values, found by an index block, found by a
+footer. Its keys are the names of variables, its values protocol buffers that say in which data
+file, at which byte, with which shape and type the numbers lie, bare and little-endian. Sources:
+tensorflow/core/util/tensor_bundle/tensor_bundle.h, tensor_bundle.proto, and doc/table_format.md of
+LevelDB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertcli.errors import ModelError, out_of_memory
+from bertcli.formats.safetensors import BYTES, NUMPY_OF, StoredTensor, float32_of, read_header
+from bertcli.formats.torch_save import read_torch
+from bertcli.io.protobuf import Fields, fields, messages, number, varint
+from bertcli.io.system_calls import BusErrors
+from bertcli.io.typed_json import AGAIN, read_bytes
+from bertcli.model_folder.files import WeightFiles, refuse_placeholder
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
+    """Return the tensors of a checkpoint, file by file. ModelError when a file is broken.
+
+    Every tensor of an index must be in the file that it names; tensors that it leaves out are read
+    as well, as in transformers.
+    """
+    if weights.format == "openvino":
+        raise ModelError(
+            f"{weights.files[0]}: a graph of OpenVINO without the model's weights",
+            "use the model that it was exported from",
+        )
+    if weights.format == "tensorflow":
+        refuse_placeholder(weights.files[0])
+        return read_index(weights.files[0])
+    tensors: dict[str, StoredTensor] = {}
+    for path in weights.files:
+        refuse_placeholder(path)
+        pickled = path.suffix != ".safetensors"
+        for tensor in read_torch(path) if pickled else read_header(path):
+            if weights.shards.get(tensor.name, path.name) == path.name:
+                tensors[tensor.name] = tensor
+    for name, shard in weights.shards.items():
+        if name not in tensors:
+            raise ModelError(f"{weights.index_file}: {name} is not in {shard}", AGAIN)
+    return [*tensors.values()]
+
+
+class MappedFiles(dict[Path, "np.ndarray"]):
+    """The bytes of files, each mapped when it is first asked for; changes stay in this process."""
+
+    def __missing__(self, path: Path) -> np.ndarray:
+        import numpy as np
+
+        BusErrors.expect()
+        self[path] = np.memmap(path, np.uint8, "c")
+        return self[path]
+
+
+def mapped(stored: StoredTensor) -> np.ndarray:
+    """Return the numbers of a tensor, read where they are used. bfloat16 becomes float32.
+
+    ModelError when the file has fewer bytes, or NumPy has no such numbers.
+    """
+    array = bits(stored, MappedFiles())
+    return float32_of(array) if stored.dtype == "BF16" else array
+
+
+def bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
+    """Return the same as `mapped` does, but of bfloat16 its bits.
+
+    Old files of torch have numbers at odd places: who cannot read these has to copy them.
+    """
+    import numpy as np
+
+    code = NUMPY_OF.get(stored.dtype)
+    if code is None:
+        raise ModelError(f"{stored.file}: {stored.name} has the unsupported {stored.dtype}")
+    kind = np.dtype(code)
+    if not stored.numbers:
+        return np.zeros(stored.shape, kind)
+    steps = stored.strides and [step * kind.itemsize for step in stored.strides]
+    try:
+        return np.ndarray(stored.shape, kind, files[stored.file], stored.start, steps)
+    except (OSError, ValueError, TypeError) as failed:  # TypeError: the file is too small
+        if out_of_memory(failed):
+            raise
+        raise ModelError(f"{stored.file}: {stored.name} cannot be read: {failed}", AGAIN) from None
+
+
+def as_float32(array: np.ndarray, stored: StoredTensor) -> np.ndarray:
+    """Return the numbers of a tensor as float32. ModelError when float64 numbers are too large."""
+    import numpy as np
+
+    try:
+        with np.errstate(over="raise"):
+            return np.require(array, np.float32, ("C", "A"))
+    except FloatingPointError:
+        raise ModelError(
+            f"{stored.file}: {stored.name} has numbers beyond float32",
+            "bertcli inspect --verify lists all such tensors",
+        ) from None
+
+
+# --- TensorFlow's ---
+
+FOOTER = 48  # bytes: two handles, padding, MAGIC
+MAGIC = bytes.fromhex("57fb808b247547db")
+DTYPES = {1: "F32", 2: "F64", 14: "BF16", 19: "F16"}  # types.proto -> safetensors
+CONVERT = """download it again, or convert it where TensorFlow and "transformers<5" are installed:
+    transformers-cli convert --model_type bert --tf_checkpoint bert_model.ckpt
+    --config bert_config.json --pytorch_dump_output pytorch_model.bin"""
+
+
+def read_index(index: Path) -> list[StoredTensor]:
+    """Return the variables of a checkpoint by its .index file. ModelError when it is broken."""
+    try:
+        entries = dict(_entries(read_bytes(index, hint=CONVERT) or b""))
+        header = fields(entries.pop(b"", b""))
+        shards = number(header, 1)
+        if number(header, 2):
+            raise ValueError("big-endian numbers")
+        variables = [
+            _variable(index, shards, name.decode(), fields(entry))
+            for name, entry in entries.items()
+        ]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ModelError(
+            f"{index}: not a complete index of a TensorFlow checkpoint, or compressed", CONVERT
+        ) from error
+    for file in {variable.file for variable in variables}:
+        refuse_placeholder(file)
+    return variables
+
+
+def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTensor:
+    sizes = [fields(size) for shape in messages(entry, 2) for size in messages(fields(shape), 2)]
+    shape = tuple(number(size, 1) for size in sizes)
+    shard, offset, nbytes = (number(entry, key) for key in (3, 4, 5))
+    file = index.with_name(f"{index.stem}.data-{shard:05}-of-{shards:05}")
+    kind = number(entry, 1)
+    dtype = DTYPES.get(kind)
+    if dtype is None or 7 in entry:  # an integer, a string, or a variable cut in slices
+        return StoredTensor(name, f"TensorFlow type {kind}", shape, nbytes, file, offset)
+    if prod(shape) * BYTES[dtype] != nbytes:
+        raise ValueError("the size is not that of the shape")
+    if len(shape) == 2 and name.endswith("/kernel"):  # the transpose of what a model has
+        return StoredTensor(name, dtype, shape[::-1], nbytes, file, offset, (1, shape[1]))
+    return StoredTensor(name, dtype, shape, nbytes, file, offset)
+
+
+# --- the table ---
+
+
+def _entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
+    if len(table) < FOOTER or table[-8:] != MAGIC:
+        raise ValueError("no footer")
+    _, _, at = _handle(table, len(table) - FOOTER)  # of a block that nothing uses
+    start, size, _ = _handle(table, at)
+    for _, handle in _block(table, start, size):
+        start, size, _ = _handle(handle, 0)
+        yield from _block(table, start, size)
+
+
+def _block(table: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries of a block; each key says how much it shares with the one before."""
+    if table[start + size]:
+        raise ValueError("a compressed block")
+    restarts = int.from_bytes(table[start + size - 4 : start + size], "little")
+    at, end, key = start, start + size - 4 - 4 * restarts, b""
+    while at < end:
+        shared, at = varint(table, at)
+        own, at = varint(table, at)
+        length, at = varint(table, at)
+        key = key[:shared] + table[at : at + own]
+        at += own
+        yield key, table[at : at + length]
+        at += length
+
+
+def _handle(data: bytes, at: int) -> tuple[int, int, int]:
+    """Read where a block starts and its size; then comes the place after the handle."""
+    start, at = varint(data, at)
+    size, at = varint(data, at)
+    return start, size, at

@@ -1,0 +1,299 @@
+"""The weights of a model: whether they match an architecture, and their numbers; without torch.
+
+    weights = read_weights(Path("bert-base-uncased"), "BertModel")
+    weights.arrays["bert.pooler.dense.weight"].shape    # (768, 768)
+
+Tensors are compared under the names of names.py, so a file of any age is compared with today's.
+`load` and `inspect` both compare here; `report_on` is the half without numbers: what is there, what
+is wrong. Files are mapped: what nobody looks at costs nothing, and what is written to an array
+stays in this process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertcli.errors import ModelError
+from bertcli.families.family import BASE
+from bertcli.formats.safetensors import StoredTensor
+from bertcli.model_folder.files import bert_folder, find_config, read_config, require_weights
+from bertcli.model_folder.names import HEADS, TIED, canonical, heads_in, ignored
+from bertcli.model_folder.shapes import Shape, expected
+from bertcli.model_folder.tensors import MappedFiles, as_float32, bits, read_tensors
+from bertcli.models.config import BertConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NO_HEAD = "choose a checkpoint with that head"
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What the files of a folder hold for a class.
+
+    Names are canonical, those in ``misplaced`` and ``unreadable`` as in the files.
+    """
+
+    folder: Path
+    model: str  # name of the class
+    config: BertConfig = field(repr=False)  # tied only where the numbers are
+    pooler: bool  # whether the class is taken to have that of BERT
+    needed: Mapping[str, Shape] = field(repr=False)  # as the class has it
+    stored: Mapping[str, StoredTensor] = field(repr=False)  # as the files have it
+    # Tensors of the files that are the same one of the model.
+    twice: Mapping[str, tuple[StoredTensor, StoredTensor]] = field(repr=False)
+    dtype: str = ""  # as torch calls it; of the model: that of the files unless asked otherwise
+    fresh: tuple[str, ...] = ()  # of the head: not read, but initialised at random
+
+    @cached_property
+    def used(self) -> dict[str, StoredTensor]:
+        """Where the numbers of each tensor of the class are, whole or in part.
+
+        The two biases of a decoder are one even where the two matrices are not.
+        """
+        sources, tied = dict(self.stored), self.config.tie_word_embeddings
+        for second, first in TIED.items():
+            for name, other in ((first, second), (second, first)):
+                if other in self.stored and (tied or name.endswith(".bias")):
+                    sources.setdefault(name, self.stored[other])
+            if tied and first in sources:
+                sources[second] = sources[first]
+        return {name: sources[name] for name in self.needed if name in sources}
+
+    @cached_property
+    def weights(self) -> dict[str, StoredTensor]:
+        """What the files have, without what is no weight."""
+        return {name: tensor for name, tensor in self.stored.items() if not ignored(name)}
+
+    @property
+    def dtypes(self) -> Counter[str]:
+        """How many numbers of the files have each type."""
+        numbers: Counter[str] = Counter()
+        for tensor in self.weights.values():
+            numbers[tensor.dtype] += tensor.numbers
+        return numbers
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files with tensors."""
+        return tuple(sorted({tensor.file for tensor in self.stored.values()}))
+
+    @cached_property
+    def heads(self) -> tuple[str, ...]:
+        """The heads in the files."""
+        return tuple(heads_in(self.stored))
+
+    @cached_property
+    def spare(self) -> tuple[str, ...]:
+        """What is in the files alone."""
+        return tuple(name for name in self.weights if name not in self.needed)
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The heads in the files that the class does not have."""
+        heads = heads_in(self.needed)
+        return tuple(head for head in heads_in(self.spare) if head not in heads)
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """The tensors that the files lack."""
+        absent = (name for name in self.needed if name not in self.used)
+        return tuple(name for name in absent if name not in self.fresh)
+
+    @cached_property
+    def mismatched(self) -> dict[str, tuple[Shape, Shape]]:
+        """Tensors of another shape: that in the files, and the model's."""
+        return {
+            name: (tensor.shape, self.needed[name])
+            for name, tensor in self.used.items()
+            if tensor.shape != self.needed[name] and name not in self.fresh
+        }
+
+    @property
+    def misplaced(self) -> tuple[str, ...]:
+        """Tensors of BERT or of a head in use, but not of this config."""
+        foreign = tuple(HEADS[head] for head in self.unused)
+        kin = (BASE, *(HEADS[head] for head in heads_in(self.needed)))
+        names = (name for name in self.spare if name.startswith(kin))
+        return tuple(self.stored[name].name for name in names if not name.startswith(foreign))
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Tensors that are no floating-point numbers, and their type."""
+        used = self.used.values()
+        return {tensor.name: tensor.dtype for tensor in used if tensor.dtype not in FLOATS}
+
+    def with_fresh_head(self) -> LoadReport:
+        """Return the report of a load that initialises what a head lacks, or has for other labels.
+
+        What BERT itself lacks is still missing.
+        """
+        heads = tuple(HEADS.values())
+        names = (name for name in (*self.missing, *self.mismatched) if name.startswith(heads))
+        return replace(self, fresh=tuple(names))
+
+    def refuse(self) -> None:
+        """Raise a ModelError that names all that is wrong, if anything is."""
+        faults = self.faults()
+        if not faults:
+            return
+        where = self.files[0] if len(self.files) == 1 else self.folder
+        hint = "config.json and the weights belong to different models, or one is incomplete"
+        if heads_in(self.missing):
+            hint = NO_HEAD
+        raise ModelError(f"{where}: {'; '.join(faults)}", hint)
+
+    def faults(self) -> list[str]:
+        """List why the files do not hold this model, one phrase each."""
+        faults = []
+        if self.missing:
+            heads = ", ".join(self.heads) or "none"
+            needed = shortlist([*map(self._in_files, self.missing)])
+            named = self.config.family.their_class(self.model)
+            faults.append(f"{named} needs {needed}; available heads: {heads}")
+        if self.mismatched:
+            shapes = [
+                f"{self._in_files(name)} has shape {[*stored]} in the file and {[*needed]} by "
+                "the config"
+                for name, (stored, needed) in self.mismatched.items()
+            ]
+            faults.append(shortlist(shapes))
+        if self.misplaced:
+            faults.append(f"not part of this config: {shortlist(self.misplaced)}")
+        if self.unreadable:
+            types = [f"{name} ({kind})" for name, kind in self.unreadable.items()]
+            faults.append(f"not floating-point numbers, as in quantised models: {shortlist(types)}")
+        return faults
+
+    def _in_files(self, name: str) -> str:
+        """Return how the files of this class call a tensor of the model."""
+        return self.config.family.theirs(name, self.model)
+
+
+def shortlist(names: Collection[str]) -> str:
+    """List the first three of some names, and how many others there are."""
+    others = len(names) - 3
+    return ", ".join([*names][:3]) + (f" and {others} more" if others > 0 else "")
+
+
+# --- making one ---
+
+
+def compared(
+    folder: Path,
+    config: BertConfig,
+    model: str,
+    tensors: Iterable[StoredTensor],
+    pooler: bool | None = None,
+) -> LoadReport:
+    """Compare the tensors of files with those of the class ``model``.
+
+    ``pooler`` is for BertModel: None is yes where there are weights for it.
+    """
+    stored: dict[str, StoredTensor] = {}
+    twice = {}
+    for tensor in tensors:
+        keys = canonical(tensor.name, config.family, model)
+        for place, key in enumerate(keys):
+            part = tensor.part(place, len(keys))
+            if (other := stored.setdefault(key, part)) is not part and not ignored(key):
+                twice[key] = other, part
+    if model != "BertModel":
+        pooler = True
+    elif pooler is None:
+        pooler = "pooler" in heads_in(stored)
+    base = BASE if model == "BertModel" else ""
+    needed = {base + key: shape for key, shape in expected(config, model, pooler).items()}
+    report = LoadReport(folder, model, config, pooler, needed, stored, twice)
+    kinds = {tensor.dtype for tensor in report.used.values()}
+    widest = "F64" if "F64" in kinds else kinds.pop() if len(kinds) == 1 else "F32"
+    return replace(report, dtype=FLOATS.get(widest, "float32"))
+
+
+# --- numbers ---
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a class: all that it needs, in its shapes."""
+
+    config: BertConfig
+    kind: str
+    # Canonical name, with `bert.` in front of what is BERT -> its numbers: float32, float16, or
+    # uint16, which are the bits of bfloat16. A tied tensor is one array under both names.
+    arrays: Mapping[str, np.ndarray]
+
+
+def report_on(
+    folder: Path,
+    kind: str | None = None,
+    pooler: bool | None = None,
+    labels: Sequence[str] = (),
+) -> LoadReport:
+    """Compare the tensors of a folder with those of a class, without reading numbers.
+
+    ``kind`` is the class, by default the one that config.json names first. ``pooler`` is for
+    BertModel: None is yes where there are weights for it. ModelError when the files cannot be read
+    at all, or the config contradicts itself.
+    """
+    folder = bert_folder(folder)
+    config = read_config(folder)
+    if labels:
+        config = config.with_labels(labels)
+    name = kind or next(iter(config.architectures), "BertModel")
+    if pooler and not config.structure.pooler:
+        title = config.family.title
+        raise ModelError(f"{folder}: models of the family {title} have no pooler", "pool otherwise")
+    tensors = read_tensors(require_weights(folder))
+    try:
+        config.refuse_unbuildable(name)
+        report = compared(folder, config, name, tensors, pooler)
+    except ModelError as bad:  # which knows of no files
+        raise ModelError(f"{find_config(folder)}: {bad.marked}", bad.marked_hint) from None
+    for first, second in report.twice.values():
+        raise ModelError(
+            f"{second.file}: {first.name} and {second.name} are the same tensor of the model"
+        )
+    # transformers looks as well: where the numbers differ, the config is wrong about the tie.
+    if name != "BertModel" and report.config.tie_word_embeddings:
+        import numpy as np
+
+        stored, files = report.stored, MappedFiles()
+        both = [(stored[a], stored[b]) for a, b in TIED.items() if {a, b} <= stored.keys()]
+        if any(
+            a.dtype != b.dtype or not np.array_equal(bits(a, files), bits(b, files))
+            for a, b in both
+        ):
+            untied = replace(report.config, tie_word_embeddings=False)
+            report = replace(report, config=untied)
+    return report
+
+
+def read_weights(folder: Path, kind: str, pooler: bool | None = None) -> Weights:
+    """Map the weights that a class needs; arguments and errors as of `report_on`.
+
+    ModelError, naming file and tensors, unless every tensor of the class is there in its shape.
+    """
+    import numpy as np
+
+    report = report_on(folder, kind, pooler)
+    report.refuse()
+    files = MappedFiles()
+    arrays: dict[StoredTensor, np.ndarray] = {}
+    for stored in report.used.values():
+        if stored not in arrays:
+            array = bits(stored, files)
+            if stored.dtype == "F64":
+                arrays[stored] = as_float32(array, stored)
+            else:
+                arrays[stored] = np.require(array, requirements=("C", "A"))
+    return Weights(
+        report.config, kind, {name: arrays[stored] for name, stored in report.used.items()}
+    )

@@ -1,0 +1,103 @@
+"""An input without some of its records: all columns, in the format of the output.
+
+    copy = InputCopy(reader, "csv")
+    copy.write(is_kept, write)     # bool [n], and what takes rows
+
+Fields keep their names and their order. From Parquet to Parquet columns keep their types as well,
+as no value is read; other formats have values as JSON has them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from bertcli.formats.tables import Row, TableHeader
+from bertcli.formats.writers import Write
+from bertcli.records.reader import Reader
+from bertcli.records.records import Record, TextBlock
+from bertcli.runs.vector_reading import Array
+
+
+class InputCopy:
+    """A copy of the records of a reader. InputError for an input that cannot be copied."""
+
+    def __init__(self, reader: Reader, form: str) -> None:
+        self.form = form
+        formats = {reader.source.format_of(path) for path in reader.source.paths}
+        self.in_columns = form == "parquet" and formats == {"parquet"}
+        source = reader.source
+        if form != "txt" and not self.in_columns:
+            source = replace(source, full_rows=True, placed=False)
+        self.reader = Reader(source)
+        self.paths = list(dict.fromkeys(self.reader.source.paths))
+        if self.in_columns:
+            from bertcli.formats.parquet import common_schema
+
+            self.schema = common_schema(self.paths)
+
+    def refuse_input(self) -> None:
+        """Read the first records: those that cannot be copied are refused."""
+        next(self.reader.again().blocks(), None)
+
+    @property
+    def writer(self) -> str:
+        """The format of what is written: finished bytes, or rows."""
+        return "finished" if self.in_columns else self.form
+
+    def write(self, is_kept: Array, write: Write) -> None:
+        """Write the records that are kept, bool [n]."""
+        if self.in_columns:
+            self._write_columns(is_kept, write)
+            return
+        any_rows = False
+        for records in self._kept(is_kept):
+            if len(records):
+                write([self._row(record) for record in records])
+                any_rows = True
+        if not any_rows:
+            fields = self.reader.fields
+            write([TableHeader(dict.fromkeys(fields.carried if fields else ["text"]))])
+
+    def _kept(self, is_kept: Array) -> Iterator[TextBlock]:
+        first = 0
+        for block in self.reader.blocks():
+            rows = np.flatnonzero(is_kept[first : first + len(block)]).tolist()
+            yield block.take(rows)
+            first += len(block)
+
+    def _row(self, record: Record) -> Row:
+        """Return the row of a record; a text without fields has one, and a whole file its name."""
+        if self.form == "txt":
+            return {"text": record.text}
+        if record.extra is not None:
+            return record.extra
+        return (
+            {"text": record.text} if record.id is None else {"id": record.id, "text": record.text}
+        )
+
+    def _write_columns(self, is_kept: Array, write: Write) -> None:
+        """Write the columns of Parquet files."""
+        from bertcli.formats.parquet import copy_rows
+
+        lines = {path: array("q") for path in self.paths}
+        for records in self._kept(is_kept):
+            for path, line in zip(records.files, records.lines, strict=True):
+                lines[path].append(line)
+        chosen = []
+        for path in self.paths:
+            mask = np.zeros(max(lines[path], default=0), bool)
+            mask[np.array(lines[path], int) - 1] = True
+            chosen.append(mask)
+
+        def put(data: Any) -> int:
+            write([bytes(data)])
+            return len(data)
+
+        file: Any = SimpleNamespace(write=put, flush=bool, close=bool, closed=False)
+        copy_rows(self.paths, chosen, self.schema, file)

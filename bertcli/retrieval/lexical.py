@@ -1,0 +1,439 @@
+"""Texts by their words: BM25, its index beside a file of vectors, and the fusion of ranks.
+
+    index = Bm25(tokenizer)
+    index.add(records)
+    index.best(Record("order 4711"), 10)[0].row
+
+A term is a word as BERT's basic tokenization splits it, in lower case and without accents: each
+punctuation mark and each Chinese character is a term of its own. Text in scripts that do not
+separate words (Thai, Lao, Khmer, Burmese, kana) is split into pieces by the model's tokenizer.
+
+Sources: Devlin et al., BERT, 2018 (BasicTokenizer); Robertson and Zaragoza, The Probabilistic
+Relevance Framework: BM25 and Beyond, 2009, in the variant of Lucene and bm25s (Kamphuis et al.,
+Which BM25 Do You Mean?, 2020); Cormack, Clarke and Buettcher, Reciprocal Rank Fusion, 2009.
+
+Letters: `n` texts, `V` different terms, `P` postings: pairs of a term and a text that contains it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import chain, count, repeat
+from math import log
+from pathlib import Path
+from stat import S_IMODE
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertcli.errors import OutputError
+from bertcli.formats.arrays import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile, array_of_stream
+from bertcli.io.paths import beside
+from bertcli.io.publish import remove_abandoned, whole_file
+from bertcli.io.typed_json import is_regular
+from bertcli.records.records import Record, Text, TextBlock
+from bertcli.retrieval.nearest import DIGITS, BestRows, Match
+from bertcli.runs.vector_reading import Array
+from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.versions import __version__
+
+# --- terms ---
+
+ASCII_WORD = re.compile(r"[a-z0-9]+|[!-/:-@\[-`{-~]")
+ASCII_CONTROL = re.compile(r"[\0-\x1f\x7f]")
+NO_BLANKS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")  # to Python they are, to BERT they are nothing
+UNSEPARATED = re.compile(  # runs of scripts that do not separate words
+    "([\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f]+)"
+)
+CHINESE = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+class _Replacements(dict[int, str | None]):
+    """What replaces each character of a text in NFD; None: nothing."""
+
+    def __missing__(self, code: int) -> str | None:
+        self[code] = replacement = self._of(chr(code))
+        return replacement
+
+    @staticmethod
+    def _of(character: str) -> str | None:
+        code = ord(character)
+        category = unicodedata.category(character)
+        if category[0] == "Z" or character in "\t\n\r":
+            return " "
+        if category[0] == "C" or category == "Mn" or character == "\ufffd":
+            return None
+        is_punctuation = category[0] == "P" or (character.isascii() and not character.isalnum())
+        if is_punctuation or any(first <= code <= last for first, last in CHINESE):
+            return f" {character} "
+        return character.lower()
+
+
+REPLACEMENTS = _Replacements()
+
+
+class Terms(NamedTuple):
+    """The words of a text, and those that punctuation joins, such as 3.14, once more as one."""
+
+    words: list[str]
+    compounds: list[str]
+
+
+def chunks_of(text: Text | None) -> list[str]:
+    """Return what white space separates."""
+    if text is None:
+        return []
+    return NO_BLANKS.sub("", text if isinstance(text, str) else " ".join(text)).split()
+
+
+def terms_of_chunk(chunk: str, tokenizer: Tokenizer) -> Terms:
+    """Return the terms of characters without white space."""
+    if chunk.isalnum() and chunk.isascii():
+        return Terms([chunk.lower()], [])
+    words: list[str] = []
+    for number, run in enumerate(UNSEPARATED.split(chunk)):
+        words += _pieces_of(run, tokenizer) if number % 2 else words_of(run)
+    inner = [number for number, word in enumerate(words) if word.isalnum()]
+    joined = words[inner[0] : inner[-1] + 1] if inner else []
+    has_punctuation = len(joined) > 2 and not all(map(str.isalnum, joined))
+    return Terms(words, ["".join(joined)] if has_punctuation else [])
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text, as BERT's basic tokenization of uncased text has them."""
+    if text.isascii() and not ASCII_CONTROL.search(text):
+        return ASCII_WORD.findall(text.lower())
+    return unicodedata.normalize("NFD", text).translate(REPLACEMENTS).split()
+
+
+def _pieces_of(run: str, tokenizer: Tokenizer) -> list[str]:
+    """Return the pieces of a run of letters; its letters, where the vocabulary lacks some."""
+    pieces = tokenizer.core.encode(run, add_special_tokens=False).tokens
+    return [*run] if not pieces or tokenizer.roles.get("unk_token") in pieces else pieces
+
+
+INNER = re.compile(r"[^\W_]+(?:[^\w\s]|_)+[^\W_]")  # punctuation within a word
+
+
+def is_literal(query: Record) -> bool:
+    """Return whether a query is nothing but names, numbers and identifiers.
+
+    Each of its words begins with a capital letter, or has a digit or punctuation within.
+    """
+    return query.pair is None and all(
+        chunk[:1].isupper() or any(map(str.isdigit, chunk)) or INNER.search(chunk)
+        for chunk in chunks_of(query.text)
+    )
+
+
+# --- the index ---
+
+K1, B = 1.5, 0.75  # saturation of term counts, normalization by length: those of bm25s
+
+
+class Postings(NamedTuple):
+    """The terms of texts: how often each occurs in which of them."""
+
+    terms: Sequence[str]  # [V]
+    offsets: Array  # int64 [V + 1]: where the postings of each term begin
+    rows: Array  # int32 [P]: of each term in ascending order
+    counts: Array  # int32 [P]: occurrences of the term in the text
+    lengths: Array  # int32 [n]: number of words of each text
+
+
+def merge_postings(parts: Sequence[tuple[Postings, Array]], texts: int) -> Postings:
+    """Return the postings of ``texts`` texts, whose rows come from several indexes.
+
+    Each part has the new row of each of its rows, int64 [n], or -1 for one that is left out.
+    """
+    numbers: defaultdict[str, int] = defaultdict(count().__next__)
+    lengths = np.zeros(texts, np.int32)
+    keys = [np.zeros(0, np.int64)]
+    counts = [np.zeros(0, np.int32)]
+    for postings, new_rows in parts:
+        is_kept = new_rows >= 0
+        lengths[new_rows[is_kept]] = postings.lengths[is_kept]
+        rows = new_rows[postings.rows]
+        term_numbers = np.array([numbers[term] for term in postings.terms], np.int64)
+        terms = np.repeat(term_numbers, np.diff(postings.offsets))
+        keys.append((terms * max(1, texts) + rows)[rows >= 0])
+        counts.append(postings.counts[rows >= 0])
+    all_keys = np.concatenate(keys)
+    order = np.argsort(all_keys)
+    terms, rows = np.divmod(all_keys[order], max(1, texts))
+    sizes = np.bincount(terms, minlength=len(numbers))
+    kept_terms = [term for term, size in zip(numbers, sizes.tolist(), strict=True) if size]
+    offsets = np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.int64)
+    all_counts = np.concatenate(counts)[order].astype(np.int32)
+    return Postings(kept_terms, offsets, rows.astype(np.int32), all_counts, lengths)
+
+
+class _ChunkNumbers(dict[str, tuple[int, ...]]):
+    """The numbers of the terms of chunks; most chunks of a text are not the first of their kind.
+
+    ``compounds`` are the numbers of terms that are no words.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.terms: defaultdict[str, int] = defaultdict(count().__next__)
+        self.compounds: set[int] = set()
+
+    def __missing__(self, chunk: str) -> tuple[int, ...]:
+        words, compounds = terms_of_chunk(chunk, self.tokenizer)
+        of_compounds = [self.terms[term] for term in compounds]
+        self.compounds.update(of_compounds)
+        if len(self) >= CHUNKS:
+            self.clear()
+        self[chunk] = numbers = (*(self.terms[word] for word in words), *of_compounds)
+        return numbers
+
+
+CHUNKS = 1 << 18  # whose terms are remembered
+
+
+class Bm25:
+    """An index of texts by their terms, in memory: add all texts, then ask for the best."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._chunks = _ChunkNumbers(tokenizer)
+        self._terms = [np.zeros(0, np.int32)]  # numbers of terms, of all texts in turn
+        self._sizes: list[int] = []  # how many of them each text has
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Add the next texts."""
+        block = TextBlock.of(records)
+        numbers_of = self._chunks.__getitem__
+        terms: list[int] = []
+        for text, pair in zip(block.texts, block.pairs or repeat(None), strict=False):
+            before = len(terms)
+            terms += chain.from_iterable(map(numbers_of, chunks_of(text)))
+            if pair is not None:
+                terms += chain.from_iterable(map(numbers_of, chunks_of(pair)))
+            self._sizes.append(len(terms) - before)
+        self._terms.append(np.array(terms, np.int32))
+
+    @cached_property
+    def postings(self) -> Postings:
+        """The postings of all texts. No text can be added afterwards."""
+        texts = max(1, len(self._sizes))
+        vocabulary = self._chunks.terms
+        occurrences = np.concatenate(self._terms, dtype=np.int64)
+        rows = np.repeat(np.arange(len(self._sizes), dtype=np.int32), self._sizes)
+        is_word = np.ones(len(vocabulary), bool)
+        is_word[[*self._chunks.compounds]] = False
+        lengths = np.bincount(rows[is_word[occurrences]], minlength=len(self._sizes))
+        occurrences *= texts
+        occurrences += rows
+        del self._terms, self._chunks, rows
+        occurrences.sort()
+        starts = np.flatnonzero(np.diff(occurrences, prepend=-1))
+        counts = np.diff(starts, append=len(occurrences))
+        terms, rows = np.divmod(occurrences[starts], texts)
+        offsets = np.zeros(len(vocabulary) + 1, np.int64)
+        np.cumsum(np.bincount(terms, minlength=len(vocabulary)), out=offsets[1:])
+        narrow = [numbers.astype(np.int32) for numbers in (rows, counts, lengths)]
+        return Postings([*vocabulary], offsets, *narrow)
+
+    @cached_property
+    def _number_of(self) -> dict[str, int]:
+        return {term: number for number, term in enumerate(self.postings.terms)}
+
+    @cached_property
+    def _saturation(self) -> Array:
+        """The count at which a term has half of its largest weight in each text, [n]."""
+        lengths = self.postings.lengths
+        mean = lengths.mean() if lengths.any() else 1.0
+        return K1 * (1 - B + B * lengths / mean)
+
+    def _postings_of(self, term: str) -> slice | None:
+        """Return where the postings of a term are; None for one that no text has."""
+        number = self._number_of.get(term)
+        return None if number is None else slice(*self.postings.offsets[number : number + 2])
+
+    def texts_with_all(self, query: Record) -> Array:
+        """Return the rows of the texts that have all terms of a query, in ascending order."""
+        counts = np.zeros(len(self.postings.lengths), np.int32)
+        terms = self._terms_of(query)
+        for term in terms:
+            if where := self._postings_of(term):
+                counts[self.postings.rows[where]] += 1
+        return np.flatnonzero(counts == len(terms)) if terms else counts[:0]
+
+    def _terms_of(self, query: Record) -> Counter[str]:
+        chunks = [*chunks_of(query.text), *chunks_of(query.pair)]
+        terms = (terms_of_chunk(chunk, self.tokenizer) for chunk in chunks)
+        return Counter(chain.from_iterable(chain.from_iterable(terms)))
+
+    def scores(self, query: Record) -> Array:
+        """Return the score of each text for a query, float64 [n]."""
+        postings = self.postings
+        texts = len(postings.lengths)
+        scores = np.zeros(texts)
+        for term, times in self._terms_of(query).items():
+            where = self._postings_of(term)
+            if where is None:
+                continue
+            rows = postings.rows[where]
+            counts = postings.counts[where]
+            rarity = log(1 + (texts - len(rows) + 0.5) / (len(rows) + 0.5))
+            scores[rows] += times * rarity * counts / (counts + self._saturation[rows])
+        return scores
+
+    def best(self, query: Record, top_k: int, *, of_literals: bool = False) -> list[Match]:
+        """Return the texts with any term of the query, best first; of equal ones, the earlier.
+
+        For a query that ``is_literal`` there are, with ``of_literals``, only the texts with all of
+        its terms, if there is any.
+        """
+        scores = self.scores(query).round(DIGITS)
+        if of_literals and is_literal(query):
+            complete = self.texts_with_all(query)
+            if len(complete):
+                others = np.ones(len(scores), bool)
+                others[complete] = False
+                scores[others] = 0
+        rows = np.flatnonzero(scores)
+        if len(rows) > top_k:
+            least = np.partition(scores[rows], -top_k)[-top_k]
+            rows = rows[scores[rows] >= least]
+        best = BestRows([query], top_k)
+        best.keep(0, rows, scores[rows])
+        return best.matches()[0]
+
+
+# --- the file of an index ---
+
+INDEX_SUFFIX = ".terms.npz"  # behind the name of the vectors
+RULES = 1  # version of the terms and of the file
+KEY = "vectors"  # the array that says what the index was made of
+TERMS = "terms"  # UTF-8, with line ends between
+NUMBERS = {"offsets": np.int64, "rows": np.int32, "counts": np.int32, "lengths": np.int32}
+BROKEN = (OSError, TypeError, ValueError, LookupError, MemoryError, *UNREADABLE)
+
+
+class IndexFile:
+    """The index beside a file of vectors.
+
+    ``digest`` is that of the file, ``texts`` that of the texts, None where nothing says it. An
+    index of others, of another version or with damaged arrays counts as none.
+    """
+
+    def __init__(self, vectors: Path, digest: str | None, texts: str | None) -> None:
+        self.path = beside(vectors, INDEX_SUFFIX)
+        self.mode = S_IMODE(vectors.stat().st_mode)
+        self.texts = texts
+        self.key = f"{__version__} {RULES} {texts} {digest}"
+
+    def read(self) -> Postings | None:
+        """Return the postings; None where they have to be made.
+
+        Raises OutputError for a file of this name that bertcli did not write. What a killed process
+        left of making it is removed.
+        """
+        remove_abandoned(self.path)
+        hint = "move it away: the index of the words of the corpus has this name"
+        if not is_regular(self.path, OutputError, hint):
+            return None
+        try:
+            with ZipFile(self.path) as archive:
+                if f"{KEY}.npy" not in archive.namelist():
+                    raise OutputError(f"{self.path}: not an index of bertcli", hint)
+                return self._read(archive)
+        except BROKEN:
+            return None
+
+    def _read(self, archive: ZipFile) -> Postings | None:
+        """Return the postings in an archive. Raises one of BROKEN."""
+        limit = self.path.stat().st_size
+
+        def values(name: str, dtype: Any) -> Array:
+            member = archive.getinfo(f"{name}.npy")
+            if member.compress_type != ZIP_STORED or member.file_size > limit:
+                raise BadZipFile(f"{name} is compressed")
+            stored = array_of_stream(archive.open(member))
+            if stored.dtype != dtype or len(stored.shape) != 1:
+                raise ValueError(f"{name} is {stored.label} of shape {stored.shape}")
+            return np.concatenate([np.zeros(0, dtype), *stored.blocks()])
+
+        if bytes(values(KEY, np.uint8)) != self.key.encode():
+            return None
+        text = bytes(values(TERMS, np.uint8)).decode()
+        arrays = {name: values(name, dtype) for name, dtype in NUMBERS.items()}
+        postings = Postings(text.split("\n") if text else [], **arrays)
+        return postings if is_consistent(postings) else None
+
+    def write(self, postings: Postings) -> None:
+        """Write postings, where that is possible; who may read the vectors may read these."""
+        arrays = {name: getattr(postings, name) for name in NUMBERS}
+        arrays[KEY] = _bytes_of(self.key)
+        arrays[TERMS] = _bytes_of("\n".join(postings.terms))
+        with suppress(OSError), whole_file(self.path, self.mode) as file:
+            np.savez(file, **arrays)
+
+
+def _bytes_of(text: str) -> Array:
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+def is_consistent(postings: Postings) -> bool:
+    """Return whether the arrays of postings fit each other."""
+    terms, offsets, rows, counts, lengths = postings
+    texts = len(lengths)
+    if len(offsets) != len(terms) + 1 or offsets[0] != 0 or offsets[-1] != len(rows):
+        return False
+    if len({*terms}) != len(terms) or (np.diff(offsets) < 1).any() or len(counts) != len(rows):
+        return False
+    if len(rows) and (rows.min() < 0 or rows.max() >= texts or counts.min() < 1):
+        return False
+    ascending = np.diff(rows, prepend=-1) > 0
+    ascending[offsets[:-1]] = True  # where the next term begins
+    totals = np.bincount(rows, counts, texts)  # with compounds
+    return bool(ascending.all() and lengths.min(initial=0) >= 0 and (totals >= lengths).all())
+
+
+# --- the fusion of ranks ---
+
+DEPTH = 100  # texts of each search that are fused, at least
+RANK_CONSTANT = 60.0  # what is added to a rank: as Cormack et al. have it
+
+
+def fuse(
+    dense: Sequence[Match],
+    lexical: Sequence[Match],
+    top_k: int,
+    rank_constant: float = RANK_CONSTANT,
+    lexical_weight: float = 1.0,
+) -> list[Match]:
+    """Return the texts of two searches by the sum of their reciprocal ranks, with both ranks.
+
+    A rank by vectors counts 1 / (constant + rank), one by terms so many times as much.
+    """
+    dense_ranks, lexical_ranks = (
+        {match.row: rank for rank, match in enumerate(matches, 1)} for matches in (dense, lexical)
+    )
+    matches = []
+    for row in dense_ranks | lexical_ranks:
+        ranks = {"dense_rank": dense_ranks.get(row), "lexical_rank": lexical_ranks.get(row)}
+        score = 0.0
+        if (rank := ranks["dense_rank"]) is not None:
+            score += 1 / (rank_constant + rank)
+        if (rank := ranks["lexical_rank"]) is not None:
+            score += lexical_weight / (rank_constant + rank)
+        matches.append(Match(row, round(score, DIGITS), ranks))
+    return sorted(matches, key=lambda match: (-match.score, match.row))[:top_k]

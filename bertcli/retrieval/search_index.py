@@ -1,0 +1,333 @@
+"""A search index: a folder with the vectors, texts and terms of a corpus, read without the corpus.
+
+    notes.index/
+        manifest.json              the model, the options, the files of the corpus, and the names
+                                   of the current files below
+        TAG.vectors.npy            float32 [n, D]: a row for each text or chunk
+        TAG.texts.index.jsonl      a line for each row: its text, id and other fields
+        TAG.rows.npz               of each row: where its line begins, a checksum of the line, the
+                                   digest of the text, and whether the text is empty
+        TAG.vectors.npy.terms.npz  the terms of the texts, once a search has needed them
+
+    index = open_index(Path("notes.index"))
+    index.records([3])[3].text
+
+`index_update` writes it. New files have a new TAG and the manifest is replaced last, by one rename,
+so a reader finds either index complete. A reader that was too slow opens the next one.
+
+Letters: `n` rows, `D` dimensions.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+from zlib import crc32
+
+import numpy as np
+
+from bertcli.errors import InputError, option
+from bertcli.formats.arrays import open_arrays
+from bertcli.formats.jsonl import object_in, value_of
+from bertcli.io.paths import sha256
+from bertcli.io.printable import listed
+from bertcli.io.publish import MANIFEST
+from bertcli.io.streams import unreadable
+from bertcli.io.typed_json import SWITCH, TEXT, JsonObject, read_object, whole_number
+from bertcli.records.records import Record
+from bertcli.retrieval.lexical import Bm25, IndexFile, Postings
+from bertcli.runs.vector_reading import ROWS, SAME_MODEL, Array
+
+VERSION = 1  # of the folder
+VERSION_KEY = "search_index"  # of the manifest
+VECTORS_END, TEXTS_END, ROWS_END = ".vectors.npy", ".texts.index.jsonl", ".rows.npz"
+TERMS_END = ".vectors.npy.terms.npz"
+ENDS = (VECTORS_END, TEXTS_END, ROWS_END, TERMS_END)
+DELETE = "delete the folder: the next search makes it again"
+ATTEMPTS = 10  # to open an index that is replaced meanwhile
+ROWS_PER_READ = 1024  # whose lines are read together
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """A file of the corpus when it was indexed, with the number of its records and rows.
+
+    A file is ``settled`` if it had not changed for some time: a later change has another time.
+    """
+
+    name: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    settled: bool
+    sha256: str
+    records: int
+    rows: int
+
+    @classmethod
+    def of(cls, entry: JsonObject) -> CorpusFile:
+        """Return the file of an entry of the manifest. Raises InputError."""
+        return cls(**{name: entry.needed(name, check) for name, check in FILE_CHECKS.items()})
+
+    @property
+    def version(self) -> tuple[int, int, int, int]:
+        """What changes when the contents do: size, times of change in nanoseconds, inode."""
+        return self.size, self.mtime_ns, self.ctime_ns, self.inode
+
+
+COUNT = whole_number(0, 2**63)
+NANOSECONDS = whole_number(-(2**63), 2**63)  # since 1970
+FILE_CHECKS = {
+    "name": TEXT,
+    "size": COUNT,
+    "mtime_ns": NANOSECONDS,
+    "ctime_ns": NANOSECONDS,
+    "inode": whole_number(0, 2**128),
+    "settled": SWITCH,
+    "sha256": TEXT,
+    "records": COUNT,
+    "rows": COUNT,
+}
+
+
+class RowArrays:
+    """What is known of each row beside its vector and its text."""
+
+    def __init__(self, offsets: Array, checksums: Array, digests: Array, empty: Array) -> None:
+        self.offsets = offsets  # int64 [n + 1]: where each line begins
+        self.checksums = checksums  # uint32 [n]: CRC-32 of each line
+        self.digests = digests  # uint8 [n, 16]: of each text, and what decides its vector
+        self.empty = empty  # uint8 [n]: 1 for a text without a character
+
+    def taken(self, first: int, stop: int) -> RowArrays:
+        """Return the arrays of some rows, with the offsets that they have here."""
+        rows = slice(first, stop)
+        offsets = self.offsets[first : stop + 1]
+        return RowArrays(offsets, self.checksums[rows], self.digests[rows], self.empty[rows])
+
+    @classmethod
+    def read(cls, path: Path) -> RowArrays:
+        """Return the arrays of a file. Raises InputError."""
+        with open_arrays(str(path), str(path), "npz") as arrays:
+            if not arrays.keys() >= ROW_ARRAYS.keys():
+                raise InputError(f"{path}: is not complete", DELETE)
+            columns = {}
+            for name in ROW_ARRAYS:
+                array = arrays[name]()
+                empty = np.zeros((0, *array.shape[1:]), array.dtype)
+                columns[name] = np.concatenate([empty, *array.blocks()])
+        return cls(**columns)
+
+
+ROW_ARRAYS = {"offsets": "<i8", "checksums": "<u4", "digests": "|u1", "empty": "|u1"}
+
+
+def open_index(path: Path) -> SearchIndex | None:
+    """Return the index in a folder; None where there is none yet.
+
+    Raises InputError for something else of this name, and for a damaged index.
+    """
+    folder = Path(os.path.realpath(path))
+    if not os.path.lexists(folder):
+        return None
+    if not folder.is_dir():
+        hint = f"an index is a folder; {option('vectors')} reads files"
+        raise InputError(f"{path}: is not a folder", hint)
+    for _ in range(ATTEMPTS):
+        manifest = read_object(path / MANIFEST, InputError)
+        manifest.hint = DELETE
+        if not manifest:
+            if not all(name.endswith((*ENDS, ".tmp")) for name in os.listdir(folder)):
+                hint = f"give {option('index')} another name"
+                raise InputError(f"{path}: is not a search index", hint)
+            return None
+        if manifest.get(VERSION_KEY) != VERSION:
+            raise InputError(f"{path}: is not a search index of this version of bertcli", DELETE)
+        try:
+            with suppress(FileNotFoundError):
+                return SearchIndex(path, folder, manifest)
+        except OSError as failed:
+            raise unreadable(str(path), failed) from None
+    raise InputError(f"{path}: files of the index are missing", DELETE)
+
+
+class SearchIndex:
+    """The current files of an index, which stay open when another process replaces them."""
+
+    def __init__(self, path: Path, folder: Path, manifest: JsonObject) -> None:
+        """Open the files. Raises FileNotFoundError when they were replaced meanwhile."""
+        self.path = path
+        self.manifest = manifest
+        self.tag = manifest.text("tag") or ""
+        self.vectors_path = folder / f"{self.tag}{VECTORS_END}"
+        self.rows_path = folder / f"{self.tag}{ROWS_END}"
+        self.texts = open(folder / f"{self.tag}{TEXTS_END}", "rb")  # noqa: SIM115 - the next line closes it
+        finalize(self, self.texts.close)
+        digests = manifest.object("sha256")
+        for name, file in (("vectors", self.vectors_path), ("rows", self.rows_path)):
+            if sha256(file) != digests.text(name):
+                raise self._damaged(file)
+        self.arrays = RowArrays.read(self.rows_path)
+        try:
+            self.vectors: Array = np.load(self.vectors_path, mmap_mode="r", allow_pickle=False)
+        except ValueError:
+            raise self._damaged(self.vectors_path) from None
+        if os.fstat(self.texts.fileno()).st_size != self.arrays.offsets[-1]:
+            raise self._damaged(Path(self.texts.name))
+
+    def _damaged(self, file: Path) -> InputError:
+        return InputError(f"{self.path}: {file.name} was changed after it was made", DELETE)
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.vectors)
+
+    @property
+    def fingerprint(self) -> JsonObject:
+        """What the vectors depend on: model, weights, tokenizer and options."""
+        return self.manifest.object("fingerprint")
+
+    @cached_property
+    def files(self) -> list[CorpusFile]:
+        """The files of the corpus, in the order of their rows."""
+        files = [*map(CorpusFile.of, self.manifest.entries("files").objects().values())]
+        if sum(file.rows for file in files) != self.count:
+            raise self.manifest.bad("files", f"files with {self.count:,} rows")
+        return files
+
+    @cached_property
+    def first_rows(self) -> list[int]:
+        """The first row of each file."""
+        return [*accumulate((file.rows for file in self.files), initial=0)][:-1]
+
+    @cached_property
+    def first_records(self) -> list[int]:
+        """The number of the first record of each file."""
+        return [*accumulate((file.records for file in self.files), initial=0)][:-1]
+
+    @property
+    def unit(self) -> str:
+        """What a row is made of."""
+        return "chunk" if self.manifest.switch("chunks") else "text"
+
+    def blocks(self, dim: int, *, of_others: bool = False) -> Iterator[Array]:
+        """Yield the vectors in blocks [<= ROWS, D]. Raises InputError unless D is ``dim``."""
+        if not of_others and self.vectors.shape[1] != dim:
+            size = self.vectors.shape[1]
+            raise InputError(f"{self.path}: has {size} dimensions, and the model {dim}", SAME_MODEL)
+        for start in range(0, self.count, ROWS):
+            yield self.vectors[start : start + ROWS]
+
+    def lines(self, first: int, stop: int) -> list[bytes]:
+        """Return the lines of some rows. Raises InputError for lines that were changed."""
+        offsets = self.arrays.offsets[first : stop + 1].tolist()
+        self.texts.seek(offsets[0])
+        block = self.texts.read(offsets[-1] - offsets[0])
+        lines = [block[start - offsets[0] : end - offsets[0]] for start, end in pairwise(offsets)]
+        if [*map(crc32, lines)] != self.arrays.checksums[first:stop].tolist():
+            raise self._damaged(Path(self.texts.name))
+        return lines
+
+    def record(self, row: int) -> Record:
+        """Return the record of a row. Without an id of its own it has the number of its text."""
+        return self._record(row, self.lines(row, row + 1)[0])
+
+    def _record(self, row: int, line: bytes) -> Record:
+        record, number = record_of(line, f"{self.path}: row {row}")
+        if number is not None:
+            file = bisect_right(self.first_rows, row) - 1
+            record = record._replace(id=self.first_records[file] + number)
+        return record
+
+    def all_records(self) -> Iterator[Sequence[Record]]:
+        """Yield all records, some at a time."""
+        for first in range(0, self.count, ROWS_PER_READ):
+            lines = self.lines(first, min(first + ROWS_PER_READ, self.count))
+            yield [self._record(row, line) for row, line in enumerate(lines, first)]
+
+    @property
+    def terms(self) -> IndexFile:
+        """The file of the terms of the texts."""
+        digests = self.manifest.object("sha256")
+        return IndexFile(self.vectors_path, digests.text("vectors"), digests.text("texts"))
+
+    def add_terms(self, index: Bm25) -> None:
+        """Add the terms of all texts, which are read or else stored."""
+        file = self.terms
+        postings = file.read()
+        if postings is None or len(postings.lengths) != self.count:
+            for records in self.all_records():
+                index.add(records)
+            file.write(index.postings)
+            return
+        index.postings = postings
+
+    def stored_terms(self) -> Postings | None:
+        """Return the terms, where they are stored."""
+        postings = self.terms.read()
+        return postings if postings and len(postings.lengths) == self.count else None
+
+
+BODY, PAIR, ID, NUMBER, FIELDS = "text", "pair", "id", "number", "fields"  # of a line
+
+
+def line_of(record: Record, number: int | None) -> dict[str, Any]:
+    """Return what is stored of a record: ``number`` is that in its file, without an id."""
+    fields: dict[str, Any] = {BODY: record.text}
+    if record.pair is not None:
+        fields[PAIR] = record.pair
+    if number is not None:
+        fields[NUMBER] = number
+    elif record.id is not None:
+        fields[ID] = record.id
+    if record.extra:
+        fields[FIELDS] = record.extra
+    return fields
+
+
+def record_of(line: bytes, where: str) -> tuple[Record, int | None]:
+    """Return the record in a line, and its number in its file, without an id. InputError."""
+    fields = JsonObject(object_in(value_of(line, where, DELETE), where), where, InputError, DELETE)
+    number = fields.checked(NUMBER, COUNT)
+    extra = fields.get(FIELDS)
+    return Record(fields[BODY], fields.get(PAIR), fields.get(ID), extra), number
+
+
+class IndexTexts:
+    """The texts of an index as hits show them: ``keep`` names the fields; None: all.
+
+    ``empty`` are the rows of empty texts that are no hits: none ``with_empty``.
+    """
+
+    def __init__(
+        self, index: SearchIndex, keep: str | None = None, *, with_empty: bool = False
+    ) -> None:
+        self.index = index
+        self.names: list[str] | None = None
+        if keep is not None and keep != "*":
+            self.names = [name.strip() for name in keep.split(",")]
+        self.empty = np.flatnonzero(index.arrays.empty) if not with_empty else np.zeros(0, int)
+
+    def records(self, rows: Iterable[int], count: int) -> dict[int, Record]:
+        """Return the records of some rows. Raises InputError for a field that is not there."""
+        return {row: self._shown(self.index.record(row)) for row in sorted(rows)}
+
+    def _shown(self, record: Record) -> Record:
+        extra = record.extra or {}
+        if self.names is None:
+            return record
+        for name in self.names:
+            if name not in extra:
+                available = f"available: {listed(extra)}"
+                raise InputError(f"{self.index.path}: field {name!r} not found", available)
+        return record._replace(extra={name: extra[name] for name in self.names})

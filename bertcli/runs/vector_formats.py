@@ -1,0 +1,421 @@
+"""A file of vectors from all its rows, one function a format, in the memory of one chunk.
+
+- NPY, NPZ and safetensors hold the array ``embeddings`` [N, D...], rows in the order of the input.
+  Ids, where the input has any, are in the array ``ids`` of NPZ, strings [N], and for the others in
+  an index beside the file. Where a record has several rows, the index says which.
+- JSONL, CSV and Parquet hold the other fields as well. JSONL and CSV hold a number in the fewest
+  digits that read back to it as float32, also one of float16: float32 0.1 is ``0.1``.
+- A record with a vector for each of its tokens or words has them all in the field vectors: in JSONL
+  behind what they belong to, in Parquet as a list of fixed-size lists. CSV does not hold them.
+- Weights of terms are in the field terms in JSONL: tokens and their weights, the largest first.
+  Parquet has the columns indices and values, lists of as many numbers. Until then, a text has a row
+  for each of its terms: the id of the token, and the weight.
+- CSV and Parquet have the columns id, n_tokens, truncated (0 where nothing was cut), the fields
+  kept in any row, and embedding, which is a JSON list in CSV and a fixed-size list in Parquet.
+- Parquet has row groups of 16 MB and more. A column with objects, or values of several kinds, is
+  text: JSON where a value is no text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain, islice, repeat
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertcli.embedding.options import RANGED
+from bertcli.embedding.pooling import split
+from bertcli.errors import PrecisionError, option
+from bertcli.formats.arrays import ArrayParts, write_arrays
+from bertcli.formats.jsonl import json_of, to_lines
+from bertcli.formats.tables import NumbersText, TableHeader, compact, fields_of
+from bertcli.formats.writers import open_output, writer_of
+from bertcli.io.output_files import FIELDS, RAW_VECTORS
+from bertcli.io.system_calls import opener, sync
+from bertcli.io.typed_json import parse
+
+if TYPE_CHECKING:
+    from bertcli.embedding.pooling import EmbeddedBlock
+    from bertcli.embedding.sparse import TermNames
+
+Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several
+Row = dict[str, Any]
+Floats = NDArray[np.float32]
+
+START, STOP = "start", "stop"
+ROW, ID, DIGEST = "row", "id", "digest"  # of the index of an output whose records have one row each
+CHUNK = 8 << 20  # bytes of vectors read at a time
+MOST = 8192  # rows read at a time
+
+VECTOR, VECTORS = "embedding", "vectors"  # of a record with one, and with several
+TERMS, INDICES, VALUES = "terms", "indices", "values"
+TERM_TYPES = {INDICES: "list<int32>", VALUES: "list<float32>"}  # of the rows of a text
+AT_ONCE = 256  # records that are made text together
+FIRST = ("id", "n_tokens", "truncated")
+PIECES = {  # what several vectors belong to; Arrow types that empty lists do not show
+    "tokens": "list<string>",
+    "words": "list<string>",
+    "offsets": "list<list<int32>>",
+    "sequence_ids": "list<int8>",
+}
+WRITTEN = (*FIRST, VECTOR)  # names that no carried field may have
+WRITTEN_OF_MANY = (*FIRST, *PIECES, VECTORS, START, STOP)  # where a record has several vectors
+WRITTEN_OF_TERMS = (*FIRST, TERMS, INDICES, VALUES, START, STOP)
+NAME, IDS = "embeddings", "ids"  # of the arrays
+
+
+@dataclass(frozen=True)
+class Fields:
+    """What is written of some records beside their vectors, as columns; None: nothing of any."""
+
+    count: int  # of the records
+    id: Sequence[Any] | None = None
+    n_tokens: Sequence[int] | None = None
+    truncated: Sequence[int] | None = None
+    others: Sequence[Row | None] | None = None  # what its vectors belong to, and kept fields
+    sizes: Sequence[int] | None = None  # how many vectors each has, where that may not be one
+    digests: Sequence[str] | None = None  # of the texts of an update
+
+    @classmethod
+    def of(cls, block: EmbeddedBlock) -> Fields:
+        """Return all that a format with fields writes of records."""
+        records, batch, others = block.records, block.batch, block.records.extras
+        both = zip(records.ids or batch.samples, batch.samples, strict=True)
+        ids = [number if key is None else key for key, number in both]
+        if block.pieces:
+            others = [
+                pieces.fields(pair=record.pair is not None) | (record.extra or {})
+                for record, pieces in zip(records, block.pieces, strict=True)
+            ]
+        return cls(len(ids), ids, batch.lengths, batch.cut, others)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns in tables, in the order of their first appearance."""
+        return [*FIRST, *fields_of(filter(None, self.others or ()))]
+
+    def column(self, name: str) -> Any:
+        """Return the values of a column; nothing truncated is 0."""
+        if name in FIRST:
+            return getattr(self, name)
+        return [(row or {}).get(name) for row in self.others or repeat(None, self.count)]
+
+    def rows(self, name: str = "", values: Iterable[Any] = repeat(None)) -> Iterator[Row]:
+        """Yield the fields that each record has; what is made of it has a ``name``.
+
+        That comes behind the id and what it belongs to, if it is several.
+        """
+        cells = (
+            repeat(None, self.count) if column is None else column
+            for column in (self.id, values, self.n_tokens, self.truncated, self.others)
+        )
+        for key, value, length, cut, other in zip(*cells, strict=False):
+            row: Row = {} if key is None else {ID: key}
+            if name in ("", VECTORS) and other:
+                row |= {piece: other[piece] for piece in PIECES if piece in other}
+            if name:
+                row[name] = value
+            if length is not None:
+                row["n_tokens"] = length
+            if cut:
+                row["truncated"] = cut
+            yield row | other if other else row
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of a run, to be read as often as a format needs.
+
+    They come in chunks of a number of rows that depends on their shape alone, so that nothing in
+    the output shows how they were written.
+    """
+
+    folder: Path
+    count: int
+    records: int
+    shape: tuple[int, ...]
+    precision: str
+    many: bool = False  # whether a record may have several
+    ids: bool = False  # whether an archive has the ids of the records
+    terms: TermNames | None = None  # whether the rows are terms of texts
+
+    @cached_property
+    def step(self) -> int:
+        """The number of rows in a chunk."""
+        return min(MOST, max(1, CHUNK // max(1, 4 * math.prod(self.shape))))
+
+    @cached_property
+    def ranges(self) -> Floats | None:
+        """The least and greatest values that int8 is based on [2, D]; None for what needs none."""
+        if self.precision not in RANGED:
+            return None
+        return ranges_of(self.raw()) if self.count else np.zeros((2, *self.shape), np.float32)
+
+    def raw(self) -> Iterator[np.ndarray]:
+        """Yield the vectors as they were computed: float32 [<= step, D...]."""
+        with open(self.folder / RAW_VECTORS, "rb") as file:
+            for start in range(0, self.count, self.step):
+                yield self._read(file, min(self.step, self.count - start))
+
+    def vectors(self) -> Iterator[np.ndarray]:
+        """Yield the vectors as they are to be written: [<= step, D...]."""
+        return map(self._converted, self.raw())
+
+    def fields(self) -> Iterator[Fields]:
+        """Yield what is kept of some records beside their vectors, as they were written."""
+        with open(self.folder / FIELDS, "rb") as lines:
+            for line in lines:
+                yield Fields(**parse(line))
+
+    def texts_of_ids(self) -> Iterator[list[str]]:
+        """Yield the ids of some records as strings: numbers as JSON writes them, and none as ""."""
+        for fields in self.fields():
+            ids = ("" if key is None else key for key in fields.id or [None] * fields.count)
+            yield [key if isinstance(key, str) else compact(key) for key in ids]
+
+    def portions(self) -> Iterator[tuple[Fields, Vectors]]:
+        """Yield the other fields of records, and the vectors of each: [D...], or [k, D...]."""
+        with open(self.folder / RAW_VECTORS, "rb") as file:
+            for fields in self.fields():
+                sizes = fields.sizes or [1] * fields.count
+                vectors = self._converted(self._read(file, sum(sizes)))
+                yield fields, split(vectors, sizes) if self.many else vectors
+
+    def _converted(self, vectors: np.ndarray) -> np.ndarray:
+        return quantize(vectors, self.precision, self.ranges)
+
+    def _read(self, file: IO[bytes], rows: int) -> np.ndarray:
+        flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
+        return flat.reshape(rows, *self.shape)
+
+    def kind(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return the shape of all the vectors together as they are written, and their dtype."""
+        if self.terms:
+            return (self.records, self.terms.width), np.dtype(np.float32)
+        sample = self._converted(np.zeros((1, *self.shape), np.float32))
+        return (self.count, *sample.shape[1:]), sample.dtype
+
+
+def write_index(rows: Rows, place: Path, *, with_fields: bool) -> None:
+    """Write whose rows are whose, with the fields of the records unless the output has those."""
+    row = 0
+    with open(place, "wb", opener=opener(None)) as file:
+        for fields in rows.fields():
+            index = []
+            digests, sizes = fields.digests or repeat(""), fields.sizes or repeat(1)
+            for meta, count, digest in zip(fields.rows(), sizes, digests, strict=False):
+                of_many = {ID: None, START: row, STOP: row + count}
+                entry = of_many if rows.many else {ROW: row, ID: None}
+                entry = {ROW: row} if with_fields else entry | meta
+                index.append(entry | ({DIGEST: digest} if digest else {}))
+                row += count
+            file.write(to_lines(index).encode())
+        sync(file)
+
+
+def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
+    """Write vectors, or terms as a sparse matrix [n, V] as `scipy.sparse.save_npz` does; ids."""
+    shape, dtype = rows.kind()
+    arrays = {NAME: _array(dtype.str, shape, rows.vectors())}
+    if rows.terms:
+        counts = chain.from_iterable(fields.sizes or () for fields in rows.fields())
+        ends = accumulate(counts, initial=0)
+        arrays = {
+            "indices": _array("<i4", (rows.count,), (terms[:, 0] for terms in rows.vectors())),
+            "data": _array("<f4", (rows.count,), (terms[:, 1] for terms in rows.vectors())),
+            "indptr": _array("<i8", (shape[0] + 1,), ends),
+            "shape": _array("<i8", (len(shape),), [shape]),
+            "format": _array("|S3", (), [b"csr"]),
+        }
+    if rows.ids and form == "npz":
+        longest = max(map(len, chain.from_iterable(rows.texts_of_ids())), default=0)
+        arrays[IDS] = _array(f"<U{max(1, longest)}", shape[:1], rows.texts_of_ids())
+    write_arrays(file, form, arrays)
+
+
+def _array(kind: str, shape: tuple[int, ...], parts: Iterable[Any]) -> ArrayParts:
+    return ArrayParts(kind, shape, (np.asarray(part, kind).tobytes() for part in parts))
+
+
+def text_rows(
+    form: str,
+    fields: Fields,
+    vectors: Vectors,
+    terms: TermNames | None = None,
+    columns: Sequence[str] = (),
+) -> Iterator[Row]:
+    """Yield rows for JSONL or CSV, of records with a vector each, or several, [k, D...].
+
+    In JSONL what is made of a record may be the weights of ``terms``, [k, 2]. In CSV every row has
+    all the ``columns``, else those of any.
+    """
+    if form == "csv":
+        columns = (*(columns or fields.names), VECTOR)
+        cells = map(fields.column, columns[:-1])
+        rows = zip(*cells, map(NumbersText, json_of(vectors)), strict=True)
+        return (dict(zip(columns, row, strict=True)) for row in rows)
+    values: Iterable[Any] = map(terms.of, vectors) if terms else map(NumbersText, json_of(vectors))
+    return fields.rows(TERMS if terms else VECTORS if isinstance(vectors, list) else VECTOR, values)
+
+
+def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
+    """Write all records as JSON, one a line, or as a table in text."""
+    names = (fields.names for fields in rows.fields()) if form == "csv" else ()
+    columns = [*dict.fromkeys(chain(FIRST, *names))]
+    with writer_of(form)(file) as write:
+        if form == "csv" and not rows.count:
+            write([TableHeader.fromkeys([*columns, VECTOR])])
+        for fields, vectors in rows.portions():
+            records = text_rows(form, fields, vectors, rows.terms, columns)
+            while part := [*islice(records, AT_ONCE)]:  # as text they take three times their room
+                write(part)
+
+
+def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
+    """Write all records as Parquet; columns have the types of all values."""
+    from bertcli.formats import parquet
+
+    text, kinds = parquet.type_of("string"), dict[str, Any].fromkeys(FIRST)
+    kinds |= dict.fromkeys(FIRST[1:], parquet.type_of("int64"))
+    for fields in rows.fields():
+        for name in fields.names:
+            if rows.many and name in PIECES:
+                kinds[name] = parquet.type_of(PIECES[name])
+            else:
+                kinds[name] = parquet.common_type(kinds.get(name), fields.column(name))
+    if rows.terms:
+        vectors_as = {name: parquet.type_of(kind) for name, kind in TERM_TYPES.items()}
+    else:
+        shape, dtype = rows.kind()
+        vector = parquet.type_of_array(shape[1:], dtype)
+        vectors_as = {VECTORS: parquet.pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
+    columns = {
+        name: text if kind is None or "struct" in str(kind) else kind
+        for name, kind in kinds.items()
+    }
+    with parquet.columns_writer(file, columns | vectors_as, [*columns]) as write:
+        for fields, vectors in rows.portions():
+            parts: Sequence[Vectors] = [vectors]
+            if rows.terms:
+                parts = [[terms[:, at] for terms in vectors] for at in range(len(TERM_TYPES))]
+            values: dict[str, Any] = {key: fields.column(key) for key in columns}
+            write(values | dict(zip(vectors_as, parts, strict=True)))
+
+
+WRITERS: dict[str, Callable[[IO[bytes], str, Rows], None]] = {
+    "jsonl": write_text,
+    "csv": write_text,
+    "npy": write_vectors,
+    "npz": write_vectors,
+    "safetensors": write_vectors,
+    "parquet": write_parquet,
+}
+WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vectors
+
+
+@contextmanager
+def stdout_writer(
+    form: str, precision: str = "float32", terms: TermNames | None = None
+) -> Iterator[Callable[[EmbeddedBlock], None]]:
+    """Yield a function that streams records to stdout as JSONL or CSV, the same as those of a file.
+
+    In CSV the first rows settle the columns. `refuse_stream` tells what cannot be streamed.
+    """
+    with open_output(None) as file, writer_of(form)(file) as write:
+
+        def put(block: EmbeddedBlock) -> None:
+            vectors: Vectors = block.vectors
+            if isinstance(vectors, np.ndarray):
+                vectors = quantize(vectors, precision)
+            else:
+                vectors = [quantize(of_text, precision) for of_text in vectors]
+            write([*text_rows(form, Fields.of(block), vectors, terms)])
+
+        yield put
+
+
+# --- smaller numbers, with the bytes of sentence-transformers 6.2, quantize_embeddings ---
+
+BUCKETS = 255  # steps between the least and the greatest value of a dimension
+SIGNED = ("int8", "binary")  # bytes that are 128 less than those of the other two
+
+
+def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> NDArray[np.generic]:
+    """Return vectors [..., D] in another precision; binary ones have ceil(D / 8) bytes.
+
+    int8 and uint8 need ``ranges`` [2, D], the least and the greatest value of each dimension.
+    Values outside of them become the nearest that can be had. Raises PrecisionError for a value
+    that float16 cannot hold.
+    """
+    match precision:
+        case "float32":
+            return vectors.astype(np.float32, copy=False)
+        case "float16":
+            check_values(vectors, precision)
+            return vectors.astype(np.float16)
+        case "int8" | "uint8":
+            least, step = _steps(ranges)
+            buckets: Floats = np.clip(np.floor((vectors - least) / step), 0, BUCKETS)
+            unsigned = buckets.astype(np.uint8)
+        case _:
+            unsigned = np.packbits(vectors > 0, axis=-1)
+    return (unsigned ^ 0x80).view(np.int8) if precision in SIGNED else unsigned
+
+
+def restore(
+    vectors: NDArray[np.generic], precision: str, ranges: Floats | None = None, dim: int = 0
+) -> Floats:
+    """Return vectors of bytes or bits in float32: the middle of each bucket, or -1 and 1 for a bit.
+
+    ``dim`` is the number of dimensions that were packed into bits.
+    """
+    unsigned = vectors.astype(np.uint8) ^ np.uint8(0x80 if precision in SIGNED else 0)
+    if precision in RANGED:
+        least, step = _steps(ranges)
+        return (unsigned.astype(np.float32) + np.float32(0.5)) * step + least
+    count = dim if unsigned.shape[-1] == math.ceil(dim / 8) else None
+    return np.unpackbits(unsigned, axis=-1, count=count).astype(np.float32) * 2 - 1
+
+
+def ranges_of(blocks: Iterable[Floats]) -> Floats:
+    """Return the least and greatest values of each dimension [2, D], of vectors [n, D].
+
+    Raises PrecisionError for fewer than two vectors.
+    """
+    rows, low, high = 0, np.float32(np.inf), np.float32(-np.inf)
+    for vectors in filter(len, blocks):
+        rows += len(vectors)
+        low, high = np.minimum(low, vectors.min(axis=0)), np.maximum(high, vectors.max(axis=0))
+    if rows < 2:
+        raise PrecisionError(
+            f"int8 and uint8 need the range of at least two vectors, not {rows}",
+            f"give more texts, or {option('precision', 'float16')}",
+        )
+    return np.stack((low, high))
+
+
+def check_values(vectors: Floats, precision: str) -> None:
+    """Raise PrecisionError for a value that float16 cannot hold, where that is the precision."""
+    if precision != "float16":
+        return
+    largest = float(np.finfo(np.float16).max)
+    beyond = np.isfinite(vectors) & (np.abs(vectors) > largest)
+    if beyond.any():
+        extreme = float(np.abs(vectors[beyond]).max())
+        raise PrecisionError(
+            f"a value of {extreme:.6g} is too large for float16",
+            f"use {option('precision', 'float32')}",
+        )
+
+
+def _steps(ranges: Any) -> tuple[Floats, Floats]:
+    """Return the least value and the width of a bucket for each dimension; a constant has 1."""
+    step = (ranges[1] - ranges[0]) / BUCKETS
+    return ranges[0], np.where(step == 0, np.float32(1), step)

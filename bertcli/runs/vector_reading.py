@@ -1,0 +1,300 @@
+"""Vectors back from files, a block of rows at a time: whatever the size, in the memory of a block.
+
+    for block in stored("out.npy"):           # [n, D], of the file's own type
+    for block in floats("out.int8.parquet"):  # float32, through the ranges in its manifest
+
+NPY, NPZ and safetensors: the array `embeddings`, or the only one. JSONL, CSV and Parquet: the field
+`embedding`; a line of JSONL may be a bare list. A block has at most ROWS rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile, gettempdir
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertcli.embedding.options import PRECISIONS, RANGED
+from bertcli.errors import InputError, option
+from bertcli.formats.arrays import array_in, open_arrays
+from bertcli.formats.jsonl import array_of, objects_of, read_arrays
+from bertcli.formats.writers import SUFFIXES, TENSORS
+from bertcli.io.output_files import OutputFiles
+from bertcli.io.paths import manifest_beside
+from bertcli.io.printable import listed
+from bertcli.io.publish import OTHER_FOLDER, unwritable
+from bertcli.io.streams import suffix_of, unreadable
+from bertcli.io.typed_json import NOTHING, JsonObject, is_regular, read_object
+from bertcli.records.reader import Reader
+from bertcli.records.source import FORMATS, Source
+from bertcli.runs.vector_formats import (
+    INDICES,
+    START,
+    STOP,
+    TERMS,
+    VALUES,
+    VECTORS,
+    restore,
+)
+
+if TYPE_CHECKING:
+    from bertcli.embedding.sparse import TermNames
+    from bertcli.formats.parquet import Table
+
+Array = NDArray[Any]
+
+ROWS = 2048  # of a block
+ARRAY, FIELD = "embeddings", "embedding"
+MAKE_AGAIN = "make the vectors again"
+SAME_MODEL = (
+    f"both must come from one {option('model')}, with the same {option('dim')}, "
+    f"{option('layers')} and {option('pooling')}"
+)
+
+
+def stored(path: str) -> Iterator[Array]:
+    """Yield the vectors of a file in blocks [<= ROWS, D...]; ``-`` is JSONL from stdin.
+
+    Raises InputError for a file that cannot be read, or holds no vectors of one length.
+    """
+    seen, shape = 0, None
+    try:
+        for block in READERS[form_of(path)](path):
+            shape = shape or block.shape[1:]
+            if not shape or block.dtype.kind not in "fiu":
+                raise InputError(
+                    f"{path}: holds {block.dtype} of shape {block.shape[1:]} a row, not vectors",
+                    "vectors are numbers of shape [rows, dimensions]",
+                )
+            if block.shape[1:] != shape:
+                raise InputError(
+                    f"{path}: row {seen} is of shape {block.shape[1:]}, and those before it {shape}"
+                )
+            seen += len(block)
+            yield block
+    except OSError as failed:
+        raise unreadable(path, failed) from None
+
+
+def floats(path: str, dim: int = 0) -> Iterator[Array]:
+    """Yield vectors in float32, those of a lower precision restored as its manifest says.
+
+    ``dim`` is the number of dimensions of vectors packed into bits. Raises InputError when there
+    are bytes, and no manifest says what they mean.
+    """
+    manifest, ranges = manifest_of(path), None
+    precision = manifest.choice("precision", PRECISIONS)
+    ends = manifest.object("ranges")
+    with suppress(KeyError, TypeError, ValueError, OverflowError):  # told where they are needed
+        ranges = np.array([ends["min"], ends["max"]], np.float32)
+    for block in stored(path):
+        if block.dtype.kind == "f":
+            yield block.astype(np.float32, copy=False)
+        elif precision in ("int8", "uint8", "binary", "ubinary"):
+            if precision in RANGED and (ranges is None or ranges.shape[1:] != block.shape[1:]):
+                raise manifest.bad("ranges", f"min and max of shape {block.shape[1:]}")
+            yield restore(block, str(precision), ranges, dim)
+        else:
+            raise InputError(
+                f"{path}: holds {block.dtype}, which cannot be converted without its manifest",
+                f"keep {manifest_beside(Path(path)).name} next to it, or write float32",
+            )
+
+
+def vectors_in(path: str, dim: int, *, of_others: bool = False) -> Iterator[Array]:
+    """Yield vectors as `floats` does, one a text: [<= ROWS, dim], as the model gives them.
+
+    Raises InputError for others; with ``of_others``, another model may have made them.
+    """
+    for block in floats(path, dim):
+        if block.ndim != 2 or not (of_others or block.shape[1] == dim):
+            sizes = " x ".join(map(str, block.shape[1:]))
+            raise InputError(f"{path}: has {sizes} dimensions, and the model {dim}", SAME_MODEL)
+        yield block
+
+
+def put_aside(blocks: Iterable[Array], dtype: Any = np.float32) -> Array:
+    """Return all rows, [n, D...], where they can be read in any order: in a temporary file.
+
+    It has no name, so a kill leaves nothing, and goes with the array. Raises OutputError where
+    there is no room for it.
+    """
+    count, shape = 0, tuple[int, ...]()
+    try:
+        with TemporaryFile() as file:
+            for block in blocks:
+                count, shape = count + len(block), block.shape[1:]
+                file.write(block.astype(dtype, copy=False).tobytes())
+            file.flush()
+            if count * math.prod(shape):
+                return np.memmap(file, dtype, "r", shape=(count, *shape))
+    except OSError as failed:
+        raise unwritable(gettempdir(), failed, OTHER_FOLDER) from None
+    return np.zeros((count, *shape), dtype)
+
+
+def manifest_of(path: str) -> JsonObject:
+    """Return the manifest beside a file of vectors; an empty one when there is none.
+
+    Raises InputError for a broken one.
+    """
+    return NOTHING if path == "-" else read_object(manifest_beside(Path(path)), InputError)
+
+
+def form_of(path: str) -> str:
+    """Return the format that the suffix names. Raises InputError when it names none of vectors."""
+    if path == "-":
+        return "jsonl"
+    form = (FORMATS | SUFFIXES).get(suffix_of(path), "")
+    if form not in READERS:
+        raise InputError(f"{path}: unknown format of vectors", f"known: {', '.join(READERS)}")
+    return form
+
+
+def _array(path: str) -> Iterator[Array]:
+    """Read the array of NPY, NPZ and safetensors files."""
+    with open_arrays(path, path, form_of(path)) as arrays:
+        array = array_in(arrays, path, ARRAY)
+        yield np.zeros((0, *array.shape[1:]), array.dtype)  # its width and its type tell something
+        for block in array.blocks(ROWS):
+            yield block if block.size else block[:0]
+
+
+def _csv(path: str) -> Iterator[Array]:
+    for records in Reader(Source(paths=(path,), text_field=FIELD)).blocks():
+        if records:
+            lines = [(record.line, str(record.text)) for record in records]
+            yield array_of(lines, FIELD, path)
+
+
+def _parquet(path: str) -> Iterator[Array]:
+    with parquet_table(path, FIELD) as table:
+        yield from table.arrays(FIELD, ROWS)
+
+
+@contextmanager
+def parquet_table(path: str, *names: str) -> Iterator[Table]:
+    """Open a Parquet file. Raises InputError where it has no column of one of these names."""
+    from bertcli.formats.parquet import opened
+
+    with opened(path, path) as table:
+        for name in names:
+            if name not in table.names:
+                available = f"available: {listed(table.names)}"
+                raise InputError(f"{path}: column {name!r} not found", available)
+        yield table
+
+
+READERS: Mapping[str, Callable[[str], Iterator[Array]]] = {
+    "npy": _array,
+    "npz": _array,
+    "safetensors": _array,
+    "jsonl": lambda path: read_arrays(path, FIELD, ROWS),
+    "csv": _csv,
+    "parquet": _parquet,
+}
+
+
+Lists = list[np.ndarray]
+
+
+def stored_lists(path: str, names: TermNames | None = None) -> Iterator[Lists]:
+    """Yield the rows of texts, some texts at a time: vectors of tokens, [L, D] each.
+
+    With the ``names`` of terms, those of `bertcli embed --sparse`, [k, 2]. Raises InputError for a
+    file that holds none.
+    """
+    match form_of(path):
+        case "jsonl":
+            for objects in objects_of(path):
+                yield [
+                    _named(row, where, names) if names else _rows_of(row.get(VECTORS), where)
+                    for where, row in objects
+                ]
+        case "parquet":
+            chosen = (INDICES, VALUES) if names else (VECTORS,)
+            with parquet_table(path, *chosen) as table:
+                for _, columns in table.columns(chosen):
+                    texts = zip(*(columns[name] for name in chosen), strict=True)
+                    yield [
+                        _rows_of(row, path).T if names else _rows_of(row[0], path) for row in texts
+                    ]
+        case "npz" if names:
+            yield from _of_matrix(path)
+        case form if form in TENSORS and not names:
+            vectors, ends = np.asarray(put_aside(floats(path))), _ends_in_index(path)
+            if ends[-1] > len(vectors):
+                raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
+            yield from _texts(vectors, ends)
+        case form:
+            what = "weights of terms" if names else "vectors of tokens"
+            raise InputError(f"{path}: {form} holds no {what}")
+
+
+def _ends_in_index(path: str) -> list[int]:
+    """Return where the rows of texts begin and end, by the index beside a file of arrays, [n + 1].
+
+    Raises InputError where it does not say so.
+    """
+    place = OutputFiles(Path(path)).index
+    if not is_regular(place, InputError, MAKE_AGAIN):
+        raise InputError(f"{place}: file not found; it says which rows are whose", MAKE_AGAIN)
+    ends = [0]
+    for rows in objects_of(str(place)):
+        for where, row in rows:
+            start, stop = row.get(START), row.get(STOP)
+            if start != ends[-1] or not isinstance(stop, int) or stop < start:
+                raise InputError(f"{where}: not the rows behind those of the text before")
+            ends.append(stop)
+    return ends
+
+
+def _texts(rows: Array, ends: Sequence[int]) -> Iterator[Lists]:
+    """Yield the rows of each text, some texts at a time; ``ends`` [n + 1] begins with the first."""
+    for at in range(0, len(ends) - 1, ROWS):
+        first, *stops = ends[at : at + ROWS + 1]
+        yield np.split(rows[first : stops[-1]], np.array(stops[:-1], int) - first)
+
+
+def _named(row: Mapping[str, Any], where: str, names: TermNames) -> np.ndarray:
+    """Return the terms of a line of JSON."""
+    terms = row.get(TERMS)
+    if not isinstance(terms, dict):
+        raise InputError(f"{where}: no weights in the field {TERMS!r}")
+    ids = [names.id_of(token) for token in terms]
+    if None in ids:
+        raise InputError(f"{where}: terms that are not in the vocabulary of this model")
+    return _rows_of([ids, list(terms.values())], where).T
+
+
+def _rows_of(value: Any, where: str) -> np.ndarray:
+    """Return lists of numbers, all of one length, as an array."""
+    try:
+        rows = np.array(value, np.float32)
+    except (TypeError, ValueError, OverflowError):
+        rows = np.zeros(0, np.float32)
+    if rows.ndim != 2 or not np.isfinite(rows).all():
+        raise InputError(f"{where}: no lists of numbers, all of one length", MAKE_AGAIN)
+    return rows
+
+
+def _of_matrix(path: str) -> Iterator[Lists]:
+    """Yield the rows of a sparse matrix, as `scipy.sparse.save_npz` writes it."""
+    with open_arrays(path, path, "npz") as arrays:
+        for name in (CSR := (INDICES, "data", "indptr")):
+            if name not in arrays:
+                raise InputError(f"{path}: array {name!r} not found", "a CSR matrix has it")
+        stored = [arrays[name]() for name in CSR]
+        ids, weights, ends = (
+            np.concatenate([np.zeros(0, array.dtype), *array.blocks()]) for array in stored
+        )
+    whole = len(ids) == len(weights) and len(ends) and ends[0] == 0 and ends[-1] == len(ids)
+    if not whole or (np.diff(ends) < 0).any():
+        raise InputError(f"{path}: its arrays are not those of a CSR matrix", MAKE_AGAIN)
+    terms = np.stack([ids, weights], 1).astype(np.float32)
+    yield from _texts(terms, ends.astype(int).tolist())

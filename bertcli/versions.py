@@ -1,0 +1,60 @@
+"""The version of bertcli, those of the libraries that decide the numbers, and its extras."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from bertcli.errors import BertcliError
+
+__version__ = "0.1.0"
+CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Return the version of each installed library, from its metadata: nothing is imported."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    numbers = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            numbers[name] = version(name)
+    return numbers
+
+
+def require_torch(purpose: str) -> None:
+    """Raise BertcliError when torch, which is an extra, is not installed: ``purpose`` needs it."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise BertcliError(f"{purpose} needs torch", install_command("torch"))
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to this installation, from where it came."""
+    from importlib.metadata import distributions
+    from platform import system
+    from urllib.parse import unquote, urlsplit
+
+    from bertcli.io.typed_json import parse
+
+    places = [installed.read_text("direct_url.json") for installed in distributions(name="bertcli")]
+    url = parse(next(filter(None, places), "{}")).get("url", "")
+    install = pip_command()
+    constraints = Path(unquote(urlsplit(url).path), "constraints.txt")
+    option = f"-c {constraints} " if url.startswith("file:") and constraints.is_file() else ""
+    command = f'{install} {option}"bertcli[{extra}]{f" @ {url}" * bool(url)}"'
+    if extra != "torch" or system() != "Linux":
+        return command
+    return (
+        f"for a CPU (750 MB) {install} torch --index-url {CPU_WHEELS}, and then, "
+        f"or alone for CUDA (several GB), {command}"
+    )
+
+
+def pip_command(action: str = "install") -> str:
+    """Return the command that changes packages in the environment of this process."""
+    python = sys.executable
+    has_pip = versions("pip")  # not find_spec, at which setuptools may warn of distutils
+    return f"{python} -m pip {action}" if has_pip else f"uv pip {action} --python {python}"
