@@ -23,7 +23,8 @@ from bertcli.errors import UsageError, option
 from bertcli.io.progress import PrintedDisplay
 from bertcli.keywords import grouped, names_of, options_from
 from bertcli.model_folder.files import MODEL_FILES, TOKENIZER_FILES, files_for
-from bertcli.model_folder.find import ModelFolder, find_model
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.records.given import READING, records_of
 from bertcli.tokenizing.call import Call

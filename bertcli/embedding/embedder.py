@@ -66,8 +66,8 @@ from bertcli.engines.runtime import (
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError, option
 from bertcli.io.progress import Ran
 from bertcli.io.typed_json import LARGEST_NUMBER
-from bertcli.model_folder.files import STATIC, TERM_TABLE, read_config
-from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.files import STATIC, TERM_TABLE
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.reader import Reader
 from bertcli.records.records import CHARACTERS, Record, TextBlock
 from bertcli.records.source import ORIGIN
@@ -119,16 +119,16 @@ class Embedder:
         model or this machine cannot follow.
         """
         pooling = "" if options.sparse else options.pooling
-        sentence = read_sentence(folder.path, pooling=pooling, scores=scores)
+        sentence = read_sentence(folder, pooling=pooling, scores=scores)
         kind, maker = "BertModel", None
         if options.sparse:
             from bertcli.embedding.sparse import read_sparse
 
-            options, sentence, kind, maker = read_sparse(folder.path, options, sentence)
+            options, sentence, kind, maker = read_sparse(folder, options, sentence)
         kind = STATIC if sentence.static else kind
         own = options.pooling == "auto" and not options.per_token  # else the encoder alone
-        modules = read_chain(folder.path, sentence.of_texts if own else ())
-        place = folder.path if sentence.static else folder.path / sentence.transformer
+        modules = read_chain(folder, sentence.of_texts if own else ())
+        place = folder if sentence.static else folder.part(sentence.transformer)
         special = options.parse_special
         tokenizer = cache(
             partial(open_tokenizer, place, kind=kind, parse_special=special, extra=extra)
@@ -137,9 +137,9 @@ class Embedder:
         if options.per_token and options.word_vectors is None and not sentence.static:
             from bertcli.embedding.late_interaction import read_late
 
-            late = read_late(folder.path, tokenizer(), options.prompt_name)
+            late = read_late(folder, tokenizer(), options.prompt_name)
         if late:
-            if late.hides_filling and read_config(place).structure.blank_padding:
+            if late.hides_filling and place.config.structure.blank_padding:
                 raise ModelError(f"{place}: queries of a DeBERTa cannot be filled up")
             if options.on_truncate == "window":
                 raise UsageError(
@@ -155,7 +155,7 @@ class Embedder:
         terms = maker(tokenizer()) if maker else None
         if extra and not sentence.static:  # texts that have ids for their words keep these words
             changed = late or options.prompt or options.on_truncate == "chunk"
-            if changed and read_config(place).extra_embeddings:
+            if changed and place.config.extra_embeddings:
                 raise UsageError(
                     "this model needs an id for each word, so its texts cannot be changed",
                     f"leave out {option('prompt')}, {option('on_truncate', 'chunk')} and "
@@ -185,11 +185,11 @@ class Embedder:
     def width(self) -> int:
         """The number of dimensions of a vector before truncation to ``dim``."""
         if self.terms:
-            width_after(self.terms.layers, self.runtime.config.hidden_size, self.folder.path)
+            width_after(self.terms.layers, self.runtime.config.hidden_size, self.folder)
             table = self.terms.table
             return self.runtime.config.vocab_size if table is None else len(table)
         pooled = self.state_width * len(self.options.modes)
-        return width_after(self.modules, pooled, self.folder.path)
+        return width_after(self.modules, pooled, self.folder)
 
     @property
     def state_width(self) -> int:

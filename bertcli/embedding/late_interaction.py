@@ -22,15 +22,9 @@ import numpy as np
 from bertcli.embedding.options import COLBERT, CONFIG, is_pylate
 from bertcli.embedding.sentence_modules import Dense, VectorModule, linear_in, read_chain
 from bertcli.errors import ModelError
-from bertcli.io.typed_json import JsonObject, is_regular, is_text, read_object
-from bertcli.model_folder.files import (
-    WeightFiles,
-    find_weights,
-    read_config,
-    read_modules,
-    transformer_path,
-)
-from bertcli.model_folder.tokenizer_files import sentence_settings
+from bertcli.io.typed_json import JsonObject, is_regular, is_text
+from bertcli.model_folder.files import WeightFiles, transformer_path
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.tokenizing.columns import Column, Encoded, padded
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -119,7 +113,9 @@ class LateFiles:
     first: bool = True
 
 
-def read_late(folder: Path, tokenizer: Tokenizer, role: str | None) -> LateInteraction | None:
+def read_late(
+    folder: ModelFolder, tokenizer: Tokenizer, role: str | None
+) -> LateInteraction | None:
     """Return how a model's tokens are matched; None for a model of another kind.
 
     The role is that of queries, or else of documents. Raises ModelError when its files are broken,
@@ -162,9 +158,10 @@ def read_late(folder: Path, tokenizer: Tokenizer, role: str | None) -> LateInter
     )
 
 
-def _files(folder: Path) -> LateFiles | None:
+def _files(folder: ModelFolder) -> LateFiles | None:
     """Return what the files say; None where the model is of another kind."""
-    modules, settings = read_modules(folder), read_object(folder / CONFIG)
+    modules = folder.modules
+    settings = folder.object(CONFIG)
     places = {module.kind.rpartition(".")[2]: module.path for module in modules}
     if "MultiVectorMask" in places:
         return _of_multi_vector(folder, settings, places)
@@ -180,11 +177,11 @@ def _files(folder: Path) -> LateFiles | None:
         )
     if is_regular(folder / BGE):
         return LateFiles((linear(folder / BGE),), first=False)
-    if modules or COLBERT not in read_config(folder).architectures:
+    if modules or COLBERT not in folder.config.architectures:
         return None
-    raw = read_object(folder / METADATA)
+    raw = folder.object(METADATA)
     return LateFiles(
-        (linear_in(find_weights(folder), folder, "linear."),),
+        (linear_in(folder.weights, folder, "linear."),),
         {
             QUERY: raw.text("query_token_id") or "[unused0]",
             DOCUMENT: raw.text("doc_token_id") or "[unused1]",
@@ -196,10 +193,12 @@ def _files(folder: Path) -> LateFiles | None:
     )
 
 
-def _of_multi_vector(folder: Path, settings: JsonObject, places: Mapping[str, str]) -> LateFiles:
-    inner = sentence_settings(folder / transformer_path(read_modules(folder)))
+def _of_multi_vector(
+    folder: ModelFolder, settings: JsonObject, places: Mapping[str, str]
+) -> LateFiles:
+    inner = folder.part(transformer_path(folder.modules)).sentence_settings
     expansion = inner.object("query_expansion")
-    mask = read_object(folder / places["MultiVectorMask"] / "config.json")
+    mask = folder.object(f"{places['MultiVectorMask']}/config.json")
     if mask.get("keep_only_token_ids"):
         raise ModelError(f"{mask.source}: unsupported keep_only_token_ids")
     return replace(
@@ -214,11 +213,11 @@ def _of_multi_vector(folder: Path, settings: JsonObject, places: Mapping[str, st
     )
 
 
-def _of_modules(folder: Path, settings: JsonObject, limits: JsonObject) -> LateFiles:
+def _of_modules(folder: ModelFolder, settings: JsonObject, limits: JsonObject) -> LateFiles:
     """Return what folders with modules.json have in common: their Dense layers, all of tokens."""
     layers, prompts = [], settings.object("prompts")
     others = ("Transformer", "MLMTransformer", "MultiVectorMask", "Normalize", "Dropout")
-    for module in read_modules(folder):
+    for module in folder.modules:
         kind = module.kind.rpartition(".")[2]
         if kind == "Dense":
             layers.append(module._replace(kind=kind))

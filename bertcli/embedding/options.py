@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from bertcli.engines.compute import Compute
@@ -29,19 +28,11 @@ from bertcli.io.typed_json import (
     JsonObject,
     is_regular,
     is_text,
-    read_object,
 )
 from bertcli.keywords import refuse_outside
-from bertcli.model_folder.files import (
-    TERM_TABLE,
-    SentenceModule,
-    is_model2vec,
-    is_static,
-    read_modules,
-    read_routes,
-    transformer_path,
-)
-from bertcli.model_folder.tokenizer_files import sentence_limit, sentence_settings
+from bertcli.model_folder.files import TERM_TABLE, SentenceModule, transformer_path
+from bertcli.model_folder.folder import ModelFolder
+from bertcli.model_folder.tokenizer_files import sentence_limit
 from bertcli.records.records import Record, Text, TextBlock
 
 LEGACY = {  # in the order in which their vectors are concatenated
@@ -235,16 +226,18 @@ class Sentence:
         return self.prompts[name]
 
 
-def read_sentence(folder: Path, *, pooling: str = "auto", scores: bool = False) -> Sentence:
+def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = False) -> Sentence:
     """Return what a folder says; ``pooling`` is what the caller asks for instead of its modules.
 
     Raises ModelError when a file is broken, or, unless another pooling is asked for, when the
     vectors pass through modules that bertcli does not have, or are the ``scores`` of a
     cross-encoder and not asked for.
     """
-    modules, static = read_modules(folder), is_static(folder)
+    modules = folder.modules
+    static = folder.is_static
     transformer = transformer_path(modules)
-    inner, settings = sentence_settings(folder / transformer), read_object(folder / CONFIG)
+    inner = folder.part(transformer).sentence_settings
+    settings = folder.object(CONFIG)
     of_texts, unknown = _chain(folder, modules)
     poolings = [module.path for module in modules if module.kind == "Pooling"]
     config = folder / "modules.json"
@@ -287,8 +280,8 @@ def read_sentence(folder: Path, *, pooling: str = "auto", scores: bool = False) 
     )
     if static:  # each text is the mean of its tokens
         library, found_in = "sentence-transformers", "modules.json"
-        if is_model2vec(folder):
-            raw = read_object(folder / "config.json")
+        if folder.is_model2vec:
+            raw = folder.object("config.json")
             limit = raw.whole("max_length", 1) if "max_length" in raw else MODEL2VEC_TOKENS
             normalize = raw.switch("normalize") or False
             sentence = replace(sentence, max_length=limit, normalize=normalize)
@@ -299,11 +292,13 @@ def read_sentence(folder: Path, *, pooling: str = "auto", scores: bool = False) 
     if not poolings:
         return sentence
     found_in = f"{poolings[-1]}/config.json"  # as in sentence-transformers, the last one decides
-    modes, include_prompt = _pooling(folder / found_in)
+    modes, include_prompt = _pooling(folder, found_in)
     return replace(sentence, pooling=modes, include_prompt=include_prompt, found_in=found_in)
 
 
-def _chain(folder: Path, modules: list[SentenceModule]) -> tuple[list[SentenceModule], list[str]]:
+def _chain(
+    folder: ModelFolder, modules: list[SentenceModule]
+) -> tuple[list[SentenceModule], list[str]]:
     """Return the modules that change vectors of texts, behind the Pooling; and unknown ones."""
     of_texts: list[SentenceModule] = []
     unknown, kinds = [], [module.kind for module in modules]
@@ -315,7 +310,7 @@ def _chain(folder: Path, modules: list[SentenceModule]) -> tuple[list[SentenceMo
             case "Pooling" | "Dropout":
                 pass
             case "Dense" | "Normalize" | "LayerNorm":
-                raw = read_object(folder / module.path / "config.json") if module.path else NOTHING
+                raw = folder.object(f"{module.path}/config.json") if module.path else NOTHING
                 ends = ("module_input_name", "module_output_name")
                 others = {raw.text(end) or SENTENCE for end in ends} - {SENTENCE}
                 if others == {SCORES} and at == len(modules) - 1:  # of a cross-encoder
@@ -331,22 +326,22 @@ def _chain(folder: Path, modules: list[SentenceModule]) -> tuple[list[SentenceMo
     return of_texts, unknown
 
 
-def option_for(folder: Path) -> str:
+def option_for(folder: ModelFolder) -> str:
     """Return the option that a model is for, where it makes no vectors of texts; "" else."""
-    routes = read_routes(folder).values()
-    kinds = {module.kind for modules in (read_modules(folder), *routes) for module in modules}
+    routes = folder.routes.values()
+    kinds = {module.kind for modules in (folder.modules, *routes) for module in modules}
     if kinds & {"SpladePooling", TERM_TABLE}:
         return option("sparse")
-    named = read_object(folder / "config.json").get("architectures") if not kinds else None
+    named = folder.object("config.json").get("architectures") if not kinds else None
     if isinstance(named, list) and COLBERT in named:
         return option("token_vectors")
-    late = "MultiVectorMask" in kinds or is_pylate(read_object(folder / CONFIG), kinds)
+    late = "MultiVectorMask" in kinds or is_pylate(folder.object(CONFIG), kinds)
     return option("token_vectors") if late else ""
 
 
-def is_cross_encoder(folder: Path) -> bool:
+def is_cross_encoder(folder: ModelFolder) -> bool:
     """Return True for a folder that CrossEncoder of sentence-transformers wrote."""
-    return read_object(folder / CONFIG).text("model_type") == "CrossEncoder"
+    return folder.object(CONFIG).text("model_type") == "CrossEncoder"
 
 
 def is_pylate(settings: JsonObject, kinds: Collection[str]) -> bool:
@@ -364,11 +359,11 @@ def is_pylate(settings: JsonObject, kinds: Collection[str]) -> bool:
     return has_module or (bool(kinds) and any(key in settings for key in PYLATE_KEYS))
 
 
-def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
-    """Return the modes in our words, and whether prompts are pooled."""
-    if not is_regular(path):
-        raise ModelError(f"{path}: file not found; it sets the pooling")
-    raw = read_object(path)
+def _pooling(folder: ModelFolder, name: str) -> tuple[tuple[str, ...], bool]:
+    """Return the modes under our names, and whether prompts are pooled."""
+    if not is_regular(folder / name):
+        raise ModelError(f"{folder / name}: file not found; it sets the pooling")
+    raw = folder.object(name)
     if "pooling_mode" in raw:
         modes = raw["pooling_mode"]
         modes = modes if isinstance(modes, list) else [modes]
@@ -380,9 +375,9 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
     return tuple(MODES[name] for name in modes), include is not False
 
 
-def default_prompt(folder: Path) -> str:
+def default_prompt(folder: ModelFolder) -> str:
     """Return the prompt before each text of a cross-encoder; "" where its folder names none."""
-    prompts, name = _prompts(read_object(folder / CONFIG))
+    prompts, name = _prompts(folder.object(CONFIG))
     return prompts[name] if name else ""
 
 

@@ -23,7 +23,8 @@ from bertcli.embedding.pooling import finish
 from bertcli.errors import ModelError, option
 from bertcli.formats.safetensors import write_arrays
 from bertcli.io.typed_json import AGAIN, read_object, write_json
-from bertcli.model_folder.files import SentenceModule, WeightFiles, find_weights, require_weights
+from bertcli.model_folder.files import SentenceModule, WeightFiles
+from bertcli.model_folder.folder import ModelFolder
 
 MODULE = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
@@ -112,12 +113,12 @@ class VectorNorm:
 VectorModule: TypeAlias = Dense | UnitLength | VectorNorm  # a step of a sentence model
 
 
-def read_chain(folder: Path, modules: Iterable[SentenceModule]) -> tuple[VectorModule, ...]:
+def read_chain(folder: ModelFolder, modules: Iterable[SentenceModule]) -> tuple[VectorModule, ...]:
     """Read modules in their order. ModelError for one that is incomplete, or of another kind."""
-    return tuple(READERS[module.kind](folder / module.path) for module in modules)
+    return tuple(READERS[module.kind](folder.part(module.path)) for module in modules)
 
 
-def width_after(chain: Iterable[VectorModule], width: int, where: Path) -> int:
+def width_after(chain: Iterable[VectorModule], width: int, where: ModelFolder) -> int:
     """Return the dimensions of vectors behind modules. ModelError where they do not fit."""
     for module in chain:
         if isinstance(module, UnitLength):
@@ -150,11 +151,12 @@ def described(chain: Sequence[VectorModule]) -> list[dict[str, Any]]:
 # --- reading ---
 
 
-def _dense(folder: Path) -> Dense:
-    config = read_object(folder / MODULE)
+def _dense(folder: ModelFolder) -> Dense:
+    config = folder.object(MODULE)
     # sentence-transformers takes Tanh where none is named.
     named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
-    name, files = named.rpartition(".")[2], require_weights(folder)
+    name = named.rpartition(".")[2]
+    files = folder.require_weights()
     if name not in ACTIVATIONS or not named.startswith("torch.nn."):
         problem = f"{config.source}: unsupported activation {named}"
         raise ModelError(problem, f"bertcli has {', '.join(ACTIVATIONS)}")
@@ -168,24 +170,24 @@ def _dense(folder: Path) -> Dense:
 
 
 def _shaped(
-    tensors: Mapping[str, np.ndarray], name: str, folder: Path, shape: int | tuple[int, ...]
+    tensors: Mapping[str, np.ndarray], name: str, location: object, shape: int | tuple[int, ...]
 ) -> np.ndarray:
     """Return a tensor of this shape, or with so many axes."""
     tensor = tensors.get(name)
     if tensor is None:
-        raise ModelError(f"{folder}: {name} is missing in its weights", AGAIN)
+        raise ModelError(f"{location}: {name} is missing in its weights", AGAIN)
     if shape not in (tensor.ndim, tensor.shape) or not tensor.size:
-        raise ModelError(f"{folder}: {name} has the unexpected shape {list(tensor.shape)}", AGAIN)
+        raise ModelError(f"{location}: {name} has the unexpected shape {list(tensor.shape)}", AGAIN)
     return tensor
 
 
-def _vector_norm(folder: Path) -> VectorNorm:
-    tensors = arrays_in(require_weights(folder))
+def _vector_norm(folder: ModelFolder) -> VectorNorm:
+    tensors = arrays_in(folder.require_weights())
     weight = _shaped(tensors, "norm.weight", folder, 1)
     return VectorNorm(weight, _shaped(tensors, "norm.bias", folder, weight.shape))
 
 
-def linear_in(files: WeightFiles, where: Path, before: str = "") -> Dense:
+def linear_in(files: WeightFiles, where: object, before: str = "") -> Dense:
     """Return the linear layer of this name in files. ModelError where there is none."""
     tensors = arrays_in(files, before)
     weight, bias = _shaped(tensors, f"{before}weight", where, 2), None
@@ -206,7 +208,7 @@ def arrays_in(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
     }
 
 
-READERS: Mapping[str, Callable[[Path], VectorModule]] = {
+READERS: Mapping[str, Callable[[ModelFolder], VectorModule]] = {
     "Dense": _dense,
     "Normalize": lambda folder: UnitLength(),
     "LayerNorm": _vector_norm,
@@ -219,7 +221,7 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 def write_sentence_parts(
     folder: Path,
     options: EmbedOptions,
-    base: Path,
+    base: ModelFolder,
     sentence: Sentence,
     *,
     max_length: int,
@@ -234,8 +236,8 @@ def write_sentence_parts(
     pooling: dict[str, Any] = {"word_embedding_dimension": width}
     pooling |= {key: MODES[name] in options.modes for key, name in LEGACY.items()}
     pooling["include_prompt"] = sentence.include_prompt
-    chain: list[tuple[str, Path | dict[str, Any]]] = [("Pooling", pooling)]
-    chain += [(module.kind, base / module.path) for module in sentence.of_texts]
+    chain: list[tuple[str, ModelFolder | dict[str, Any]]] = [("Pooling", pooling)]
+    chain += [(module.kind, base.part(module.path)) for module in sentence.of_texts]
     chain += [("Normalize", {})] * bool(options.normalize)
     if layer:
         weight, bias = layer
@@ -250,7 +252,7 @@ def write_sentence_parts(
         if isinstance(content, dict):
             write_json(place / "config.json", content)
         else:
-            for path in (content / "config.json", *find_weights(content).all):
+            for path in (content / "config.json", *content.weights.all):
                 if path.is_file():
                     shutil.copyfile(path, place / path.name)
     if layer:  # the last of the modules

@@ -33,18 +33,16 @@ from bertcli.embedding.pooling import split, widened
 from bertcli.embedding.sentence_modules import Dense, arrays_in, described
 from bertcli.engines.engine import library_of
 from bertcli.errors import ModelError, UsageError, option
-from bertcli.io.typed_json import NUMBER, is_regular, read_object
+from bertcli.io.typed_json import NUMBER, is_regular
 from bertcli.model_folder.files import (
     ROUTER,
     TERM_TABLE,
     TRANSFORMERS,
     SentenceModule,
-    read_modules,
-    read_routes,
-    require_weights,
     transformer_path,
 )
-from bertcli.model_folder.tokenizer_files import sentence_limit, sentence_settings
+from bertcli.model_folder.folder import ModelFolder
+from bertcli.model_folder.tokenizer_files import sentence_limit
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 ROWS = 64  # tokens whose scores [ROWS, V] are there at a time: few, as V is large
@@ -201,7 +199,7 @@ EXAMPLE = "for example naver/splade-cocondenser-ensembledistil"
 
 
 def read_sparse(
-    folder: Path, options: EmbedOptions, sentence: Sentence
+    folder: ModelFolder, options: EmbedOptions, sentence: Sentence
 ) -> tuple[EmbedOptions, Sentence, str, Callable[[Tokenizer], TermMaker]]:
     """Return how a model makes weights of terms; a bare masked language model takes the maximum.
 
@@ -211,12 +209,13 @@ def read_sparse(
     Where queries are made in another way than documents, the prompt's name tells them apart. Raises
     ModelError when a file is broken, or the modules make none.
     """
-    most = options.top_terms or read_object(folder / CONFIG).whole("max_active_dims", 1)
-    options, modules = replace(options, top_terms=most), read_modules(folder)
+    most = options.top_terms or folder.object(CONFIG).whole("max_active_dims", 1)
+    options = replace(options, top_terms=most)
+    modules = folder.modules
     bge = is_regular(folder / BGE)
     routed = not bge and has_routes(folder)
     if routed:
-        routes = read_routes(folder) or {QUERY: [SentenceModule(TERM_TABLE, "")], DOCUMENT: []}
+        routes = folder.routes or {QUERY: [SentenceModule(TERM_TABLE, "")], DOCUMENT: []}
         name = QUERY if options.prompt_name == QUERY else DOCUMENT
         if name not in routes:
             named = ", ".join(routes)
@@ -225,7 +224,7 @@ def read_sparse(
     table = not bge and [module.kind for module in modules] == [TERM_TABLE]
     if routed or table:
         place = modules[0].path if table else transformer_path(modules)
-        limit = None if table else sentence_limit(sentence_settings(folder / place))
+        limit = None if table else sentence_limit(folder.part(place).sentence_settings)
         prompts = {QUERY: "", DOCUMENT: "", **sentence.prompts}
         sentence = replace(sentence, transformer=place, max_length=limit, prompts=prompts)
     if not bge and not table:
@@ -240,12 +239,12 @@ def read_sparse(
     options = replace(options, pooling="max", special_tokens=options.special_tokens and bge)
     if bge:
         return options, sentence, "BertModel", partial(_token_weights, folder / BGE)
-    return options, sentence, TERM_TABLE, partial(read_terms, folder / modules[0].path)
+    return options, sentence, TERM_TABLE, partial(read_terms, folder.part(modules[0].path))
 
 
-def has_routes(folder: Path) -> bool:
+def has_routes(folder: ModelFolder) -> bool:
     """Tell whether queries and documents become terms in different ways."""
-    return bool(read_routes(folder)) or (not read_modules(folder) and is_regular(folder / IDF))
+    return bool(folder.routes) or (not folder.modules and is_regular(folder / IDF))
 
 
 def _token_weights(path: Path, tokenizer: Tokenizer) -> OwnTerms:
@@ -257,16 +256,16 @@ def _token_weights(path: Path, tokenizer: Tokenizer) -> OwnTerms:
     return OwnTerms(layer, left_out=frozenset({*special.values()} - {special.get(mask)}))
 
 
-def read_terms(folder: Path, tokenizer: Tokenizer) -> OwnTerms:
+def read_terms(folder: ModelFolder, tokenizer: Tokenizer) -> OwnTerms:
     """Read the weight of each token, [V]: of a module's tensor, or of a file by their names."""
-    named = read_object(folder / "config.json").text("path")
+    named = folder.object("config.json").text("path")
     size = len(tokenizer)
     if named is None and not is_regular(folder / IDF):
-        table = next(iter(arrays_in(require_weights(folder)).values()), np.zeros(0))
+        table = next(iter(arrays_in(folder.require_weights()).values()), np.zeros(0))
         if table.ndim != 1 or len(table) < size or not np.isfinite(table).all():
             raise ModelError(f"{folder}: has no weight for each of its {size} tokens")
         return OwnTerms(table=table)
-    raw = read_object(folder / ((named and Path(named).name) or IDF))
+    raw = folder.object((named and Path(named).name) or IDF)
     weights = np.zeros(size, np.float32)
     for token in raw:
         index = tokenizer.core.token_to_id(token)
@@ -275,7 +274,7 @@ def read_terms(folder: Path, tokenizer: Tokenizer) -> OwnTerms:
     return OwnTerms(table=weights)
 
 
-def _pooling(folder: Path, modules: list[SentenceModule]) -> TermPooling:
+def _pooling(folder: ModelFolder, modules: list[SentenceModule]) -> TermPooling:
     if not modules:
         return TermPooling()
     kinds = [module.kind for module in modules]
@@ -284,7 +283,7 @@ def _pooling(folder: Path, modules: list[SentenceModule]) -> TermPooling:
             f"{folder / 'modules.json'}: no weights of terms are made by {', '.join(kinds)}",
             f"leave out {option('sparse')}, or give {option('model')} a sparse one, {EXAMPLE}",
         )
-    raw = read_object(folder / modules[1].path / "config.json")
+    raw = folder.object(f"{modules[1].path}/config.json")
     how = raw.choice("pooling_strategy", TERM_POOLINGS) or "max"
     name = raw.choice("activation_function", [*LOGARITHMS]) or "relu"
     return TermPooling(how, LOGARITHMS[name])

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
-from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ import numpy as np
 from bertcli.engines.compute import Backend, Compute
 from bertcli.errors import LOG, BertcliError, UsageError, option, out_of_memory
 from bertcli.io.progress import Ran
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.columns import EXTRA, Encoded, TokenBlock
 from bertcli.tokenizing.extra_columns import ExtraColumns
@@ -149,7 +149,7 @@ class Reading:
 class ModelSpec:
     """What is to be opened."""
 
-    folder: Path  # with config.json in it
+    folder: ModelFolder  # with config.json in it
     compute: Compute = field(default_factory=Compute)
     kind: str = "BertModel"  # the class, one of models.heads.ARCHITECTURES, or StaticEmbedding
     reading: Reading = field(default_factory=Reading)

@@ -48,7 +48,7 @@ from bertcli.engines.openvino_graph import (
 from bertcli.errors import LOG, ModelError, UsageError, option, out_of_memory
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.io.paths import sha256
-from bertcli.model_folder.files import GRAPHS, find_weights, read_config
+from bertcli.model_folder.files import GRAPHS
 from bertcli.model_folder.weights import Weights, read_weights
 from bertcli.tokenizing.columns import EXTRA
 
@@ -165,7 +165,8 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
     if dtype == "bfloat16" and not has_bfloat16():
         LOG.warn("this CPU has no bfloat16 arithmetic: computing in float32")
         dtype = "float32"
-    config, file = read_config(spec.folder), graph_file(spec)
+    config = spec.folder.config
+    file = graph_file(spec)
     if file:
         depth = config.num_hidden_layers
         if spec.pooler or spec.reading.indices(depth) != [depth]:
@@ -203,7 +204,7 @@ def graph_file(spec: ModelSpec) -> Path | None:
     Raises UsageError for --dtype int8 without a graph in 8 bits.
     """
     if spec.compute.dtype != "int8":
-        files = find_weights(spec.folder)
+        files = spec.folder.weights
         return files.files[0] if files.format == "openvino" else None
     file = spec.folder / GRAPHS["int8"]
     if not file.is_file():

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from bertcli.engines.compute import OpenvinoError, gpu_possible, openvino_installed
 from bertcli.engines.engine import Engine, ModelSpec, Runtime
 from bertcli.errors import LOG, ModelError, UsageError, option
-from bertcli.model_folder.files import STATIC, TERM_TABLE, read_config
+from bertcli.model_folder.files import STATIC, TERM_TABLE
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.config import BertConfig
 from bertcli.records.records import CHARACTERS, FIRST_CHARACTERS
 from bertcli.tokenizing.columns import Encoded
@@ -138,7 +138,7 @@ def token_limit(
 
 
 def open_tokenizer(
-    folder: Path, *, kind: str = "", parse_special: bool = True, extra: bool = False
+    folder: ModelFolder, *, kind: str = "", parse_special: bool = True, extra: bool = False
 ) -> Tokenizer:
     """Load the tokenizer of a model; ModelError for one that the model cannot take texts from.
 
@@ -150,7 +150,7 @@ def open_tokenizer(
         LOG.warn(message)
     if kind in (STATIC, TERM_TABLE):
         return tokenizer
-    config = read_config(folder)
+    config = folder.config
     if not extra:
         refuse_extra(folder, config)
     # A checkpoint may hold a tokenizer with more tokens than embeddings: tokens were added, and the
@@ -162,7 +162,7 @@ def open_tokenizer(
     return tokenizer
 
 
-def refuse_extra(folder: Path, config: BertConfig) -> None:
+def refuse_extra(folder: ModelFolder, config: BertConfig) -> None:
     """Raise ModelError for a model that needs ids of extra embeddings."""
     if config.extra_embeddings:
         names = ", ".join(config.extra_embeddings)

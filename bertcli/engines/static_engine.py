@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,8 @@ from bertcli.engines.engine import Arriving, Engine, Finish, ModelSpec, Tokens
 from bertcli.errors import ModelError
 from bertcli.families.structure import BERT
 from bertcli.io.typed_json import LARGEST_NUMBER, parse
-from bertcli.model_folder.files import (
-    MODEL2VEC_TABLE,
-    TERM_TABLE,
-    bert_folder,
-    is_model2vec,
-    require_weights,
-)
+from bertcli.model_folder.files import MODEL2VEC_TABLE, TERM_TABLE
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.tensors import as_float32, mapped, read_tensors
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -87,9 +81,9 @@ class StaticTable(Engine):
         }
 
 
-def read_table(folder: Path) -> StaticTable:
+def read_table(folder: ModelFolder) -> StaticTable:
     """Open the table of a folder. ModelError when it is incomplete, or no such table."""
-    files = require_weights(folder)
+    files = folder.require_weights()
     tensors = {array.name: array for array in read_tensors(files)}
     name = next((name for name in ROWS if name in tensors), None)
     if name is None:
@@ -116,10 +110,10 @@ def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> StaticTable:
     if spec.kind == TERM_TABLE:  # read by who makes terms of tokens
         ids = tokenizer.core.get_vocab().values()  # of which some may lie beyond their number
         return StaticTable(np.zeros((1 + max(ids, default=0), 0), np.float32))
-    folder = bert_folder(spec.folder)
+    folder = spec.folder.encoder
     table = read_table(folder)
     tokenizer.refuse_beyond(table.config.vocab_size, folder)
-    table.dropped = unknown_id(tokenizer) if is_model2vec(spec.folder) else None
+    table.dropped = unknown_id(tokenizer) if spec.folder.is_model2vec else None
     return table
 
 

@@ -33,8 +33,7 @@ from bertcli.evaluation.metrics import (
 )
 from bertcli.formats.tables import rounded
 from bertcli.io.streams import blocks, open_bytes
-from bertcli.model_folder.files import bert_folder, is_static, read_config, read_modules
-from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.config import BertConfig
 from bertcli.records.examples import (
     CONTRAST,
@@ -85,8 +84,7 @@ class Judge:
     @cached_property
     def config(self) -> BertConfig | None:
         """The config of the model; None for a table of vectors."""
-        path = self.folder.path
-        return None if is_static(path) else read_config(bert_folder(path))
+        return None if self.folder.is_static else self.folder.encoder.config
 
     @property
     def extra_fields(self) -> Collection[str]:
@@ -153,11 +151,12 @@ class Judge:
 
     def _scores_one(self) -> bool:
         """Return True if the model has a head with one score."""
-        config, path = self.config, self.folder.path
+        config = self.config
+        folder = self.folder
         if config is None:
             return False
-        if is_pooled_head(path):
-            (last,) = read_chain(path, read_modules(path)[-1:])
+        if is_pooled_head(folder):
+            (last,) = read_chain(folder, folder.modules[-1:])
             return isinstance(last, Dense) and len(last.weight) == 1
         return config.num_labels == 1 and CLASSIFIER in config.architectures
 

@@ -55,8 +55,8 @@ from bertcli.io.paths import sha256
 from bertcli.io.progress import Advance, Ran, Step
 from bertcli.io.publish import MANIFEST, whole_folder
 from bertcli.io.typed_json import parse, write_json
-from bertcli.model_folder.files import MODULES, model_files, read_config
-from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.files import MODULES
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.reader import Reader
 from bertcli.retrieval.compare import similarity_agreement
 from bertcli.tasks.head import command_of, origin
@@ -194,7 +194,7 @@ class Distillation:
         reader = self.reader
         self._refuse_models_without_vectors()
         corpus_paths = reader.source.paths if reader else ()
-        inputs: list[str | Path] = [*model_files(source.path), *corpus_paths]
+        inputs: list[str | Path] = [*source.model_files, *corpus_paths]
         with whole_folder(self.output, "distil", overwrite=self.overwrite, inputs=inputs) as folder:
             teacher = Embedder.open(source, replace(self.how, pooling="mean", normalize=False))
             tokenizer = teacher.runtime.tokenizer
@@ -232,7 +232,7 @@ class Distillation:
     def _refuse_models_without_vectors(self) -> None:
         """Raise ModelError for a model that has no encoder, or makes no vectors of texts."""
         source = self.source
-        read_config(source.path)  # a table of token vectors has no encoder
+        source.require_encoder()  # a table of token vectors has no encoder
         if not (source.path / MODULES).exists() and command_of(source) == "classify":
             raise ModelError(
                 f"{source.path}: a classifier or cross-encoder, which makes no vectors of texts",
@@ -326,7 +326,7 @@ class Distillation:
         yield from teacher
         is_compared = np.ones(len(texts), bool)
         for name, path in (("agreement", folder), ("agreement_without_corpus", plain)):
-            model = ModelFolder(self.output.name, path, "folder")
+            model = ModelFolder(path, self.output.name)
             student = RecordVectors(Embedder.open(model, EmbedOptions()), texts)
             yield from student
             agreement = similarity_agreement(teacher.vectors, student.vectors, is_compared)

@@ -52,9 +52,9 @@ from bertcli.exporting.graphs import (
 )
 from bertcli.io.paths import sha256
 from bertcli.io.publish import MANIFEST, whole_folder
-from bertcli.io.typed_json import read_objects, write_json
-from bertcli.model_folder.files import GRAPHS, MODULES, bert_folder, find_weights, model_files
-from bertcli.model_folder.find import ModelFolder
+from bertcli.io.typed_json import parse_objects, write_json
+from bertcli.model_folder.files import GRAPHS, MODULES
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.weights import Weights, read_weights
 from bertcli.tasks.head import (
     COMMANDS,
@@ -187,9 +187,9 @@ def export(
         "dtype": options.dtype,
         "outputs": list(outputs),
     }
-    inputs = model_files(source.path)
+    inputs = source.model_files
     with whole_folder(output, "export", overwrite=overwrite, inputs=inputs) as folder:
-        _copy(source.path, folder)
+        _copy(source, folder)
         path = folder / options.file
         path.parent.mkdir()
         if options.to == "onnx":
@@ -212,22 +212,22 @@ def export(
     return manifest
 
 
-def _copy(source: Path, folder: Path) -> None:
+def _copy(source: ModelFolder, folder: Path) -> None:
     """Copy the tokenizer, the configs and the modules; the network comes to lie on top."""
-    inner = bert_folder(source)
-    left_out = {*find_weights(inner).all}
-    for path in model_files(source):
+    inner = source.encoder
+    left_out = {*inner.weights.all}
+    for path in source.model_files:
         if path in left_out or not path.is_file():
             continue
-        inside = path.is_relative_to(inner)
-        target = folder / path.relative_to(inner if inside else source)
+        inside = path.is_relative_to(inner.path)
+        target = folder / path.relative_to((inner if inside else source).path)
         target.parent.mkdir(exist_ok=True)
         if path.name != MODULES:
             shutil.copyfile(path, target)
             continue
         modules = [
-            {**module, "path": "" if source / module["path"] == inner else module["path"]}
-            for module in read_objects(path)
+            {**module, "path": "" if source / module["path"] == inner.path else module["path"]}
+            for module in parse_objects(path.read_bytes(), path)
         ]
         write_json(target, modules)
 

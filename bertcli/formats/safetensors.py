@@ -15,6 +15,7 @@ import os
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
+from mmap import mmap
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -60,20 +61,24 @@ class StoredTensor(NamedTuple):
         return self._replace(shape=(rows, *inner), nbytes=self.nbytes // count, start=start)
 
 
-def read_header(path: Path) -> list[StoredTensor]:
+def read_header(path: Path, file: IO[bytes] | mmap | None = None) -> list[StoredTensor]:
     """Return the tensors of a safetensors file in the order of their bytes.
+
+    ``file`` is the same file, where it is open already.
 
     ModelError when the file is truncated, or its header contradicts the file or itself.
     """
     try:
-        return tensors_in(path)
+        return tensors_in(path, file)
     except ValueError as broken:
         raise ModelError(f"{path}: {broken}", AGAIN) from None
     except OSError as failed:
         raise ModelError(f"{path}: {failed.strerror or failed}") from None
 
 
-def tensors_in(source: str | Path | IO[bytes]) -> list[StoredTensor]:
+def tensors_in(
+    source: str | Path | IO[bytes], opened: IO[bytes] | mmap | None = None
+) -> list[StoredTensor]:
     """Return the same as `read_header`, of a path or an open file. Raises ValueError, OSError."""
     if isinstance(source, str | Path):
         from safetensors import SafetensorError, safe_open
@@ -83,6 +88,9 @@ def tensors_in(source: str | Path | IO[bytes]) -> list[StoredTensor]:
                 pass
         except SafetensorError as broken:
             raise ValueError(broken) from None
+        if opened is not None:
+            opened.seek(0)
+            return _tensors_of(opened, Path(source))
         with open(source, "rb") as file:
             return _tensors_of(file, Path(source))
     size = source.seek(0, os.SEEK_END)
@@ -104,7 +112,7 @@ def tensors_in(source: str | Path | IO[bytes]) -> list[StoredTensor]:
     return tensors
 
 
-def _tensors_of(file: IO[bytes], path: Path) -> list[StoredTensor]:
+def _tensors_of(file: IO[bytes] | mmap, path: Path) -> list[StoredTensor]:
     """Return the tensors of an open file in the order of their bytes, as its header has them."""
     data = 8 + int.from_bytes(file.read(8), "little")
     header = parse(file.read(data - 8))

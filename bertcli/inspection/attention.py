@@ -27,7 +27,6 @@ from bertcli.formats.writers import open_output
 from bertcli.inspection.folder import FolderReport
 from bertcli.io.paths import refuse_inputs
 from bertcli.io.printable import printable
-from bertcli.model_folder.files import model_files
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record
 from bertcli.tokenizing.columns import EXTRA, Layout
@@ -293,7 +292,7 @@ def write_maps(
     path: Path, texts: Sequence[AttentionMaps], report: FolderReport, *, overwrite: bool
 ) -> None:
     """Write the maps."""
-    refuse_inputs(model_files(report.folder.path), [path])
+    refuse_inputs(report.folder.model_files, [path])
     content = picture(texts, path.suffix.lower()[1:])
     with open_output(path, overwrite=overwrite) as output:
         output.write(content)

@@ -25,28 +25,11 @@ from bertcli.errors import ModelError, on_command_line, option
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.formats.safetensors import StoredTensor
 from bertcli.io.paths import sha256
-from bertcli.io.typed_json import read_object
 from bertcli.model_folder import shapes
-from bertcli.model_folder.files import (
-    CONFIGS,
-    STATIC,
-    TERM_TABLE,
-    WEIGHTS,
-    WeightFiles,
-    bert_folder,
-    find_config,
-    find_weights,
-    is_static,
-    read_config,
-    read_modules,
-    read_routes,
-    require_weights,
-    tokenizer_files,
-)
-from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.files import CONFIGS, STATIC, TERM_TABLE, WEIGHTS, WeightFiles
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, describe_graph
 from bertcli.model_folder.tensors import read_tensors
-from bertcli.model_folder.tokenizer_files import read_settings
 from bertcli.model_folder.weights import LoadReport, compared, report_on, shortlist
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -62,13 +45,13 @@ LICENCES = ("license", "licence", "copying")  # how names of such files begin, i
 PROJECTION = "linear.weight"  # of ColBERT's own folders: the vectors of tokens pass through it
 
 
-def tokenizer_details(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
+def tokenizer_details(tokenizer: Tokenizer, folder: ModelFolder) -> dict[str, Any]:
     """Return the details of the tokenizer of a folder.
 
     ``lower_case`` is None where nothing tells; ``types_of_pairs`` is the highest token type there.
     """
     core, vocabulary = tokenizer.core, tokenizer.core.get_vocab()
-    file = tokenizer_files(bert_folder(folder))[0]
+    file = folder.encoder.tokenizer_files[0]
     added = {token.content: index for index, token in core.get_added_tokens_decoder().items()}
     lower = getattr(core.normalizer, "lowercase", None)
     return {
@@ -81,7 +64,7 @@ def tokenizer_details(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
         "added_tokens": added,
         "roles": tokenizer.roles,
         "special_tokens": tokenizer.special_ids(),
-        "lower_case": read_settings(folder).switch("do_lower_case") if lower is None else lower,
+        "lower_case": folder.tokenizer_settings.switch("do_lower_case") if lower is None else lower,
         "strip_accents": getattr(core.normalizer, "strip_accents", None),
         "limit": tokenizer.limit,
         "types_of_pairs": max(core.encode("a", "b").type_ids, default=0),
@@ -90,7 +73,7 @@ def tokenizer_details(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
     }
 
 
-def read_tokenizer(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+def read_tokenizer(folder: ModelFolder) -> tuple[dict[str, Any] | None, list[str]]:
     """Read the tokenizer, and its warnings; a missing or broken one is one: there is the rest."""
     try:
         tokenizer = Tokenizer.load(folder)
@@ -127,7 +110,7 @@ class ModelReport:
 
     def concerns(self) -> Iterator[str]:
         """Yield what looks wrong beside the tokenizer: weights, and where embeddings differ."""
-        graph = describe_graph(self.folder.path, WEIGHTS)
+        graph = describe_graph(self.folder, WEIGHTS)
         if self.weights.format == "none" and graph:
             yield f"no weights, but {graph[0]}: it can only tokenize"
         elif self.weights.format in FORMAT_WARNINGS:
@@ -206,7 +189,7 @@ def _node(name: str, tensors: Mapping[str, tuple[tuple[int, ...], int]]) -> Node
 class FolderReport(ModelReport):
     """All that `bertcli inspect` reports about a folder."""
 
-    bert: Path  # the folder with the BERT: a part of the folder, or all of it
+    bert: ModelFolder  # the folder with the BERT: a part of the folder, or all of it
     config: BertConfig
     comparison: LoadReport  # of the weights with a class
     parameters: dict[str, int]
@@ -267,7 +250,7 @@ class FolderReport(ModelReport):
                 yield f"in the file, but no part of {named}: {shortlist(unused)}"
             if comparison.twice:
                 yield f"stored under two names: {shortlist(comparison.twice)}"
-        needed = option_for(self.folder.path)
+        needed = option_for(self.folder)
         if needed:
             yield f"the model makes no vector of a text: embed requires {needed}"
         for name in () if needed else self.sentence.unknown:
@@ -286,14 +269,15 @@ class FolderReport(ModelReport):
 
 def inspect_folder(folder: ModelFolder) -> FolderReport:
     """Read what is in a folder. ModelError when it is not BERT, or a file of it is broken."""
-    place, config = bert_folder(folder.path), read_config(folder.path)
+    place = folder.encoder
+    config = folder.config
     architecture = config.architectures[0] if config.architectures else "BertModel"
     if architecture not in HEAD_PARTS:
         architecture = "BertModel"
-    weights = find_weights(place)
+    weights = place.weights
     listed = weights.format not in NAMELESS
     tensors = read_tensors(weights) if listed else []
-    sentence = read_sentence(folder.path, pooling="none")
+    sentence = read_sentence(folder, pooling="none")
     try:
         comparison = compared(place, config, architecture, tensors, None if listed else True)
         if not listed:  # nothing is known of the weights
@@ -307,7 +291,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
             "without_pooler": shapes.parameters(config, "BertModel", False),
         }
     except ModelError as bad:
-        raise ModelError(f"{find_config(place)}: {bad.marked}", bad.marked_hint) from None
+        raise ModelError(f"{place.config_file}: {bad.marked}", bad.marked_hint) from None
     tokenizer, warnings = read_tokenizer(place)
     report = FolderReport(
         folder=folder,
@@ -358,9 +342,10 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
     """Read what is in the folder of a table. ModelError when it is incomplete or broken."""
     from bertcli.engines.static_engine import read_table
 
-    inner = bert_folder(folder.path)
-    weights, table = require_weights(inner), read_table(inner)
-    tokenizer, warnings = read_tokenizer(folder.path)
+    inner = folder.encoder
+    weights = inner.require_weights()
+    table = read_table(inner)
+    tokenizer, warnings = read_tokenizer(folder)
     report = StaticReport(
         folder=folder,
         weights=weights,
@@ -369,8 +354,8 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
         width=table.config.hidden_size,
         tokenizer=tokenizer,
         warnings=warnings,
-        sentence=read_sentence(folder.path),
-        config=dict(read_object(inner / CONFIGS[0])),
+        sentence=read_sentence(folder),
+        config=dict(inner.object(CONFIGS[0])),
     )
     report.warnings.extend(map(on_command_line, report.concerns()))
     return report
@@ -389,16 +374,16 @@ class ModelFacts(NamedTuple):
     problem: str = ""  # why it does not load
 
 
-def facts_of(folder: Path) -> ModelFacts:
-    """Look at a folder; what is wrong with it is one of the facts."""
-    names = sorted(os.listdir(folder))
+def facts_of(folder: ModelFolder) -> ModelFacts:
+    """Return the facts about a folder; a problem with it is one of them."""
+    names = sorted(os.listdir(folder.path))
     facts = ModelFacts(license=next((n for n in names if n.lower().startswith(LICENCES)), ""))
     try:
-        if is_static(folder):
-            table = inspect_static(ModelFolder(str(folder), folder, "folder"))
+        if folder.is_static:
+            table = inspect_static(folder)
             return facts._replace(family=STATIC, width=table.width, loads=True)
-        place = bert_folder(folder)
-        config = read_config(place)
+        place = folder.encoder
+        config = place.config
         facts = facts._replace(family=config.family.title, width=config.hidden_size)
         report_on(place, "BertModel").refuse()
     except ModelError as bad:
@@ -459,13 +444,14 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
     from bertcli.embedding.sparse import BGE as SPARSE_BGE
     from bertcli.embedding.sparse import read_terms
 
-    def terms(place: Path) -> Any:
+    def terms(place: ModelFolder) -> Any:
         return read_terms(place, Tokenizer.load(folder))
 
-    folder = report.folder.path
+    folder = report.folder
     readers: dict[str, Callable[[], Any]] = {}
-    for module in (*read_modules(folder), *chain(*read_routes(folder).values())):
-        kind, place = module.kind.rpartition(".")[2], folder / module.path
+    for module in (*folder.modules, *chain(*folder.routes.values())):
+        kind = module.kind.rpartition(".")[2]
+        place = folder.part(module.path)
         if kind == TERM_TABLE:
             readers[f"{module.path} ({kind})"] = partial(terms, place)
         elif kind in READERS and kind != "Normalize":
@@ -474,7 +460,7 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
         if (folder / name).exists():
             readers[name] = partial(linear, folder / name)
     if isinstance(report, FolderReport) and COLBERT in report.config.architectures:
-        layer = partial(linear_in, find_weights(report.bert), report.bert, "linear.")
+        layer = partial(linear_in, report.bert.weights, report.bert, "linear.")
         readers["the linear layer of ColBERT"] = layer
     for name, read in readers.items():
         fields = (pair for part in [read] for pair in vars(part()).items())  # it is read then
@@ -522,7 +508,7 @@ def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
     published = blob if re.fullmatch("[0-9a-f]{64}", blob) else None
     if folder.name == DEFAULT_MODEL and path.name == "model.safetensors":
         published = DEFAULT_WEIGHTS_SHA256
-    hashes = read_object(folder.path / "manifest.json").get("sha256")  # of `export`
+    hashes = folder.object("manifest.json").get("sha256")  # of `export`
     if isinstance(hashes, dict):
         published = hashes.get(path.relative_to(folder.path).as_posix()) or published
     return hash_check(path, published)

@@ -128,30 +128,36 @@ def is_regular(path: Path, error: type[BertcliError] = ModelError, hint: str = H
     return True
 
 
-def _value_in(path: Path, error: type[BertcliError], absent: Any) -> Any:
-    """Return the value in a JSON file, or what there is where there is no such file."""
-    raw = read_bytes(path, error)
+def _parsed(content: bytes, path: Path, error: type[BertcliError]) -> Any:
     try:
-        return absent if raw is None else parse(raw)
+        return parse(content)
     except BadJsonError as bad:
         raise error(f"{path}: not valid JSON: {bad}", HINT) from None
 
 
-def read_object(path: Path, error: type[BertcliError] = ModelError) -> JsonObject:
-    """Return the object in a JSON file; an empty one when there is no such file."""
-    value = _value_in(path, error, {})
+def parse_object(content: bytes, path: Path, error: type[BertcliError] = ModelError) -> JsonObject:
+    """Return the object that is the content of a JSON file."""
+    value = _parsed(content, path, error)
     if not isinstance(value, dict):
         raise error(f"{path}: expected a JSON object, found {shown(value)}", HINT)
     return JsonObject(value, str(path), error)
 
 
-def read_objects(path: Path) -> list[JsonObject]:
-    """Return the objects in the list in a JSON file; an empty one when there is no such file."""
-    values = _value_in(path, ModelError, [])
+def parse_objects(content: bytes, path: Path) -> list[JsonObject]:
+    """Return the objects in the list that is the content of a JSON file."""
+    values = _parsed(content, path, ModelError)
     if not isinstance(values, list):
         raise ModelError(f"{path}: expected a list of objects, found {shown(values)}", HINT)
-    listed = JsonObject({str(at): value for at, value in enumerate(values)}, str(path))
+    listed = JsonObject({str(index): value for index, value in enumerate(values)}, str(path))
     return [*listed.objects().values()]
+
+
+def read_object(path: Path, error: type[BertcliError] = ModelError) -> JsonObject:
+    """Return the object in a JSON file; an empty one when there is no such file."""
+    content = read_bytes(path, error)
+    return (
+        JsonObject({}, str(path), error) if content is None else parse_object(content, path, error)
+    )
 
 
 class Check(NamedTuple):

@@ -3,7 +3,8 @@
 - `find` returns the folder of a model: a folder, a model that an installed package carries, the
   Hugging Face cache (`hub_cache`), or the hub (`download`, the only importer of huggingface_hub);
   `removal` deletes a model from the cache.
-- `files` decides which files of a folder are used. `tensors` lists the tensors in weight files and
+- `folder` is the `ModelFolder`, which reads each file once; `files` has the names of the files.
+- `tensors` lists the tensors in weight files and
   maps them, `names` is the only table of their former names, `shapes` derives the tensors of a
   model from its config, `weights` compares the two. None of these imports torch.
 - `tokenizer_files` reads tokenizers of every age, as their class (`tokenizer_classes`) does.

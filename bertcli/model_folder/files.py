@@ -1,38 +1,20 @@
-"""Which files of a model folder are used, and for what: one rule for everybody, without torch.
-
-    weights = find_weights(Path("bert-base-uncased"))
-    weights.format, [path.name for path in weights.files]   # ("safetensors", ["model.safetensors"])
-
-Loading, `inspect`, `inspect --verify`, the fingerprints of manifests and downloads from a hub all
-ask here, so that they cannot mean different files. The rule is that of transformers
-(modeling_utils._get_resolved_checkpoint_files): the first of WEIGHTS that is a file; then, as
-transformers did before 5.0, a TensorFlow checkpoint. A name that is there but is not a file (a
-directory, a pipe, a broken link) does not count; where nothing else is left, it is refused.
-"""
+"""The names of the files of models, and which of them are needed. Does not import torch."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from glob import escape
-from os.path import isfile  # unlike Path.is_file, false where looking is not allowed
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from bertcli.errors import ModelError
-from bertcli.formats.safetensors import read_header
 from bertcli.io.paths import sha256
 from bertcli.io.typed_json import (
     AGAIN,
-    TEXT,
     Check,
+    JsonObject,
     is_regular,
     is_text,
-    read_object,
-    read_objects,
 )
-from bertcli.models.config import BertConfig
 
 TOKENIZERS = (  # best first: the words, in one format or another
     "tokenizer.json",
@@ -119,7 +101,7 @@ OTHER_MODELS = (  # modules of sentence-transformers that take texts, and that b
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # modules that a network is in
 POINTER = b"version https://git-lfs"
 ROUTE = Check(
-    lambda value: isinstance(value, list) and all(map(_inside, value)),
+    lambda value: isinstance(value, list) and all(map(stays_inside, value)),
     "a list of paths inside the model's folder",
 )
 
@@ -156,222 +138,62 @@ def files_for(dtype: str) -> tuple[str, ...]:
     return (*MODEL_FILES, *graph)
 
 
-def find_config(folder: Path) -> Path | None:
-    """Return config.json, or bert_config.json as Google calls it. ModelError for a broken link."""
-    path = next((folder / name for name in CONFIGS if is_regular(folder / name)), None)
-    if path is not None:
-        refuse_placeholder(path)
-    return path
-
-
-def read_config(folder: Path) -> BertConfig:
-    """Read the config of the BERT in a folder: config.json, or Google's bert_config.json."""
-    if not folder.is_dir():
-        raise ModelError(f"{folder}: folder not found")
-    if is_static(folder):
-        raise ModelError(
-            f"{folder}: a table of token vectors without an encoder, which this needs",
-            "bertcli embed, similar, duplicates and inspect take such a model",
-        )
-    folder = bert_folder(folder)
-    refuse_adapter(folder)
-    path = find_config(folder)
-    if path is None:
-        names = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
-        raise ModelError(f"{folder}: no config.json in this folder", f"in this folder: {names}")
-    return BertConfig.from_dict(read_object(path), str(path))
-
-
 def best_weights(has: Callable[[str], bool]) -> str | None:
     """Return the first of WEIGHTS that there is: the only one that counts."""
     return next(filter(has, WEIGHTS), None)
 
 
-def find_weights(folder: Path) -> WeightFiles:
-    """Return the weights that a folder is loaded from, format "none" without any.
-
-    ModelError for a broken index, several TensorFlow checkpoints, or files that are not files.
-    Shards that an index names need not be there: reading them says so.
-    """
-    name = best_weights(lambda name: isfile(folder / name))
-    if name is not None:
-        kind = "safetensors" if "safetensors" in name else "pytorch"
-        if not name.endswith(".index.json"):
-            return WeightFiles(kind, (folder / name,))
-        shards = weight_map(folder / name)
-        files = tuple(folder / shard for shard in sorted(set(shards.values())))
-        return WeightFiles(kind, files, folder / name, shards)
-    indexes = sorted(folder.glob(TENSORFLOW))
-    checkpoints = [path for path in indexes if isfile(path)]
-    if len(checkpoints) > 1:
-        names = ", ".join(path.stem for path in checkpoints)
-        raise ModelError(f"{folder}: several checkpoints: {names}", "keep one in the folder")
-    if checkpoints:
-        data = sorted(folder.glob(f"{escape(checkpoints[0].stem)}.data-*-of-*"))
-        return WeightFiles("tensorflow", (checkpoints[0], *data))
-    if graph := next((folder / name for name in GRAPH_NAMES if isfile(folder / name)), None):
-        return WeightFiles("openvino", (graph, graph.with_suffix(".bin")))
-    for path in (*(folder / name for name in WEIGHTS), *indexes):
-        is_regular(path, hint=AGAIN)
-    return WeightFiles("none")
-
-
-def require_weights(folder: Path) -> WeightFiles:
-    """Return the weights of a folder; ModelError when there are none."""
-    weights = find_weights(folder)
-    if weights.format != "none":
-        return weights
-    needed = ", ".join(WEIGHTS)
-    raise ModelError(f"{folder}: no weights in this folder", f"one of {needed} is needed")
-
-
-def weight_map(index: Path) -> dict[str, str]:
-    """Return tensor name -> file name of an index of weights; ModelError when it is not one."""
-    suffix = Path(index.name.removesuffix(".index.json")).suffix
+def weight_map(index: JsonObject, path: Path) -> dict[str, str]:
+    """Return tensor name -> file name of an index of weights. ModelError for any other file."""
+    suffix = Path(path.name.removesuffix(".index.json")).suffix
 
     def is_shard(name: Any) -> bool:
         beside = is_text(name) and "\0" not in name and Path(name).name == name
         return beside and name.endswith(suffix)
 
-    content = read_object(index)
-    shards = content.object("weight_map")
+    shards = index.object("weight_map")
     if not shards:
-        raise content.bad("weight_map", "tensors and their files")
+        raise index.bad("weight_map", "tensors and their files")
     shards.check_keys(is_text, "tensor names as keys")
     check = Check(is_shard, f"the name of a {suffix} file beside it")
     return {name: shards.needed(name, check) for name in shards}
 
 
-def tokenizer_files(folder: Path) -> list[Path]:
-    """Return the files of a folder's tokenizer, tokenizer.json or else vocab.txt first."""
-    return [folder / name for name in TOKENIZER_PARTS if isfile(folder / name)]
+def refuse_placeholder(path: Path, content: bytes | None = None) -> None:
+    """Raise ModelError for an empty file, or the pointer that git-lfs leaves instead of a file.
 
-
-def model_files(folder: Path) -> list[Path]:
-    """Return the files that the model of a folder is read from, whatever lies beside them."""
-    paths: set[Path] = set()
-    for place in {folder, bert_folder(folder)}:
-        paths.update(path for name in MODEL_FILES for path in place.glob(name))
-        with suppress(ModelError):  # an index that is broken names no files
-            paths.update(find_weights(place).all)
-    return sorted(paths)
-
-
-def refuse_adapter(folder: Path) -> None:
-    """Raise ModelError for a folder with an adapter, without which its weights are another model.
-
-    transformers adds it to its base model, whatever other weights are in the folder.
+    ``content`` is that of the file, or its beginning, where it was read already.
     """
-    path = folder / ADAPTER
-    if not isfile(path):
-        return
-    raw = read_object(path)
-    adapter = raw.text("peft_type") or "PEFT"
-    base = raw.text("base_model_name_or_path") or "another model"
-    auto = f"AutoPeftModelFor{ADAPTED.get(raw.text('task_type') or '', 'FeatureExtraction')}"
-    merge = f"{auto}.from_pretrained({str(folder)!r}).merge_and_unload().save_pretrained('merged')"
-    raise ModelError(
-        f"{folder}: an adapter ({adapter}) of {base}, not a whole model ({ADAPTER})",
-        f'merge it: python -c "from peft import {auto}; {merge}", and copy its tokenizer there',
-    )
-
-
-def refuse_placeholder(path: Path) -> None:
-    """Refuse what cannot be a file of weights, before anything tries to read it."""
-    try:
-        if not is_regular(path, hint=AGAIN):
-            raise ModelError(f"{path}: file not found", AGAIN)
-        with path.open("rb") as file:
-            start = file.read(len(POINTER))
-    except OSError as error:
-        raise ModelError(f"{path}: {error.strerror}", AGAIN) from error
-    if not start:
+    if content is None:
+        try:
+            if not is_regular(path, hint=AGAIN):
+                raise ModelError(f"{path}: file not found", AGAIN)
+            with path.open("rb") as file:
+                content = file.read(len(POINTER))
+        except OSError as error:
+            raise ModelError(f"{path}: {error.strerror}", AGAIN) from error
+    if not content:
         raise ModelError(f"{path}: the file is empty", AGAIN)
-    if start == POINTER:
+    if content.startswith(POINTER):
         raise ModelError(f"{path}: only a git-lfs pointer to the file", "run: git lfs pull")
 
 
 # --- sentence-transformers ---
 
 
-def read_modules(folder: Path) -> list[SentenceModule]:
-    """Return the modules that modules.json lists, in their order; none without such a file."""
-    inside = Check(_inside, "a path inside the model's folder")
-    return [
-        SentenceModule(_short(entry.needed("type", TEXT)), entry.needed("path", inside))
-        for entry in read_objects(folder / MODULES)
-    ]
-
-
-def read_routes(folder: Path) -> dict[str, list[SentenceModule]]:
-    """Return the modules for queries and documents, where a Router divides them; {} else."""
-    modules = read_modules(folder)
-    if not modules or modules[0].kind != "Router":
-        return {}
-    place = PurePosixPath(modules[0].path)
-    raw = read_object(folder / place / ROUTER)
-    structure, types = raw.object("structure"), raw.object("types")
-
-    def module(name: str) -> SentenceModule:
-        return SentenceModule(_short(types.needed(name, TEXT)), str(place / name))
-
-    return {route: [module(name) for name in structure.needed(route, ROUTE)] for route in structure}
-
-
 def transformer_path(modules: Sequence[SentenceModule]) -> str:
-    """Return where the BERT lies, or a table of token vectors: "" for the folder itself."""
+    """Return the path of the network, or of a table of token vectors; "" is the folder itself."""
     return next((module.path for module in modules if module.kind in (*TRANSFORMERS, STATIC)), "")
 
 
-def is_static(folder: Path) -> bool:
-    """Tell whether a model is a table of token vectors, without an encoder."""
-    modules = read_modules(folder)
-    return modules[0].kind == STATIC if modules else is_model2vec(folder)
-
-
-def is_model2vec(folder: Path) -> bool:
-    """Return True for a folder that model2vec wrote, in whose ways its texts are read.
-
-    Where config.json names no kind of model, as `StaticModel.save_pretrained` may leave it, the
-    name of the table tells. Source: model2vec 0.10, persistence/datamodels.py.
-    """
-    path, weights = folder / CONFIGS[0], folder / WEIGHTS[0]
-    try:
-        raw = read_object(path)
-        if not OF_ENCODERS.isdisjoint(raw):
-            return raw.get("model_type") == "model2vec"
-        if not (isfile(path) and isfile(weights)):
-            return False
-        return any(tensor.name == MODEL2VEC_TABLE for tensor in read_header(weights))
-    except ModelError:  # raised again by the function that needs the file
-        return False
-
-
-def bert_folder(folder: Path) -> Path:
-    """Return the folder with the BERT of a model: a part of it, such as 0_Transformer, or it."""
-    if not is_text(str(folder)):
-        raise ModelError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}", "rename the folder")
-    modules = read_modules(folder)
-    if modules and modules[0].kind == "Router":
-        modules = read_routes(folder).get("document") or modules
-    first = modules[0].kind if modules else ""
-    if first in OTHER_MODELS and not any(module.kind in TRANSFORMERS for module in modules):
-        kinds = ", ".join(module.kind for module in modules)
-        raise ModelError(
-            f"{folder / MODULES}: unsupported module {first} (of {kinds})",
-            f"choose a model whose modules begin with Transformer or {STATIC}",
-        )
-    return folder / transformer_path(modules)
-
-
-def _inside(place: Any) -> bool:
-    """Tell whether a path is one that stays in the model's folder."""
+def stays_inside(place: Any) -> bool:
+    """Return True for a path that stays inside the model's folder."""
     if not is_text(place) or "\0" in place or ":" in place:
         return False
     parts = PurePosixPath(place.replace("\\", "/"))
     return not parts.is_absolute() and ".." not in parts.parts
 
 
-def _short(kind: str) -> str:
+def short_class(kind: str) -> str:
     """Return the class alone: `sentence_transformers.models.Pooling` has moved since version 6."""
     return kind.rsplit(".", 1)[-1] if kind.startswith("sentence_transformers.") else kind

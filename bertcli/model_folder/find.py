@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from bertcli.errors import ModelError, UsageError, option
 from bertcli.model_folder.files import ADAPTER, MODEL_FILES, MODULES, TOKENIZER_FILES, WEIGHTS
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import (
     ALIASES,
     CARRIER,
@@ -34,15 +35,6 @@ OFFLINE = ("BERTCLI_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # varia
 YES = ("1", "true", "yes", "on")
 
 
-class ModelFolder(NamedTuple):
-    """Where the files of a model are, how they were found, and their commit where that is known."""
-
-    name: str
-    path: Path
-    source: str  # "folder", "installed package <module>", "cache" or "hub"
-    revision: str | None = None
-
-
 def find_model(
     name: str,
     *,
@@ -64,7 +56,7 @@ def find_model(
         return installed
     snapshot = find_snapshot(name, revision or "main")
     gap = unfinished(snapshot, files) if snapshot else None
-    cached = ModelFolder(name, snapshot, "cache", snapshot.name) if snapshot and not gap else None
+    cached = ModelFolder(snapshot, name, "cache", snapshot.name) if snapshot and not gap else None
     if offline or any(os.environ.get(name, "").lower() in YES for name in OFFLINE):
         if cached:
             return cached
@@ -90,15 +82,16 @@ def _online() -> str:
     return f"run once without {' and '.join([f'{name}=1' for name in names]) or option('offline')}"
 
 
-def _given(name: str, folder: Path, files: Sequence[str], revision: str | None) -> ModelFolder:
+def _given(name: str, path: Path, files: Sequence[str], revision: str | None) -> ModelFolder:
     if revision is not None:
         raise UsageError(
             f"model {name!r} is a folder, which has no revision {revision!r}",
             f"leave out {option('revision')}, or give a hub id",
         )
+    folder = ModelFolder(path, name)
     gap = lacking(folder, files)
     if gap is None:
-        return ModelFolder(name, folder, "folder")
+        return folder
     if graph := describe_graph(folder, files):
         content, hint = graph
         raise ModelError(f"model folder {name!r} has {content}", hint)
@@ -117,9 +110,9 @@ def carried(name: str, files: Sequence[str]) -> ModelFolder | None:
     module, inside = CARRIERS[name]
     spec = find_spec(module)
     for place in (spec and spec.submodule_search_locations) or ():
-        folder = Path(place, inside)
+        folder = ModelFolder(Path(place, inside), name, f"installed package {module}")
         if lacking(folder, files) is None:
-            return ModelFolder(name, folder, f"installed package {module}")
+            return folder
     return None
 
 
@@ -152,7 +145,7 @@ def _from_hub(
             f"model {name!r} was downloaded without {gap}",
             f"its repository is incomplete: choose another {option('revision')} or model",
         )
-    return ModelFolder(name, path, "hub", path.name)
+    return ModelFolder(path, name, "hub", path.name)
 
 
 def download_model(name: str, revision: str | None = None) -> ModelFolder:
@@ -192,7 +185,7 @@ class StoredModel(NamedTuple):
     state: str  # installed or cached
     path: Path
     size: int  # bytes
-    folder: Path | None  # with its files; None where the cache has none of its main revision
+    folder: ModelFolder | None  # None where the cache has no file of its main revision
 
 
 def stored_models() -> list[StoredModel]:
@@ -201,11 +194,13 @@ def stored_models() -> list[StoredModel]:
     for name in CARRIERS:
         if folder := carried(name, ()):
             size = stored_size(folder.path)
-            models.append(StoredModel(name, "installed", folder.path, size, folder.path))
+            models.append(StoredModel(name, "installed", folder.path, size, folder))
     for name in cached_models():
         path = repository(name)
         size = stored_size(path)
-        models.append(StoredModel(name, "cached", path, size, find_snapshot(name, "main")))
+        snapshot = find_snapshot(name, "main")
+        folder = ModelFolder(snapshot, name, "cache", snapshot.name) if snapshot else None
+        models.append(StoredModel(name, "cached", path, size, folder))
     return models
 
 

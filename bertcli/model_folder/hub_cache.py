@@ -31,12 +31,9 @@ from bertcli.model_folder.files import (
     TENSORFLOW_DATA,
     TOKENIZERS,
     WEIGHTS,
-    bert_folder,
     best_weights,
-    find_weights,
-    read_modules,
-    refuse_adapter,
 )
+from bertcli.model_folder.folder import ModelFolder
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 DEFAULT_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -87,7 +84,7 @@ def find_snapshot(name: str, revision: str) -> Path | None:
 def unfinished(snapshot: Path, files: Sequence[str]) -> str | None:
     """Name the first file that a download did not finish, as far as the cache can tell."""
     missing = (name for name in pick(files, _listing(snapshot)) if not isfile(snapshot / name))
-    return next(missing, None) or lacking(snapshot, files)
+    return next(missing, None) or lacking(ModelFolder(snapshot), files)
 
 
 def pooling_unknown(snapshot: Path, files: Sequence[str]) -> bool:
@@ -184,50 +181,52 @@ def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = 
     return " or ".join(missing[:2]) or None
 
 
-def lacking(folder: Path, files: Sequence[str]) -> str | None:
-    """Name the first file that `files` needs and `folder` lacks.
+def lacking(folder: ModelFolder, files: Sequence[str]) -> str | None:
+    """Return the first file that `files` needs and `folder` lacks.
 
-    Raises ModelError where a list of what else is needed is broken, or only an adapter is there.
+    Raises ModelError where a list of required files is broken, or there is only an adapter.
     """
-    bert, modules = bert_folder(folder), read_modules(folder)
-    if not set(files).isdisjoint(WEIGHTS):
-        refuse_adapter(bert)
-    static = [module.kind for module in modules[:1]] == [STATIC]
-    if missing := none_of(files, partial(_has, bert), config=not static):
-        return missing if bert == folder else f"{missing} in {bert.relative_to(folder)}"
-    if set(files).isdisjoint(WEIGHTS):
+    encoder = folder.encoder
+    modules = folder.modules
+    needs_weights = not set(files).isdisjoint(WEIGHTS)
+    if needs_weights:
+        encoder.refuse_adapter()
+    is_static = bool(modules) and modules[0].kind == STATIC
+    if missing := none_of(files, partial(_has, encoder.path), config=not is_static):
+        if encoder is folder:
+            return missing
+        return f"{missing} in {encoder.path.relative_to(folder.path)}"
+    if not needs_weights:
         return None
     configs = (  # without them, vectors are silently wrong
         folder / module.path / "config.json" for module in modules if module.kind == "Pooling"
     )
-    gaps = (path for path in (*find_weights(bert).files, *configs) if not isfile(path))
-    return next((gap.relative_to(folder).as_posix() for gap in gaps), None)
+    gaps = (path for path in (*encoder.weights.files, *configs) if not isfile(path))
+    return next((gap.relative_to(folder.path).as_posix() for gap in gaps), None)
 
 
-def describe_graph(folder: Path, files: Sequence[str]) -> tuple[str, str] | None:
-    """Return what a folder holds instead of the weights that `files` ask for, and a hint.
+def describe_graph(folder: ModelFolder, files: Sequence[str]) -> tuple[str, str] | None:
+    """Return the graph that a folder has instead of the weights in `files`, and a hint.
 
-    None for weights, and where there is no graph in ONNX or of OpenVINO.
+    None where there are weights, or no graph in ONNX or of OpenVINO.
     """
-    onnx = sorted([*folder.glob("onnx/*.onnx"), *folder.glob("*.onnx")])
-    graphs = [folder / name for name in GRAPH_NAMES if isfile(folder / name)] or onnx
+    onnx = sorted([*folder.path.glob("onnx/*.onnx"), *folder.path.glob("*.onnx")])
+    graphs = [folder / name for name in GRAPH_NAMES if folder.has(name)] or onnx
     if not graphs or set(files).isdisjoint(WEIGHTS):
         return None
-    if find_weights(folder).format not in ("none", "openvino"):
+    if folder.weights.format not in ("none", "openvino"):
         return None
-    for path in graphs:
-        name = path.relative_to(folder).as_posix()
-        if path in onnx:
-            return (
-                f"an ONNX graph ({name}), which bertcli does not run",
-                "give the model that it was exported from; -m runs what "
-                "bertcli export --to openvino writes",
-            )
+    name = graphs[0].relative_to(folder.path).as_posix()
+    if graphs[0] in onnx:
         return (
-            f"a graph of OpenVINO ({name}) without the tokenizer or config.json",
-            "give a folder with the graph, the tokenizer and config.json",
+            f"an ONNX graph ({name}), which bertcli does not run",
+            "give the model that it was exported from; -m runs what "
+            "bertcli export --to openvino writes",
         )
-    return None
+    return (
+        f"a graph of OpenVINO ({name}) without the tokenizer or config.json",
+        "give a folder with the graph, the tokenizer and config.json",
+    )
 
 
 def _has(folder: Path, name: str) -> bool:

@@ -27,9 +27,9 @@ from bertcli.errors import ModelError
 from bertcli.families.family import BASE
 from bertcli.formats.safetensors import StoredTensor, write_arrays
 from bertcli.io.publish import saving
-from bertcli.model_folder.files import find_config
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.shapes import expected
-from bertcli.model_folder.tensors import MappedFiles, bits
+from bertcli.model_folder.tensors import bits
 from bertcli.model_folder.weights import LoadReport, report_on
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
@@ -45,7 +45,7 @@ Place: TypeAlias = torch.device | str
 
 
 def load(
-    folder: str | Path,
+    folder: ModelFolder | str | Path,
     cls: type[M] | None = None,
     *,
     pooler: bool | None = None,
@@ -64,7 +64,9 @@ def load(
     A `fresh` head is for training: tensors of the head that the folder lacks, or has for another
     number of `labels`, are drawn at random; `report.fresh` names them.
     """
-    report = report_on(Path(folder), None if cls is None else cls.__name__, pooler, labels)
+    report = report_on(
+        ModelFolder.at(folder), None if cls is None else cls.__name__, pooler, labels
+    )
     report = report.with_fresh_head() if fresh else report
     report.refuse()  # before sizes that no file has are built
     try:
@@ -73,7 +75,7 @@ def load(
             bare = issubclass(make, BertModel)
             model = make(report.config, report.pooler) if bare else make(report.config)
     except ModelError as bad:  # which knows of no files
-        raise ModelError(f"{find_config(report.folder)}: {bad.marked}", bad.marked_hint) from None
+        raise ModelError(f"{report.folder.config_file}: {bad.marked}", bad.marked_hint) from None
     target = getattr(torch, report.dtype) if dtype is None else dtype
     _fill(model, report, torch.device(device), target)
     return model.eval(), replace(report, dtype=str(target).removeprefix("torch."))
@@ -98,11 +100,10 @@ def _base(model: Model) -> str:
 
 
 def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.dtype) -> None:
-    files = MappedFiles()
 
     @functools.cache  # a tensor with two names is read once
     def read(stored: StoredTensor) -> Tensor:
-        tensor = torch.from_numpy(np.require(bits(stored, files), None, "A"))
+        tensor = torch.from_numpy(np.require(bits(stored, report.mapped_files), None, "A"))
         return (tensor.view(torch.bfloat16) if stored.dtype == "BF16" else tensor).to(device, dtype)
 
     state = {}

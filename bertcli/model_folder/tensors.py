@@ -1,6 +1,6 @@
 """The tensors of a checkpoint, under the names that its files give them; without torch.
 
-    for tensor in read_tensors(find_weights(Path("bert-base-uncased"))):
+    for tensor in read_tensors(ModelFolder.at("bert-base-uncased").weights):
         print(tensor.name, tensor.dtype, tensor.shape, tensor.file, tensor.start)
 
 Only headers, indexes and the descriptions in pickles are read, and nothing in a pickle is run;
@@ -17,6 +17,7 @@ LevelDB.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
@@ -27,15 +28,19 @@ from bertcli.formats.safetensors import BYTES, NUMPY_OF, StoredTensor, float32_o
 from bertcli.formats.torch_save import read_torch
 from bertcli.io.protobuf import Fields, fields, messages, number, varint
 from bertcli.io.system_calls import BusErrors
-from bertcli.io.typed_json import AGAIN, read_bytes
-from bertcli.model_folder.files import WeightFiles, refuse_placeholder
+from bertcli.io.typed_json import AGAIN, is_regular, read_bytes
+from bertcli.model_folder.files import POINTER, WeightFiles, refuse_placeholder
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
+def read_tensors(
+    weights: WeightFiles, mapped_files: MappedFiles | None = None
+) -> list[StoredTensor]:
     """Return the tensors of a checkpoint, file by file. ModelError when a file is broken.
+
+    With ``mapped_files``, safetensors files stay mapped there for `bits`.
 
     Every tensor of an index must be in the file that it names; tensors that it leaves out are read
     as well, as in transformers.
@@ -49,10 +54,14 @@ def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
         refuse_placeholder(weights.files[0])
         return read_index(weights.files[0])
     tensors: dict[str, StoredTensor] = {}
+    files = MappedFiles() if mapped_files is None else mapped_files
     for path in weights.files:
-        refuse_placeholder(path)
-        pickled = path.suffix != ".safetensors"
-        for tensor in read_torch(path) if pickled else read_header(path):
+        if path.suffix == ".safetensors":
+            listed = read_header(path, files[path])
+        else:
+            refuse_placeholder(path)
+            listed = read_torch(path)
+        for tensor in listed:
             if weights.shards.get(tensor.name, path.name) == path.name:
                 tensors[tensor.name] = tensor
     for name, shard in weights.shards.items():
@@ -61,14 +70,25 @@ def read_tensors(weights: WeightFiles) -> list[StoredTensor]:
     return [*tensors.values()]
 
 
-class MappedFiles(dict[Path, "np.ndarray"]):
-    """The bytes of files, each mapped when it is first asked for; changes stay in this process."""
+class MappedFiles(dict[Path, mmap.mmap]):
+    """Files, each mapped at its first use; changes stay in this process.
 
-    def __missing__(self, path: Path) -> np.ndarray:
-        import numpy as np
+    ModelError for an empty or missing file, or one that cannot be mapped.
+    """
 
+    def __missing__(self, path: Path) -> mmap.mmap:
+        if not is_regular(path, hint=AGAIN):
+            raise ModelError(f"{path}: file not found", AGAIN)
         BusErrors.expect()
-        self[path] = np.memmap(path, np.uint8, "c")
+        try:
+            with path.open("rb") as file:
+                start = file.read(len(POINTER))
+                refuse_placeholder(path, start)
+                self[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except OSError as failed:
+            if out_of_memory(failed):
+                raise
+            raise ModelError(f"{path}: {failed.strerror or failed}", AGAIN) from None
         return self[path]
 
 

@@ -30,11 +30,12 @@ from bertcli.io.typed_json import (
     JsonObject,
     is_regular,
     is_text,
+    parse_object,
     read_bytes,
-    read_object,
     whole_number,
 )
-from bertcli.model_folder.files import CONFIGS, MERGES, SENTENCE_CONFIGS, TOKENIZERS
+from bertcli.model_folder.files import CONFIGS, MERGES, TOKENIZERS
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.tokenizer_classes import (
     AS_IT_IS,
     CLASSES,
@@ -96,20 +97,24 @@ class Loaded(NamedTuple):
     warnings: list[str]
 
 
-def load(folder: Path, settings: JsonObject) -> Loaded:
-    """Return the tokenizer of tokenizer.json, or else of vocab.txt or of what is older.
+def load_tokenizer(folder: ModelFolder) -> Loaded:
+    """Return the tokenizer of tokenizer.json, or else of vocab.txt or of an older format.
 
     Raises ModelError when a file is missing or broken, or a special token is not there.
     """
-    config = next(filter(None, (read_object(folder / name) for name in CONFIGS)), NOTHING)
-    path = next(filter(os.path.lexists, map(folder.joinpath, TOKENIZERS)), None)
+    settings = folder.tokenizer_settings
+    config = folder.raw_config
+    path = next(filter(os.path.lexists, map(folder.path.joinpath, TOKENIZERS)), None)
     if path is None:
         raise ModelError(
             f"{folder}: no tokenizer found in this folder",
             "a model folder has tokenizer.json or vocab.txt",
         )
     whole = path.name == "tokenizer.json"
-    loaded = (_from_json if whole else _from_words)(path, settings, config)
+    if whole:
+        loaded = _from_json(path, settings, config)
+    else:
+        loaded = _from_words(folder, path, settings, config)
     core, kind, roles, warnings = loaded
     has_ends = not (whole and kind.model == "WordPiece") or (  # which may have none, or others
         core.post_processor is None and core.token_to_id(roles["cls_token"]) is not None
@@ -128,17 +133,10 @@ def load(folder: Path, settings: JsonObject) -> Loaded:
     return loaded
 
 
-def load_as_it_is(folder: Path) -> Loaded:
-    """Return the tokenizer of tokenizer.json, whatever else the folder says of it."""
+def load_as_it_is(folder: ModelFolder) -> Loaded:
+    """Return the tokenizer of tokenizer.json, without the settings in other files."""
     core = _read_json(folder / "tokenizer.json")
     return Loaded(core, AS_IT_IS, roles_of(AS_IT_IS, core, {}), _check(core, folder))
-
-
-def read_settings(folder: Path) -> JsonObject:
-    """Merge the two files that describe special tokens; the older one fills what is missing."""
-    config = read_object(folder / "tokenizer_config.json")
-    tokens = read_object(folder / "special_tokens_map.json")
-    return config.over(tokens) if "added_tokens_decoder" in config else tokens.over(config)
 
 
 def _from_json(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
@@ -159,13 +157,13 @@ def _from_json(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
 def _read_json(path: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    is_regular(path)  # which the library does not ask
-    if b'"Replace"' in (read_bytes(path) or b""):
-        described = read_object(path)
+    content = read_bytes(path) or b""
+    if b'"Replace"' in content:
+        described = parse_object(content, path)
         for name in ("normalizer", "decoder"):  # before the library normalizes the added tokens
             growth(described.object(name))
     try:
-        core = Tokenizer.from_file(str(path))
+        core = Tokenizer.from_buffer(content)
     except Exception as broken:  # tokenizers raises no narrower class
         raise ModelError(
             f"{path}: not a tokenizer: {broken}", "download it again, or remove it to use vocab.txt"
@@ -192,12 +190,6 @@ def growth(part: JsonObject) -> float:
     return times
 
 
-def sentence_settings(folder: Path) -> JsonObject:
-    """Return sentence_bert_config.json of this folder; empty without one."""
-    files = (read_object(folder / name) for name in SENTENCE_CONFIGS)
-    return next((raw for raw in files if raw), NOTHING)
-
-
 def sentence_limit(raw: JsonObject) -> int | None:
     """Return the limit it sets; that of the tokenizer's arguments precedes ``max_seq_length``."""
     for name in ("processor_kwargs", "tokenizer_args"):
@@ -206,14 +198,14 @@ def sentence_limit(raw: JsonObject) -> int | None:
     return raw.whole("max_seq_length", 1)
 
 
-def sequence_limit(folder: Path, settings: JsonObject) -> int | None:
-    """Return the longest sequence that every file of the folder allows.
+def sequence_limit(folder: ModelFolder) -> int | None:
+    """Return the longest sequence that every file of the folder allows, None without a limit.
 
-    What sentence-transformers was set to replaces the tokenizer's own limit, as it does there.
+    The limit of sentence-transformers replaces that of the tokenizer, as it does there.
     """
-    limits = [sentence_limit(sentence_settings(folder)) or _length(settings)]
+    limits = [sentence_limit(folder.sentence_settings) or _length(folder.tokenizer_settings)]
     for name in CONFIGS:
-        config = read_object(folder / name)
+        config = folder.object(name)
         rows = config.whole("max_position_embeddings", 1)  # which the model has
         family = FAMILIES.get(config.text("model_type") or "")
         if rows is not None and family is not None:
@@ -230,7 +222,9 @@ def _length(settings: JsonObject) -> int | None:
     return None if length is None or length >= UNLIMITED else int(length)
 
 
-def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
+def _from_words(
+    folder: ModelFolder, path: Path, settings: JsonObject, config: JsonObject
+) -> Loaded:
     """Return the tokenizer of a file of words: vocab.txt, vocab.json, or a SentencePiece model."""
     from tokenizers import Tokenizer, models
 
@@ -257,7 +251,7 @@ def _from_words(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
         raise
     except Exception as broken:  # tokenizers raises no narrower class
         raise ModelError(f"{path}: not a tokenizer: {broken}") from None
-    _add_tokens(core, path.parent, settings, roles, kind)
+    _add_tokens(core, folder, settings, roles, kind)
     return Loaded(core, kind, roles, warnings)
 
 
@@ -353,7 +347,7 @@ def _read_pieces(path: Path) -> tuple[list[tuple[str, float, int]], int, bytes]:
     return pieces, unknown, table
 
 
-def _check(core: Tokenizer, folder: Path) -> list[str]:
+def _check(core: Tokenizer, folder: ModelFolder) -> list[str]:
     """Return warnings about a tokenizer; raise ModelError when it cannot take any text."""
     try:
         core.model.tokenize(UNKNOWN)
@@ -384,7 +378,7 @@ def normalizer(settings: JsonObject, *, lower: bool) -> Any:
 
 def _add_tokens(
     tokenizer: Tokenizer,
-    folder: Path,
+    folder: ModelFolder,
     settings: JsonObject,
     roles: Mapping[str, str],
     kind: TokenizerClass,
@@ -404,7 +398,7 @@ def _add_tokens(
     described = {int(key): entry for key, entry in entries.objects().items()}
     for entry in described.values():
         entry.needed("content", TEXT)
-    listed = read_object(folder / "added_tokens.json")
+    listed = folder.object("added_tokens.json")
     listed.check_keys(is_text, "tokens as keys")
     options = (
         {roles["mask_token"]: JsonObject({"lstrip": kind.wide_mask}, "")}

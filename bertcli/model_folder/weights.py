@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from bertcli.errors import ModelError
 from bertcli.families.family import BASE
 from bertcli.formats.safetensors import StoredTensor
-from bertcli.model_folder.files import bert_folder, find_config, read_config, require_weights
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.names import HEADS, TIED, canonical, heads_in, ignored
 from bertcli.model_folder.shapes import Shape, expected
 from bertcli.model_folder.tensors import MappedFiles, as_float32, bits, read_tensors
@@ -41,7 +41,7 @@ class LoadReport:
     Names are canonical, those in ``misplaced`` and ``unreadable`` as in the files.
     """
 
-    folder: Path
+    folder: ModelFolder
     model: str  # name of the class
     config: BertConfig = field(repr=False)  # tied only where the numbers are
     pooler: bool  # whether the class is taken to have that of BERT
@@ -51,6 +51,7 @@ class LoadReport:
     twice: Mapping[str, tuple[StoredTensor, StoredTensor]] = field(repr=False)
     dtype: str = ""  # as torch calls it; of the model: that of the files unless asked otherwise
     fresh: tuple[str, ...] = ()  # of the head: not read, but initialised at random
+    mapped_files: MappedFiles = field(default_factory=MappedFiles, repr=False)
 
     @cached_property
     def used(self) -> dict[str, StoredTensor]:
@@ -187,7 +188,7 @@ def shortlist(names: Collection[str]) -> str:
 
 
 def compared(
-    folder: Path,
+    folder: ModelFolder,
     config: BertConfig,
     model: str,
     tensors: Iterable[StoredTensor],
@@ -232,7 +233,7 @@ class Weights:
 
 
 def report_on(
-    folder: Path,
+    folder: ModelFolder,
     kind: str | None = None,
     pooler: bool | None = None,
     labels: Sequence[str] = (),
@@ -243,20 +244,22 @@ def report_on(
     BertModel: None is yes where there are weights for it. ModelError when the files cannot be read
     at all, or the config contradicts itself.
     """
-    folder = bert_folder(folder)
-    config = read_config(folder)
+    folder = folder.encoder
+    config = folder.config
     if labels:
         config = config.with_labels(labels)
     name = kind or next(iter(config.architectures), "BertModel")
     if pooler and not config.structure.pooler:
         title = config.family.title
         raise ModelError(f"{folder}: models of the family {title} have no pooler", "pool otherwise")
-    tensors = read_tensors(require_weights(folder))
+    mapped_files = MappedFiles()
+    tensors = read_tensors(folder.require_weights(), mapped_files)
     try:
         config.refuse_unbuildable(name)
         report = compared(folder, config, name, tensors, pooler)
+        report = replace(report, mapped_files=mapped_files)
     except ModelError as bad:  # which knows of no files
-        raise ModelError(f"{find_config(folder)}: {bad.marked}", bad.marked_hint) from None
+        raise ModelError(f"{folder.config_file}: {bad.marked}", bad.marked_hint) from None
     for first, second in report.twice.values():
         raise ModelError(
             f"{second.file}: {first.name} and {second.name} are the same tensor of the model"
@@ -265,10 +268,10 @@ def report_on(
     if name != "BertModel" and report.config.tie_word_embeddings:
         import numpy as np
 
-        stored, files = report.stored, MappedFiles()
+        stored = report.stored
         both = [(stored[a], stored[b]) for a, b in TIED.items() if {a, b} <= stored.keys()]
         if any(
-            a.dtype != b.dtype or not np.array_equal(bits(a, files), bits(b, files))
+            a.dtype != b.dtype or not np.array_equal(bits(a, mapped_files), bits(b, mapped_files))
             for a, b in both
         ):
             untied = replace(report.config, tie_word_embeddings=False)
@@ -276,7 +279,7 @@ def report_on(
     return report
 
 
-def read_weights(folder: Path, kind: str, pooler: bool | None = None) -> Weights:
+def read_weights(folder: ModelFolder, kind: str, pooler: bool | None = None) -> Weights:
     """Map the weights that a class needs; arguments and errors as of `report_on`.
 
     ModelError, naming file and tensors, unless every tensor of the class is there in its shape.
@@ -285,11 +288,10 @@ def read_weights(folder: Path, kind: str, pooler: bool | None = None) -> Weights
 
     report = report_on(folder, kind, pooler)
     report.refuse()
-    files = MappedFiles()
     arrays: dict[StoredTensor, np.ndarray] = {}
     for stored in report.used.values():
         if stored not in arrays:
-            array = bits(stored, files)
+            array = bits(stored, report.mapped_files)
             if stored.dtype == "F64":
                 arrays[stored] = as_float32(array, stored)
             else:

@@ -30,8 +30,8 @@ from bertcli.io.paths import beside, manifest_beside, public, refuse_inputs, sha
 from bertcli.io.progress import Advance
 from bertcli.io.streams import PACKED, packed
 from bertcli.io.typed_json import as_json
-from bertcli.model_folder.files import TOKENIZER_FILES, bert_folder, files_for
-from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.files import TOKENIZER_FILES, files_for
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.ray.locations import filesystem, is_local, listed, local_path, named
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, Source, is_data, no_data
@@ -241,10 +241,10 @@ class TokenizeJob(_Job):
     def open(self) -> ReadyJob:
         """Load the tokenizer."""
         folder = self.model(files=TOKENIZER_FILES)
-        tokenizer = Tokenizer.load(folder.path, parse_special=self.parse_special)
+        tokenizer = Tokenizer.load(folder, parse_special=self.parse_special)
         by = {
             "model": folder.name,
-            "tokenizer": tokenizer_of(bert_folder(folder.path)),
+            "tokenizer": tokenizer_of(folder.encoder),
             "layout": asdict(self.layout),
             "extra": self.extra,
             "parse_special": self.parse_special,

@@ -42,8 +42,7 @@ from bertcli.io.progress import Display
 from bertcli.io.publish import OTHER_FOLDER, unwritable
 from bertcli.io.streams import open_bytes
 from bertcli.io.typed_json import JsonObject, is_regular, whole_number
-from bertcli.model_folder.files import is_static, read_config
-from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.reader import Reader, refuse_pipes
 from bertcli.records.records import Record, Text, is_empty, row_of, windows
 from bertcli.records.source import Source
@@ -126,7 +125,7 @@ def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
         return replace(embedder, options=options)
     from bertcli.embedding.late_interaction import read_late
 
-    late = read_late(embedder.folder.path, embedder.runtime.tokenizer, names[0])
+    late = read_late(embedder.folder, embedder.runtime.tokenizer, names[0])
     length = None if names is QUERY else options.max_length  # queries have one of their own
     return replace(embedder, options=replace(options, max_length=length), late=late)
 
@@ -143,12 +142,12 @@ def options_of(
     ``fingerprint`` is that of their manifest; ``option_name`` is the option of the file. Raises
     InputError when another model made them, or they are not what is searched for.
     """
-    recorded, ours = fingerprint.object("options"), files_of_model(folder.path)
-    if not is_static(folder.path):
-        ours["config"] = numbers_of(read_config(folder.path))
+    recorded, ours = fingerprint.object("options"), files_of_model(folder)
+    if not folder.is_static:
+        ours["config"] = numbers_of(folder.config)
     modules = recorded.get("modules") if not options.several else None
     if modules:
-        ours["modules"] = described(read_chain(folder.path, read_sentence(folder.path).of_texts))
+        ours["modules"] = described(read_chain(folder, read_sentence(folder).of_texts))
     for name, value in ours.items():
         if {**fingerprint, "modules": modules}.get(name) != value:
             maker = fingerprint.get("model", "unknown")
@@ -283,7 +282,7 @@ class Search:
         if not options.similarity and (function and function.lower()) not in known:
             LOG.warn(f"{function} similarity, the model's, is not available; scores are {scores}")
         asker = None
-        if compute.sparse and has_routes(folder.path):
+        if compute.sparse and has_routes(folder):
             other = replace(compute, prompt_name=QUERY[0], max_length=None, special_tokens=True)
             asker = Embedder.open(folder, replace(other, pooling="auto"))
         embedder = prompted(embedder, DOCUMENT, options.corpus_prompt)

@@ -164,7 +164,7 @@ class TextEmbedder(Embedder):
         chosen = self._with(options) if options else self
         has_prompt = chosen.asked.get("prompt") is not None or chosen.asked.get("prompt_name")
         prompt = chosen.options.prompt
-        if chosen.terms and has_routes(chosen.folder.path):
+        if chosen.terms and has_routes(chosen.folder):
             takes_queries = chosen.asked.get("prompt_name") == QUERY[0]
             if takes_queries != (names is QUERY):
                 chosen = chosen._other_route

@@ -29,7 +29,6 @@ from bertcli.errors import OutputError, option
 from bertcli.formats.jsonl import objects_of
 from bertcli.io.paths import input_name
 from bertcli.io.progress import Ran, Step
-from bertcli.model_folder.files import model_files
 from bertcli.records.reader import Reader
 from bertcli.records.records import Record, TextBlock
 from bertcli.runs.run_folder import InputDigest, Inputs, Sink, Target, made_by
@@ -85,7 +84,7 @@ class FileRun:
         embedder, target, digest = self.embedder, self.target, InputDigest()
         about = self.about or {"versions": versions(*LIBRARIES)}
         source, maker = self.reader.source, made_by(embedder)
-        inputs = Inputs.of(source, model_files(embedder.folder.path))
+        inputs = Inputs.of(source, embedder.folder.model_files)
         paths = [input_name(path) for path in source.paths]
         read = asdict(source) | {"texts": len(source.texts), "paths": paths}
         read = {name: value for name, value in read.items() if name not in NOT_OF_RECORDS}

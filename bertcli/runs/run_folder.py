@@ -60,15 +60,8 @@ from bertcli.io.publish import explained, replacing, whole_file
 from bertcli.io.streams import can_be_reread, packed, unreadable
 from bertcli.io.system_calls import opener, sync, write_all
 from bertcli.io.typed_json import as_json, parse, read_bytes, shown
-from bertcli.model_folder.files import (
-    CONFIGS,
-    GRAPHS,
-    SENTENCE_CONFIGS,
-    bert_folder,
-    find_weights,
-    model_files,
-    tokenizer_files,
-)
+from bertcli.model_folder.files import CONFIGS, GRAPHS, SENTENCE_CONFIGS
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.config import BertConfig
 from bertcli.records.records import Record, TextBlock
 from bertcli.records.source import Source
@@ -554,39 +547,39 @@ def made_by(embedder: Embedder) -> dict[str, Any]:
     }
 
 
-def files_of_model(folder: Path) -> dict[str, Any]:
+def files_of_model(folder: ModelFolder) -> dict[str, Any]:
     """Return the sha256 of the files of a model that decide what it makes of a text."""
-    inner = bert_folder(folder)
-    return {"weights": find_weights(inner).digests, "tokenizer": tokenizer_of(inner)}
+    inner = folder.encoder
+    return {"weights": inner.weights.digests, "tokenizer": tokenizer_of(inner)}
 
 
-def files_of_results(folder: Path) -> dict[str, Any]:
+def files_of_results(folder: ModelFolder) -> dict[str, Any]:
     """Return the sha256 of all files of a model, for what is made by a head or with a search."""
-    inner = bert_folder(folder)
+    inner = folder.encoder
     graphs = [inner / name for name in GRAPHS.values()]
     graphs += [graph.with_suffix(".bin") for graph in graphs]
-    hashed = {*find_weights(inner).all, *tokenizer_files(inner)}
-    others = [path for path in (*model_files(folder), *graphs) if path not in hashed]
+    hashed = {*inner.weights.all, *inner.tokenizer_files}
+    others = [path for path in (*folder.model_files, *graphs) if path not in hashed]
     return files_of_model(folder) | {"settings": digests_of(folder, others)}
 
 
-def files_of_tokenizer(folder: Path) -> dict[str, Any]:
+def files_of_tokenizer(folder: ModelFolder) -> dict[str, Any]:
     """Return the sha256 of the files that token ids depend on."""
-    inner = bert_folder(folder)
+    inner = folder.encoder
     configs = [inner / name for name in (*CONFIGS, *SENTENCE_CONFIGS)]
     configs += [folder / name for name in (*CONFIGS, *SENTENCE_CONFIGS)]
     return {"tokenizer": tokenizer_of(inner), "settings": digests_of(folder, configs)}
 
 
-def digests_of(folder: Path, paths: Sequence[Path]) -> dict[str, str]:
+def digests_of(folder: ModelFolder, paths: Sequence[Path]) -> dict[str, str]:
     """Return the sha256 of those of the paths that are files, by their names within a folder."""
     files = dict.fromkeys(path for path in paths if path.is_file())
-    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+    return {path.relative_to(folder.path).as_posix(): sha256(path) for path in files}
 
 
-def tokenizer_of(folder: Path) -> dict[str, str]:
+def tokenizer_of(folder: ModelFolder) -> dict[str, str]:
     """Return the sha256 of the files of a folder that a tokenizer is made of, by name."""
-    return {path.name: sha256(path) for path in tokenizer_files(folder)}
+    return {path.name: sha256(path) for path in folder.tokenizer_files}
 
 
 def numbers_of(config: BertConfig) -> dict[str, Any]:

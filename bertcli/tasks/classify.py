@@ -25,7 +25,7 @@ from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
 from bertcli.engines.runtime import refuse_extra
 from bertcli.errors import LOG, InputError, ModelError, option
 from bertcli.formats.tables import rounded
-from bertcli.io.typed_json import JsonObject, read_object
+from bertcli.io.typed_json import JsonObject
 from bertcli.records.reader import GivenTexts
 from bertcli.records.records import Record, windows
 from bertcli.records.source import Source
@@ -88,7 +88,7 @@ class Classifier(HeadTask):
         config = JsonObject(self.head.runtime.config.other, source)
         inner = config.object("sentence_transformers")
         old = config.text("sbert_ce_default_activation_function")
-        return read_object(self.head.folder.path / CONFIG).text(key) or inner.text(key) or old
+        return self.head.folder.object(CONFIG).text(key) or inner.text(key) or old
 
     @property
     def several(self) -> bool:

@@ -38,14 +38,9 @@ from bertcli.engines.runtime import (
 from bertcli.errors import InputError, ModelError, option
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.keywords import options_from
-from bertcli.model_folder.files import (
-    bert_folder,
-    files_for,
-    find_weights,
-    read_config,
-    read_modules,
-)
-from bertcli.model_folder.find import ModelFolder, find_model
+from bertcli.model_folder.files import files_for
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.records import Record
 from bertcli.records.source import Source
@@ -125,13 +120,13 @@ class Head:
         Raises ModelError for a folder that is not a whole BERT with this head, UsageError for a
         choice that this model or this machine cannot follow.
         """
-        if kind == CLASSIFIER and is_pooled_head(place.path):
+        if kind == CLASSIFIER and is_pooled_head(place):
             options = {name: value for name, value in vars(settings).items() if name != "stride"}
             embedder = Embedder.open(place, EmbedOptions(**options), scores=True)
             runtime, limit = embedder.runtime, embedder.max_length
             return cls(runtime, settings, limit, embedder.prepare, place, embedder)
-        folder = bert_folder(place.path)
-        config = read_config(folder)
+        folder = place.encoder
+        config = folder.config
         named = next(iter(config.architectures), "")
         if TASKS[kind].alike and named in TASKS and TASKS[named].alike and named != kind:
             theirs, ours = map(config.family.their_class, (named, kind))
@@ -152,7 +147,7 @@ class Head:
             mean = own is not None and own.mean
             reading = Reading(first=TASKS[kind].whole and not mean, mean=mean)
         spec = ModelSpec(folder, settings, kind, reading)
-        prompt = default_prompt(place.path) if kind == CLASSIFIER else ""
+        prompt = default_prompt(place) if kind == CLASSIFIER else ""
         runtime = open_runtime(spec, lambda: tokenizer)
         limit = token_limit(runtime.config, tokenizer, settings.max_length)
         return cls(runtime, settings, limit, partial(prepared, prompt=prompt, lower=False), place)
@@ -315,7 +310,7 @@ class Stream:
 
 def command_of(folder: ModelFolder) -> str:
     """Return the command for the head that config.json names; "" for none."""
-    named = next(iter(read_config(folder.path).architectures), "")
+    named = next(iter(folder.config.architectures), "")
     return TASKS[named].command if named in TASKS else ""
 
 
@@ -325,13 +320,13 @@ def origin(model: ModelFolder, spec: ModelSpec) -> dict[str, Any]:
         "bertcli": __version__,
         "versions": versions("openvino", "tokenizers", "numpy"),
         "model": model.name,
-        "weights": find_weights(spec.folder).digests,
+        "weights": spec.folder.weights.digests,
     }
 
 
-def is_pooled_head(folder: Path) -> bool:
+def is_pooled_head(folder: ModelFolder) -> bool:
     """Return True for a sentence model or cross-encoder that ends in a layer with scores."""
-    modules = read_modules(folder)
+    modules = folder.modules
     if not modules or modules[-1].kind != "Dense":
         return False
-    return is_cross_encoder(folder) or bool(read_config(bert_folder(folder)).id2label)
+    return is_cross_encoder(folder) or bool(folder.encoder.config.id2label)

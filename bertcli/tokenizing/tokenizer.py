@@ -27,16 +27,15 @@ from typing import TYPE_CHECKING, Any
 from bertcli.errors import InputError, ModelError, UsageError, counted, option
 from bertcli.io.streams import stop
 from bertcli.io.typed_json import NOTHING, JsonObject, write_json
-from bertcli.model_folder.files import bert_folder, is_model2vec, is_static
 from bertcli.model_folder.find import find_model
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.model_folder.tokenizer_classes import AS_IT_IS, ROLES, for_words
 from bertcli.model_folder.tokenizer_files import (
     SIDES,
     Loaded,
-    load,
     load_as_it_is,
-    read_settings,
+    load_tokenizer,
     sequence_limit,
 )
 from bertcli.records.records import Record, TextBlock
@@ -116,7 +115,7 @@ class Tokenizer:
     @classmethod
     def load(
         cls,
-        name: str | Path = DEFAULT_MODEL,
+        name: ModelFolder | str | Path = DEFAULT_MODEL,
         *,
         parse_special: bool = True,
         revision: str | None = None,
@@ -130,22 +129,23 @@ class Tokenizer:
         a special token is not there.
         """
         if isinstance(name, str):
-            name = find_model(name, revision=revision, offline=offline).path
-        if not name.is_dir():
-            raise ModelError(f"{name}: folder not found")
-        folder = bert_folder(name)
-        if is_static(name):
+            name = find_model(name, revision=revision, offline=offline)
+        model = ModelFolder.at(name)
+        if not model.path.is_dir():
+            raise ModelError(f"{model}: folder not found")
+        folder = model.encoder
+        if model.is_static:
             loaded = load_as_it_is(folder)
             settings = NOTHING
             limit = None
             truncation = loaded.core.truncation
-            if truncation and not is_model2vec(name):  # StaticEmbedding follows its tokenizer.json
+            if truncation and not model.is_model2vec:  # StaticEmbedding follows its tokenizer.json
                 settings = JsonObject({"truncation_side": truncation["direction"].lower()}, "")
                 limit = truncation["max_length"]
             tokenizer = cls(loaded, settings, limit)
         else:
-            settings = read_settings(folder)
-            tokenizer = cls(load(folder, settings), settings, sequence_limit(folder, settings))
+            limit = sequence_limit(folder)
+            tokenizer = cls(load_tokenizer(folder), folder.tokenizer_settings, limit)
         tokenizer.core.encode_special_tokens = not parse_special
         special = tokenizer.core.num_special_tokens_to_add(False)
         if tokenizer.limit is not None and tokenizer.limit < special:
@@ -193,7 +193,7 @@ class Tokenizer:
         """Return the number of tokens, added ones included."""
         return self.core.get_vocab_size()
 
-    def refuse_beyond(self, rows: int, folder: Path) -> None:
+    def refuse_beyond(self, rows: int, folder: ModelFolder) -> None:
         """Raise ModelError for an id that the model of a folder, of so many rows, does not have."""
         if len(self) <= rows and all(map(self.core.id_to_token, range(len(self)))):
             return  # all tokens have the first ids: to list them takes four times as long

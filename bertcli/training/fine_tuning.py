@@ -27,8 +27,7 @@ from bertcli.engines.runtime import open_tokenizer, refuse_extra, refuse_pairs, 
 from bertcli.errors import InputError, ModelError, UsageError, counted, option
 from bertcli.evaluation.metrics import TagPredictions, answer_predictions, label_numbers
 from bertcli.io.paths import sha256
-from bertcli.model_folder.files import bert_folder, read_config, require_weights
-from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.load import load, load_tensors, save_tensors
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
@@ -227,12 +226,12 @@ def fine_tune(
         if frozen is None and not job.extra and texts.task not in ("tag", "answer", "embed"):
             frozen = len(texts.train) <= FEW
         if texts.task == "embed":
-            task = pair_task(based, options, texts, folder.path)
+            task = pair_task(based, options, texts, folder)
         elif frozen:
             compute = {**asdict(device), "device": str(ranks.device)}
             task = frozen_task(based, options, texts, folder, compute, display.follow)
         else:
-            task = head_task(based, options, texts, folder.path)
+            task = head_task(based, options, texts, folder)
         display.warn(task.tally.truncation(task.max_length))
         display.note(task.tally.emptiness())
         return task
@@ -262,7 +261,7 @@ def task_of(
     job: FineTuningJob,
     options: Mapping[str, Any],
     texts: LabelledTexts,
-    base: Path,
+    base: ModelFolder,
     rows: Any,
     method: Mapping[str, Any],
     **fields: Any,
@@ -272,7 +271,7 @@ def task_of(
     identity = {
         "task": texts.task,
         "data_sha256": texts.digest,
-        "base_sha256": " ".join(map(sha256, require_weights(bert_folder(base)).all)),
+        "base_sha256": " ".join(map(sha256, base.encoder.require_weights().all)),
         "labels": list(texts.names),
         "training": {
             name: getattr(job, name) for name in ("max_length", "class_weights", "label_smoothing")
@@ -292,7 +291,7 @@ def task_of(
 
 def whole_model(
     job: FineTuningJob,
-    base: Path,
+    base: ModelFolder,
     start: Any,
     config: BertConfig,
     pooling: Mapping[str, str] = {},
@@ -319,7 +318,7 @@ def whole_model(
                 layer.requires_grad_(number in above)
         return model
 
-    put = partial(put_model, config=config, tokenizer=bert_folder(base))
+    put = partial(put_model, config=config, tokenizer=base.encoder.path)
 
     def publish(folder: Path, model: Any) -> None:
         put(folder, model)
@@ -333,7 +332,7 @@ def whole_model(
 
 
 def head_task(
-    job: FineTuningJob, options: Mapping[str, Any], texts: LabelledTexts, base: Path
+    job: FineTuningJob, options: Mapping[str, Any], texts: LabelledTexts, base: ModelFolder
 ) -> TrainedTask:
     """Tokenize the texts, and load the model with a head for their labels.
 
@@ -355,7 +354,7 @@ def head_task(
         }
         add_extra_embeddings(bert, extra, sizes)
     config = for_task(bert.config, task)
-    items, limit, tally = tokenized(job, task, texts.records, bert_folder(base), config)
+    items, limit, tally = tokenized(job, task, texts.records, base.encoder, config)
     samples = np.array([item.sample for item in items])
     tokens = Tokens.of(items)
     rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
@@ -399,12 +398,13 @@ def head_task(
     )
 
 
-def _with_head(base: Path, texts: LabelledTexts) -> tuple[Any, LabelledTexts, list[str]]:
+def _with_head(base: ModelFolder, texts: LabelledTexts) -> tuple[Any, LabelledTexts, list[str]]:
     """Load a model with a head for these labels: its own if it is for no others, else a fresh one.
 
     With its own head, the labels have the numbers that they have there.
     """
-    config, labels = read_config(base), {*texts.names}
+    config = base.config
+    labels = {*texts.names}
     own = config.labels(config.num_labels)
     numbers = label_numbers(own, labels)
     task = texts.task
@@ -433,7 +433,7 @@ def tokenized(
     job: FineTuningJob,
     task: str,
     records: Sequence[Record],
-    folder: Path,
+    folder: ModelFolder,
     config: BertConfig,
     most: int | None = None,
 ) -> tuple[list[Encoded], int, TokenCounts]:
@@ -502,7 +502,7 @@ def frozen_task(
             f"{option('layers')} requires {option('frozen', False)}",
             f"{option('frozen', True)} trains no layer of the model",
         )
-    read_config(folder.path)  # what is trained is put behind an encoder
+    folder.require_encoder()  # what is trained is put behind an encoder
     embedder = Embedder.open(folder, EmbedOptions(max_length=job.max_length, **compute))
     whole = replace(embedder.options, dim=None)  # the head takes all that the modules give
     source = RecordVectors(replace(embedder, options=whole), texts.records)
@@ -530,12 +530,12 @@ def frozen_task(
         bias = model.bias.detach().cpu().double().numpy() - weight @ mean
         encoder = embedder.runtime.spec.folder
         bert, _ = load(encoder, BertModel)
-        config = read_config(encoder).with_labels(texts.names)
-        put_model(output, bert, for_task(config, texts.task), encoder)
+        config = encoder.config.with_labels(texts.names)
+        put_model(output, bert, for_task(config, texts.task), encoder.path)
         write_sentence_parts(
             output,
             embedder.options,
-            folder.path,
+            folder,
             embedder.sentence,
             max_length=embedder.max_length,
             width=embedder.state_width,
@@ -546,7 +546,7 @@ def frozen_task(
         job,
         options,
         texts,
-        folder.path,
+        folder,
         texts.train,
         {"method": "frozen", "vectors": vectors},
         publish=publish,
@@ -569,7 +569,7 @@ def frozen_task(
 
 
 def pair_task(
-    job: FineTuningJob, options: Mapping[str, Any], texts: LabelledTexts, folder: Path
+    job: FineTuningJob, options: Mapping[str, Any], texts: LabelledTexts, folder: ModelFolder
 ) -> TrainedTask:
     """Return the task of a BERT whose pooled vectors are trained on pairs.
 
@@ -584,7 +584,7 @@ def pair_task(
     if sentence.of_texts:
         names = ", ".join(module.kind for module in sentence.of_texts)
         raise ModelError(f"{folder}: has modules that train cannot train: {names}")
-    bert = bert_folder(folder)
+    bert = folder.encoder
     start, _ = load(bert, BertModel, dtype=torch.float32)
     config = start.config
     refuse_extra(bert, config)

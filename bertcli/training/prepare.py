@@ -44,7 +44,7 @@ from bertcli.io.progress import Advance
 from bertcli.io.publish import whole_folder
 from bertcli.io.streams import size_on_disk
 from bertcli.io.typed_json import write_json
-from bertcli.model_folder.files import bert_folder, tokenizer_files
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.tokenizer_classes import PREFIX
 from bertcli.records.reader import Reader
 from bertcli.records.records import MOST, Record, TextBlock, sentence_ids
@@ -429,7 +429,7 @@ class PrepareRun:
             }
             del rows  # or a system that locks open files would move no folder with it
             digests = {ROWS: sha256(folder / ROWS)}
-            for path in tokenizer_files(bert_folder(self.model)):
+            for path in ModelFolder(self.model).encoder.tokenizer_files:
                 digests[path.name] = sha256(shutil.copyfile(path, folder / path.name))
             index = {
                 "format": FORMAT,

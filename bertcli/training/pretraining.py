@@ -24,7 +24,7 @@ from bertcli.engines.engine import COLUMNS, Tokens
 from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.io.paths import sha256
 from bertcli.io.typed_json import read_object
-from bertcli.model_folder.files import bert_folder, read_config, require_weights
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.load import load
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
@@ -150,7 +150,7 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
                     f"prepare them with {option('extra', name)}=FIELD",
                 )
     config = config_of(job, data, other or data)
-    weights = job.init and require_weights(bert_folder(job.init)).all
+    weights = job.init and ModelFolder(job.init).encoder.require_weights().all
 
     torch.manual_seed(options.seed)
     if job.init:
@@ -198,7 +198,7 @@ def config_of(job: PretrainingJob, data: Instances, held: Instances) -> BertConf
     that cannot be trained on the instances.
     """
     source = str(job.init or job.config)
-    config = read_config(job.init) if job.init else _named(job.config or "", data)
+    config = ModelFolder(job.init).config if job.init else _named(job.config or "", data)
     size, tokens = config.vocab_size, data.vocab_size
     refusals = [
         (

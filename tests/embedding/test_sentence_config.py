@@ -17,6 +17,7 @@ from bertcli.embedding.options import LEGACY, MODES, Sentence, read_sentence
 from bertcli.errors import ModelError, UsageError
 from bertcli.model_folder.files import MODEL_FILES
 from bertcli.model_folder.find import find_model
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "tiny-bert"
@@ -27,6 +28,10 @@ CHAIN = ("Transformer", "Pooling", "Normalize")
 def write(path: Path, content) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def read(place, **options):
+    return read_sentence(ModelFolder.at(place), **options)
 
 
 def folder(tmp_path, kinds=CHAIN, pooling=None, prefix=OLD, **files) -> Path:
@@ -45,7 +50,7 @@ def folder(tmp_path, kinds=CHAIN, pooling=None, prefix=OLD, **files) -> Path:
 
 
 def test_the_default_model():
-    said = read_sentence(find_model(DEFAULT_MODEL, files=MODEL_FILES).path)
+    said = read(find_model(DEFAULT_MODEL, files=MODEL_FILES))
     assert said == Sentence(
         modules=("Transformer", "Pooling", "Normalize"),
         pooling=("mean",),
@@ -57,7 +62,7 @@ def test_the_default_model():
 
 def test_several_booleans_come_in_a_fixed_order(tmp_path):
     raw = dict.fromkeys(reversed(LEGACY), True)
-    assert read_sentence(folder(tmp_path, pooling=raw)).pooling == tuple(MODES.values())
+    assert read(folder(tmp_path, pooling=raw)).pooling == tuple(MODES.values())
 
 
 @pytest.mark.parametrize(
@@ -66,21 +71,21 @@ def test_several_booleans_come_in_a_fixed_order(tmp_path):
 )
 def test_named_modes_go_before_booleans(tmp_path, named, modes):
     raw = {"pooling_mode": named, "pooling_mode_max_tokens": True, "include_prompt": False}
-    said = read_sentence(folder(tmp_path, pooling=raw))
+    said = read(folder(tmp_path, pooling=raw))
     assert (said.pooling, said.include_prompt) == (modes, False)
 
 
 def test_the_last_pooling_decides(tmp_path):
     place = folder(tmp_path, ("Transformer", "Pooling", "Pooling"), {"pooling_mode": "max"})
     write(place / "2_Pooling" / "config.json", {"pooling_mode": "cls"})
-    assert read_sentence(place).pooling == ("cls",)
-    assert read_sentence(place).found_in == "2_Pooling/config.json"
+    assert read(place).pooling == ("cls",)
+    assert read(place).found_in == "2_Pooling/config.json"
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "xlm-roberta", "xlnet"])
 def test_limit_and_case_from_any_name_of_the_file(tmp_path, name):
     raw = {"max_seq_length": 77, "do_lower_case": True}
-    said = read_sentence(folder(tmp_path, **{f"sentence_{name}_config": raw}))
+    said = read(folder(tmp_path, **{f"sentence_{name}_config": raw}))
     assert (said.max_length, said.lower_case) == (77, True)
 
 
@@ -90,13 +95,13 @@ def test_a_transformer_in_a_folder_of_its_own(tmp_path):
     modules[0]["path"] = "0_Transformer"
     write(place / "modules.json", modules)
     write(place / "0_Transformer" / "sentence_bert_config.json", {"max_seq_length": 99})
-    said = read_sentence(place)
+    said = read(place)
     assert (said.transformer, said.max_length) == ("0_Transformer", 99)
 
 
 def test_prompts(tmp_path):
     raw = {"prompts": {"query": "q: ", "document": None}, "default_prompt_name": "query"}
-    said = read_sentence(
+    said = read(
         folder(
             tmp_path,
             config_sentence_transformers={**raw, "similarity_fn_name": "dot", "truncate_dim": 64},
@@ -128,16 +133,16 @@ def test_prompts(tmp_path):
 def test_modules_that_bertcli_does_not_have(tmp_path, kinds, prefix, named):
     place = folder(tmp_path, kinds, prefix=prefix)
     with pytest.raises(ModelError, match=rf"modules\.json: .* module {named}$") as caught:
-        read_sentence(place)
+        read(place)
     assert "give pooling (mean" in caught.value.hint
-    read_sentence(place, pooling="mean")
+    read(place, pooling="mean")
 
 
 def test_no_pooling(tmp_path):
     place = folder(tmp_path, ("Transformer", "Normalize"))
     with pytest.raises(ModelError, match=r"modules\.json: has no Pooling module"):
-        read_sentence(place)
-    said = read_sentence(place, pooling="cls")
+        read(place)
+    said = read(place, pooling="cls")
     assert (said.pooling, said.normalize) == (None, True)
 
 
@@ -158,14 +163,14 @@ def test_no_pooling(tmp_path):
 def test_broken_files_are_named(tmp_path, file, content, message):
     write(folder(tmp_path) / file, content)
     with pytest.raises(ModelError, match=message) as caught:
-        read_sentence(tmp_path)
+        read(tmp_path)
     assert file in str(caught.value)
 
 
 def test_a_missing_pooling_file(tmp_path):
     (folder(tmp_path) / "1_Pooling" / "config.json").unlink()
     with pytest.raises(ModelError, match=r"config\.json: file not found"):
-        read_sentence(tmp_path)
+        read(tmp_path)
 
 
 @pytest.mark.parity
@@ -184,11 +189,11 @@ def test_what_sentence_transformers_itself_writes(tmp_path):
         model.save(str(tmp_path / "whole"))
         model.append(modules.Dense(64, 4))
         model.save(str(tmp_path / "dense"))
-    said = read_sentence(tmp_path / "whole")
+    said = read(tmp_path / "whole")
     assert (said.pooling, said.include_prompt) == (("weightedmean", "cls"), False)
     assert (said.normalize, said.dim, said.similarity) == (True, 8, "cosine")
     assert said.prompts == model.prompts
-    dense = read_sentence(tmp_path / "dense")
+    dense = read(tmp_path / "dense")
     assert dense.of_texts == (("Normalize", "2_Normalize"), ("Dense", "3_Dense"))
     assert not dense.normalize
 

@@ -17,6 +17,7 @@ from bertcli.engines.engine import ModelSpec, Reading, Runtime, Tokens, result_o
 from bertcli.engines.openvino_engine import open_compiled
 from bertcli.families.family import HIDDEN_ACTS
 from bertcli.families.registry import FAMILIES
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.load import save
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
@@ -125,7 +126,7 @@ def test_states_are_those_of_torch(tmp_path, changes):
     offsets = np.cumsum([0, *map(len, ids)])
     texts = Tokens(np.stack(columns, 1).astype(np.uint32), offsets, [*config.extra_embeddings])
     for reading in (Reading((0, 1, -1), "stack"), Reading((1, -1), "concat", first=True)):
-        spec = ModelSpec(tmp_path, Compute(dtype="float32"), reading=reading)
+        spec = ModelSpec(ModelFolder(tmp_path), Compute(dtype="float32"), reading=reading)
         runtime = Runtime(spec, None, [open_compiled(spec, lambda: None)])
         ours = result_of(runtime.run(texts, Pooling(("cls" if reading.first else "none",))))
         for at, (row, kinds) in enumerate(zip(ids, types, strict=True)):

@@ -4,6 +4,7 @@ import pytest
 from tokenizers_made import MADE
 
 from bertcli.inspection.folder import tokenizer_details
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 KINDS = {"roberta": "BPE", "metaspace": "BPE", "xlm_roberta": "Unigram", "mpnet": "WordPiece"}
@@ -11,7 +12,7 @@ KINDS = {"roberta": "BPE", "metaspace": "BPE", "xlm_roberta": "Unigram", "mpnet"
 
 @pytest.mark.parametrize("family", KINDS)
 def test_any_kind_of_tokenizer(tmp_path, family):
-    folder = MADE[family](tmp_path / "m", model_max_length=512)
+    folder = ModelFolder(MADE[family](tmp_path / "m", model_max_length=512))
     found = tokenizer_details(Tokenizer.load(folder), folder)
     assert found["model"] == KINDS[family]
     assert found["roles"]["mask_token"] == "<mask>" and found["roles"]["cls_token"] == "<s>"

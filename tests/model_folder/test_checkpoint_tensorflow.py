@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from tensorflow_files import convert, write_checkpoint
 
 from bertcli.errors import ModelError
-from bertcli.model_folder.files import find_weights
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.load import load
 from bertcli.models.bert import BertModel
 from bertcli.models.heads import (
@@ -195,7 +195,7 @@ def test_two_such_models_have_different_fingerprints(alone, tmp_path):
     data.write_bytes(changed.tobytes())
     again = bad("embed", "one", *QUIET, "-m", alone, "-o", tmp_path / "out.npy", "--resume")
     assert "weights.bert_model.ckpt.data-00001-of-00002 was" in again.error
-    assert find_weights(alone).digests.keys() == made["weights"].keys()
+    assert ModelFolder(alone).weights.digests.keys() == made["weights"].keys()
 
 
 def test_every_shard_and_what_the_config_decides_are_in_the_fingerprint(tmp_path):
@@ -224,4 +224,4 @@ def test_every_shard_and_what_the_config_decides_are_in_the_fingerprint(tmp_path
     index = {"weight_map": shards}
     put_json(folder / "pytorch_model.bin.index.json", index)
     names = {"pytorch_model.bin.index.json", "part-0.bin", "part-1.bin"}
-    assert {*find_weights(folder).digests} == names
+    assert {*ModelFolder(folder).weights.digests} == names

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from fake_hub import FakeHub
-from front import TINY, good, process
+from front import TINY, environment, good, process
 
 from bertcli.errors import ModelError
 from bertcli.io.paths import sha256
@@ -658,3 +658,26 @@ def test_a_chunk_store_that_fails(hub):
     answer = ask("org/bert")
     assert "model 'org/bert' cannot be fetched from" in answer["error"]
     assert "404" in answer["error"]
+
+
+OPENED = """
+import collections, os, sys
+opened = collections.Counter()
+sys.addaudithook(lambda event, args: event == "open" and opened.update([str(args[0])]))
+from bertcli.cli.app import main
+main(sys.argv[2:])
+inside = {name: count for name, count in opened.items() if name.startswith(sys.argv[1])}
+sys.stderr.write(f"\\n{max(inside.values())} {len(inside)}")
+"""
+
+
+@pytest.mark.parametrize("command", ["embed hi", "tokenize hi", "similar hi -i {file} --hybrid"])
+def test_a_command_opens_each_file_of_the_model_once(tmp_path, command):
+    given = tmp_path / "texts.txt"
+    given.write_text("one\ntwo\n")
+    place = str(find_model(DEFAULT_MODEL, files=MODEL_FILES).path)
+    words = command.format(file=given).replace("-i", "--corpus").split()
+    code = [sys.executable, "-c", OPENED, place, *words]
+    done = subprocess.run(code, env=environment(), capture_output=True, text=True, check=True)
+    most, files = map(int, done.stderr.splitlines()[-1].split())
+    assert (most, files > 2) == (1, True)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
 from bertcli.errors import ModelError, OutputError
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.load import load, save
 from bertcli.model_folder.weights import report_on
 from bertcli.models.bert import BertModel
@@ -328,7 +329,7 @@ def test_a_missing_head_is_not_random(folder):
     assert "model.safetensors: BertForPreTraining needs cls.predictions." in message
     assert message.endswith("available heads: pooler")
     assert caught.value.hint == "choose a checkpoint with that head"
-    report = report_on(folder, "BertForPreTraining")
+    report = report_on(ModelFolder(folder), "BertForPreTraining")
     assert "cls.seq_relationship.weight" in report.missing and report.faults()
 
 

@@ -17,7 +17,7 @@ from front import (
 )
 
 from bertcli.formats import torch_save
-from bertcli.model_folder.files import find_weights
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.tensors import MappedFiles, bits, read_tensors
 
 NAME = "pytorch_model.bin"
@@ -42,7 +42,7 @@ def folder(tmp_path):
 def weights_in(folder):
     """Read every tensor of a folder; of bfloat16 the bits."""
     files = MappedFiles()
-    return {one.name: bits(one, files) for one in read_tensors(find_weights(folder))}
+    return {one.name: bits(one, files) for one in read_tensors(ModelFolder(folder).weights)}
 
 
 def zipped(path, raw, *more, compression=zipfile.ZIP_STORED):
@@ -77,7 +77,7 @@ def test_every_tensor_is_that_of_torch(folder, new, protocol):
     saved = state()
     path = folder / NAME
     torch.save(saved, path, _use_new_zipfile_serialization=new, pickle_protocol=protocol)
-    found, described = weights_in(folder), read_tensors(find_weights(folder))
+    found, described = weights_in(folder), read_tensors(ModelFolder(folder).weights)
     assert list(found) == list(saved)
     for (name, right), stored in zip(saved.items(), described, strict=True):
         right = right.detach()

@@ -46,8 +46,8 @@ from bertcli.errors import LOG, UsageError, counted
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
 from bertcli.inspection.attention import DRAWN, PICTURES
 from bertcli.inspection.folder import StaticReport, hash_check, inspect_static, verify_model
-from bertcli.model_folder.files import MODEL_FILES, files_for, is_static, read_config
-from bertcli.model_folder.find import ModelFolder
+from bertcli.model_folder.files import MODEL_FILES, files_for
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.records.source import Source
 from bertcli.training.options import INDEX
@@ -196,9 +196,9 @@ def inspect(
         sound = _file(inspect_file(path), views)
     else:
         folder = target.folder(model)
-        static = is_static(folder.path)
+        static = folder.is_static
         if static and (attention.attention is not None or views.tree):
-            read_config(folder.path)  # says that there is no encoder
+            folder.require_encoder()  # says that there is no encoder
         report = inspect_static(folder) if static else inspect_folder(folder)
         if isinstance(report, FolderReport) and attention.attention is not None:
             _attention(report, attention, views)

@@ -67,7 +67,7 @@ def show_model(
         if "config" in views:
             screen.print_json(data=values["config"])
         if "tokenizer" in views:
-            place = report.bert if isinstance(report, FolderReport) else report.folder.path
+            place = report.bert if isinstance(report, FolderReport) else report.folder
             details = report.tokenizer or tokenizer_details(Tokenizer.load(place), place)
             screen.print(facts(details.items()))
         if "tensors" in views:
@@ -84,7 +84,7 @@ def summary(
     """Show a model on one screen: which it is, where, what it is for, and the facts."""
     folder, command = report.folder, "embed"
     if isinstance(report, FolderReport):
-        pooled = is_pooled_head(folder.path)
+        pooled = is_pooled_head(folder)
         command = "classify" if pooled else command_of(folder) or command
     rows = [
         ("model", folder.name),
@@ -98,7 +98,7 @@ def summary(
         chosen = {name: held[name] for name in names if held.get(name) not in (None, [], (), {})}
         if chosen:
             rows.append((part, shortened(described(chosen), LONGEST)))
-    if command == "embed" and not (report.sentence.pooling or option_for(folder.path)):
+    if command == "embed" and not (report.sentence.pooling or option_for(folder)):
         rows.append(("pooling", "not specified; embed uses mean"))
     screen.print(facts(rows))
     warnings(screen, report.warnings)

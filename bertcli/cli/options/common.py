@@ -43,8 +43,9 @@ from bertcli.formats.writers import (
 from bertcli.io.paths import WatchedFiles
 from bertcli.io.streams import suffix_of
 from bertcli.io.typed_json import is_text
-from bertcli.model_folder.files import TOKENIZER_FILES, model_files
-from bertcli.model_folder.find import ModelFolder, find_model
+from bertcli.model_folder.files import TOKENIZER_FILES
+from bertcli.model_folder.find import find_model
+from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL, is_default
 from bertcli.records.reader import Reader
 from bertcli.records.source import FORMATS, InputFormat, Source, listed_files
@@ -97,7 +98,7 @@ class ModelOptions(OptionGroup, panel=MODEL):
         """Return the tokenizer of the model."""
         folder = self.folder()
         LOG.detail(f"model: {folder.path} ({folder.source})")
-        tokenizer = Tokenizer.load(folder.path, parse_special=parse_special)
+        tokenizer = Tokenizer.load(folder, parse_special=parse_special)
         for warning in tokenizer.warnings:
             LOG.warn(warning)
         return tokenizer
@@ -240,7 +241,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         """Yield what writes rows to stdout, or to a file that replaces the output at the end."""
         paths: list[Path] = []
         if self.output is not None:
-            paths = [path for model in models for path in model_files(model.folder().path)]
+            paths = [path for model in models for path in model.folder().model_files]
         watched = WatchedFiles(paths)
         reading = [*inputs, *paths]
         with open_writer(self.output, form, overwrite=self.overwrite, inputs=reading) as write:
@@ -274,8 +275,8 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         files: list[Path] = []  # of the model
         for folder in (model.folder() for model in models):
             digests = files_of_results if weights else files_of_tokenizer
-            fingerprint |= {"model": folder.name, **digests(folder.path)}
-            files += model_files(folder.path)
+            fingerprint |= {"model": folder.name, **digests(folder)}
+            files += folder.model_files
         target = RowTarget(
             Path(str(self.output)), form, resume=not self.overwrite, overwrite=self.overwrite
         )

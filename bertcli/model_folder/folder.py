@@ -1,0 +1,323 @@
+"""A model folder: its files, read lazily and at most once. Does not import torch.
+
+    folder = ModelFolder.at("bert-base-uncased")
+    folder.config.hidden_size               # 768
+    folder.weights.format                   # "safetensors"
+    [module.kind for module in folder.modules]   # of a sentence model
+
+A sentence model may keep its network in a part of the folder, `folder.encoder`; everywhere else a
+folder is its own encoder. Parts share what was read with their folder.
+
+Which weights are used is decided as in transformers (modeling_utils
+._get_resolved_checkpoint_files): the first of WEIGHTS that is a file; then, as in transformers
+before 5.0, a TensorFlow checkpoint; then a graph of OpenVINO. Names that are not files (a folder, a
+pipe, a broken link) do not count, and are refused if nothing else is left.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import cached_property
+from glob import escape
+from os.path import isfile  # unlike Path.is_file, False without permission to look
+from pathlib import Path, PurePosixPath
+
+from bertcli.errors import ModelError
+from bertcli.formats.safetensors import read_header
+from bertcli.io.typed_json import (
+    AGAIN,
+    NOTHING,
+    TEXT,
+    Check,
+    JsonObject,
+    is_regular,
+    is_text,
+    parse_object,
+    parse_objects,
+    read_bytes,
+)
+from bertcli.model_folder.files import (
+    ADAPTED,
+    ADAPTER,
+    CONFIGS,
+    GRAPH_NAMES,
+    MODEL2VEC_TABLE,
+    MODEL_FILES,
+    MODULES,
+    OF_ENCODERS,
+    OTHER_MODELS,
+    ROUTE,
+    ROUTER,
+    SENTENCE_CONFIGS,
+    STATIC,
+    TENSORFLOW,
+    TOKENIZER_PARTS,
+    TRANSFORMERS,
+    UTF8_ONLY,
+    WEIGHTS,
+    SentenceModule,
+    WeightFiles,
+    best_weights,
+    refuse_placeholder,
+    short_class,
+    stays_inside,
+    transformer_path,
+    weight_map,
+)
+from bertcli.models.config import BertConfig
+
+INSIDE = Check(stays_inside, "a path inside the model's folder")
+
+
+class ModelFolder:
+    """A folder with the files of a model, how it was found, and its commit where that is known.
+
+    Properties raise ModelError when the file that they read is broken. As a string, it is its path.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        name: str = "",
+        source: str = "folder",
+        revision: str | None = None,
+        objects: dict[Path, JsonObject] | None = None,
+    ) -> None:
+        """``source`` is "folder", "installed package <module>", "cache" or "hub"."""
+        self.path = path
+        self.name = name or str(path)
+        self.source = source
+        self.revision = revision
+        self._objects = {} if objects is None else objects  # JSON files that were read
+
+    @classmethod
+    def at(cls, path: ModelFolder | str | Path) -> ModelFolder:
+        """Return the model folder at a path; one that is a model folder already, as it is."""
+        return path if isinstance(path, ModelFolder) else cls(Path(path))
+
+    def __str__(self) -> str:
+        """Return the path, as messages name it."""
+        return str(self.path)
+
+    def __truediv__(self, name: str | Path) -> Path:
+        """Return the path of a file in the folder."""
+        return self.path / name
+
+    def part(self, path: str) -> ModelFolder:
+        """Return a folder inside this one, which shares what was read; "" is this folder."""
+        if path in ("", "."):
+            return self
+        return ModelFolder(self.path / path, self.name, self.source, self.revision, self._objects)
+
+    def has(self, name: str) -> bool:
+        """Return True if the folder has a file of this name."""
+        return isfile(self.path / name)
+
+    def object(self, name: str) -> JsonObject:
+        """Return the object in a JSON file; an empty one without such a file."""
+        path = self.path / name
+        if path not in self._objects:
+            content = read_bytes(path)
+            if content is not None and name in CONFIGS:
+                refuse_placeholder(path, content)
+            empty = JsonObject({}, str(path))
+            self._objects[path] = empty if content is None else parse_object(content, path)
+        return self._objects[path]
+
+    # --- configs ---
+
+    @cached_property
+    def encoder(self) -> ModelFolder:
+        """The folder with the network of a model: a part such as 0_Transformer, or this folder."""
+        if not is_text(str(self.path)):
+            raise ModelError(f"{self}: the path is not UTF-8: {UTF8_ONLY}", "rename the folder")
+        modules = self.modules
+        if modules and modules[0].kind == "Router":
+            modules = self.routes.get("document") or modules
+        first = modules[0].kind if modules else ""
+        if first in OTHER_MODELS and not any(module.kind in TRANSFORMERS for module in modules):
+            kinds = ", ".join(module.kind for module in modules)
+            raise ModelError(
+                f"{self / MODULES}: unsupported module {first} (of {kinds})",
+                f"choose a model whose modules begin with Transformer or {STATIC}",
+            )
+        return self.part(transformer_path(modules))
+
+    @cached_property
+    def config_file(self) -> Path | None:
+        """config.json, or Google's bert_config.json. ModelError for a broken link."""
+        return next((self / name for name in CONFIGS if is_regular(self / name)), None)
+
+    @cached_property
+    def raw_config(self) -> JsonObject:
+        """The content of config.json, or of bert_config.json; empty without either."""
+        return next(filter(None, map(self.object, CONFIGS)), NOTHING)
+
+    @cached_property
+    def config(self) -> BertConfig:
+        """The config of the encoder."""
+        if not self.path.is_dir():
+            raise ModelError(f"{self}: folder not found")
+        if self.is_static:
+            raise ModelError(
+                f"{self}: a table of token vectors without an encoder, which this needs",
+                "bertcli embed, similar, duplicates and inspect take such a model",
+            )
+        if self.encoder is not self:
+            return self.encoder.config
+        self.refuse_adapter()
+        path = self.config_file
+        if path is None:
+            names = ", ".join(sorted(os.listdir(self.path))[:8]) or "nothing"
+            raise ModelError(f"{self}: no config.json in this folder", f"in this folder: {names}")
+        return BertConfig.from_dict(self.object(path.name), str(path))
+
+    def require_encoder(self) -> None:
+        """Raise ModelError for a folder without an encoder, such as a table of token vectors."""
+        self.config  # noqa: B018 - reads it
+
+    @cached_property
+    def is_static(self) -> bool:
+        """True for a table of token vectors without an encoder."""
+        if self.modules:
+            return self.modules[0].kind == STATIC
+        return self.is_model2vec
+
+    @cached_property
+    def is_model2vec(self) -> bool:
+        """True for a folder that model2vec wrote.
+
+        `StaticModel.save_pretrained` may leave out the model type; then the name of the table
+        decides. Source: model2vec 0.10, persistence/datamodels.py.
+        """
+        weights = self / WEIGHTS[0]
+        try:
+            raw = self.object(CONFIGS[0])
+            if not OF_ENCODERS.isdisjoint(raw):
+                return raw.get("model_type") == "model2vec"
+            if not (self.has(CONFIGS[0]) and isfile(weights)):
+                return False
+            return any(tensor.name == MODEL2VEC_TABLE for tensor in read_header(weights))
+        except ModelError:  # raised again by the function that needs the file
+            return False
+
+    def refuse_adapter(self) -> None:
+        """Raise ModelError for a folder with a PEFT adapter, as it changes another model.
+
+        transformers adds it to its base model, whatever other weights are in the folder.
+        """
+        if not self.has(ADAPTER):
+            return
+        raw = self.object(ADAPTER)
+        adapter = raw.text("peft_type") or "PEFT"
+        base = raw.text("base_model_name_or_path") or "another model"
+        auto = f"AutoPeftModelFor{ADAPTED.get(raw.text('task_type') or '', 'FeatureExtraction')}"
+        merge = (
+            f"{auto}.from_pretrained({str(self)!r}).merge_and_unload().save_pretrained('merged')"
+        )
+        raise ModelError(
+            f"{self}: an adapter ({adapter}) of {base}, not a whole model ({ADAPTER})",
+            f'merge it: python -c "from peft import {auto}; {merge}", and copy its tokenizer there',
+        )
+
+    # --- weights and other files ---
+
+    @cached_property
+    def weights(self) -> WeightFiles:
+        """The weights that this folder is loaded from, of the format "none" without any.
+
+        ModelError for a broken index, several TensorFlow checkpoints, or names that are not files.
+        Shards that an index names may be missing; reading them raises the error.
+        """
+        name = best_weights(self.has)
+        if name is not None:
+            file_format = "safetensors" if "safetensors" in name else "pytorch"
+            if not name.endswith(".index.json"):
+                return WeightFiles(file_format, (self / name,))
+            shards = weight_map(self.object(name), Path(name))
+            files = tuple(self / shard for shard in sorted(set(shards.values())))
+            return WeightFiles(file_format, files, self / name, shards)
+        indexes = sorted(self.path.glob(TENSORFLOW))
+        checkpoints = [path for path in indexes if isfile(path)]
+        if len(checkpoints) > 1:
+            names = ", ".join(path.stem for path in checkpoints)
+            raise ModelError(f"{self}: several checkpoints: {names}", "keep one in the folder")
+        if checkpoints:
+            data = sorted(self.path.glob(f"{escape(checkpoints[0].stem)}.data-*-of-*"))
+            return WeightFiles("tensorflow", (checkpoints[0], *data))
+        if graph := next(filter(self.has, GRAPH_NAMES), None):
+            return WeightFiles("openvino", (self / graph, (self / graph).with_suffix(".bin")))
+        for path in (*map(self.path.joinpath, WEIGHTS), *indexes):
+            is_regular(path, hint=AGAIN)
+        return WeightFiles("none")
+
+    def require_weights(self) -> WeightFiles:
+        """Return the weights. ModelError without any."""
+        if self.weights.format != "none":
+            return self.weights
+        needed = ", ".join(WEIGHTS)
+        raise ModelError(f"{self}: no weights in this folder", f"one of {needed} is needed")
+
+    @property
+    def tokenizer_files(self) -> list[Path]:
+        """The files of this folder's tokenizer, tokenizer.json or else vocab.txt first."""
+        return [self / name for name in TOKENIZER_PARTS if self.has(name)]
+
+    @property
+    def model_files(self) -> list[Path]:
+        """The files that the model is read from."""
+        paths: set[Path] = set()
+        for folder in (self, self.encoder):
+            paths.update(path for name in MODEL_FILES for path in folder.path.glob(name))
+            with suppress(ModelError):  # a broken index names no files
+                paths.update(folder.weights.all)
+        return sorted(paths)
+
+    # --- the tokenizer ---
+
+    @cached_property
+    def tokenizer_settings(self) -> JsonObject:
+        """The settings of special tokens; of two files, the older one fills what is missing."""
+        config = self.object("tokenizer_config.json")
+        tokens = self.object("special_tokens_map.json")
+        return config.over(tokens) if "added_tokens_decoder" in config else tokens.over(config)
+
+    # --- sentence-transformers ---
+
+    @cached_property
+    def modules(self) -> list[SentenceModule]:
+        """The modules that modules.json lists, in their order; none without such a file."""
+        path = self / MODULES
+        content = read_bytes(path)
+        entries = [] if content is None else parse_objects(content, path)
+        return [
+            _module(entry.needed("type", TEXT), entry.needed("path", INSIDE)) for entry in entries
+        ]
+
+    @cached_property
+    def routes(self) -> dict[str, list[SentenceModule]]:
+        """The modules for queries and for documents, where a Router divides them; {} elsewhere."""
+        modules = self.modules
+        if not modules or modules[0].kind != "Router":
+            return {}
+        router = PurePosixPath(modules[0].path)
+        raw = self.object(str(router / ROUTER))
+        structure = raw.object("structure")
+        types = raw.object("types")
+        return {
+            route: [
+                _module(types.needed(name, TEXT), str(router / name))
+                for name in structure.needed(route, ROUTE)
+            ]
+            for route in structure
+        }
+
+    @property
+    def sentence_settings(self) -> JsonObject:
+        """sentence_bert_config.json, or what older versions called it; empty without one."""
+        return next(filter(None, map(self.object, SENTENCE_CONFIGS)), NOTHING)
+
+
+def _module(class_name: str, path: str) -> SentenceModule:
+    return SentenceModule(short_class(class_name), path)
