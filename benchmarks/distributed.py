@@ -80,12 +80,12 @@ def stages(path: Path, threads: int) -> dict[str, float]:
     from bertcli.model_folder.files import MODEL_FILES
     from bertcli.model_folder.find import find_model
     from bertcli.model_folder.hub_cache import DEFAULT_MODEL
+    from bertcli.records.input import Input
     from bertcli.records.reader import Reader
-    from bertcli.records.source import Source
 
     use_threads(threads)
     embedder = Embedder.open(find_model(DEFAULT_MODEL, files=MODEL_FILES), EmbedOptions())
-    source = Source(paths=(str(path),))
+    source = Input(paths=(str(path),))
     clock = [time.perf_counter()]
     records = sum(len(block) for block in Reader(source).blocks())
     clock.append(time.perf_counter())

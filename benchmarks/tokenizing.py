@@ -66,11 +66,11 @@ tokenizer = nanotoken.WordPieceTokenizer.from_json(tokenizer.to_str())
 ALL_ARRAYS = f"""
 import sys
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source
-from bertcli.tokenizing.columns import Layout
+from bertcli.records.input import Input
+from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
-reader = Reader(Source(paths=(sys.argv[1],)))
+reader = Reader(Input(paths=(sys.argv[1],)))
 for batch in TokenizeRun(reader, Tokenizer.load({str(FOLDER)!r}), Layout()):
     found = batch.ids, batch.offsets
 """

@@ -35,20 +35,20 @@ if TYPE_CHECKING:
         BertForTokenClassification,
         BertLMHeadModel,
     )
+    from bertcli.records.input import Input as Source
     from bertcli.records.reader import Reader
-    from bertcli.records.records import Record
-    from bertcli.records.source import Source
+    from bertcli.records.record import Record
     from bertcli.retrieval.text_embedder import TextEmbedder as Embedder
     from bertcli.tasks.answer import Answerer
     from bertcli.tasks.classify import Chooser, Classifier, NextSentencePredictor, Reranker
     from bertcli.tasks.fill_mask import MaskFiller
     from bertcli.tasks.tag import Tagger
-    from bertcli.tokenizing.columns import Encoded, Layout
+    from bertcli.tokenizing.batch import Encoded, Layout
     from bertcli.tokenizing.tokenizer import Tokenizer
     from bertcli.training.train import train
     from bertcli.versions import __version__
 
-_NAMED = {"Embedder": "TextEmbedder"}  # where a class of the package is called otherwise
+_NAMED = {"Embedder": "TextEmbedder", "Source": "Input"}  # public name -> name of the class
 _CLASSIFIERS = "Chooser Classifier NextSentencePredictor Reranker"
 _FUNCTIONS = "chunk corpus_map distil duplicates export search tokenize"
 _HEADS = """
@@ -64,13 +64,13 @@ _PLACES = {
     "BertcliError": "bertcli.errors",
     **dict.fromkeys(_CLASSIFIERS.split(), "bertcli.tasks.classify"),
     "Embedder": "bertcli.retrieval.text_embedder",
-    "Encoded": "bertcli.tokenizing.columns",
-    "Layout": "bertcli.tokenizing.columns",
+    "Encoded": "bertcli.tokenizing.batch",
+    "Layout": "bertcli.tokenizing.batch",
     "MaskFiller": "bertcli.tasks.fill_mask",
     "Reader": "bertcli.records.reader",
-    "Record": "bertcli.records.records",
+    "Record": "bertcli.records.record",
     "Recording": "bertcli.models.attention",
-    "Source": "bertcli.records.source",
+    "Source": "bertcli.records.input",
     "Tagger": "bertcli.tasks.tag",
     "Tokenizer": "bertcli.tokenizing.tokenizer",
     "find_model": "bertcli.model_folder.find",

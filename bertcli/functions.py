@@ -110,8 +110,8 @@ def search(
     corpus is read. ``rerank`` is the cross-encoder that sorts the best ``rerank_top``.
     """
     from bertcli.embedding.options import EmbedOptions
+    from bertcli.records.input import Input
     from bertcli.records.reader import GivenTexts
-    from bertcli.records.source import Source
     from bertcli.retrieval.search import OF_HITS, Search, SearchOptions, answers
 
     chosen = grouped(
@@ -151,7 +151,7 @@ def search(
     opened = Search.open(folder, vectors, settings, texts)
     if reranker:
         opened.rerank = reranker
-    asked = GivenTexts(queries, Source(single=True))
+    asked = GivenTexts(queries, Input(single=True))
     rows = [answer.fields() for found in answers(opened, asked, display) for answer in found]
     display.warn(opened.asked.truncation(opened.embedder.max_length, "queries"))
     return rows

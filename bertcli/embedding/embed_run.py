@@ -19,8 +19,8 @@ import numpy as np
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.pooling import EmbeddedBlock
 from bertcli.io.progress import Ran, Step
+from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, Reader
-from bertcli.records.source import Source
 from bertcli.tokenizing.run import TokenCounts
 
 
@@ -55,7 +55,7 @@ class RecordVectors(EmbedRun):
 
     def __init__(self, embedder: Embedder, texts: Any, *, pre_split: bool = False) -> None:
         self.blocks: list[EmbeddedBlock] = []
-        self.given = GivenTexts(texts, Source(pre_split=pre_split))
+        self.given = GivenTexts(texts, Input(pre_split=pre_split))
         super().__init__(embedder, self.given, self.blocks.append, full=True)
 
     @property

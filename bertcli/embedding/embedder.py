@@ -1,7 +1,7 @@
 """Texts to vectors: records are tokenized, run in batches by length, pooled, and come in order.
 
     embedder = Embedder.open(find_model("all-MiniLM-L6-v2", files=MODEL_FILES), EmbedOptions())
-    run = embedder.run(Reader(Source(texts=('I love NLP!',))))
+    run = embedder.run(Reader(Input(texts=('I love NLP!',))))
     for window in embedder.windows(run):
         for part in window:                      # the batches on the way, and blocks of vectors
             ...
@@ -68,10 +68,11 @@ from bertcli.io.progress import Ran
 from bertcli.io.typed_json import LARGEST_NUMBER
 from bertcli.model_folder.files import STATIC, TERM_TABLE
 from bertcli.model_folder.folder import ModelFolder
+from bertcli.records.batch import CHARACTERS, RecordBatch
+from bertcli.records.input import ORIGIN
 from bertcli.records.reader import Reader
-from bertcli.records.records import CHARACTERS, Record, TextBlock
-from bertcli.records.source import ORIGIN
-from bertcli.tokenizing.columns import PLACE, Encoded, Layout, TokenBlock
+from bertcli.records.record import Record
+from bertcli.tokenizing.batch import PLACE, Encoded, Layout, TokenBatch
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ class Embedder:
         chunker = Chunker(
             self.runtime.tokenizer,
             settings,
-            lambda texts: TextBlock.of(self.prepare([*map(Record, texts)])).texts,
+            lambda texts: RecordBatch.of(self.prepare([*map(Record, texts)])).texts,
         )
         reader.divide = partial(pieces, chunker)
         return reader
@@ -303,14 +304,14 @@ class Embedder:
         yield from begun
 
     def _in_turn(
-        self, run: TokenizeRun, counts: TokenCounts, batch: TokenBlock, work: Work | None
+        self, run: TokenizeRun, counts: TokenCounts, batch: TokenBatch, work: Work | None
     ) -> Iterator[Ran | EmbeddedBlock]:
         """Count a window when its turn comes, and yield what comes of it."""
         run.tally.merge(counts)
         yield from self.embedded(batch, work)
 
     def embedded(
-        self, batch: TokenBlock, work: Work | None = None
+        self, batch: TokenBatch, work: Work | None = None
     ) -> Iterator[Ran | EmbeddedBlock]:
         """Yield the records of one window with their vectors, and the batches on the way.
 
@@ -328,7 +329,7 @@ class Embedder:
         for _, portion in portions:
             yield from self._pieces([windows for _, windows in portion])
 
-    def _begun(self, batch: TokenBlock) -> Work | None:
+    def _begun(self, batch: TokenBatch) -> Work | None:
         """Hand a window out before its turn; one that is refused is refused when its turn comes."""
         try:
             self.refuse(batch)
@@ -336,7 +337,7 @@ class Embedder:
         except BertcliError:
             return None
 
-    def _started(self, batch: TokenBlock) -> Work:
+    def _started(self, batch: TokenBatch) -> Work:
         """Hand texts to the model. Only windows that have tokens of the prompt leave them out."""
         tokens, skips = self._tokens(batch), self._skips(batch)
         if skips is None:
@@ -348,7 +349,7 @@ class Embedder:
         ]
         return _in_order(works, [*groups.values()])
 
-    def _skips(self, batch: TokenBlock) -> np.ndarray | None:
+    def _skips(self, batch: TokenBatch) -> np.ndarray | None:
         """Return how many first tokens of each window are not pooled, [B]; None without windows.
 
         Those are [CLS] and what the window has of the prompt. Without any of it, [CLS] is pooled.
@@ -361,14 +362,14 @@ class Embedder:
         skips = before[offsets[1:]] - before[offsets[:-1]]
         return np.where(skips > int(self.options.special_tokens), skips, 0)
 
-    def _tokens(self, batch: TokenBlock) -> Tokens:
+    def _tokens(self, batch: TokenBatch) -> Tokens:
         """Return texts as the model takes them; InputError for one without the ids it needs."""
         if self.runtime.extra.fields:
-            read = TextBlock.of(self.prepare(batch.records))  # the words that were tokenized
+            read = RecordBatch.of(self.prepare(batch.records))  # the words that were tokenized
             batch = self.runtime.extra.added(replace(batch, records=read), self.runtime.tokenizer)
         return Tokens.of(batch)
 
-    def refuse(self, batch: TokenBlock) -> None:
+    def refuse(self, batch: TokenBatch) -> None:
         """Raise InputError or ModelError for a record that can have no vector."""
         if batch.records.pairs is not None:
             refuse_pairs(batch, self.runtime.config)
@@ -388,7 +389,7 @@ class Embedder:
                 f"leave out {option('special_tokens', False)}, or drop the text",
             )
 
-    def _texts(self, batch: TokenBlock, work: Work) -> Iterator[Ran | EmbeddedBlock]:
+    def _texts(self, batch: TokenBatch, work: Work) -> Iterator[Ran | EmbeddedBlock]:
         """Yield the records with a vector each, or the weights of terms, of all its windows."""
         outputs: Any = yield from work
         counts = batch.windows
@@ -426,7 +427,7 @@ class Embedder:
         if self.late:
             records = [[*map(self.late.filled_up, windows)] for windows in records]
         items = [item for windows in records for item in windows]
-        tokens = self._tokens(TokenBlock.of([item for item in items if item.length], COLUMNS))
+        tokens = self._tokens(TokenBatch.of([item for item in items if item.length], COLUMNS))
         if self.late and self.late.hides_filling:
             pairs = zip(own_lengths, items, strict=True)
             own_lengths = [length for length, item in pairs if item.length]
@@ -449,7 +450,7 @@ class Embedder:
             joined_items.append(item)
             vectors.append(vector)
             owners.append(pieces)
-        yield EmbeddedBlock(TokenBlock.of(joined_items), vectors, owners)
+        yield EmbeddedBlock(TokenBatch.of(joined_items), vectors, owners)
 
     def _run(self, texts: Tokens) -> Work:
         """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
@@ -511,7 +512,7 @@ class Embedder:
         tokens = self.runtime.tokenizer.core.get_vocab()
         return self.max_length * int(np.median([*map(len, tokens)]))
 
-    def _with_rest_counted(self, batch: TokenBlock, counts: TokenCounts) -> TokenBlock:
+    def _with_rest_counted(self, batch: TokenBatch, counts: TokenCounts) -> TokenBatch:
         """Return a window in which the tokens of characters that are not read count as dropped."""
         cut = [*batch.cut]
         for at, record in enumerate(self.prepare(batch.records, whole=True)):

@@ -25,7 +25,7 @@ from bertcli.errors import ModelError
 from bertcli.io.typed_json import JsonObject, is_regular, is_text
 from bertcli.model_folder.files import WeightFiles, transformer_path
 from bertcli.model_folder.folder import ModelFolder
-from bertcli.tokenizing.columns import Column, Encoded, padded
+from bertcli.tokenizing.batch import Column, Encoded, pad_row
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 METADATA, BGE = "artifact.metadata", "colbert_linear.pt"
@@ -72,7 +72,7 @@ class LateInteraction:
         """Return a text filled up to the length of its role."""
         if self.filler is None:
             return item
-        return padded(item, self.filled, "right", *self.filler)
+        return pad_row(item, self.filled, "right", *self.filler)
 
     def matched(self, item: Encoded, vectors: np.ndarray) -> tuple[Encoded, np.ndarray]:
         """Return the tokens of a text that are matched, and their vectors."""

@@ -33,7 +33,8 @@ from bertcli.keywords import refuse_outside
 from bertcli.model_folder.files import TERM_TABLE, SentenceModule, transformer_path
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.tokenizer_files import sentence_limit
-from bertcli.records.records import Record, Text, TextBlock
+from bertcli.records.batch import RecordBatch
+from bertcli.records.record import Record, Text
 
 LEGACY = {  # in the order in which their vectors are concatenated
     "pooling_mode_cls_token": "cls",
@@ -454,7 +455,7 @@ def prepared(
             return [word.lower() for word in text] if lower else text
         return (text.lower() if lower else text)[:most]
 
-    block, words = TextBlock.of(records), prompt.split()
+    block, words = RecordBatch.of(records), prompt.split()
     texts = [[*words, *text] if isinstance(text, list) else prompt + text for text in block.texts]
     pairs = block.pairs and [None if pair is None else change(pair) for pair in block.pairs]
     return replace(block, texts=list(map(change, texts)), pairs=pairs)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertcli.engines.engine import library_of
-from bertcli.tokenizing.columns import Column, Encoded, TokenBlock
+from bertcli.tokenizing.batch import Column, Encoded, TokenBatch
 
 
 def _weighted_mean(tokens: Any, skip: int) -> Any:
@@ -231,7 +231,7 @@ class EmbeddedBlock:
 
     def __init__(
         self,
-        batch: TokenBlock,
+        batch: TokenBatch,
         vectors: np.ndarray | list[np.ndarray],
         pieces: list[TokenVectors] | None = None,
     ) -> None:

@@ -23,7 +23,7 @@ from bertcli.errors import LOG, BertcliError, UsageError, option, out_of_memory
 from bertcli.io.progress import Ran
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.config import BertConfig
-from bertcli.tokenizing.columns import EXTRA, Encoded, TokenBlock
+from bertcli.tokenizing.batch import EXTRA, Encoded, TokenBatch
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.ragged import offsets_of, spans
 
@@ -52,7 +52,7 @@ class Tokens:
     @classmethod
     def of(cls, rows: Sequence[Encoded]) -> Tokens:
         """Return encoded texts without what the model does not need."""
-        tokens = TokenBlock.of(rows, COLUMNS)
+        tokens = TokenBatch.of(rows, COLUMNS)
         extra = [name for name in tokens.columns if name.startswith(EXTRA)]
         columns = [np.asarray(tokens.columns[name], np.uint32) for name in (*COLUMNS, *extra)]
         names = [name.removeprefix(EXTRA) for name in extra]

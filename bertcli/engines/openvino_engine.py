@@ -50,7 +50,7 @@ from bertcli.families.structure import HEAD_PARTS
 from bertcli.io.paths import sha256
 from bertcli.model_folder.files import GRAPHS
 from bertcli.model_folder.weights import Weights, read_weights
-from bertcli.tokenizing.columns import EXTRA
+from bertcli.tokenizing.batch import EXTRA
 
 if TYPE_CHECKING:
     from bertcli.engines.engine import Places

@@ -22,7 +22,7 @@ import numpy as np
 from bertcli.engines.compute import OpenvinoError, openvino_core
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.models.distance_tables import distance_buckets, distance_rows, rotary_turns
-from bertcli.tokenizing.columns import EXTRA
+from bertcli.tokenizing.batch import EXTRA
 
 if TYPE_CHECKING:
     from bertcli.engines.engine import ModelSpec

@@ -20,8 +20,8 @@ from bertcli.errors import LOG, ModelError, UsageError, option
 from bertcli.model_folder.files import STATIC, TERM_TABLE
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.config import BertConfig
-from bertcli.records.records import CHARACTERS, FIRST_CHARACTERS
-from bertcli.tokenizing.columns import Encoded
+from bertcli.records.batch import CHARACTERS, FIRST_CHARACTERS
+from bertcli.tokenizing.batch import Encoded
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.versions import install_command, require_torch
 

@@ -43,9 +43,9 @@ from bertcli.records.examples import (
     FieldNames,
     read_examples,
 )
+from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, Reader
-from bertcli.records.records import Record
-from bertcli.records.source import Source
+from bertcli.records.record import Record
 from bertcli.retrieval.nearest import Nearest, unit
 from bertcli.retrieval.search import DOCUMENT, QUERY, compares_by_dot, prompted
 from bertcli.tasks.answer import Answerer
@@ -198,7 +198,7 @@ class Judge:
         task = kind(head, **options)
         self.max_length = task.layout.max_length
         records = [example.record for example in examples]
-        stream = task.stream(GivenTexts(records, Source(sentences=True)))
+        stream = task.stream(GivenTexts(records, Input(sentences=True)))
         results = [result.fields for window in stream for result in window]
         self.tally.merge(stream.tally)
         return results, head.labels

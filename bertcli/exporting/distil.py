@@ -60,7 +60,7 @@ from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.reader import Reader
 from bertcli.retrieval.compare import similarity_agreement
 from bertcli.tasks.head import command_of, origin
-from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 

@@ -40,8 +40,8 @@ from bertcli.engines.openvino_graph import LOUD, Node, OpenvinoNetwork, named, s
 from bertcli.errors import BertcliError, ModelError, option
 from bertcli.model_folder.weights import Weights
 from bertcli.models.config import BertConfig
-from bertcli.records.records import Record
-from bertcli.tokenizing.columns import Layout
+from bertcli.records.record import Record
+from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.versions import install_command
 

@@ -28,8 +28,8 @@ from bertcli.inspection.folder import FolderReport
 from bertcli.io.paths import refuse_inputs
 from bertcli.io.printable import printable
 from bertcli.models.config import BertConfig
-from bertcli.records.records import Record
-from bertcli.tokenizing.columns import EXTRA, Layout
+from bertcli.records.record import Record
+from bertcli.tokenizing.batch import EXTRA, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.versions import install_command, require_torch
 

@@ -25,7 +25,7 @@ from bertcli.errors import BertcliError, InputError
 from bertcli.exporting.distil import principal_components
 from bertcli.inspection.attention import filled_page
 from bertcli.inspection.stop_words import STOP_WORDS
-from bertcli.records.records import Record, row_of
+from bertcli.records.record import Record, row_of
 from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors, texts_at
 from bertcli.versions import install_command
 

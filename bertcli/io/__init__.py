@@ -6,7 +6,7 @@
   it with the files beside it; `system_calls` has what not every system has.
 - Names: `paths` of files beside an output; `printable` is the only filter between text from
   outside and a terminal.
-- `progress` is what a run reports while it works.
+- `progress` is what a run reports while it works; `threads` run work ahead of the caller.
 
 Begin with `streams` and `publish`.
 """

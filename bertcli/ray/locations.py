@@ -13,7 +13,7 @@ from typing import Any
 
 from bertcli.errors import InputError
 from bertcli.io.paths import public
-from bertcli.records.source import QUOTE
+from bertcli.records.input import QUOTE
 
 LOCAL = "file://"
 HIDDEN = re.compile("/[._]")  # in what stands behind a folder

@@ -33,8 +33,8 @@ from bertcli.io.typed_json import as_json
 from bertcli.model_folder.files import TOKENIZER_FILES, files_for
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.ray.locations import filesystem, is_local, listed, local_path, named
+from bertcli.records.input import FORMATS, Input, is_data, no_data
 from bertcli.records.reader import Reader
-from bertcli.records.source import FORMATS, Source, is_data, no_data
 from bertcli.runs.run_folder import (
     Target,
     json_text,
@@ -44,7 +44,7 @@ from bertcli.runs.run_folder import (
     refuse_changes,
     tokenizer_of,
 )
-from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.run import WINDOW, Task, TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.versions import __version__, install_command
@@ -193,7 +193,7 @@ class _Job:
     """What to do with each shard, and how the files are read."""
 
     model: Callable[..., ModelFolder]  # every worker finds it where it runs
-    source: Source
+    source: Input
     overwrite: bool = field(default=False, kw_only=True)  # the outputs of an earlier run
 
 
@@ -284,7 +284,7 @@ ShardJob = EmbedJob | TokenizeJob
 # --- which files ---
 
 
-def plan(source: Source, output: str, form: str) -> list[Shard]:
+def plan(source: Input, output: str, form: str) -> list[Shard]:
     """Return the shards of a source's patterns: one file out, in the same order, for each one in.
 
     What a folder holds keeps its place in it. Raises InputError for patterns that name nothing, or

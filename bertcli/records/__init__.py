@@ -1,10 +1,14 @@
-"""What is read: where it comes from, records, and how files become records.
+"""Inputs and records: the texts, pairs and ids that commands read, with the fields beside them.
 
-`source` has `Source` (what the user named) and finds its files. `records` has `Record` (a text or a
-pair), ids that it gives for its words, `TextBlock` (columns of many), and windows of these.
-`reader` has `Reader` (an iterator over a source), which turns lines and rows of files, and stdin,
-into records, and counts what it skips; `given` does so for lists and data frames of Python.
-`column_types` finds the columns of CSV that are numbers, `field_names` reads the names of
-fields from the beginning of a file; `examples` are records with what a model is to say of them.
-Imports `errors` and `files`. Begin with `reader`.
+- `input` has `Input` (what the user named: texts, files, formats, fields) and finds its files.
+- `record` has `Record` (a text or a pair), `batch` has `RecordBatch` (columns of many records), and
+  divides an input into windows of bounded size.
+- `reader` has `Reader`, which turns lines and rows of files, and stdin, into records, and counts
+  what it skips; `given` does so for lists and data frames of Python.
+- `record_fields` chooses the fields of a row that make a record, `column_types` finds the columns
+  of CSV that are numbers, `field_names` reads the names of fields from the beginning of a file.
+- `extra_ids` are ids of extra embeddings for the words of a record, `examples` are records with
+  the labels that a model is to predict.
+
+Begin with `reader`.
 """

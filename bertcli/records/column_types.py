@@ -23,7 +23,7 @@ from bertcli.io.streams import (
     recoded,
     stream_of,
 )
-from bertcli.records.source import Source
+from bertcli.records.input import Input
 
 NumberType = Literal["int", "float"]
 
@@ -33,7 +33,7 @@ MAX_INTEGER = 2**63 - 1
 MAX_EXACT_FLOAT = 2**53  # larger whole numbers may differ as floats
 
 
-def number_columns(source: Source) -> dict[str, NumberType]:
+def number_columns(source: Input) -> dict[str, NumberType]:
     """Return the columns of the CSV and TSV files of a source that are numbers, with their type.
 
     Empty where one of these files can be read once only.
@@ -103,7 +103,7 @@ def to_numbers(
 
 
 @contextmanager
-def delimited_rows(path: str, source: Source) -> Iterator[DelimitedRows]:
+def delimited_rows(path: str, source: Input) -> Iterator[DelimitedRows]:
     """Yield the rows of a file, without those that cannot be read: the reader reports them."""
     is_tabbed = source.format_of(path) == "tsv"
     encoding = source.encoding

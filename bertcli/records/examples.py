@@ -1,6 +1,6 @@
 """Examples: records with what a model is to say of them, for training and evaluation.
 
-    read = read_examples(Reader(examples_source("reviews.jsonl", Source())))
+    read = read_examples(Reader(examples_source("reviews.jsonl", Input())))
     read.form.task, read.examples[0].target          # "classify", ["good"]
 
 `FORMS` has a row for each kind. The names of the fields decide which one a record is of, or the
@@ -22,9 +22,10 @@ from bertcli.io.printable import listed
 from bertcli.io.streams import can_be_reread, suffix_of
 from bertcli.io.typed_json import TEXT, TEXTS, Check, JsonObject, is_text
 from bertcli.keywords import options_from
+from bertcli.records.extra_ids import extra_ids
+from bertcli.records.input import Input, InputFormat
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, extra_ids, words
-from bertcli.records.source import InputFormat, Source
+from bertcli.records.record import Record, words
 
 
 class Form(NamedTuple):
@@ -151,7 +152,7 @@ class Examples:
     source: str  # to name in messages
 
 
-def examples_source(path: str, source: Source) -> Source:
+def examples_source(path: str, source: Input) -> Input:
     """Return the source of a file of examples, which is read as another source says."""
     text_field, form = source.text_field, source.format
     if form == "auto":
@@ -193,7 +194,7 @@ def example_readers(paths: Iterable[str | None], options: Mapping[str, Any]) -> 
     chosen = options.get("input_format", "auto")
     if chosen not in formats:
         raise UsageError(f"unknown input_format {chosen!r}", f"one of {', '.join(formats)}")
-    source = options_from(Source, fields, format=chosen)
+    source = options_from(Input, fields, format=chosen)
     return [Reader(examples_source(path, source)) for path in paths if path]
 
 

@@ -1,6 +1,6 @@
 """The names of the fields of a file, from its header, its schema or its first objects.
 
-    field_names("reviews.csv", Source())   # ["title", "body", "stars"]
+    field_names("reviews.csv", Input())   # ["title", "body", "stars"]
 
 Only the beginning of the file is read.
 """
@@ -14,14 +14,14 @@ from typing import Any
 from bertcli.errors import BertcliError
 from bertcli.io.streams import open_bytes, read_chunk
 from bertcli.records.column_types import delimited_rows
-from bertcli.records.records import hits_of
-from bertcli.records.source import Source
+from bertcli.records.input import Input
+from bertcli.records.record_fields import hits_of
 
 MAX_BYTES = 1 << 20  # that are read of a file
 MAX_OBJECTS = 20  # that are read of a file, as some may lack fields
 
 
-def field_names(path: str, source: Source) -> list[str]:
+def field_names(path: str, source: Input) -> list[str]:
     """Return the names of the fields of a file, in order; those in objects as "user.bio".
 
     Empty where the file has none, or cannot be read.
@@ -33,7 +33,7 @@ def field_names(path: str, source: Source) -> list[str]:
         return []
 
 
-def _names_in(path: str, source: Source) -> list[str]:
+def _names_in(path: str, source: Input) -> list[str]:
     file_format = source.format_of(path)
     if file_format == "parquet":
         from bertcli.formats.parquet import nested_names, opened
@@ -49,7 +49,7 @@ def _names_in(path: str, source: Source) -> list[str]:
     return []
 
 
-def _first_objects(path: str, source: Source) -> Iterator[Mapping[str, Any]]:
+def _first_objects(path: str, source: Input) -> Iterator[Mapping[str, Any]]:
     """Yield the first objects of a file of lines, of a list, or of objects of several lines."""
     beginning = b""
     with open_bytes(path) as stream:

@@ -17,9 +17,10 @@ from typing import Any
 
 from bertcli.errors import InputError, UsageError
 from bertcli.keywords import names_of, options_from
+from bertcli.records.input import Input, input_files
 from bertcli.records.reader import Reader, is_frame
-from bertcli.records.records import Record, checked, fields_of
-from bertcli.records.source import Source, input_files
+from bertcli.records.record import Record, checked
+from bertcli.records.record_fields import record_fields
 
 # Options of how records are read, as of the command line.
 READING = (
@@ -38,7 +39,7 @@ READING = (
     "encoding",
     "encoding_errors",
 )
-RENAMED = {"keep_fields": "keep", "input_format": "format"}  # in Source
+RENAMED = {"keep_fields": "keep", "input_format": "format"}  # in Input
 BLOCK = 1024  # records at a time
 
 
@@ -48,7 +49,7 @@ class GivenRecords(Reader):
     A record is a text, a pair of two, a `Record`, or a mapping of fields.
     """
 
-    def __init__(self, items: Sequence[Any], source: Source) -> None:
+    def __init__(self, items: Sequence[Any], source: Input) -> None:
         super().__init__(source)
         self.items = items
 
@@ -68,7 +69,7 @@ class GivenRecords(Reader):
             return checked(item if item.line else item._replace(line=number), self.source)
         if isinstance(item, Mapping):
             if self.fields is None:
-                self.fields = fields_of(self.source, [*item], f"text {number}")
+                self.fields = record_fields(self.source, [*item], f"text {number}")
             if missing := [name for name in self.fields.needed if name not in item]:
                 raise InputError(f"text {number}: field {missing[0]!r} not found")
             return self.record(self.fields, "", number, item)
@@ -83,7 +84,7 @@ def records_of(texts: Any, options: Mapping[str, Any], **settings: Any) -> Reade
 
     ``texts`` is the name of a file, a folder or a glob (a string or a path); an iterable of texts,
     pairs, records or mappings of fields; or a data frame of pandas, polars or Arrow. ``settings``
-    are other fields of a `Source`. Raises UsageError for an option that has no meaning, InputError
+    are other fields of an `Input`. Raises UsageError for an option that has no meaning, InputError
     for a file that does not exist.
     """
     fields = {RENAMED.get(name, name): value for name, value in options.items() if name != "whole"}
@@ -94,8 +95,8 @@ def records_of(texts: Any, options: Mapping[str, Any], **settings: Any) -> Reade
         fields["keep"] = "*" if keep else None
     elif not isinstance(keep, str):
         fields["keep"] = ",".join(keep)
-    known = names_of(Source)
-    source = options_from(Source, {name: fields[name] for name in fields if name in known})
+    known = names_of(Input)
+    source = options_from(Input, {name: fields[name] for name in fields if name in known})
     source = replace(source, **settings)
     if isinstance(texts, str | Path):
         return Reader(replace(source, paths=input_files([os.fspath(texts)], source)))

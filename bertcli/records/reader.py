@@ -1,6 +1,6 @@
 """Records of any source, one after another; counts those that cannot be read.
 
-    for record in Reader(Source(paths=("reviews.jsonl.gz",))):
+    for record in Reader(Input(paths=("reviews.jsonl.gz",))):
         print(record.text)
 
 Memory is that of one block, for a file of any size. A record that cannot be read is an InputError
@@ -42,24 +42,18 @@ from bertcli.io.streams import (
     too_large,
 )
 from bertcli.io.typed_json import parse, parse_lines, shown, strict
+from bertcli.records.batch import RecordBatch
 from bertcli.records.column_types import NumberType, number_columns, to_numbers
-from bertcli.records.records import (
-    Record,
-    RecordFields,
-    TextBlock,
-    checked,
-    extra_ids,
-    field_path,
-    fields_of,
-    hits_of,
-    is_empty,
-    no_pair,
-)
-from bertcli.records.source import Source, input_files
+from bertcli.records.extra_ids import extra_ids
+from bertcli.records.input import Input, input_files
+from bertcli.records.record import Record, checked, is_empty
+from bertcli.records.record_fields import RecordFields, field_path, hits_of, no_pair, record_fields
 
 T = TypeVar("T")
 BLOCK = 1024  # texts that are taken from an iterable at a time
-Divide = Callable[["Reader", TextBlock, int], Iterable[TextBlock]]  # from this record in the run on
+Divide = Callable[
+    ["Reader", RecordBatch, int], Iterable[RecordBatch]
+]  # from this record in the run on
 PAIRS, IDS = frozenset({str, type(None)}), frozenset({str, int, type(None)})
 OBJECTS = (
     'each line is an object like {"text": "..."}; plain texts need '
@@ -96,7 +90,7 @@ class Reader:
 
     divide: Divide | None = None  # what makes several records of each
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Input) -> None:
         paths = input_files(source.paths, source)
         if source.placed is None:
             source = replace(source, placed=len(paths) > 1 or paths != source.paths)
@@ -118,10 +112,10 @@ class Reader:
         for block in self.blocks():
             yield from block
 
-    def blocks(self) -> Iterator[TextBlock]:
+    def blocks(self) -> Iterator[RecordBatch]:
         """Yield records as they become available, in blocks of no fixed length."""
         for records in self._blocks():
-            block = TextBlock.of(records)
+            block = RecordBatch.of(records)
             if self.source.skip_empty:
                 rows = [row for row, record in enumerate(block) if not is_empty(record)]
                 self.empty += len(block) - len(rows)
@@ -138,7 +132,7 @@ class Reader:
         reader.divide = self.divide
         return reader
 
-    def _carrying(self, block: TextBlock) -> TextBlock:
+    def _carrying(self, block: RecordBatch) -> RecordBatch:
         """Return records that carry their file and line, and their text, as is asked for."""
         extras: list[dict[str, Any]] = []
         for record in block:
@@ -286,7 +280,7 @@ class Reader:
         ]
         pairs = None if pairs is None or pairs.count(None) == len(pairs) else pairs
         ids = None if ids is None or ids.count(None) == len(ids) else ids
-        return TextBlock(texts, pairs, ids, extras or None, [file] * len(texts), lines)
+        return RecordBatch(texts, pairs, ids, extras or None, [file] * len(texts), lines)
 
     def header(self, columns: Mapping[str, Any]) -> TableHeader:
         """Return the row that begins a table without any: these columns, ids and kept fields."""
@@ -300,7 +294,7 @@ class Reader:
 
         Raises InputError for a field that is missing, or the name of two columns.
         """
-        fields = fields_of(self.source, names, where)
+        fields = record_fields(self.source, names, where)
         columns = Counter(names)
         for name in fields.needed:
             if columns[name] > 1:
@@ -318,7 +312,7 @@ class GivenTexts(Reader):
     A single text is ``alone``. What is neither is an InputError, when it is read.
     """
 
-    def __init__(self, texts: Any, source: Source) -> None:
+    def __init__(self, texts: Any, source: Input) -> None:
         super().__init__(source)
         refuse_frame(texts)
         several = isinstance(texts, Iterable) and not isinstance(texts, Mapping)
@@ -418,7 +412,7 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
             yield reader.collect(partial(parse, block), range(len(block.lines)))
         else:
             numbers = range(block.number, block.number + len(texts))
-            yield TextBlock(texts, None, None, None, [name] * len(texts), numbers)
+            yield RecordBatch(texts, None, None, None, [name] * len(texts), numbers)
 
 
 def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
@@ -641,7 +635,7 @@ class _Objects:
         if fields is None:
             pair = self.source.pair_field
             source = self.source if pair and field_path(pair, keys) else self.single
-            fields = self.known[keys] = fields_of(source, keys, f"{self.name}:{number}")
+            fields = self.known[keys] = record_fields(source, keys, f"{self.name}:{number}")
         return fields
 
 
@@ -650,7 +644,7 @@ OPENING = re.compile(r"\[\s*[{\"\]]|\{\s*[\"}]")  # a list of objects or strings
 
 
 def begins_with_json(
-    stream: IO[bytes], decode: LineDecoder, source: Source
+    stream: IO[bytes], decode: LineDecoder, source: Input
 ) -> tuple[str, IO[bytes]]:
     """Return the format that the beginning of a stream shows, and the whole stream.
 
@@ -689,7 +683,7 @@ def _refuse_binary(head: bytes, decode: LineDecoder) -> None:
         raise InputError(refused.marked, "give it as a file: -i FILE says how to read it") from None
 
 
-def _format_of_line(line: str, following: str, source: Source) -> str:
+def _format_of_line(line: str, following: str, source: Input) -> str:
     """Return the format of the first line of a stream; ``following`` begins what is behind it."""
     if line in ("[", "{"):
         return "json" if OPENING.match(line + following) else ""

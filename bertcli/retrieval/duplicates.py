@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertcli.io.progress import Advance
-from bertcli.records.records import Record, TextBlock
-from bertcli.records.source import ORIGIN
+from bertcli.records.batch import RecordBatch
+from bertcli.records.input import ORIGIN
+from bertcli.records.record import Record
 from bertcli.retrieval.nearest import DIGITS, unit
 from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors
 from bertcli.runs.vector_reading import Array
@@ -54,7 +55,7 @@ class Duplicates:
     records: int = field(default=0, init=False)  # texts of the corpus
     groups: list[DuplicateGroup] = field(default_factory=list, init=False)
     members: Array = field(init=False)  # the rows of all groups, in order; their records:
-    texts: TextBlock = field(init=False)
+    texts: RecordBatch = field(init=False)
 
     def __iter__(self) -> Iterator[Advance]:
         """Yield how far the comparison is.
@@ -78,22 +79,22 @@ class Duplicates:
         if self.chain and lengths is not None:
             groups = [longest_first(rows, lengths) for rows in groups]
         self.members = np.sort(np.concatenate([np.zeros(0, np.int64), *groups]))
-        self.texts = TextBlock.of(chained.from_iterable(self._texts_of_members(corpus)))
+        self.texts = RecordBatch.of(chained.from_iterable(self._texts_of_members(corpus)))
         self.groups = [scored(vectors, rows) for rows in groups]
         self.groups.sort(key=lambda group: group.keep)
 
     def _lengths(self, corpus: CorpusTexts) -> Array:
         """Return the number of characters of each text, [n]."""
         blocks = corpus.blocks(self.records)
-        lengths = chained.from_iterable(TextBlock.of(block).weights for block in blocks)
+        lengths = chained.from_iterable(RecordBatch.of(block).weights for block in blocks)
         return np.fromiter(lengths, np.int64, self.records)
 
-    def _texts_of_members(self, corpus: CorpusTexts) -> Iterator[TextBlock]:
+    def _texts_of_members(self, corpus: CorpusTexts) -> Iterator[RecordBatch]:
         """Yield the texts of the groups. Raises InputError when the corpus is another one."""
         first = 0
         for block in corpus.blocks(self.records):
             start, stop = self.members.searchsorted([first, first + len(block)])
-            yield TextBlock.of(block).take((self.members[start:stop] - first).tolist())
+            yield RecordBatch.of(block).take((self.members[start:stop] - first).tolist())
             first += len(block)
 
     @property

@@ -50,8 +50,9 @@ from bertcli.io.paths import WatchedFiles, input_name, sha256
 from bertcli.io.publish import MANIFEST, explained, move, replacing
 from bertcli.io.system_calls import opener, sync, sync_folder
 from bertcli.io.typed_json import as_json, shown
+from bertcli.records.batch import RecordBatch
 from bertcli.records.reader import Divide, Reader
-from bertcli.records.records import TextBlock, is_empty
+from bertcli.records.record import is_empty
 from bertcli.retrieval.lexical import Bm25, IndexFile, Postings, merge_postings
 from bertcli.retrieval.search_index import (
     DELETE,
@@ -365,7 +366,7 @@ class FileNumbers:
         self.first: dict[str, int] = {}
         self.records: dict[str, int] = {}  # of each file so far
 
-    def __call__(self, reader: Reader, block: TextBlock, first: int) -> Iterable[TextBlock]:
+    def __call__(self, reader: Reader, block: RecordBatch, first: int) -> Iterable[RecordBatch]:
         """Return the records of a block, which are of one file."""
         if not len(block):
             return [block]

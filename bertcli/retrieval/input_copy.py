@@ -19,8 +19,9 @@ import numpy as np
 
 from bertcli.formats.tables import Row, TableHeader
 from bertcli.formats.writers import Write
+from bertcli.records.batch import RecordBatch
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, TextBlock
+from bertcli.records.record import Record
 from bertcli.runs.vector_reading import Array
 
 
@@ -64,7 +65,7 @@ class InputCopy:
             fields = self.reader.fields
             write([TableHeader(dict.fromkeys(fields.carried if fields else ["text"]))])
 
-    def _kept(self, is_kept: Array) -> Iterator[TextBlock]:
+    def _kept(self, is_kept: Array) -> Iterator[RecordBatch]:
         first = 0
         for block in self.reader.blocks():
             rows = np.flatnonzero(is_kept[first : first + len(block)]).tolist()

@@ -36,7 +36,8 @@ from bertcli.formats.arrays import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile, 
 from bertcli.io.paths import beside
 from bertcli.io.publish import remove_abandoned, whole_file
 from bertcli.io.typed_json import is_regular
-from bertcli.records.records import Record, Text, TextBlock
+from bertcli.records.batch import RecordBatch
+from bertcli.records.record import Record, Text
 from bertcli.retrieval.nearest import DIGITS, BestRows, Match
 from bertcli.runs.vector_reading import Array
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -217,7 +218,7 @@ class Bm25:
 
     def add(self, records: Sequence[Record]) -> None:
         """Add the next texts."""
-        block = TextBlock.of(records)
+        block = RecordBatch.of(records)
         numbers_of = self._chunks.__getitem__
         terms: list[int] = []
         for text, pair in zip(block.texts, block.pairs or repeat(None), strict=False):

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertcli.errors import InputError
-from bertcli.records.records import Record
+from bertcli.records.record import Record
 from bertcli.runs.vector_reading import SAME_MODEL, Array
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first

@@ -43,9 +43,10 @@ from bertcli.io.publish import OTHER_FOLDER, unwritable
 from bertcli.io.streams import open_bytes
 from bertcli.io.typed_json import JsonObject, is_regular, whole_number
 from bertcli.model_folder.folder import ModelFolder
+from bertcli.records.batch import record_windows
+from bertcli.records.input import Input
 from bertcli.records.reader import Reader, refuse_pipes
-from bertcli.records.records import Record, Text, is_empty, row_of, windows
-from bertcli.records.source import Source
+from bertcli.records.record import Record, Text, is_empty, row_of
 from bertcli.retrieval.index_update import IndexUpdate, refuse_other_options
 from bertcli.retrieval.lexical import DEPTH, RANK_CONSTANT, Bm25, IndexFile, fuse
 from bertcli.retrieval.nearest import (
@@ -342,7 +343,7 @@ class Search:
         terms = Bm25(self.embedder.runtime.tokenizer)
         texts = self.hit_texts(terms)
         assert texts is not None
-        for batch in windows(queries, AT_ONCE):
+        for batch in record_windows(queries, AT_ONCE):
             matches = [terms.best(query, self.options.top_k) for query in batch]
             rows = rows_of(matches)
             yield answers_of(batch, matches, texts.records(rows, len(terms.postings.lengths)))
@@ -362,7 +363,7 @@ class Search:
         index = Bm25(self.embedder.runtime.tokenizer) if self.options.hybrid else None
         texts = self.hit_texts(index)
         depth = max(top_k, DEPTH) if index else top_k
-        for batch in windows(queries, AT_ONCE):
+        for batch in record_windows(queries, AT_ONCE):
             nearest = self.asking(batch, depth)
             if texts:
                 nearest.excluded = np.array(texts.empty, int)
@@ -617,7 +618,7 @@ def lexical_answers(
     index = Bm25(tokenizer)
     for block in reader.blocks():
         index.add(block)
-    for batch in windows(queries, AT_ONCE):
+    for batch in record_windows(queries, AT_ONCE):
         matches = [index.best(query, top_k) for query in batch]
         yield answers_of(batch, matches, texts_at(rows_of(matches), reader.again().blocks()))
 
@@ -745,7 +746,7 @@ def _fields_in(path: str, chosen: Container[int]) -> Iterator[dict[str, Any]]:
                 for block in arrays[IDS]().blocks(ROWS) if IDS in arrays else ():
                     yield from ({"id": key or None} for key in block.tolist())
         case "csv":
-            reader = Reader(Source(paths=(path,), text_field=FIELD, single=True, keep="*"))
+            reader = Reader(Input(paths=(path,), text_field=FIELD, single=True, keep="*"))
             yield from ({"id": record.id, **(record.extra or {})} for record in reader)
         case "parquet":
             with parquet_table(path) as table:

@@ -42,7 +42,7 @@ from bertcli.io.printable import listed
 from bertcli.io.publish import MANIFEST
 from bertcli.io.streams import unreadable
 from bertcli.io.typed_json import SWITCH, TEXT, JsonObject, read_object, whole_number
-from bertcli.records.records import Record
+from bertcli.records.record import Record
 from bertcli.retrieval.lexical import Bm25, IndexFile, Postings
 from bertcli.runs.vector_reading import ROWS, SAME_MODEL, Array
 

@@ -30,7 +30,7 @@ from bertcli.keywords import options_from
 from bertcli.model_folder.files import files_for
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
-from bertcli.records.records import Record
+from bertcli.records.record import Record
 from bertcli.retrieval.nearest import unit
 from bertcli.retrieval.search import DOCUMENT, QUERY, prompted
 from bertcli.runs.vector_formats import quantize, ranges_of

@@ -29,12 +29,13 @@ from bertcli.errors import OutputError, option
 from bertcli.formats.jsonl import objects_of
 from bertcli.io.paths import input_name
 from bertcli.io.progress import Ran, Step
+from bertcli.records.batch import RecordBatch
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, TextBlock
+from bertcli.records.record import Record
 from bertcli.runs.run_folder import InputDigest, Inputs, Sink, Target, made_by
 from bertcli.runs.vector_formats import DIGEST, ROW, WRITERS, Fields
 from bertcli.runs.vector_reading import Array, floats, put_aside
-from bertcli.tokenizing.columns import TokenBlock
+from bertcli.tokenizing.batch import TokenBatch
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 from bertcli.versions import versions
 
@@ -200,7 +201,7 @@ class KnownVectors:
     def digests(self, records: Sequence[Record]) -> list[str]:
         """Return the digest of each record's text, pair, and the ids that the model needs."""
         digests = []
-        for record in TextBlock.of(records):
+        for record in RecordBatch.of(records):
             digest, extra = self.key.copy(), record.extra or {}
             ids = (extra.get(name) for name in self.embedder.runtime.extra.limits)
             text = repr((record.text, record.pair, *ids))
@@ -214,7 +215,7 @@ class KnownVectors:
             run.tally.merge(counts)
             yield self._parts(batch)
 
-    def _parts(self, batch: TokenBlock) -> Iterator[Ran | EmbeddedBlock]:
+    def _parts(self, batch: TokenBatch) -> Iterator[Ran | EmbeddedBlock]:
         if not len(batch):
             return
         starts = [*accumulate(batch.windows[:-1], initial=0)]

@@ -63,8 +63,9 @@ from bertcli.io.typed_json import as_json, parse, read_bytes, shown
 from bertcli.model_folder.files import CONFIGS, GRAPHS, SENTENCE_CONFIGS
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.config import BertConfig
-from bertcli.records.records import Record, TextBlock
-from bertcli.records.source import Source
+from bertcli.records.batch import RecordBatch
+from bertcli.records.input import Input
+from bertcli.records.record import Record
 from bertcli.runs.vector_formats import (
     WITH_FIELDS,
     WRITERS,
@@ -508,7 +509,7 @@ NUMBERS = (
     "position_embedding_type",
 )
 
-# Columns of `TextBlock` that are digested: texts and pairs; with ids and other fields.
+# Columns of `RecordBatch` that are digested: texts and pairs; with ids and other fields.
 TEXTS, READ = 2, 4
 
 
@@ -520,7 +521,7 @@ class InputDigest:
 
     def add(self, records: Sequence[Record]) -> None:
         """Take in records, as they were read: the repr of each of their values."""
-        for column, values in zip(self.columns, TextBlock.of(records).columns, strict=False):
+        for column, values in zip(self.columns, RecordBatch.of(records).columns, strict=False):
             # A comma behind each, so that it does not matter how records are divided into blocks.
             listed = repr([*(values or [None] * len(records)), 0])[1:-2]
             column.update(listed.encode())
@@ -606,7 +607,7 @@ class Inputs:
     model_files: Sequence[Path] = ()
 
     @classmethod
-    def of(cls, source: Source, model: Sequence[Path]) -> Inputs:
+    def of(cls, source: Input, model: Sequence[Path]) -> Inputs:
         """Return what a run reads of a source, and the files of its model."""
         texts = source.texts if source.pair is None else (*source.texts, source.pair)
         lists = [Path(source.list_file)] if source.list_file else []

@@ -30,8 +30,8 @@ from bertcli.io.printable import listed
 from bertcli.io.publish import OTHER_FOLDER, unwritable
 from bertcli.io.streams import suffix_of, unreadable
 from bertcli.io.typed_json import NOTHING, JsonObject, is_regular, read_object
+from bertcli.records.input import FORMATS, Input
 from bertcli.records.reader import Reader
-from bertcli.records.source import FORMATS, Source
 from bertcli.runs.vector_formats import (
     INDICES,
     START,
@@ -166,7 +166,7 @@ def _array(path: str) -> Iterator[Array]:
 
 
 def _csv(path: str) -> Iterator[Array]:
-    for records in Reader(Source(paths=(path,), text_field=FIELD)).blocks():
+    for records in Reader(Input(paths=(path,), text_field=FIELD)).blocks():
         if records:
             lines = [(record.line, str(record.text)) for record in records]
             yield array_of(lines, FIELD, path)

@@ -16,9 +16,9 @@ import numpy as np
 
 from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import InputError, option
-from bertcli.records.records import Record
+from bertcli.records.record import Record
 from bertcli.tasks.head import HeadTask
-from bertcli.tokenizing.columns import Encoded, Layout, span
+from bertcli.tokenizing.batch import Encoded, Layout, sequence_span
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
 WINDOW, SHARED = 384, 128  # tokens
@@ -41,7 +41,7 @@ def best_answers(
     nothing = 1.0
     for item, logits in windows:
         offsets, words = item.columns["offset_mapping"], item.columns["word_ids"]
-        context, stop = span(item.columns["sequence_ids"], 1)
+        context, stop = sequence_span(item.columns["sequence_ids"], 1)
         allowed = np.zeros(len(logits), dtype=bool)
         allowed[0] = allowed[context:stop] = True
         start, end = softmax(np.where(allowed, logits.T, -np.inf))

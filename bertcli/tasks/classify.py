@@ -26,12 +26,13 @@ from bertcli.engines.runtime import refuse_extra
 from bertcli.errors import LOG, InputError, ModelError, option
 from bertcli.formats.tables import rounded
 from bertcli.io.typed_json import JsonObject
+from bertcli.records.batch import record_windows
+from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts
-from bertcli.records.records import Record, windows
-from bertcli.records.source import Source
+from bertcli.records.record import Record
 from bertcli.tasks.head import FIRST, HeadTask
 from bertcli.tasks.results import Result
-from bertcli.tokenizing.columns import Encoded
+from bertcli.tokenizing.batch import Encoded
 from bertcli.tokenizing.run import TokenizeRun
 
 SEVERAL_LABELS = "multi_label_classification"  # the problem_type of config.json
@@ -142,7 +143,7 @@ class Reranker(Classifier):
         self, query: str, texts: Iterable[Any], top_k: int | None = None
     ) -> list[dict[str, Any]]:
         """Return the rows of texts, the most relevant first."""
-        stream = replace(self, query=query).stream(GivenTexts(texts, Source()))
+        stream = replace(self, query=query).stream(GivenTexts(texts, Input()))
         return [ranked_row(result, flat=False) for result in ranked(stream, top_k)]
 
     def __post_init__(self) -> None:
@@ -232,7 +233,7 @@ class Chooser(HeadTask):
         """Yield prompts, each with each of its choices, as tokens."""
         layout, tokenizer, tally = self.layout, self.head.tokenizer, run.tally
         reader, first = run.reader, run.start
-        for records in windows(run.blocks(), min(FIRST, self.head.settings.window)):
+        for records in record_windows(run.blocks(), min(FIRST, self.head.settings.window)):
             asked = reader.collect(self._asked, count(first), records)
             first += len(records)
             run.skipped += len(records) - len(asked)

@@ -17,7 +17,7 @@ from bertcli.embedding.pooling import split
 from bertcli.engines.engine import library_of
 from bertcli.errors import LOG, InputError, UsageError, option
 from bertcli.tasks.head import HeadTask
-from bertcli.tokenizing.columns import Encoded
+from bertcli.tokenizing.batch import Encoded
 
 ROWS = 256  # masks whose whole vocabulary is scored together
 BLANK = {"mask": 0, "score": 0.0, "token": 0, "token_str": "", "sequence": ""}

@@ -41,11 +41,11 @@ from bertcli.keywords import options_from
 from bertcli.model_folder.files import files_for
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
+from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, Reader
-from bertcli.records.records import Record
-from bertcli.records.source import Source
+from bertcli.records.record import Record
 from bertcli.tasks.results import Result, row
-from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.run import Prepare, TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.versions import __version__, versions
@@ -199,7 +199,7 @@ class HeadTask(ABC):
 
     def __call__(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the row of each text, or that of a single one; texts as in `Embedder.encode`."""
-        reader = GivenTexts(texts, Source())
+        reader = GivenTexts(texts, Input())
         stream = options_from(type(self), options, head=self.head).stream(reader)
         rows = [row(result) for window in stream for result in window]
         return rows[0] if reader.alone else rows

@@ -14,8 +14,8 @@ from itertools import chain
 
 from bertcli.errors import InputError, option
 from bertcli.formats.tables import rounded
+from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts
-from bertcli.records.source import Source
 from bertcli.retrieval.nearest import Match
 from bertcli.retrieval.search import Answer
 from bertcli.tasks.classify import Reranker
@@ -48,7 +48,7 @@ class AnswerReranker:
                     f"give {option('corpus')}, or vectors of bertcli embed --keep-fields",
                 )
         query = str(answer.query.text)
-        stream = replace(self.reranker, query=query).stream(GivenTexts(records, Source()))
+        stream = replace(self.reranker, query=query).stream(GivenTexts(records, Input()))
         hits = []
         for result in chain.from_iterable(stream):
             hit = answer.hits[result.sample]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from bertcli.formats.tables import TableHeader, rounded
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record
+from bertcli.records.record import Record
 
 
 class Result(NamedTuple):

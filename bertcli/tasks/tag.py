@@ -21,7 +21,7 @@ import numpy as np
 from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import UsageError, option
 from bertcli.tasks.head import HeadTask
-from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")

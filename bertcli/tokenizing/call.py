@@ -15,11 +15,12 @@ from typing import Any, Literal, TypeAlias
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.io.typed_json import shown
 from bertcli.model_folder.tokenizer_files import SIDES
+from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, refuse_frame
-from bertcli.records.records import Record
-from bertcli.records.source import Source
-from bertcli.tokenizing.columns import Encoded, Layout, strategies
+from bertcli.records.record import Record
+from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.encoding import FIELDS, CharSpan, TextEncoding, TokenSpan
+from bertcli.tokenizing.truncation import layout_strategies
 from bertcli.versions import require_torch
 
 Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs
@@ -67,7 +68,7 @@ class Call:
         As in transformers, a tokenizer without a limit neither truncates nor pads to it. Raises
         UsageError for an unknown or contradictory value.
         """
-        padding, truncation = strategies(
+        padding, truncation = layout_strategies(
             _value(self.padding), _value(self.truncation), self.max_length
         )
         if self.max_length is None and limit is None:
@@ -113,7 +114,7 @@ class Call:
             rows = [*map(Record, rows, pairs)]
         if not self.is_split_into_words:
             _refuse_words(rows)
-        return [*GivenTexts(rows, Source(pre_split=self.is_split_into_words))], batched
+        return [*GivenTexts(rows, Input(pre_split=self.is_split_into_words))], batched
 
     def result(
         self,

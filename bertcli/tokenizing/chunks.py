@@ -45,10 +45,11 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertcli.errors import InputError, OutputError, UsageError, option
+from bertcli.records.batch import RecordBatch
+from bertcli.records.input import Input
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, TextBlock, row_of
-from bertcli.records.source import Source
-from bertcli.tokenizing.columns import PLACE, Layout
+from bertcli.records.record import Record, row_of
+from bertcli.tokenizing.batch import PLACE, Layout
 from bertcli.tokenizing.graphemes import divides
 from bertcli.tokenizing.run import ReaderRun
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -312,7 +313,7 @@ class Chunker:
 WRITTEN = ("id", *PLACE, "text", "n_tokens")  # names that no carried field may have
 
 
-def _named(chunk: Chunk, source: Source) -> Record:
+def _named(chunk: Chunk, source: Input) -> Record:
     """Return the record of a piece, with its number where it has no id.
 
     In a file that is one text it has the line of the piece.
@@ -369,7 +370,7 @@ class ChunkRun(ReaderRun):
 
 def pieces(
     chunker: Chunker, reader: Reader, records: Sequence[Record], first: int
-) -> Iterator[TextBlock]:
+) -> Iterator[RecordBatch]:
     """Yield the pieces of texts as records of their own, which carry their places in the texts.
 
     A text without an id has its number; ``first`` is that of the first record.
@@ -381,4 +382,4 @@ def pieces(
         if source.kept_text:
             extra[source.kept_text] = chunk.text
         records_of_pieces.append(record._replace(text=chunk.text, extra=extra))
-    yield TextBlock.of(records_of_pieces)
+    yield RecordBatch.of(records_of_pieces)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Columns of `tokenizing.columns` -> fields of an encoding.
+# Columns of `tokenizing.batch` -> fields of an encoding.
 FIELDS = {
     "input_ids": "ids",
     "token_type_ids": "type_ids",

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bertcli.errors import counted
+from bertcli.records.extra_ids import extra_ids, unfit_ids, word_count, word_starts
 from bertcli.records.reader import Reader
-from bertcli.records.records import extra_ids, unfit_ids, word_count, word_starts
-from bertcli.tokenizing.columns import EXTRA, Encoded, Layout, TokenBlock
+from bertcli.tokenizing.batch import EXTRA, Encoded, Layout, TokenBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 NEEDED = ("offset_mapping", "word_ids", "sequence_ids")  # columns that tell the words of tokens
@@ -46,7 +46,7 @@ class ExtraColumns:
         asked = (reader.source.keep or "").split(",")
         return frozenset() if asked == ["*"] else frozenset(self.limits) - {*map(str.strip, asked)}
 
-    def added(self, rows: Sequence[Encoded], tokenizer: Tokenizer) -> TokenBlock:
+    def added(self, rows: Sequence[Encoded], tokenizer: Tokenizer) -> TokenBatch:
         """Return encoded records with a column for each embedding.
 
         Raises InputError for a record without ids that fit its words or its tokens.
@@ -55,7 +55,7 @@ class ExtraColumns:
             rows = [
                 row._replace(columns=row.columns | self._columns(row, tokenizer)) for row in rows
             ]
-        return TokenBlock.of(rows, ("input_ids", "token_type_ids"))
+        return TokenBatch.of(rows, ("input_ids", "token_type_ids"))
 
     def _columns(self, item: Encoded, tokenizer: Tokenizer) -> dict[str, list[int]]:
         words, columns = list(_words(item)), {}

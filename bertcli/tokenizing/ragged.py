@@ -40,7 +40,7 @@ import orjson
 
 from bertcli.formats.tables import NumbersText
 from bertcli.io.typed_json import parse
-from bertcli.tokenizing.columns import TokenBlock
+from bertcli.tokenizing.batch import TokenBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -150,7 +150,7 @@ def token_windows(lengths: Counts, room: int, stride: int) -> tuple[Counts, Coun
     return texts, starts, np.minimum(lengths[texts] - starts, room)
 
 
-def ragged_lines(batch: TokenBlock, names: Sequence[str], lines: str) -> bytes:
+def ragged_lines(batch: TokenBatch, names: Sequence[str], lines: str) -> bytes:
     """Return lines of JSON with the columns of a batch of arrays, a row where each has `HOLE`."""
     bounds, between = batch.offsets.tolist(), 2**32 - 1  # no id
     marked = np.insert(batch.ids, batch.offsets[1:-1], between)

@@ -27,9 +27,11 @@ from bertcli.formats.tables import (
 from bertcli.formats.writers import TENSORS, to_text
 from bertcli.io.streams import size_on_disk
 from bertcli.io.system_calls import cores
+from bertcli.io.threads import run_ahead
+from bertcli.records.batch import CHARACTERS, RecordBatch, record_windows
 from bertcli.records.reader import Reader
-from bertcli.records.records import CHARACTERS, Record, TextBlock, ahead, row_of, windows
-from bertcli.tokenizing.columns import Layout, TokenBlock
+from bertcli.records.record import Record, row_of
+from bertcli.tokenizing.batch import Layout, TokenBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 Prepare = Callable[[Sequence[Record]], Sequence[Record]]
@@ -61,7 +63,7 @@ class TokenCounts:
         """Return the number of texts and of their tokens."""
         return {"texts": self.records, "tokens": self.tokens}
 
-    def add(self, batch: TokenBlock, limit: int | None = None) -> None:
+    def add(self, batch: TokenBatch, limit: int | None = None) -> None:
         """Count the records of one window."""
         self.records += len({*batch.samples})
         self.tokens += len(batch.ids)
@@ -145,7 +147,7 @@ class TokenizeRun(ReaderRun):
     prepare: Prepare | None = None  # what is done to records before
     rest: Iterable[Sequence[Record]] | None = None  # the records that are not done, if known
 
-    def __iter__(self) -> Iterator[TokenBlock]:
+    def __iter__(self) -> Iterator[TokenBatch]:
         """Yield the tokens of the records in input order, a window at a time."""
         for counts, tokens in self.counted():
             self.tally.merge(counts)
@@ -153,7 +155,7 @@ class TokenizeRun(ReaderRun):
                 yield tokens
             self.finish(self.end)
 
-    def counted(self) -> Iterator[tuple[TokenCounts, TokenBlock]]:
+    def counted(self) -> Iterator[tuple[TokenCounts, TokenBatch]]:
         """Yield the windows with their counts, for whoever keeps the tally; some may be empty.
 
         Where arrays can say all, those of several are made by threads at a time: what they do is
@@ -163,7 +165,7 @@ class TokenizeRun(ReaderRun):
         most = BLOCKS if self.window is None and self.layout.is_flat else 1
         if most == 1:
             size = self.window or WINDOW
-            groups = windows(
+            groups = record_windows(
                 groups,
                 size,
                 full=self.full,
@@ -174,7 +176,7 @@ class TokenizeRun(ReaderRun):
         self.tokenizer.expected = size_on_disk(self.reader.source.paths) or 0
         if self.tokenizer.expected:
             threads = min(most, THREADS, cores())
-            results = ahead(numbered, self._tokenized, threads=threads, most=most)
+            results = run_ahead(numbered, self._tokenized, threads=threads, most=most)
         else:  # texts that may be typed are answered one by one
             results = map(self._tokenized, numbered)
         for counts, tokens, failures, self.end in results:
@@ -190,7 +192,7 @@ class TokenizeRun(ReaderRun):
             yield records, first
             first += len(records)
 
-    def _tokenized(self, group: _Group) -> tuple[TokenCounts, TokenBlock, list[InputError], int]:
+    def _tokenized(self, group: _Group) -> tuple[TokenCounts, TokenBatch, list[InputError], int]:
         """Return the counts of a group, its tokens, why records are left out, and its end."""
         records, first = group
         failures: list[InputError] = []
@@ -199,7 +201,7 @@ class TokenizeRun(ReaderRun):
         batch = self.tokenizer.encode_records(texts, self.layout, skip=failures.append, first=first)
         if self.prepare:  # what was read is what is spoken of from here on
             rows = [sample - first for sample in batch.samples]
-            batch = replace(batch, records=TextBlock.of(records).take(rows))
+            batch = replace(batch, records=RecordBatch.of(records).take(rows))
         counts.add(batch, self.tokenizer.limit)
         return counts, batch, failures, first + len(records)
 
@@ -230,7 +232,7 @@ class Task:
         return TokenizeRun(reader, tokenizer, self.layout, size, full=together)
 
     def rows(
-        self, tokens: TokenBlock, lists: Mapping[str, Iterable[Any]] | None = None
+        self, tokens: TokenBatch, lists: Mapping[str, Iterable[Any]] | None = None
     ) -> list[dict[str, Any]]:
         """Return what is written of records, perhaps with other ``lists`` than those of tokens.
 
@@ -250,7 +252,7 @@ class Task:
             return rows
         return [row_of(record, row) for record, row in zip(tokens.records, rows, strict=True)]
 
-    def table(self, tokens: TokenBlock) -> ColumnTable:
+    def table(self, tokens: TokenBatch) -> ColumnTable:
         """Return what is written of records that are arrays, as columns."""
         import numpy as np  # pyarrow would import pandas to look at lists
 
@@ -264,7 +266,7 @@ class Task:
             columns[name] = [(extra or {}).get(name) for extra in extras]
         return ColumnTable(columns, len(tokens))
 
-    def _beside(self, tokens: TokenBlock) -> dict[str, Any]:
+    def _beside(self, tokens: TokenBatch) -> dict[str, Any]:
         """Return the extra columns. Where only some records have a field, others have None or 0."""
         records = tokens.records
         columns = {
@@ -297,7 +299,7 @@ class Task:
     def write(
         self,
         run: TokenizeRun,
-        batches: Iterable[TokenBlock],
+        batches: Iterable[TokenBatch],
         put: Callable[..., None],
         *,
         rows: bool = False,
@@ -308,7 +310,7 @@ class Task:
         if self.form not in LINES and not run.tally.records:
             put([self.header(run)])
 
-    def _written(self, tokens: TokenBlock) -> Any:
+    def _written(self, tokens: TokenBatch) -> Any:
         """Return what the writer of the format takes: bytes, rows or a table of columns."""
         form = self.form
         if form == "table" and self.layout.columns:
@@ -347,7 +349,7 @@ class DecodeRun(ReaderRun):
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         end = self.start
-        for records in windows(self.blocks(), WINDOW):
+        for records in record_windows(self.blocks(), WINDOW):
             rows = self.reader.collect(self._row, records)
             self.skipped += len(records) - len(rows)
             self.tally.records += len(rows)

@@ -9,8 +9,9 @@ from typing import Any
 
 from bertcli.io.paths import input_name
 from bertcli.model_folder.tokenizer_classes import goes_on
-from bertcli.records.records import Record, TextBlock
-from bertcli.tokenizing.columns import TokenBlock, as_lists
+from bertcli.records.batch import RecordBatch
+from bertcli.records.record import Record
+from bertcli.tokenizing.batch import TokenBatch, as_lists
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -22,7 +23,7 @@ BEFORE, NONE = -1, -2  # instead of ids: what stands before a row, and for a tok
 def file_rows(
     counter: Callable[[], CorpusStats | TokenCounts],
     paths: Sequence[str],
-    batches: Iterable[TokenBlock],
+    batches: Iterable[TokenBatch],
 ) -> list[Any]:
     """Return a row for each file, in the order of the paths, and the total, whose file is None.
 
@@ -53,7 +54,7 @@ class CorpusStats:
         self.first_ids: Counter[int] = Counter()  # of texts, where tokens that go on have no mark
         self.unknown_words: Counter[str] = Counter()
 
-    def add(self, batch: TokenBlock) -> None:
+    def add(self, batch: TokenBatch) -> None:
         """Count the records of a batch."""
         self.lengths.update(batch.lengths)
         ids = as_lists(batch.ids)
@@ -106,7 +107,7 @@ class CorpusStats:
 
     def _remember(self, record: Record) -> None:
         """Count the words that became [UNK]: the text at its offsets."""
-        for text in TextBlock.of([record]).strings:
+        for text in RecordBatch.of([record]).strings:
             encoding = self.tokenizer.core.encode(text, add_special_tokens=False)
             for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
                 if index == self.unk:

@@ -38,23 +38,22 @@ from bertcli.model_folder.tokenizer_files import (
     load_tokenizer,
     sequence_limit,
 )
-from bertcli.records.records import Record, TextBlock
-from bertcli.tokenizing.columns import (
+from bertcli.records.batch import RecordBatch
+from bertcli.records.record import Record
+from bertcli.tokenizing.batch import (
     COLUMNS,
     Column,
     Encoded,
-    Frame,
     Layout,
-    TokenBlock,
+    TokenBatch,
     as_lists,
-    frame_of,
-    kept_lengths,
     offsets_in,
-    padded,
-    span,
-    windows,
+    pad_row,
+    sequence_span,
 )
 from bertcli.tokenizing.encoding import FIELDS
+from bertcli.tokenizing.special_tokens import SpecialTokens, special_tokens_around
+from bertcli.tokenizing.truncation import kept_lengths, token_windows
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -175,7 +174,7 @@ class Tokenizer:
             return 0
         names = sorted(self.added_special.values(), key=len, reverse=True)
         literal = re.compile("|".join(map(re.escape, names)) or "(?!)")
-        return sum(len(literal.findall(text)) for text in TextBlock.of(records).strings)
+        return sum(len(literal.findall(text)) for text in RecordBatch.of(records).strings)
 
     @cached_property
     def engine(self) -> WordPieceEngine:
@@ -532,7 +531,7 @@ class Tokenizer:
         self, first: Sequence[int], second: Sequence[int] | None
     ) -> list[tuple[int, Sequence[int]]]:
         """Return the ids before, of, between and after the texts, with the token type of each."""
-        frame = frame_of(self.core, pair=second is not None, special=True)
+        frame = special_tokens_around(self.core, pair=second is not None, special=True)
         if frame is None:
             raise ModelError("this tokenizer does not put special tokens around two texts in order")
         before, *behind = frame.special
@@ -555,7 +554,7 @@ class Tokenizer:
         records, batched = call.records(text, text_pair)
         layout = call.layout(self.limit, self.model_inputs)
 
-        def encoded(columns: tuple[str, ...]) -> TokenBlock:
+        def encoded(columns: tuple[str, ...]) -> TokenBatch:
             asked = replace(layout, columns=columns)
             before, split = self.core.encode_special_tokens, call.split_special_tokens
             if split in (None, before):
@@ -602,26 +601,28 @@ class Tokenizer:
 
     def encode_records(
         self, records: Sequence[Record], layout: Layout, *, skip: Skip = stop, first: int = 0
-    ) -> TokenBlock:
+    ) -> TokenBatch:
         """Return the records as columns; with ``layout.overflowing`` one row a window.
 
         ``first`` is the number of the first record in the run. A record that cannot be truncated
         as asked goes to ``skip`` (default: raise). Many are arrays, where these can say it all.
         """
-        block = TextBlock.of(records)
+        block = RecordBatch.of(records)
         pairs = block.pairs
         is_alike = None not in pairs if pairs else layout.truncation != "only_second"
         is_alike &= not block.is_split or self.words_core is self.core
         is_alike &= pairs is None or not layout.overflowing
         many = first + len(block) >= FEW or sum(block.weights) >= SHORT
         if many and layout.is_flat and is_alike:
-            frame = frame_of(self.core, pair=pairs is not None, special=layout.special_tokens)
+            frame = special_tokens_around(
+                self.core, pair=pairs is not None, special=layout.special_tokens
+            )
             if frame:
                 with suppress(InputError):  # of a pair that rows tell of
                     return self._arrays(block, layout, frame, first)
         return self._rows(block, layout, skip, first)
 
-    def _rows(self, records: TextBlock, layout: Layout, skip: Skip, first: int) -> TokenBlock:
+    def _rows(self, records: RecordBatch, layout: Layout, skip: Skip, first: int) -> TokenBatch:
         """Return the tokens of records as lists. No numpy: one text needs none."""
         limit = self.cut_at(layout)
         split = records.is_split
@@ -641,11 +642,11 @@ class Tokenizer:
             if limit is None or row.length <= limit:
                 rows.append(row)
                 continue
-            places = [span(encoding.sequence_ids, which) for which in (0, 1)]
+            places = [sequence_span(encoding.sequence_ids, which) for which in (0, 1)]
             lengths = [stop - start for start, stop in places]
             is_pair = record.pair is not None
             try:
-                cuts = windows(
+                cuts = token_windows(
                     lengths[0],
                     lengths[1] if is_pair else None,
                     self.room(limit, layout, pair=is_pair),
@@ -674,7 +675,7 @@ class Tokenizer:
                 dropped = sum(lengths) - sum(stop - start for start, stop in window)
                 rows.append(Encoded(record, left, 0 if layout.overflowing else dropped, sample))
         rows = self._padded(rows, layout)
-        return TokenBlock.of(rows, {"input_ids", *layout.columns})
+        return TokenBatch.of(rows, {"input_ids", *layout.columns})
 
     def _padded(self, rows: list[Encoded], layout: Layout) -> list[Encoded]:
         """Return the rows, made equally long where the layout asks for it."""
@@ -683,9 +684,11 @@ class Tokenizer:
         length = self.padded_length(layout, max((row.length for row in rows), default=0))
         side = layout.padding_side or self.padding_side
         filler = self.roles["pad_token"], self.padding_id
-        return [padded(row, length, side, *filler) for row in rows]
+        return [pad_row(row, length, side, *filler) for row in rows]
 
-    def _arrays(self, block: TextBlock, layout: Layout, frame: Frame, first: int) -> TokenBlock:
+    def _arrays(
+        self, block: RecordBatch, layout: Layout, frame: SpecialTokens, first: int
+    ) -> TokenBatch:
         """Return the tokens of texts, or of pairs, as arrays.
 
         ``frame`` are the special tokens of a text or of a pair, and the row of each has the same
@@ -754,7 +757,7 @@ class Tokenizer:
         for name in set(layout.columns) - {"input_ids"}:
             of_parts = np.tile(np.array(kinds[name], np.uint8), len(block))
             columns[name] = np.repeat(of_parts, flat_sizes)
-        return TokenBlock(
+        return TokenBatch(
             block,
             samples,
             columns,

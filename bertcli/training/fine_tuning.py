@@ -35,12 +35,13 @@ from bertcli.models.heads import ARCHITECTURES
 from bertcli.models.initial_weights import initialise
 from bertcli.models.surgery import add_extra_embeddings
 from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
+from bertcli.records.extra_ids import extra_ids
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record, extra_ids
+from bertcli.records.record import Record
 from bertcli.tasks.answer import in_windows
 from bertcli.tasks.head import CLASSIFIER, COMMANDS
 from bertcli.tasks.tag import tags_of, word_windows
-from bertcli.tokenizing.columns import Encoded, Layout
+from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, rebuilt

@@ -33,7 +33,7 @@ from bertcli.records.examples import AnswerSpan
 from bertcli.tasks.answer import Window, best_answers
 from bertcli.tasks.classify import LIKELY
 from bertcli.tasks.tag import own_words
-from bertcli.tokenizing.columns import Encoded, span
+from bertcli.tokenizing.batch import Encoded, sequence_span
 from bertcli.training.loop import Objective, Ranks, Sums, states, tensor
 from bertcli.training.options import in_batches
 
@@ -182,7 +182,7 @@ def token_places(item: Encoded, answer: AnswerSpan) -> tuple[int, int]:
     """Return the first and the last token of an answer, or 0 and 0 where a window lacks it."""
     if answer.start is None:
         return 0, 0
-    first, stop = span(item.columns["sequence_ids"], 1)
+    first, stop = sequence_span(item.columns["sequence_ids"], 1)
     offsets, end = item.columns["offset_mapping"], answer.start + len(answer.text)
     if first == stop or offsets[first][0] > answer.start or offsets[stop - 1][1] < end:
         return 0, 0

@@ -46,9 +46,11 @@ from bertcli.io.streams import size_on_disk
 from bertcli.io.typed_json import write_json
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.tokenizer_classes import PREFIX
+from bertcli.records.batch import RecordBatch
+from bertcli.records.extra_ids import MAX_EXTRA_IDS, sentence_ids
 from bertcli.records.reader import Reader
-from bertcli.records.records import MOST, Record, TextBlock, sentence_ids
-from bertcli.tokenizing.columns import EXTRA, Layout
+from bertcli.records.record import Record
+from bertcli.tokenizing.batch import EXTRA, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -79,7 +81,7 @@ class Documents:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def split(self, reader: Reader, block: TextBlock, first: int) -> Iterator[TextBlock]:
+    def split(self, reader: Reader, block: RecordBatch, first: int) -> Iterator[RecordBatch]:
         """Yield the sentences of records as they are read; a blank one ends a document.
 
         Each has its part of the ids in the fields of its document. Raises UsageError for a text
@@ -103,11 +105,11 @@ class Documents:
             return
         before, self.file = self.file, block[0].file
         if before != self.file:
-            yield TextBlock.of([end])
+            yield RecordBatch.of([end])
         paths = {input_name(path): path for path in reader.source.paths}
         if reader.format_of(paths[self.file]) != "txt":
             documents = reader.collect(lines_of, block)
-            yield TextBlock.of([*chain.from_iterable(documents)])
+            yield RecordBatch.of([*chain.from_iterable(documents)])
         elif not self.fields:
             yield block
         else:
@@ -119,7 +121,7 @@ class Documents:
     def fill(self, reader: Reader, tokenizer: Tokenizer) -> Iterator[int]:
         """Add the sentences of a corpus; yield their number after each block."""
         width, reader.divide = len(self.largest), self.split
-        columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MOST))
+        columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MAX_EXTRA_IDS))
         names = ("input_ids", "token_type_ids", *columns.needed)
         layout = Layout(columns=names, special_tokens=False)
         place = self.folder

@@ -30,7 +30,7 @@ from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.models.initial_weights import initialise
 from bertcli.models.surgery import add_extra_embeddings
-from bertcli.tokenizing.columns import EXTRA
+from bertcli.tokenizing.batch import EXTRA
 from bertcli.tokenizing.ragged import offsets_of
 from bertcli.training.instances import Instances
 from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, rebuilt, states, tensor

@@ -17,7 +17,7 @@ from bertcli import Embedder
 from bertcli.model_folder.load import load, save
 from bertcli.models.bert import BertModel
 from bertcli.models.surgery import add_extra_embeddings
-from bertcli.records.records import Record
+from bertcli.records.record import Record
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 FIELDS = {"emotion": "emotion_ids", "tone": "tones"}

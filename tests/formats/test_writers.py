@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from bertcli.errors import OutputError
 from bertcli.formats.tables import ColumnTable, FlatLists
 from bertcli.formats.writers import open_writer
+from bertcli.records.input import Input
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source
 
 FORMATS = ["jsonl", "csv", "tsv", "txt", "npy", "npz", "safetensors", "parquet"]
 ROWS = [{"input_ids": [101, 7, 102], "attention_mask": [1, 1, 1]}] * 2
@@ -113,7 +113,7 @@ def test_parquet(tmp_path, rows, cut):
     table = parquet.read_table(path)
     assert table.to_pylist() == rows
     assert str(table.schema.field("input_ids").type) == "list<element: int32>"
-    found = Reader(Source(paths=(str(path),), ids=True))
+    found = Reader(Input(paths=(str(path),), ids=True))
     assert [record.ids for record in found] == [row["input_ids"] for row in rows]
 
 

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from bertcli.inspection.attention import AttentionMaps
 from bertcli.inspection.attention import picture as contents
 from bertcli.model_folder.find import find_model
-from bertcli.records.records import Record
+from bertcli.records.record import Record
 from bertcli.versions import install_command
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from bertcli.errors import InputError
 from bertcli.formats import delimited
 from bertcli.io import streams
+from bertcli.records.input import Input
 from bertcli.records.reader import Reader
-from bertcli.records.records import Record
-from bertcli.records.source import Source
+from bertcli.records.record import Record
 
 LINES = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n")))
 CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=20)
@@ -24,7 +24,7 @@ CHUNKS = st.sampled_from([1, 3, 7, 64, 1 << 18])
 
 
 def records(path, **source):
-    return list(Reader(Source(paths=(str(path),), **source)))
+    return list(Reader(Input(paths=(str(path),), **source)))
 
 
 def texts(path, **source):
@@ -34,7 +34,7 @@ def texts(path, **source):
 def skipped(path, **source):
     """Return the records that can be read and the messages about the others."""
     said = []
-    reader = Reader(Source(paths=(str(path),), on_error="skip", **source))
+    reader = Reader(Input(paths=(str(path),), on_error="skip", **source))
     reader.warn = said.append
     found = list(reader)
     assert reader.skipped == len(said)
@@ -102,7 +102,7 @@ def test_a_bad_byte_is_named_by_file_line_and_offset(tmp_path, chunk, size):
     found, said = skipped(path)
     assert [record.text for record in found] == ["one", "two"]
     assert ["byte 14" in said[0], "a.txt:4: byte 19 (0xc3)" in said[1]] == [True, True]
-    reader = Reader(Source(paths=(str(path),), encoding_errors="replace"))
+    reader = Reader(Input(paths=(str(path),), encoding_errors="replace"))
     assert [record.text for record in reader] == ["one", "two", "th\ufffdree", "\ufffd"]
     assert reader.replaced == 2
 
@@ -301,6 +301,6 @@ def test_surrogates_in_kept_fields(tmp_path):
     file = tmp_path / "in.jsonl"
     file.write_text('{"text": "a", "id": "\\ud83d\\ude00", "note": ["\\ud800"]}\n')
     with pytest.raises(InputError, match=r"in.jsonl:1: a field holds half of a surrogate pair"):
-        list(Reader(Source(paths=(str(file),), keep="*")))
-    (record,) = Reader(Source(paths=(str(file),), keep="*", encoding_errors="replace"))
+        list(Reader(Input(paths=(str(file),), keep="*")))
+    (record,) = Reader(Input(paths=(str(file),), keep="*", encoding_errors="replace"))
     assert (record.id, record.extra) == ("😀", {"text": "a", "note": ["\ufffd"]})

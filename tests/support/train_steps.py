@@ -7,8 +7,8 @@ from example_files import written
 from model_reference import close
 
 from bertcli.records.examples import examples_source
+from bertcli.records.input import Input
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source
 from bertcli.training.fine_tuning import LabelledTexts
 from bertcli.training.loop import Ranks, Training, batch_of
 from bertcli.training.options import FineTuningJob
@@ -24,7 +24,7 @@ def opened(opener, rows, place, base, batch_size=10, **changes):
     """The task of examples, all of them trained on."""
     file = str(written(place / "examples.jsonl", rows))
     job = FineTuningJob(file, eval_fraction=0.0, **changes)
-    texts = LabelledTexts.read(job, [Reader(examples_source(file, Source()))], 0)
+    texts = LabelledTexts.read(job, [Reader(examples_source(file, Input()))], 0)
     options = {"steps": 2, "batch_size": batch_size, "warmup_steps": 0, "max_grad_norm": 0.0}
     return opener(job, options, texts, base)
 

@@ -37,7 +37,7 @@ from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES, BertForSequenceClassification
 from bertcli.models.initial_weights import initialise
 from bertcli.ray.run import EmbedJob
-from bertcli.records.source import Source
+from bertcli.records.input import Input
 
 pytestmark = pytest.mark.parity
 
@@ -422,7 +422,7 @@ def test_opened_from_python_such_a_model_is_refused_too(tmp_path):
         Embedder.open(found, on_torch())
     with pytest.raises(ModelError, match="'foo' has id 347, but the model has 347"):
         EmbedJob(
-            partial(find_model, str(folder)), Source(), on_torch(), "npy"
+            partial(find_model, str(folder)), Input(), on_torch(), "npy"
         ).open()  # a worker of Ray
 
 

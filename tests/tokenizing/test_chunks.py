@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from tokenizers_made import MADE
 
 from bertcli.errors import InputError
-from bertcli.records.records import Record
+from bertcli.records.record import Record
 from bertcli.tokenizing.chunks import LEVELS, Chunker, ChunkSettings, boundaries
 from bertcli.tokenizing.tokenizer import Tokenizer
 

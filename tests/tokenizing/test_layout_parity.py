@@ -7,8 +7,8 @@ import pytest
 from tokenizers_made import MADE
 
 from bertcli.errors import InputError, UsageError
-from bertcli.records.records import Record
-from bertcli.tokenizing.columns import COLUMNS, Layout
+from bertcli.records.record import Record
+from bertcli.tokenizing.batch import COLUMNS, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.parity

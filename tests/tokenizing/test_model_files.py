@@ -23,8 +23,8 @@ from test_tokenizer_parity import Two
 from tokenizers_made import KINDS, folder_of
 
 from bertcli.errors import ModelError
-from bertcli.records.records import Record
-from bertcli.tokenizing.columns import Layout
+from bertcli.records.record import Record
+from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 TEXTS = [

@@ -12,10 +12,10 @@ from tokenizers_made import MADE
 
 from bertcli.errors import BertcliError
 from bertcli.formats.tables import NUMERIC
-from bertcli.records.records import Record
+from bertcli.records.record import Record
 from bertcli.tokenizing import ragged
 from bertcli.tokenizing import tokenizer as encoding
-from bertcli.tokenizing.columns import Layout
+from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.tokenizer import FEW, Tokenizer
 
 SPECIAL = [("[CLS]", 101), ("[SEP]", 102)]

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers_made import MADE, for_words
 
-from bertcli.records.records import Record
-from bertcli.tokenizing.columns import COLUMNS, Layout
+from bertcli.records.record import Record
+from bertcli.tokenizing.batch import COLUMNS, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.parity

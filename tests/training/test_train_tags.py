@@ -16,8 +16,8 @@ from pretrain_folders import STILL
 from train_steps import argv, check_step, opened, standing
 
 from bertcli.records.examples import examples_source, read_examples
+from bertcli.records.input import Input
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source
 from bertcli.training.fine_tuning import head_task
 
 
@@ -89,7 +89,7 @@ def test_long_sentences_are_learnt_and_judged_in_windows(base, tmp_path):
 def test_conll_files_are_words_with_tags(base, tmp_path):
     text = "-DOCSTART- -X- O O\n\nAngela NNP B-NP B-PER\nlives VBZ B-VP O\n\nHello UH O O\n"
     (tmp_path / "a.conll").write_text(text)
-    (found,) = read_examples(Reader(examples_source(str(tmp_path / "a.conll"), Source()))).examples[
+    (found,) = read_examples(Reader(examples_source(str(tmp_path / "a.conll"), Input()))).examples[
         :1
     ]
     assert (found.record.text, found.target) == (["Angela", "lives"], ["B-PER", "O"])
@@ -98,7 +98,7 @@ def test_conll_files_are_words_with_tags(base, tmp_path):
     assert call(*argv(tmp_path / "a.conll", tmp_path / "out", base, *more)).code == 0
     (tmp_path / "b.bio.gz").write_bytes(gzip.compress(text.encode()))
     (packed,) = read_examples(
-        Reader(examples_source(str(tmp_path / "b.bio.gz"), Source()))
+        Reader(examples_source(str(tmp_path / "b.bio.gz"), Input()))
     ).examples[:1]
     assert packed.target == found.target
     (tmp_path / "bad.conll").write_text("Angela B-PER\nlives\n")

@@ -42,14 +42,14 @@ from bertcli.embedding.options import (
 )
 from bertcli.errors import UsageError, counted
 from bertcli.model_folder.files import files_for
-from bertcli.tokenizing.columns import PLACE
+from bertcli.tokenizing.batch import PLACE
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.pooling import Embedded
     from bertcli.ray.run import Pool, ShardJob
+    from bertcli.records.input import Input
     from bertcli.records.reader import Reader
-    from bertcli.records.source import Source
     from bertcli.runs.file_run import FileRun
     from bertcli.tokenizing.run import TokenCounts
 
@@ -155,7 +155,7 @@ def embed(
         source.refuse_kept_fields(form)
     if engine.engine == "ray":
 
-        def make(find: Any, source: "Source", form: str, pool: "Pool") -> "ShardJob":
+        def make(find: Any, source: "Input", form: str, pool: "Pool") -> "ShardJob":
             from bertcli.ray.run import EmbedJob
 
             source = replace(source, taken=_taken(options))

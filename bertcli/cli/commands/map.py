@@ -21,11 +21,11 @@ from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import UsageError
 from bertcli.formats.writers import refuse_other_suffix
 from bertcli.io.streams import suffix_of
+from bertcli.records.input import Input
 from bertcli.records.reader import refuse_pipes
-from bertcli.records.source import Source
 
 
-class MapFileOptions(FileOptions, of=Source):
+class MapFileOptions(FileOptions, of=Input):
     """The texts to lay out."""
 
     keep_fields = KEEP_FIELDS

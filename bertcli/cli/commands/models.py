@@ -49,7 +49,7 @@ from bertcli.inspection.folder import StaticReport, hash_check, inspect_static, 
 from bertcli.model_folder.files import MODEL_FILES, files_for
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
-from bertcli.records.source import Source
+from bertcli.records.input import Input
 from bertcli.training.options import INDEX
 
 # A pattern in place of a name: a model without a tokenizer can be inspected all the same.
@@ -268,7 +268,7 @@ def _attention(report: FolderReport, asked: AttentionOptions, views: ViewOptions
         require_matplotlib,
         write_maps,
     )
-    from bertcli.records.records import Record
+    from bertcli.records.record import Record
 
     layers = asked.layers
     if layers is None and (asked.form in DRAWN or not (asked.form or views.json)):
@@ -451,7 +451,7 @@ class StudentOptions(OptionGroup):
     )
 
 
-class FrequencyOptions(OptionGroup, panel=INPUT, of=Source):
+class FrequencyOptions(OptionGroup, panel=INPUT, of=Input):
     """Where the frequencies of tokens are from."""
 
     corpus: list[str] | None = option(

@@ -47,8 +47,8 @@ from bertcli.formats.writers import Write, same_file_writer
 from bertcli.io.publish import MANIFEST
 from bertcli.model_folder.files import files_for
 from bertcli.model_folder.hub_cache import is_default
+from bertcli.records.input import Input, InputFormat
 from bertcli.records.reader import Reader, refuse_pipes
-from bertcli.records.source import InputFormat, Source
 
 if TYPE_CHECKING:
     from bertcli.retrieval.duplicates import Duplicates
@@ -102,7 +102,7 @@ class QueryOptions(OptionGroup):
         )
 
 
-class CorpusOptions(OptionGroup, panel=INPUT, of=Source):
+class CorpusOptions(OptionGroup, panel=INPUT, of=Input):
     """The corpus to search."""
 
     corpus: list[str] | None = option(
@@ -242,7 +242,7 @@ def similar(
     form = output.form(usual="jsonl" if query.mine else "")
     corpus.refuse_file_names(query.queries or ())
     typed = query.typed and form == "table" and output.on_terminal
-    queries = Reader(Source()) if typed else query.reader()
+    queries = Reader(Input()) if typed else query.reader()
     corpus.check(("-",) if typed else queries.source.paths)
     texts = corpus.reader()
     folder = model.folder(files_for(compute.dtype))

@@ -36,13 +36,14 @@ from bertcli.cli.options.groups import (
 from bertcli.errors import LOG, UsageError, counted
 from bertcli.formats.tables import TableHeader
 from bertcli.formats.writers import TENSORS
+from bertcli.records.input import Input
 from bertcli.records.reader import Reader
-from bertcli.records.records import row_of
-from bertcli.records.source import Source
-from bertcli.tokenizing.columns import Layout, strategies
+from bertcli.records.record import row_of
+from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.run import TABULAR, DecodeRun, Task, TokenCounts, TokenizeRun
 from bertcli.tokenizing.statistics import CorpusStats, file_rows
 from bertcli.tokenizing.tokenizer import Tokenizer
+from bertcli.tokenizing.truncation import layout_strategies
 
 if TYPE_CHECKING:
     from bertcli.ray.run import Pool, ShardJob
@@ -119,7 +120,7 @@ class LayoutOptions(OptionGroup, panel=LAYOUT, of=Layout):
 
     def layout(self, fields: FieldOptions, columns: tuple[str, ...]) -> Layout:
         """Return the layout of these options."""
-        padding, truncation = strategies(
+        padding, truncation = layout_strategies(
             self.padding, self.truncation, self.max_length, overflowing=fields.overflowing
         )
         return record(Layout, self, fields, columns=columns, padding=padding, truncation=truncation)
@@ -164,7 +165,7 @@ def tokenize(
     if engine.engine == "ray":
         source.refuse_kept_fields(output.format)
 
-        def make(find: Any, source: "Source", form: str, pool: "Pool") -> "ShardJob":
+        def make(find: Any, source: "Input", form: str, pool: "Pool") -> "ShardJob":
             from bertcli.ray.run import TokenizeJob
 
             shape = layout.layout(fields, fields.columns())
@@ -321,7 +322,7 @@ def _ids_of_tokens(
     return reader
 
 
-class IdOptions(OptionGroup, panel=INPUT, of=Source):
+class IdOptions(OptionGroup, panel=INPUT, of=Input):
     """Where ids are read from."""
 
     ids: list[str] | None = argument("Token ids (default: read --input or stdin).", "ID...")

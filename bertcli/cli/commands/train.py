@@ -46,8 +46,8 @@ from bertcli.cli.options.groups import (
 from bertcli.errors import UsageError
 from bertcli.model_folder.files import MODEL_FILES
 from bertcli.records.examples import FieldNames, examples_source
+from bertcli.records.input import Input, InputFormat
 from bertcli.records.reader import Reader
-from bertcli.records.source import InputFormat, Source
 from bertcli.training import vocabulary
 from bertcli.training.options import (
     FEW,
@@ -142,7 +142,7 @@ def extra_fields(options: Sequence[str] | None) -> dict[str, str]:
     return fields
 
 
-class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
+class ExampleOptions(OptionGroup, panel=INPUT, of=Input):
     """What examples are for, and how they are read."""
 
     task: Task | None = option("Kind of task (default: by the fields).")
@@ -164,11 +164,9 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Source):
         """The fields that are named."""
         return FieldNames(self.text_field, self.pair_field, self.label_field)
 
-    def source(self, path: str) -> Source:
+    def source(self, path: str) -> Input:
         """Return the source of a file of examples or texts."""
-        return examples_source(
-            path, record(Source, self, pair_field=None, format=self.input_format)
-        )
+        return examples_source(path, record(Input, self, pair_field=None, format=self.input_format))
 
 
 class TrainJobOptions(OptionGroup, panel=INPUT):
@@ -293,7 +291,7 @@ def train(
         console.close(reader)
 
 
-class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Source):
+class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Input):
     """The corpus: files, format and encoding."""
 
     files: list[str] | None = argument(
@@ -355,7 +353,7 @@ def pretrain_vocab(
     $ bertcli pretrain vocab corpus.txt.gz --size 8000 -o tokenizer
     """
     from bertcli.io.publish import whole_folder
-    from bertcli.records.records import TextBlock
+    from bertcli.records.batch import RecordBatch
 
     reader = corpus.reader()
     settings = record(WordPieceOptions, options)
@@ -363,7 +361,7 @@ def pretrain_vocab(
         folder.output, "pretrain vocab", overwrite=folder.overwrite, inputs=reader.source.paths
     ) as place:
         blocks = console.track(reader.blocks(), reader)
-        texts = (text for block in blocks for text in TextBlock.of(block).strings)
+        texts = (text for block in blocks for text in RecordBatch.of(block).strings)
         counts = vocabulary.count_words(texts, cased=settings.cased)
         tokens = vocabulary.train(counts, settings)
         vocabulary.write(tokens, settings, place)

@@ -27,7 +27,7 @@ from bertcli.errors import counted
 from bertcli.formats.tables import fields_of, lines_of
 from bertcli.formats.writers import open_output
 from bertcli.io.printable import printable
-from bertcli.records.records import Record
+from bertcli.records.record import Record
 from bertcli.tasks.results import Result, flat_rows
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
     from bertcli.retrieval.duplicates import DuplicateGroup, Duplicates
     from bertcli.retrieval.search import Answer, Search
-    from bertcli.tokenizing.columns import Encoded
+    from bertcli.tokenizing.batch import Encoded
     from bertcli.tokenizing.tokenizer import Tokenizer
 
 PIPED = 100  # columns, if the width is unknown

@@ -47,8 +47,8 @@ from bertcli.model_folder.files import TOKENIZER_FILES
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL, is_default
+from bertcli.records.input import FORMATS, Input, InputFormat, listed_files
 from bertcli.records.reader import Reader
-from bertcli.records.source import FORMATS, InputFormat, Source, listed_files
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -516,7 +516,7 @@ NULL = flag("Texts, or the names in --files-from, are NUL-delimited.", "--null",
 
 def source_of(
     *groups: OptionGroup, named: list[str] | None = None, objects: bool = False, **values: Any
-) -> Source:
+) -> Input:
     """Return the source that these options describe: texts, files or stdin.
 
     ``named`` are the files, where no option is --input; of ``objects`` stdin is JSONL. ``values``
@@ -549,7 +549,7 @@ def source_of(
         "join": unescaped(options.get("join")),
         "asked": fields_asked(groups),
     }
-    return record(Source, *groups, **(usual | values))
+    return record(Input, *groups, **(usual | values))
 
 
 def unescaped(text: str | None) -> str | None:
@@ -562,7 +562,7 @@ def reader_of(*groups: OptionGroup, **values: Any) -> Reader:
     return reader_from(source_of(*groups, **values), groups[0].command_options)
 
 
-def reader_from(source: Source, options: Mapping[str, Any] = {}) -> Reader:
+def reader_from(source: Input, options: Mapping[str, Any] = {}) -> Reader:
     """Return the reader of a source, see `refuse_file_as_text`; ``options`` are the command's."""
     texts = [text for text in (*source.texts, source.pair) if isinstance(text, str)]
     arguments = options.get("texts") or options.get("queries") or ()
@@ -627,7 +627,7 @@ def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
     )
 
 
-class TaskFileOptions(OptionGroup, panel=INPUT, of=Source):
+class TaskFileOptions(OptionGroup, panel=INPUT, of=Input):
     """Where records are read from, of any fields."""
 
     input = FILES
@@ -646,7 +646,7 @@ class TaskFileOptions(OptionGroup, panel=INPUT, of=Source):
     max_record_bytes = MAX_RECORD_BYTES
 
 
-class InputOptions(TaskFileOptions, of=Source):
+class InputOptions(TaskFileOptions, of=Input):
     """Where texts and pairs are read from."""
 
     texts: list[str] | None = TEXTS
@@ -679,7 +679,7 @@ class InputOptions(TaskFileOptions, of=Source):
         """Return the reader of the texts, files or stdin that were given."""
         return reader_from(self.source(**changes), self.command_options)
 
-    def source(self, **changes: Any) -> Source:
+    def source(self, **changes: Any) -> Input:
         """Return the texts, files or stdin that were given."""
         if self.pair and len(self.pair) > 1:
             raise UsageError(

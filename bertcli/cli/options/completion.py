@@ -49,14 +49,14 @@ def _fields_of(file: str, options: Mapping[str, Any], incomplete: str) -> list[s
     """Return completions; none for stdin, pipes, and what cannot be read."""
     from bertcli.errors import BertcliError
     from bertcli.records.field_names import MAX_BYTES, field_names
-    from bertcli.records.source import Source, input_files
+    from bertcli.records.input import Input, input_files
 
     before, comma, last = incomplete.rpartition(",")
     given = {
         name: options[name] for name in ("delimiter", "encoding") if options.get(name) is not None
     }
     try:
-        source = Source(
+        source = Input(
             format=options.get("input_format") or "auto", max_record_bytes=MAX_BYTES, **given
         )
         path = next(iter(input_files([file], source)))

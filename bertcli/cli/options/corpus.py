@@ -19,14 +19,14 @@ from bertcli.cli.options.common import (
 )
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
 from bertcli.model_folder.files import files_for
+from bertcli.records.input import Input
 from bertcli.records.reader import Reader
-from bertcli.records.source import Source
 
 if TYPE_CHECKING:
     from bertcli.retrieval.search import Search
 
 
-class FileOptions(OptionGroup, panel=INPUT, of=Source):
+class FileOptions(OptionGroup, panel=INPUT, of=Input):
     """The texts to compare."""
 
     files: list[str] | None = argument("Files with texts.", "FILE...")

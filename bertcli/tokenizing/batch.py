@@ -1,7 +1,8 @@
-"""Encoded records as columns, in the names of transformers, and the layout asked of them.
+"""Tokens as columns (`TokenBatch`), in the names of transformers, and their layout.
 
-Records are a `TokenBlock`, each row of it is `Encoded`. A column has one entry a token.
-Truncation, windows and padding treat all columns alike.
+A batch holds the tokens of all its texts one after another, with offsets; each of its rows is an
+`Encoded`. A column has one entry for each token. Truncation, windows and padding treat all columns
+alike.
 """
 
 from __future__ import annotations
@@ -14,87 +15,13 @@ from itertools import accumulate, chain, pairwise
 from operator import attrgetter, sub
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from bertcli.errors import InputError, UsageError, counted, option
+from bertcli.errors import UsageError, option
 from bertcli.formats.tables import NUMERIC
-from bertcli.records.records import Record, TextBlock
+from bertcli.records.batch import RecordBatch
+from bertcli.records.record import Record
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
-    from tokenizers import Tokenizer as Core
-
-
-Span = tuple[int, int]
-Window = tuple[Span, Span]  # the tokens [start, stop) of the texts that are kept together
-
-
-def windows(
-    first: int,
-    second: int | None,
-    room: int,
-    strategy: str,
-    *,
-    side: str = "right",
-    stride: int = 0,
-) -> list[Window]:
-    """Return all windows of sequences of these lengths; the first is the truncated text.
-
-    ``room`` is the number of tokens without special ones, ``second`` None for a single text,
-    ``stride`` the number of tokens that neighbouring windows share. Without a need to cut there is
-    one window. Where both sequences are cut, every part of one meets every part of the other.
-
-    Raises InputError when ``strategy`` (longest_first, only_first, only_second) cannot do it.
-    """
-    over = first + (second or 0) - room
-    if over <= 0:
-        return [((0, first), (0, second or 0))]
-    if second is None:
-        if strategy == "only_second":
-            raise InputError(
-                "only_second cannot shorten a text that has no pair",
-                f"use another {option('truncation')}",
-            )
-        return [(part, (0, 0)) for part in _parts(first, room, side, stride)]
-    keep_first, keep_second = kept_lengths(first, second, room, strategy)
-    firsts = _parts(first, keep_first, side, stride)
-    seconds = _parts(second, keep_second, side, stride)
-    return [
-        (firsts[0], seconds[0]),
-        *((part, other) for part in firsts[1:] for other in seconds),
-        *((firsts[0], other) for other in seconds[1:]),
-    ]
-
-
-def kept_lengths(first: int, second: int, room: int, strategy: str) -> Span:
-    """Return how many tokens of each of two sequences that are too long one window holds.
-
-    Raises InputError as `windows`.
-    """
-    if strategy == "longest_first":
-        shorter = min(first, second, room // 2)
-        return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
-    cuts_first = strategy == "only_first"
-    fixed, name = (second, "second") if cuts_first else (first, "first")
-    if room <= fixed:
-        raise InputError(
-            f"{strategy}: the {name} text alone has {counted(fixed, 'token')}, and {room:,} fit",
-            "shorten that text",
-        )
-    return (room - fixed, fixed) if cuts_first else (fixed, room - fixed)
-
-
-def _parts(length: int, size: int, side: str, stride: int) -> list[Span]:
-    """Split a sequence into parts of ``size`` from its start, or from its end (side "left")."""
-    if length <= size or size == 0:
-        return [(0, min(length, size))]
-    if size <= stride:
-        raise InputError(
-            f"windows of {size} tokens cannot share {stride}", f"use a smaller {option('stride')}"
-        )
-    starts = range(0, length - stride, size - stride)
-    parts = [(start, min(start + size, length)) for start in starts]
-    if side == "left":
-        return [(length - stop, length - start) for start, stop in parts]
-    return parts
 
 
 Column = Sequence[Any]
@@ -163,27 +90,27 @@ class Encoded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TokenBlock(Sequence[Encoded]):
+class TokenBatch(Sequence[Encoded]):
     """Records and their tokens, one after another: `B` rows, `T` tokens of them together.
 
     A record has a row, or one for each of its windows. Columns and offsets are arrays, or lists
     where few records are not worth the import of numpy. A row is made where somebody asks for it.
     """
 
-    records: TextBlock  # of the rows
+    records: RecordBatch  # of the rows
     samples: Sequence[int]  # the numbers of the records in the run
     columns: Mapping[str, Any]  # name -> [T]
     offsets: Any  # [B + 1]
     cut: list[int]  # [B], tokens that truncation dropped
 
     @classmethod
-    def of(cls, rows: Sequence[Encoded], columns: Iterable[str] = ("input_ids",)) -> TokenBlock:
+    def of(cls, rows: Sequence[Encoded], columns: Iterable[str] = ("input_ids",)) -> TokenBatch:
         """Return rows as lists, one after another; ``columns`` are those of no row."""
-        if isinstance(rows, TokenBlock):
+        if isinstance(rows, TokenBatch):
             return rows
         names = rows[0].columns if rows else columns
         return cls(
-            TextBlock.of([row.record for row in rows]),
+            RecordBatch.of([row.record for row in rows]),
             [row.sample for row in rows],
             {name: list(chain.from_iterable(row.columns[name] for row in rows)) for name in names},
             [0, *accumulate(row.length for row in rows)],
@@ -226,9 +153,9 @@ class TokenBlock(Sequence[Encoded]):
         flat = as_lists(self.columns[name])
         return [flat[start:stop] for start, stop in pairwise(as_lists(self.offsets))]
 
-    def take(self, rows: Iterable[int]) -> TokenBlock:
+    def take(self, rows: Iterable[int]) -> TokenBatch:
         """Return some of the rows."""
-        return TokenBlock.of([self[row] for row in rows], self.columns)
+        return TokenBatch.of([self[row] for row in rows], self.columns)
 
 
 def as_lists(values: Any) -> Any:
@@ -236,27 +163,7 @@ def as_lists(values: Any) -> Any:
     return values.tolist() if hasattr(values, "tolist") else values
 
 
-def strategies(
-    padding: str | None,
-    truncation: str | None,
-    max_length: int | None,
-    *,
-    overflowing: bool = False,
-) -> tuple[str, str]:
-    """Return the strategies that these values mean in transformers.
-
-    "true" is longest, or longest_first; a length alone, with no padding named (not even
-    do_not_pad), asks for truncation.
-    """
-    paddings = {None: "do_not_pad", "false": "do_not_pad", "true": "longest"}
-    truncations = {"false": "do_not_truncate", "true": "longest_first"}
-    if truncation is None:
-        alone = max_length is not None and padding in (None, "false")
-        truncation = "true" if alone or overflowing else "false"
-    return paddings.get(padding, padding or ""), truncations.get(truncation, truncation)
-
-
-def padded(item: Encoded, length: int, side: str, token: str, index: int) -> Encoded:
+def pad_row(item: Encoded, length: int, side: str, token: str, index: int) -> Encoded:
     """Return the item padded at its end, or at its start (side "left")."""
     size = length - item.length
     if size <= 0:
@@ -276,32 +183,11 @@ def padded(item: Encoded, length: int, side: str, token: str, index: int) -> Enc
     return item._replace(columns=columns)
 
 
-def span(sequences: Sequence[Any], which: int) -> tuple[int, int]:
+def sequence_span(sequences: Sequence[Any], which: int) -> tuple[int, int]:
     """Return the positions of one sequence's tokens among special tokens."""
     count = sequences.count(which)
     start = sequences.index(which) if count else 0
     return start, start + count
-
-
-class Frame(NamedTuple):
-    """The special tokens around a text or a pair; its parts are these and the texts, in turn."""
-
-    special: list[list[int]]  # ids before the texts, between them and behind them
-    types: list[int]  # the token type of each part
-
-
-def frame_of(core: Core, *, pair: bool, special: bool) -> Frame | None:
-    """Return what a tokenizer puts around texts; None where no such frame tells it all."""
-    encoding = core.encode("a", "a" if pair else None, add_special_tokens=special)
-    texts = [span(encoding.sequence_ids, which) for which in range(1 + pair)]
-    cuts = [0, *chain.from_iterable(texts), len(encoding)]
-    parts = [*pairwise(cuts)]
-    types = [{*encoding.type_ids[start:stop]} or {0} for start, stop in parts]
-    in_order = cuts == sorted(cuts) and all(start < stop for start, stop in texts)
-    if not in_order or any(len(kinds) > 1 for kinds in types):
-        return None
-    special_ids = [encoding.ids[start:stop] for start, stop in parts[::2]]
-    return Frame(special_ids, [kind for kinds in types for kind in kinds])
 
 
 def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:

@@ -32,7 +32,7 @@ InputFormat: TypeAlias = Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "
 
 
 @dataclass(frozen=True)
-class Source:
+class Input:
     """Where records come from, named as the options of the command line; None: the default."""
 
     texts: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ OF_SEARCH_INDEX = (".vectors.npy", ".rows.npz")
 OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl", ".terms.npz", *OF_SEARCH_INDEX)
 
 
-def input_files(named: Iterable[str], source: Source) -> tuple[str, ...]:
+def input_files(named: Iterable[str], source: Input) -> tuple[str, ...]:
     """Return the files to read, in the order of the names and sorted below each.
 
     What is skipped in a folder is noted. Raises InputError for a name that stands for no file.
@@ -158,17 +158,17 @@ def input_files(named: Iterable[str], source: Source) -> tuple[str, ...]:
     return tuple(files)
 
 
-def is_data(name: str, source: Source, *, glob: bool = False) -> bool:
+def is_data(name: str, source: Input, *, glob: bool = False) -> bool:
     """Return whether a file of a folder, or one that a ``glob`` matches, is one of records."""
     has_format = glob or source.format != "auto" or suffix_of(name) in _suffixes(source)
     return has_format and not name.endswith(OURS)
 
 
-def _suffixes(source: Source) -> list[str]:
+def _suffixes(source: Input) -> list[str]:
     return [end for end, form in FORMATS.items() if source.ids or form not in TENSORS]
 
 
-def no_data(named: str, source: Source) -> InputError:
+def no_data(named: str, source: Input) -> InputError:
     """Return the error for folders that hold no file of records."""
     suffixes = ", ".join(_suffixes(source))
     hint = (
@@ -178,7 +178,7 @@ def no_data(named: str, source: Source) -> InputError:
     return InputError(f"{named}: no files with a known suffix", hint)
 
 
-def _in_folder(folder: str, source: Source) -> list[str]:
+def _in_folder(folder: str, source: Input) -> list[str]:
     def failed(error: OSError) -> None:
         raise unreadable(str(error.filename), error) from None
 

@@ -1,0 +1,172 @@
+"""Records as columns (`RecordBatch`), and their division into windows of bounded size."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, chain, repeat
+from operator import add
+from typing import Any, overload
+
+from bertcli.records.record import Record, Text
+
+
+@dataclass(frozen=True, eq=False)
+class RecordBatch(Sequence[Record]):
+    """Records as columns, in the order of their fields; one is made where somebody asks for it.
+
+    ``pairs``, ``ids``, ``extras`` and ``tokens`` are None where no record has any.
+    """
+
+    texts: Sequence[Text]
+    pairs: Sequence[Text | None] | None
+    ids: Sequence[Any] | None
+    extras: Sequence[dict[str, Any] | None] | None
+    files: Sequence[str]
+    lines: Sequence[int]
+    tokens: Sequence[list[int] | None] | None = None
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> RecordBatch:
+        """Return records as columns."""
+        if isinstance(records, RecordBatch):
+            return records
+        columns: Any = [[] for _ in Record._fields]
+        for record in records:
+            for column, value in zip(columns, record, strict=True):
+                column.append(value)
+        for at in (1, 2, 3, 6):
+            if columns[at].count(None) == len(columns[at]):
+                columns[at] = None
+        return cls(*columns)
+
+    @classmethod
+    def joined(cls, blocks: Sequence[RecordBatch]) -> RecordBatch:
+        """Return the records of some blocks as one."""
+        if len(blocks) == 1:
+            return blocks[0]
+        columns: list[Any] = []
+        for parts in zip(*(block.columns for block in blocks), strict=True):
+            both = zip(parts, blocks, strict=True)
+            rows = chain.from_iterable(part or repeat(None, len(block)) for part, block in both)
+            columns.append([*rows] if any(parts) else None)
+        return cls(*columns)
+
+    @property
+    def columns(self) -> tuple[Sequence[Any] | None, ...]:
+        """The fields of the records, in the order of those of one."""
+        return (
+            self.texts,
+            self.pairs,
+            self.ids,
+            self.extras,
+            self.files,
+            self.lines,
+            self.tokens,
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the records are nothing but single texts."""
+        return self.columns[1:4] == (None, None, None)
+
+    @cached_property
+    def is_split(self) -> bool:
+        """Whether any text is a list of words."""
+        return list in map(type, self.texts) or list in map(type, self.pairs or ())
+
+    @property
+    def strings(self) -> Iterable[str]:
+        """All strings of the records: texts and pairs, or their words if they are split."""
+        if self.pairs is None and not self.is_split:
+            return self.texts  # type: ignore[return-value]
+        both = zip(self.texts, self.pairs or repeat(None), strict=False)
+        filled = filter(None, chain.from_iterable(both))
+        return chain.from_iterable([text] if isinstance(text, str) else text for text in filled)
+
+    @property
+    def weights(self) -> Iterable[int]:
+        """The number of characters of each record."""
+        measure = (lambda text: sum(map(len, text))) if self.is_split else len
+        of_texts = map(measure, self.texts)
+        if self.pairs is None:
+            return of_texts
+        return map(add, of_texts, (measure(pair or "") for pair in self.pairs))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(Record, *(repeat(None) if c is None else c for c in self.columns))
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+    @overload
+    def __getitem__(self, at: slice) -> RecordBatch: ...
+    def __getitem__(self, at: int | slice) -> Record | RecordBatch:
+        fields: Any = (None if column is None else column[at] for column in self.columns)
+        return RecordBatch(*fields) if isinstance(at, slice) else Record(*fields)
+
+    def take(self, rows: Sequence[int]) -> RecordBatch:
+        """Return some of the records."""
+        return RecordBatch(*(c and [c[at] for at in rows] for c in self.columns))  # type: ignore[arg-type]
+
+    def without(self, names: Collection[str]) -> RecordBatch:
+        """Return the records without these of the fields that they carry."""
+        if not (names and self.extras):
+            return self
+        extras = [
+            {k: v for k, v in (extra or {}).items() if k not in names} or None
+            for extra in self.extras
+        ]
+        return replace(self, extras=extras if any(extras) else None)
+
+
+CHARACTERS = 4 << 20  # of a window: some hundred MB once they are tokens
+FIRST_RECORDS, FIRST_CHARACTERS = 64, 1 << 13  # of the first windows that grow
+
+
+def record_windows(
+    blocks: Iterable[Sequence[Record]],
+    size: int,
+    *,
+    full: bool = False,
+    characters: int = CHARACTERS,
+    growing_from: int | None = None,
+) -> Iterator[Sequence[Record]]:
+    """Split blocks into sequences of at most ``size`` records.
+
+    A window ends early with the record that fills it with so many ``characters``. A block that is
+    short because its source is slow is passed on at once, unless ``full`` asks for windows that do
+    not depend on the blocks. ``growing_from`` is the number of records before the blocks: the first
+    windows are small, so that a run commits early, and they are the same wherever it resumes.
+    """
+    parts: list[RecordBatch] = []
+    done = growing_from
+
+    def limits() -> tuple[int, int]:
+        """Return how many records and characters the next window has room for."""
+        if done is None:
+            return size, characters
+        growth = max(1, done // FIRST_RECORDS)
+        return min(size, FIRST_RECORDS * growth), min(characters, FIRST_CHARACTERS * growth)
+
+    missing, room = limits()
+    for block in map(RecordBatch.of, blocks):
+        start, ends = 0, [*accumulate(block.weights, initial=0)]
+        while start < len(block):
+            stop = min(start + missing, bisect_left(ends, ends[start] + room), len(block))
+            parts.append(block[start:stop])
+            missing, room = missing - stop + start, room - ends[stop] + ends[start]
+            start = stop
+            if not missing or room <= 0 or (stop == len(block) and not full):
+                window = RecordBatch.joined(parts)
+                if done is not None:
+                    done += len(window)
+                yield window
+                parts = []
+                missing, room = limits()
+    if parts:
+        yield RecordBatch.joined(parts)

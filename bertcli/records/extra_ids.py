@@ -1,0 +1,81 @@
+"""Ids of extra embeddings, such as emotions or syllables, that a record has for its words.
+
+A field holds an id for each word, or one number for all words. Words are separated by white space,
+or are the items of a text that is split; those of a pair follow those of the text. A document of
+sentences has an id for each word, or a list or a number for each sentence.
+
+A list with more ids than words has one for each token of the model, without special tokens. The
+tokenizer checks whether it fits: see `tokenizing.extra_columns`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from bertcli.errors import SKIP, InputError, counted
+from bertcli.records.record import Record, Text, ids_in
+
+MAX_EXTRA_IDS = 1 << 20  # ids of an embedding; a typing error would else ask for all memory
+
+
+def word_starts(text: Text) -> list[int]:
+    """Return where the words of a text begin; of a text that is split, their numbers."""
+    if isinstance(text, list):
+        return list(range(len(text)))
+    return [word.start() for word in re.finditer(r"\S+", text)]
+
+
+def word_count(record: Record) -> int:
+    """Return the number of words of a record."""
+    return sum(len(word_starts(text)) for text in (record.text, record.pair or ""))
+
+
+def extra_ids(record: Record, field: str, size: int = MAX_EXTRA_IDS) -> int | list[int]:
+    """Return the ids of a record's words or tokens, or the one of them all.
+
+    Raises InputError, naming the field, for fewer than words, and unless all are 0 to size - 1.
+    """
+    where = f"{record.where}: field {field!r}"
+    value = (record.extra or {}).get(field)
+    ids = [value] if type(value) is int else ids_in(value, where)
+    if any(not 0 <= number < size for number in ids):
+        raise InputError(f"{where} holds an id that is not 0 to {size - 1}", SKIP)
+    if len(ids) == 1 and not isinstance(value, list):
+        return ids[0]
+    if len(ids) < word_count(record):
+        raise unfit_ids(record, field, len(ids), counted(word_count(record), "word"))
+    return ids
+
+
+def unfit_ids(record: Record, field: str, count: int, needed: str) -> InputError:
+    """Return the error for a list with another number of ids than the text needs."""
+    return InputError(
+        f"{record.where}: field {field!r} has {counted(count, 'id')}, but the text has {needed}",
+        "give an id for each word between white space or each token, a list for each sentence, "
+        "or a number for all",
+    )
+
+
+def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Sequence[int | list[int]]:
+    """Return the ids of the words of each sentence of a document, as `extra_ids` does.
+
+    Raises InputError, naming the field, unless the document has ids for its sentences.
+    """
+    listed = (record.extra or {}).get(field)
+    if isinstance(listed, list) and any(isinstance(ids, list) for ids in listed):
+        if len(listed) != len(sentences):
+            raise unfit_ids(record, field, len(listed), counted(len(sentences), "sentence"))
+        parts = [record._replace(text=sentence) for sentence in sentences]
+        return [
+            extra_ids(part._replace(extra={field: ids}), field)
+            for part, ids in zip(parts, listed, strict=True)
+        ]
+    ids = extra_ids(record._replace(text="\n".join(sentences)), field)
+    if isinstance(ids, int):
+        return [ids] * len(sentences)
+    ends = [*accumulate((len(word_starts(sentence)) for sentence in sentences), initial=0)]
+    if len(sentences) > 1 and len(ids) != ends[-1]:
+        raise unfit_ids(record, field, len(ids), counted(ends[-1], "word"))
+    return [ids[start:end] for start, end in pairwise([*ends[:-1], len(ids)])]

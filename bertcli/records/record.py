@@ -1,0 +1,120 @@
+"""A record: a text or a sentence pair, with its id, its other fields, its file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from bertcli.errors import SKIP, InputError, option
+from bertcli.io.typed_json import BadJsonError, parse, shown
+from bertcli.records.input import Input
+
+Text = str | list[str]  # a list is a text that is already split into words
+
+
+class Record(NamedTuple):
+    """A text, or a sentence pair, and where it came from."""
+
+    text: Text
+    pair: Text | None = None
+    id: Any = None
+    extra: dict[str, Any] | None = None
+    file: str = ""
+    line: int = 0
+    ids: list[int] | None = None  # instead of a text, where token ids are read
+
+    @property
+    def where(self) -> str:
+        """The place to name in messages: ``reviews.txt:12``, or ``text 2`` for arguments."""
+        return f"{self.file}:{self.line}" if self.file else f"text {self.line}"
+
+
+def is_empty(record: Record) -> bool:
+    """Return whether a record has no character but white space."""
+    parts = (record.text, record.pair or "")
+    texts = (part if isinstance(part, str) else "".join(part) for part in parts)
+    return not any(map(str.strip, texts))
+
+
+def checked(record: Record, source: Input) -> Record:
+    """Return the record with its texts split into words or parsed as ids, if the source says so.
+
+    Raises InputError for a text that is not a string, or not valid Unicode.
+    """
+    if source.ids:
+        return record._replace(text="", ids=ids_in(record.text, record.where))
+    text = _checked(record.text, record, source)
+    pair = None if record.pair is None else _checked(record.pair, record, source)
+    return record._replace(text=text, pair=pair)
+
+
+LISTS = f"a pair has at most two texts; a list of words needs {option('pre_split')}"
+
+
+def _checked(text: Any, record: Record, source: Input) -> Text:
+    if source.pre_split or (source.sentences and isinstance(text, list)):
+        text = words(text) if isinstance(text, str) else text
+        if not (isinstance(text, list | tuple) and all(isinstance(word, str) for word in text)):
+            raise InputError(f"{record.where}: the text is no list of strings", SKIP)
+        return [_valid(word, record, source) for word in text]
+    if not isinstance(text, str):
+        raise InputError(
+            f"{record.where}: the text is {shown(text)}, not a string",
+            LISTS if isinstance(text, list | tuple) else SKIP,
+        )
+    return _valid(text, record, source)
+
+
+def _valid(text: str, record: Record, source: Input) -> str:
+    """Lone surrogates come from bad bytes in arguments and from JSON escapes; they are not text."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError as bad:
+        if source.encoding_errors == "strict":
+            raise InputError(
+                f"{record.where}: character {bad.start} is half of a surrogate pair, not text",
+                f"use {option('encoding_errors', 'replace')}",
+            ) from None
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def words(text: str) -> list[str]:
+    """Split a text into words: a JSON list of strings, or else at white space."""
+    with suppress(BadJsonError):
+        value = parse(text) if text.startswith("[") else None
+        if isinstance(value, list) and all(isinstance(word, str) for word in value):
+            return value
+    return text.split()
+
+
+def ids_in(value: Any, where: str) -> list[int]:
+    """Return a list of ids: a list, JSON, or numbers separated by spaces or commas.
+
+    Raises InputError for anything else.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            listed = text.startswith("[")
+            value = parse(text) if listed else [int(n) for n in text.replace(",", " ").split()]
+        except ValueError:  # of the JSON, or of a number
+            raise InputError(
+                f"{where}: {text[:40]!r} is not a list of ids",
+                "give integers separated by spaces or commas, or a JSON list",
+            ) from None
+    if not isinstance(value, list) or not all(type(number) is int for number in value):
+        raise InputError(f"{where}: expected a list of integers, the ids", SKIP)
+    return value
+
+
+def row_of(record: Record, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is written of a record: its id, columns, and the fields that it carries.
+
+    The reader knows the names of the columns, and refuses to carry fields of that name.
+    """
+    row = dict(columns) if record.id is None else {"id": record.id, **columns}
+    return row | (record.extra or {})

@@ -1,0 +1,104 @@
+"""Truncation: which tokens of a text or a pair fit into a window of bounded length."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bertcli.errors import InputError, counted, option
+
+if TYPE_CHECKING:
+    pass
+
+
+Span = tuple[int, int]
+Window = tuple[Span, Span]  # the tokens [start, stop) of the texts that are kept together
+
+
+def token_windows(
+    first: int,
+    second: int | None,
+    room: int,
+    strategy: str,
+    *,
+    side: str = "right",
+    stride: int = 0,
+) -> list[Window]:
+    """Return all windows of sequences of these lengths; the first is the truncated text.
+
+    ``room`` is the number of tokens without special ones, ``second`` None for a single text,
+    ``stride`` the number of tokens that neighbouring windows share. Without a need to cut there is
+    one window. Where both sequences are cut, every part of one meets every part of the other.
+
+    Raises InputError when ``strategy`` (longest_first, only_first, only_second) cannot do it.
+    """
+    over = first + (second or 0) - room
+    if over <= 0:
+        return [((0, first), (0, second or 0))]
+    if second is None:
+        if strategy == "only_second":
+            raise InputError(
+                "only_second cannot shorten a text that has no pair",
+                f"use another {option('truncation')}",
+            )
+        return [(part, (0, 0)) for part in _parts(first, room, side, stride)]
+    keep_first, keep_second = kept_lengths(first, second, room, strategy)
+    firsts = _parts(first, keep_first, side, stride)
+    seconds = _parts(second, keep_second, side, stride)
+    return [
+        (firsts[0], seconds[0]),
+        *((part, other) for part in firsts[1:] for other in seconds),
+        *((firsts[0], other) for other in seconds[1:]),
+    ]
+
+
+def kept_lengths(first: int, second: int, room: int, strategy: str) -> Span:
+    """Return how many tokens of each of two sequences that are too long one window holds.
+
+    Raises InputError as `token_windows` does.
+    """
+    if strategy == "longest_first":
+        shorter = min(first, second, room // 2)
+        return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
+    cuts_first = strategy == "only_first"
+    fixed, name = (second, "second") if cuts_first else (first, "first")
+    if room <= fixed:
+        raise InputError(
+            f"{strategy}: the {name} text alone has {counted(fixed, 'token')}, and {room:,} fit",
+            "shorten that text",
+        )
+    return (room - fixed, fixed) if cuts_first else (fixed, room - fixed)
+
+
+def _parts(length: int, size: int, side: str, stride: int) -> list[Span]:
+    """Split a sequence into parts of ``size`` from its start, or from its end (side "left")."""
+    if length <= size or size == 0:
+        return [(0, min(length, size))]
+    if size <= stride:
+        raise InputError(
+            f"windows of {size} tokens cannot share {stride}", f"use a smaller {option('stride')}"
+        )
+    starts = range(0, length - stride, size - stride)
+    parts = [(start, min(start + size, length)) for start in starts]
+    if side == "left":
+        return [(length - stop, length - start) for start, stop in parts]
+    return parts
+
+
+def layout_strategies(
+    padding: str | None,
+    truncation: str | None,
+    max_length: int | None,
+    *,
+    overflowing: bool = False,
+) -> tuple[str, str]:
+    """Return the strategies that these values mean in transformers.
+
+    "true" is longest, or longest_first; a length alone, with no padding named (not even
+    do_not_pad), asks for truncation.
+    """
+    paddings = {None: "do_not_pad", "false": "do_not_pad", "true": "longest"}
+    truncations = {"false": "do_not_truncate", "true": "longest_first"}
+    if truncation is None:
+        alone = max_length is not None and padding in (None, "false")
+        truncation = "true" if alone or overflowing else "false"
+    return paddings.get(padding, padding or ""), truncations.get(truncation, truncation)
