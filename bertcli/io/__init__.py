@@ -2,8 +2,9 @@
 
 - In: `streams` opens files, stdin, gz and zst and cuts them into lines; `typed_json` is the only
   reader of JSON, `protobuf` reads messages without their schema.
-- Out: `publish` writes files and folders atomically; `output_files` locks an output and publishes
-  it with the files beside it; `system_calls` has what not every system has.
+- Out: `lock` keeps other processes away from an output; `publish` writes files and folders
+  atomically; `output_files` publishes an output with the files beside it; `system_calls` has what
+  not every system has.
 - Names: `paths` of files beside an output; `printable` is the only filter between text from
   outside and a terminal.
 - `progress` is what a run reports while it works; `threads` run work ahead of the caller.

@@ -26,26 +26,18 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from bertcli.errors import OutputError, option
+from bertcli.io.lock import LOCK, locked
 from bertcli.io.paths import beside
 from bertcli.io.publish import move, replacing, unwritable
-from bertcli.io.system_calls import (
-    MOVES_OPEN_FILES,
-    hold,
-    is_at,
-    open_lock,
-    opener,
-    sync,
-    sync_folder,
-)
+from bertcli.io.system_calls import opener, sync, sync_folder
 from bertcli.io.typed_json import BadJsonError, parse, read_bytes
 
 MANIFEST, INDEX, RUN = ".manifest.json", ".index.jsonl", ".run"  # suffixes beside an output
-LOCK = "bertcli.lock"
 JOURNAL, RAW_VECTORS, FIELDS = "journal", "vectors", "fields"
 NEW_OUTPUT, NEW_INDEX, SAVING = "output", "index", "saving"
 NEW_TEXTS, NEW_ROWS = "texts", "rows"  # of a search index
@@ -54,7 +46,6 @@ RUN_FILES = (JOURNAL, RAW_VECTORS, FIELDS, NEW_OUTPUT, NEW_INDEX, SAVING, NEW_TE
 MANIFEST_KEYS = {"fingerprint", "shard"}  # one of them is in every manifest of an output
 INDEX_KEYS = {"row", "start"}  # one of them is in every row of an index
 LONGEST_INDEX_ROW = 1 << 20  # bytes
-ATTEMPTS = 100  # to lock a run folder that other processes finish with meanwhile
 CHOOSE_ANOTHER = "move it away, or choose another output"
 
 
@@ -146,49 +137,13 @@ class OutputFiles:
 
         Raises OutputError if another process holds it, or something else has its name.
         """
-        locks: list[int] = []  # the open lock, once there is one
-        try:
-            self._lock(locks)
+        with ExitStack() as stack:
+            try:
+                lock = locked(self.lock, self.path, check=self._refuse_foreign_folder)
+                stack.enter_context(lock)
+            except OSError as failed:
+                raise unwritable(self.path, failed) from None
             yield
-        finally:  # also of a signal that came while the folder was made
-            self._unlock(locks)
-
-    def _lock(self, locks: list[int]) -> None:
-        try:
-            for _ in range(ATTEMPTS):
-                self._refuse_foreign_folder()
-                with suppress(FileExistsError):
-                    self.folder.mkdir(0o700)
-                try:
-                    locks.append(open_lock(self.lock))
-                except FileNotFoundError:  # the process that held the folder has removed it
-                    continue
-                has_owner = hold(locks[0]) is False
-                if not has_owner and is_at(self.lock, locks[0]):
-                    return
-                os.close(locks.pop())
-                if has_owner:
-                    break
-        except OSError as failed:
-            raise unwritable(self.path, failed) from None
-        raise OutputError(
-            f"{self.path}: another bertcli is writing it",
-            "wait for it to end, or choose another name",
-        )
-
-    def _unlock(self, locks: list[int]) -> None:
-        with suppress(OSError):
-            if not locks:
-                self.folder.rmdir()  # of another process, it has a lock already, or makes it again
-                return
-            is_empty = os.listdir(self.folder) == [LOCK]
-            if is_empty and MOVES_OPEN_FILES:
-                self.lock.unlink()  # before it is released: then it may be another's
-            os.close(locks[0])
-            if is_empty and not MOVES_OPEN_FILES:
-                self.lock.unlink()
-            if is_empty:
-                self.folder.rmdir()
 
     def clear(self) -> None:
         """Remove the files of the run: the journal first, without which the others are void."""

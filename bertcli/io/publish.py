@@ -3,9 +3,9 @@
     with whole_file(Path("out.json")) as file: ...          # replaces out.json when all went well
     with whole_folder(Path("data"), "distil", overwrite=True) as folder: ...
 
-Both are made in a folder with a hidden name beside their own, ``.out.json.bertcli.tmp``, which is
-held meanwhile: what nobody holds was left by a process that was killed, and the next one removes
-it. Nothing else renames over a file, or syncs one.
+Both are made in a folder with a hidden name beside their own, ``.out.json.bertcli.tmp``, which has
+a lock file (see `lock`): what a killed process left there is removed by the next one. No other
+module renames over a file, or syncs one.
 """
 
 from __future__ import annotations
@@ -14,27 +14,21 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from bertcli.errors import ModelError, OutputError, option
+from bertcli.io.lock import LOCK, BusyOutputError, locked
 from bertcli.io.paths import making, refuse_inputs
-from bertcli.io.system_calls import (
-    MOVES_OPEN_FILES,
-    hold,
-    is_at,
-    open_folder,
-    opener,
-    sync,
-    sync_folder,
-)
+from bertcli.io.system_calls import opener, sync, sync_folder
 from bertcli.io.typed_json import read_object, whole_number, write_json
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 OTHER_FOLDER = "free disk space there, or set TMPDIR to another folder"
 MANIFEST = "manifest.json"  # of a folder: who wrote it, and the names and sizes of its files
 FILE_SIZE = whole_number(0, 2**63)  # bytes
+NEW = "new"  # name, in the hidden folder beside an output folder, of what replaces it
 OLD = ".old"  # end of the hidden name of a folder that is replaced: as long as ".tmp"
 
 
@@ -46,7 +40,7 @@ def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
     """
     # A computer that sees no locks of others may take the folder: not the name in it.
     with (
-        own_folder(path) as folder,
+        work_folder(path) as folder,
         replacing(path, folder / os.urandom(8).hex(), mode) as file,
     ):
         yield file
@@ -68,62 +62,63 @@ def replacing(path: Path, place: Path, mode: int | None = None) -> Iterator[IO[b
 
 
 @contextmanager
-def own_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder with a hidden name beside a path, for what is to be there.
+def work_folder(path: Path, output: Path | None = None) -> Iterator[Path]:
+    """Yield an empty folder in a hidden folder beside ``path``, whose content is moved there.
 
-    It is removed when it has not been moved, and so is what a killed process left under that name.
-    Where a living one holds it, or nobody can tell, the name is one of this process alone.
+    What is left in it at the end is removed, and so is what a killed process left. Another process
+    may do the same at the same time, in a hidden folder of its own. With ``output``, the name of
+    the path in messages, it may not.
+
+    Raises BusyOutputError if another process writes the ``output``.
     """
-    place = making(path)
-    try:
-        held = _claimed(place)
-    except OSError:  # a living process has it, or was quicker, or nobody can tell
-        place = making(path, os.urandom(4).hex())
-        held = _claimed(place)
-    try:
-        yield place
-    finally:
-        if is_at(place, held):
-            shutil.rmtree(place, ignore_errors=True)
-        os.close(held)
+    with ExitStack() as stack:
+        try:
+            hidden = stack.enter_context(_own_hidden_folder(making(path), output or path))
+        except (BusyOutputError, FileExistsError) as taken:
+            if output and isinstance(taken, BusyOutputError):
+                raise
+            hidden = making(path, os.urandom(4).hex())
+            stack.enter_context(_own_hidden_folder(hidden, path))
+        folder = hidden / NEW
+        folder.mkdir()
+        yield folder
+
+
+@contextmanager
+def _own_hidden_folder(hidden: Path, output: Path) -> Iterator[Path]:
+    """Hold a hidden folder, and yield it; what else is in it is removed before and afterwards.
+
+    Raises BusyOutputError if another process holds it, FileExistsError if that cannot be known, or
+    if it is a link or a file.
+    """
+    if os.path.lexists(hidden) and (hidden.is_symlink() or not hidden.is_dir()):
+        raise FileExistsError(hidden)
+    with locked(hidden / LOCK, output) as has_locks:
+        if not has_locks and os.listdir(hidden) != [LOCK]:
+            raise FileExistsError(hidden)
+        try:
+            _empty(hidden)
+            yield hidden
+        finally:
+            _empty(hidden)
+
+
+def _empty(hidden: Path) -> None:
+    """Remove all files in a hidden folder but its lock."""
+    for path in hidden.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != LOCK:
+            path.unlink(missing_ok=True)
 
 
 def remove_abandoned(path: Path) -> None:
     """Remove what a killed process left of making the file at ``path``."""
-    place = making(path)
-    if not os.path.lexists(place):
-        return
-    with suppress(OSError):  # a living process has it, or nobody can tell
-        held = _claimed(place)
-        shutil.rmtree(place, ignore_errors=True)
-        os.close(held)
-
-
-def _claimed(place: Path) -> int:
-    """Create a folder and hold it, in place of what nobody holds.
-
-    Raises OSError where another process holds it, or was quicker.
-    """
-    with suppress(FileNotFoundError):
-        left = open_folder(place)
-        try:
-            if not (hold(left) and is_at(place, left)):
-                raise FileExistsError(place)
-            shutil.rmtree(place) if place.is_dir() else place.unlink()
-        finally:
-            os.close(left)
-    try:
-        place.mkdir()
-        held = open_folder(place)
-        hold(held)
-    except KeyboardInterrupt:
-        with suppress(OSError):
-            place.rmdir()
-        raise
-    if not is_at(place, held):  # another took it for left before it was held
-        os.close(held)
-        raise FileExistsError(place)
-    return held
+    hidden = making(path)
+    if os.path.lexists(hidden):
+        # A living process holds it, or that cannot be known.
+        with suppress(OSError, BusyOutputError), _own_hidden_folder(hidden, path):
+            pass
 
 
 def move(source: Path, target: Path, mode: int | None = None) -> None:
@@ -163,7 +158,7 @@ def filling(folder: Path, last: str) -> Iterator[Path]:
     The file ``last`` is moved last: without it the others are no result. Other files in ``folder``
     and in its subfolders stay.
     """
-    with own_folder(folder / "saving") as scratch:
+    with work_folder(folder / "saving") as scratch:
         yield scratch
         sync_files(scratch)
         (folder / last).unlink(missing_ok=True)
@@ -198,24 +193,29 @@ def put_folder(
     folder has been moved away: nothing can be added to it by its path any more.
     """
     sync_files(source)
-    old = source.with_suffix(OLD)
+    old = replaced_folder(target)
     try:
         if target.exists():
             move(target, old)
             check(old)
         move(source, target)
     finally:
-        restore(source, target)
+        restore(target)
     sync_folder(target.parent)
 
 
-def restore(source: Path, target: Path) -> None:
+def replaced_folder(target: Path) -> Path:
+    """Return the hidden name of the folder that was at ``target`` while another takes its place."""
+    return making(target).with_suffix(OLD)
+
+
+def restore(target: Path) -> None:
     """Complete or undo an interrupted `put_folder`.
 
     The folder that was moved away is moved back, or its listed files are removed if ``target``
     exists. Raises OutputError if it has other files, which stay.
     """
-    old = source.with_suffix(OLD)
+    old = replaced_folder(target)
     if not old.exists():
         return
     if not target.exists():
@@ -264,8 +264,8 @@ def whole_folder(
         _refuse(path, existing, command, overwrite=overwrite)
 
     try:
-        with own_folder(target) as folder:
-            restore(folder, target)
+        with work_folder(target, output=path) as folder:
+            restore(target)
             check(target)
             refuse_inputs(inputs, [path, *target.rglob("*")])
             yield folder
@@ -364,31 +364,3 @@ def _remove_listed(folder: Path) -> None:
     for parent, _, _ in os.walk(folder, topdown=False):
         with suppress(OSError):
             os.rmdir(parent)
-
-
-# --- one writer at a time ---
-
-
-@contextmanager
-def locked(path: Path, output: Path) -> Iterator[None]:
-    """Hold the lock file at ``path`` while the block runs, and remove it afterwards.
-
-    Raises OutputError, about ``output``, when a living process holds it. The file that a dead one
-    left is no obstacle.
-    """
-    with explained(output):
-        lock = path.open("a")
-    with lock:
-        if hold(lock.fileno()) is False or not is_at(path, lock.fileno()):
-            raise OutputError(
-                f"{output}: another bertcli is writing it",
-                "wait for it to end, or choose another name",
-            )
-        try:
-            yield
-        finally:
-            if MOVES_OPEN_FILES:
-                path.unlink(missing_ok=True)  # before it is given back, or it may be another's
-    if not MOVES_OPEN_FILES:
-        with suppress(OSError):
-            path.unlink()

@@ -51,12 +51,6 @@ def sync(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def open_folder(path: Path) -> int:
-    """Open a folder, or whatever has a name, to be held. Windows opens no folder."""
-    no_wait = getattr(os, "O_NONBLOCK", 0)
-    return os.open(path if os.name == "posix" else os.devnull, os.O_RDONLY | no_wait)
-
-
 def open_lock(path: Path) -> int:
     """Open a lock file, which is created if there is none; never a link, pipe or device."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -102,7 +96,7 @@ def sync_folder(folder: Path) -> None:
     if os.name != "posix":
         return
     try:
-        opened = open_folder(folder)
+        opened = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(opened)
         finally:

@@ -25,7 +25,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -44,10 +44,11 @@ from bertcli.errors import (
     out_of_memory,
 )
 from bertcli.inspection.attention import drawing, encode, require_matplotlib
+from bertcli.io.lock import locked
 from bertcli.io.output_files import object_in
 from bertcli.io.paths import making, refuse_inputs, sha256
 from bertcli.io.progress import Display, PrintedDisplay
-from bertcli.io.publish import explained, filling, locked, move, own_folder, put_folder
+from bertcli.io.publish import explained, filling, move, put_folder, work_folder
 from bertcli.io.system_calls import sync, sync_folder
 from bertcli.io.typed_json import (
     as_json,
@@ -73,6 +74,7 @@ from bertcli.training.options import TrainingDevice
 
 VERSION = 5  # of training_state.json
 LOG, PLOT = "log.jsonl", "loss.svg"
+LOCK = ".lock"  # in the output folder, while a run writes there
 STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
 BEST = "best.safetensors"
 NAME = re.compile(r"checkpoint-(\d+)")
@@ -118,6 +120,25 @@ class Checkpoints:
     def refuse_inputs(self, *named: str | Path | None) -> None:
         """Raise OutputError when a file or folder to read is in this one, which a run clears."""
         refuse_inputs(filter(None, named), [self.output, *self.output.rglob("*")])
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder while the block runs; it is created if need be, and not left empty.
+
+        Raises OutputError if another process writes it.
+        """
+        folder = self.output
+        existed = folder.exists()
+        try:
+            with ExitStack() as stack:
+                with explained(folder):
+                    folder.mkdir(exist_ok=True)
+                    stack.enter_context(locked(folder / LOCK, folder, keep_folder=True))
+                yield
+        finally:
+            if not existed:
+                with suppress(OSError):  # it has files
+                    folder.rmdir()
 
     def refuse_others(self) -> None:
         """Raise OutputError when the folder has files not to be overwritten."""
@@ -180,7 +201,7 @@ class Checkpoints:
                 path.unlink()
 
     def _remove(self, path: Path) -> None:
-        with own_folder(path) as going:
+        with work_folder(path) as going:
             move(path, going / path.name)
 
     def kept(self) -> str:
@@ -265,15 +286,16 @@ def train_task(
     with joined(device.device) as ranks:
         display.quiet = display.quiet or not ranks.first
         display.warn(slow(dtype_of(device.dtype), ranks.device))
-        checkpoints.refuse_others()
-        run = TrainingRun(open_task(ranks), checkpoints, ranks)
-        for note in run.notes:
-            display.note(note)
-        try:
-            display.follow_training(run)
-        except KeyboardInterrupt:
-            display.note(f"interrupted; {checkpoints.resumable()}")
-            raise
+        with checkpoints.locked() if ranks.first else nullcontext():
+            checkpoints.refuse_others()
+            run = TrainingRun(open_task(ranks), checkpoints, ranks)
+            for note in run.notes:
+                display.note(note)
+            try:
+                display.follow_training(run)
+            except KeyboardInterrupt:
+                display.note(f"interrupted; {checkpoints.resumable()}")
+                raise
 
 
 class Event(NamedTuple):
@@ -322,9 +344,7 @@ class TrainingRun:
         with explained(output), ExitStack() as stack:
             log: IO[bytes] | None = None
             if self.ranks.first:
-                output.mkdir(exist_ok=True)
                 sync_folder(output.parent)
-                stack.enter_context(locked(output / ".lock", output))
                 for path in output.glob(making(Path("*"), "*").name):  # of a run that was killed
                     shutil.rmtree(path)
                 self.checkpoints.sweep()
@@ -420,7 +440,7 @@ class TrainingRun:
         state.step, state.log_bytes = step, log.seek(0, os.SEEK_END)
         state.scaler = training.scaler.state_dict()
         target = self.checkpoints.path(step)
-        with own_folder(target) as folder:
+        with work_folder(target) as folder:
             self.task.put(folder, training.model)
             save_tensors(folder / OPTIMIZER, moments(training.optimizer))
             if state.best:

@@ -6,8 +6,14 @@ import pytest
 from front import left_in
 
 from bertcli.errors import OutputError
-from bertcli.io.paths import making
-from bertcli.io.publish import OLD, filling, own_folder, put_folder, whole_file, whole_folder
+from bertcli.io.publish import (
+    filling,
+    put_folder,
+    replaced_folder,
+    whole_file,
+    whole_folder,
+    work_folder,
+)
 
 
 @pytest.fixture
@@ -45,12 +51,12 @@ def test_a_folder_that_cannot_be_moved_gives_its_place_back(tmp_path, monkeypatc
     (target / "old").touch()
 
     def fail(source, to):
-        if source == making(target):
+        if to == target and source != replaced_folder(target):
             raise OSError(28, "No space left on device")
         replace(source, to)
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="No space"), own_folder(target) as made:
+    with pytest.raises(OSError, match="No space"), work_folder(target) as made:
         put_folder(made, target)
     assert (left_in(tmp_path), left_in(target)) == (["a"], ["old"])
 
@@ -66,7 +72,7 @@ def test_an_interrupt_between_two_names_gives_the_place_back(tmp_path, monkeypat
             raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", strike)
-    with pytest.raises(KeyboardInterrupt), own_folder(target) as made:
+    with pytest.raises(KeyboardInterrupt), work_folder(target) as made:
         put_folder(made, target)
     assert (left_in(tmp_path), left_in(target)) == (["a"], ["old"])
 
@@ -90,7 +96,7 @@ def test_a_file_that_comes_while_a_folder_is_replaced_stays(tmp_path, monkeypatc
         pass
     assert (left_in(tmp_path), left_in(target)) == (["a"], ["manifest.json", "mine", "model"])
     (target / "mine").unlink()
-    old = making(target).with_suffix(OLD)
+    old = replaced_folder(target)
 
     def strike_late(source, to):
         if to == target:

@@ -19,7 +19,7 @@ from pretrain_folders import CONFIG, VOCABULARY, config_file, lines, prepared
 from safetensors.torch import load_file, save_file
 from train_steps import stop_at
 
-from bertcli.io.publish import locked
+from bertcli.io.lock import locked
 from bertcli.training import run
 from bertcli.training.pretraining import SIZES
 from bertcli.training.run import plot
@@ -352,9 +352,7 @@ def test_what_a_run_reads_is_not_where_it_writes(place, whole, tmp_path):
 
 def test_one_run_at_a_time_in_a_folder(place, whole, tmp_path):
     out = tmp_path / "out"
-    with locked(tmp_path / "lock", out):  # as a run holds it
-        out.mkdir()
-        (tmp_path / "lock").rename(out / ".lock")
+    with locked(out / ".lock", out):  # as a run holds it
         done = bad(*argv(place, out, "--overwrite"))
     assert done.error == f"{out}: another bertcli is writing it"
     assert done.hint == "wait for it to end, or choose another name"

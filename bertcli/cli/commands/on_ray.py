@@ -79,7 +79,8 @@ def on_ray(
     ``make`` makes it of a function that finds the model, the source, the output format, and the
     resources of a worker.
     """
-    from bertcli.io.publish import explained, locked
+    from bertcli.io.lock import locked
+    from bertcli.io.publish import explained
     from bertcli.ray.locations import is_local, local_path, output_place
     from bertcli.ray.run import DEAD, Done, connected, plan, put_manifest, run, told, totals
 
@@ -97,7 +98,7 @@ def on_ray(
             folder = local_path(place)
             with explained(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(folder / LOCK, folder))
+            stack.enter_context(locked(folder / LOCK, folder, keep_folder=True))
         nodes = stack.enter_context(connected(engine.ray_address))
         pool = engine.pool().on(nodes)
         console.detail(f"{counted(len(shards), 'shard')} on {counted(len(nodes), 'node')}, {pool}")
