@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertcli.engines.compute import Compute
 from bertcli.errors import UsageError, option
+from bertcli.formats.registry import JSONL, WHOLE_FILE
 from bertcli.io.progress import PrintedDisplay
 from bertcli.keywords import grouped, names_of, options_from
 from bertcli.model_folder.files import MODEL_FILES, TOKENIZER_FILES, files_for
@@ -87,7 +88,7 @@ def chunk(texts: Any, *, quiet: bool = False, parse_special: bool = True, **opti
     settings = options_from(ChunkSettings, chosen["chunks"])
     reader = records_of(texts, chosen["reading"], single=True, taken=frozenset(WRITTEN))
     rows: Rows = []
-    for pieces in ChunkRun(reader, Chunker(tokenizer, settings), "jsonl"):
+    for pieces in ChunkRun(reader, Chunker(tokenizer, settings), JSONL):
         rows += pieces
     reader.summarize(PrintedDisplay(quiet))
     return rows
@@ -140,7 +141,7 @@ def search(
         raise UsageError(f"{option('index')} follows files", "give their names as the corpus")
     texts = None if corpus is None else records_of(corpus, chosen["reading"], taken=OF_HITS)
     vectors = options_from(EmbedOptions, chosen["vectors"])
-    if texts and "whole" in map(texts.format_of, texts.source.paths) and not vectors.several:
+    if texts and WHOLE_FILE in map(texts.format_of, texts.source.paths) and not vectors.several:
         vectors = replace(vectors, on_truncate="chunk", at="paragraph")
     reranker = None
     if rerank is not None:

@@ -23,6 +23,8 @@ from typing import Any, Literal
 
 from bertcli.engines.compute import Compute
 from bertcli.errors import ModelError, OutputError, UsageError, option
+from bertcli.formats.precision import RANGED
+from bertcli.formats.registry import FORMATS, Holds, names_of
 from bertcli.io.typed_json import (
     NOTHING,
     JsonObject,
@@ -59,11 +61,6 @@ SENTENCE, TOKENS, SCORES = "sentence_embedding", "token_embeddings", "scores"
 TERM_POOLINGS = ("max", "sum")  # of the weights of a term at the tokens
 POOLINGS = tuple(MODES.values())  # these may be concatenated
 ALONE = ("auto", "pooler", "none")
-
-PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
-RANGED = ("int8", "uint8")  # precisions that need the range of every dimension
-STREAMED = ("jsonl", "csv")
-WITH_TERMS = ("jsonl", "npz", "parquet")  # formats of sparse vectors
 
 LEAST = {  # of what is a whole number
     **dict.fromkeys(("top_terms", "dim", "window", "threads", "batch_tokens"), 1),
@@ -478,20 +475,22 @@ def layers_in(value: Any, name: str = "layers") -> tuple[int, ...]:
 
 def refuse_format(form: str, options: EmbedOptions) -> None:
     """Raise UsageError for a format that does not hold what texts become."""
-    if form == "csv" and options.per_token:
+    file_format = FORMATS[form]
+    if options.per_token and not file_format.can_hold(Holds.SEVERAL_VECTORS):
         raise UsageError(
-            "csv holds one vector per row, and each text has several",
+            f"{form} holds one vector per row, and each text has several",
             "use -f jsonl, parquet or npy",
         )
-    if options.sparse and form not in WITH_TERMS:
+    if options.sparse and not file_format.can_hold(Holds.TERMS):
         raise UsageError(
             f"{option('sparse')}: weights of terms cannot be written as {form}",
-            f"one of {', '.join(WITH_TERMS)}",
+            f"one of {', '.join(names_of(Holds.TERMS))}",
         )
 
 
 def refuse_stream(form: str, precision: str) -> None:
-    """Raise OutputError for what is made of all rows together."""
-    if form not in STREAMED or precision in RANGED:
-        what = form if form not in STREAMED else option("precision", precision)
-        raise OutputError(f"{what} cannot go to a pipe", "use -o FILE")
+    """Raise OutputError for a format or precision that depends on all rows together."""
+    if not FORMATS[form].is_streamed:
+        raise OutputError(f"{form} cannot go to a pipe", "use -o FILE")
+    if precision in RANGED:
+        raise OutputError(f"{option('precision', precision)} cannot go to a pipe", "use -o FILE")

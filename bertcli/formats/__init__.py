@@ -1,7 +1,9 @@
-"""File formats: a reader and a writer for each. Knows nothing of BERT.
+"""File formats: a reader and a writer for each, without anything of BERT.
 
-`writers` has a writer for each format of rows, `tables` the rows they take. The formats are
-`jsonl`, `delimited` (CSV and TSV), `parquet` (the only importer of pyarrow), `arrays` (NPY, NPZ)
-and `safetensors`; `torch_save` reads pickles of tensors without running them. `file_types`
-recognises files that are not text. Begin with `writers`.
+`registry` is the table of formats: a new one is a module here and an entry there. `writers` opens
+the writer of any format, `tables` has the rows that writers take. The formats are `jsonl`,
+`plain_text`, `delimited` (CSV and TSV), `parquet` (the only importer of pyarrow), `arrays` (NPY,
+NPZ) and `safetensors`; `torch_save` reads pickles of tensors without running them. `vector_files`
+reads vectors from any format and `vector_writer` writes them, in a `precision`. `file_types`
+recognises files that are not text. Begin with `registry`.
 """

@@ -230,9 +230,8 @@ DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}  # 
 ROWS = 1024  # rows read at a time
 
 
-def ids_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
-    """Return the writer of npy (input_ids alone), npz or safetensors, perhaps "ragged npz"."""
-    form, ragged = form.removeprefix("ragged "), form.startswith("ragged ")
+def ids_writer_of(form: str, *, ragged: bool = False) -> Callable[[IO[bytes]], Any]:
+    """Return the writer of npy (input_ids alone), npz or safetensors, whose rows may be ragged."""
     names = NUMERIC[:1] if form == "npy" else NUMERIC
 
     @contextmanager
@@ -292,6 +291,13 @@ def ids_writer_of(form: str) -> Callable[[IO[bytes]], Any]:
                 write_arrays(file, form, arrays)
 
     return ids_writer
+
+
+npy_writer = ids_writer_of("npy")
+npz_writer = ids_writer_of("npz")
+safetensors_writer = ids_writer_of("safetensors")
+ragged_npz_writer = ids_writer_of("npz", ragged=True)
+ragged_safetensors_writer = ids_writer_of("safetensors", ragged=True)
 
 
 def _flat(lists: Any) -> FlatLists:

@@ -6,6 +6,7 @@ import csv
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import TextIOWrapper
 from itertools import islice
 from tempfile import TemporaryFile
@@ -13,8 +14,18 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError, OutputError, counted
+from bertcli.formats.file_types import refuse_not_text
 from bertcli.formats.tables import Row, cell, fields_of, id_first, lines_of, refuse_new
-from bertcli.io.streams import CHUNK, LARGEST_RECORD, LineDecoder, blocks, stop, too_large
+from bertcli.io.streams import (
+    CHUNK,
+    LARGEST_RECORD,
+    LineDecoder,
+    blocks,
+    open_bytes,
+    read_chunk,
+    stop,
+    too_large,
+)
 
 QUOTES = "check for an unclosed quotation mark, or lines that end with a carriage return alone"
 ROWS = 1024  # records a list, where the format does not set it
@@ -123,6 +134,35 @@ def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, 
         yield gathered
 
 
+class CsvTable:
+    """An open CSV file: the ``columns`` of its header, empty without one, and its rows."""
+
+    def __init__(self, name: str, rows: DelimitedRows) -> None:
+        self.name = name
+        self.rows = rows
+        _, self.columns = next(rows, (1, list[str]()))
+
+    def blocks(self) -> Iterator[list[tuple[int, list[str]]]]:
+        """Yield line numbers and cells, some rows at a time.
+
+        Raises InputError for a row that has not as many cells as the header.
+        """
+        for rows in handfuls(self.rows):
+            for number, cells in rows:
+                refuse_other_columns(f"{self.name}:{number}", cells, self.columns)
+            yield rows
+
+
+@contextmanager
+def open_csv(path: str) -> Iterator[CsvTable]:
+    """Open a CSV file in UTF-8."""
+    with open_bytes(path) as stream:
+        refuse_not_text(read_chunk(stream, path, peek=True), path, "utf-8")
+        yield CsvTable(
+            path, DelimitedRows(stream, LineDecoder(path, "utf-8", "strict"), tabs=False)
+        )
+
+
 # --- writing ---
 
 
@@ -177,6 +217,12 @@ def file_writer(file: IO[bytes], *, tabs: bool) -> Iterator[Callable[[Sequence[R
         while some := [*islice(table, ROWS)]:
             padded = [cells + [""] * (len(names) - len(cells)) for cells in some]
             file.write(_lines([[cells[i] for i in order] for cells in padded], tabs=tabs))
+
+
+csv_encoder = partial(encoder, tabs=False)
+tsv_encoder = partial(encoder, tabs=True)
+csv_writer = partial(file_writer, tabs=False)
+tsv_writer = partial(file_writer, tabs=True)
 
 
 def _cells(rows: Sequence[Row], names: Sequence[str]) -> Iterator[list[Any]]:

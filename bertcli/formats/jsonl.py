@@ -10,12 +10,13 @@ Vectors that are written already go round the encoder.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
 from bertcli.formats.tables import NumbersText, Row, compact
+from bertcli.formats.tables import lines_of as rows_to_write
 from bertcli.io.paths import input_name
 from bertcli.io.printable import listed
 from bertcli.io.streams import blocks, open_bytes, suffix_of
@@ -170,6 +171,15 @@ def to_json(row: Row) -> str:
 def to_lines(rows: Iterable[Row]) -> str:
     """Return rows as lines of JSON."""
     return "".join(map(to_json, rows))
+
+
+def encoder() -> Callable[[Sequence[Row]], bytes]:
+    """Return a function from rows to lines of JSON."""
+
+    def encode(rows: Sequence[Row]) -> bytes:
+        return to_lines(rows_to_write(rows)).encode(errors=NAMES)
+
+    return encode
 
 
 @lru_cache

@@ -1,11 +1,11 @@
-"""Rows out: one writer a format, to a file that appears whole or not at all, or to stdout.
+"""Write rows in any format, to a file that is replaced atomically, or to stdout.
 
-    with open_writer(Path("ids.parquet"), "parquet") as write:
+    with open_writer(Path("ids.csv"), "csv") as write:
         write([{"input_ids": [101, 102]}])
 
-A writer takes the rows of a window at a time. Where there is none, a `tables.TableHeader` tells the
-columns of the empty file. The rows of "jsonl" are one JSON array in a file with the suffix .json,
-and lines elsewhere; "json" is one row, on its own in any file.
+A writer takes the rows of a window at a time. If there are none, a `tables.TableHeader` has the
+columns of the empty file. The rows of JSON Lines are one JSON array in a file with the suffix
+.json, and lines elsewhere; "json" is a single row.
 """
 
 from __future__ import annotations
@@ -15,14 +15,22 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 from bertcli.errors import OutputError, PipeClosed, UsageError, option
-from bertcli.formats.jsonl import NAMES, JsonArrayFile, to_lines
-from bertcli.formats.tables import Row, cell, lines_of
+from bertcli.formats.jsonl import JsonArrayFile
+from bertcli.formats.registry import (
+    FINISHED,
+    FORMATS,
+    INPUT_SUFFIXES,
+    JSON,
+    JSONL,
+    OUTPUT_SUFFIXES,
+    TXT,
+    load,
+)
 from bertcli.io.output_files import OutputFiles
 from bertcli.io.paths import refuse_inputs
 from bertcli.io.printable import printable
@@ -31,47 +39,41 @@ from bertcli.io.streams import packed, suffix_of
 from bertcli.io.system_calls import silence
 
 Write = Callable[[Sequence[Any]], None]  # takes rows
-Format = Callable[[IO[bytes]], AbstractContextManager[Write]]
+Writer = Callable[[IO[bytes]], AbstractContextManager[Write]]
 
 COMPARED = 1 << 18  # bytes at a time
-TENSORS = ("npy", "npz", "safetensors")
-SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"} | {
-    f".{form}": form for form in ("csv", "tsv", *TENSORS, "parquet", "txt")
-}
-RAGGED = ("ragged npz", "ragged safetensors")
+JSON_LINES = (JSONL, FINISHED)  # formats whose writers write lines of JSON to a .json file
 
 
 def format_of(path: Path) -> str:
     """Return the format that a file name asks for. Raises OutputError for an unknown suffix."""
     suffix = suffix_of(path)
-    if suffix not in SUFFIXES:
-        raise OutputError(
-            f"{path}: unknown format", f"known: {', '.join(SUFFIXES)}; or give {option('format')}"
-        )
-    return SUFFIXES[suffix]
+    if suffix not in OUTPUT_SUFFIXES:
+        known = ", ".join(OUTPUT_SUFFIXES)
+        raise OutputError(f"{path}: unknown format", f"known: {known}; or give {option('format')}")
+    return OUTPUT_SUFFIXES[suffix]
 
 
-JSON_LINES = ("jsonl", "finished")  # formats whose writers write lines of JSON to a .json file
-TEXT_FORMATS = ("txt", "jsonl", "json", "csv", "tsv")  # that a file named .txt may hold
-
-
-def refuse_other_suffix(path: Path, form: str, suffixes: Mapping[str, str] = SUFFIXES) -> None:
-    """Raise UsageError where the suffix of a file is that of another format than the given one."""
+def refuse_other_suffix(
+    path: Path, form: str, suffixes: Mapping[str, str] = OUTPUT_SUFFIXES
+) -> None:
+    """Raise UsageError if the suffix of a file is that of another format than ``form``."""
     suffix = suffix_of(path)
-    expected = suffixes.get(suffix, form)
-    if suffix == ".txt" and form in TEXT_FORMATS:
+    written = suffixes.get(suffix, form)
+    of_suffix = INPUT_SUFFIXES.get(suffix, written)
+    chosen, expected = FORMATS.get(form), FORMATS.get(of_suffix)
+    if chosen and chosen.is_streamed and suffix in FORMATS[TXT].suffixes:
         return
-    if form == "json" and expected == "jsonl":  # another name of jsonl
+    if chosen and chosen.written_as == written:
         return
-    if suffix == ".json" and form == "jsonl":
+    if expected and expected.written_as == form:
         raise UsageError(
-            f"{path}: .json is a JSON array, not jsonl",
-            f"name the file .jsonl for a row per line, or leave out {option('format')}",
+            f"{path}: {suffix} is a JSON array, not {form}",
+            f"name the file .{form} for a row per line, or leave out {option('format')}",
         )
-    if expected != form:
-        name = "json" if suffix == ".json" else expected
+    if written != form:
         raise UsageError(
-            f"{path}: {suffix} is the suffix of {name}, not of {form}",
+            f"{path}: {suffix} is the suffix of {of_suffix}, not of {form}",
             f"leave out {option('format')}, or name the file .{form}",
         )
 
@@ -79,7 +81,8 @@ def refuse_other_suffix(path: Path, form: str, suffixes: Mapping[str, str] = SUF
 @contextmanager
 def json_array(path: Path | None, form: str, file: IO[bytes]) -> Iterator[IO[bytes]]:
     """Yield what the rows of a file are written to: for .json, it makes an array of lines."""
-    if path is None or suffix_of(path) != ".json" or form not in JSON_LINES:
+    is_array = path is not None and suffix_of(path) in FORMATS[JSON].suffixes
+    if not is_array or form not in JSON_LINES:
         yield file
         return
     array: Any = JsonArrayFile(file)
@@ -126,43 +129,21 @@ def same_file_writer(path: Path, form: str) -> Iterator[Write]:
     raise OutputError(f"{path}: already exists, with other content", "give another name")
 
 
-def writer_of(form: str, *, to_file: bool = False) -> Format:
-    """Return the writer of a format; "finished" is lines that are bytes already.
+def writer_of(form: str, *, to_file: bool = False) -> Writer:
+    """Return the writer of a format.
 
-    A stream is flushed after each call. What goes ``to_file`` has the same bytes however many rows
-    are written at a time.
+    A stream is flushed after each call. A file has the same bytes however many rows are written at
+    a time.
     """
-    match form:
-        case "parquet":
-            from bertcli.formats.parquet import rows_writer
-
-            return rows_writer
-        case "npy" | "npz" | "safetensors" | "ragged npz" | "ragged safetensors":
-            from bertcli.formats.arrays import ids_writer_of
-
-            return ids_writer_of(form)
-        case "csv" | "tsv" if to_file:
-            from bertcli.formats.delimited import file_writer
-
-            return partial(file_writer, tabs=form == "tsv")
-        case "csv" | "tsv":
-            from bertcli.formats.delimited import encoder
-
-            encode: Callable[[Sequence[Any]], bytes] = encoder(tabs=form == "tsv")
-        case "jsonl" | "json":
-
-            def encode(rows: Sequence[Row]) -> bytes:
-                return to_lines(lines_of(rows)).encode(errors=NAMES)
-
-        case "finished":
-            encode = b"".join
-        case _:
-
-            def encode(rows: Sequence[Row]) -> bytes:
-                return "".join(map(to_text, lines_of(rows))).encode()
+    entry = FORMATS[form]
+    if entry.writer and (to_file or not entry.encoder):
+        writer: Writer = load(entry.writer)
+        return writer
 
     @contextmanager
-    def writer(file: IO[bytes]) -> Iterator[Write]:
+    def encoding_writer(file: IO[bytes]) -> Iterator[Write]:
+        encode = load(entry.encoder)()
+
         def write(rows: Sequence[Any]) -> None:
             file.write(encode(rows))
             if not to_file:
@@ -170,21 +151,12 @@ def writer_of(form: str, *, to_file: bool = False) -> Format:
 
         yield write
 
-    return writer
+    return encoding_writer
 
 
-def to_text(row: Row) -> str:
-    """Return a row as a plain line. OutputError for a value that would be more than one."""
-    values = [
-        " ".join(map(str, value)) if isinstance(value, list) else str(cell(value))
-        for value in row.values()
-    ]
-    if any(end in value for value in values for end in ("\t\r\n" if len(values) > 1 else "\n")):
-        raise OutputError(
-            "a value holds a tab or a line end, which a plain line cannot hold",
-            f"{option('format', 'jsonl')} can hold it",
-        )
-    return "\t".join(values) + "\n"
+def finished_encoder() -> Callable[[Sequence[bytes]], bytes]:
+    """Return a function that joins rows that are bytes already."""
+    return b"".join
 
 
 class _Shown:

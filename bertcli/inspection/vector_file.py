@@ -8,7 +8,7 @@ needs the memory of a block: a numpy array [rows, width] of at most a few megaby
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from math import inf, prod
@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import InputError
 from bertcli.formats.arrays import BLOCK, UNREADABLE, open_arrays
-from bertcli.formats.delimited import DelimitedRows, handfuls, refuse_other_columns
+from bertcli.formats.delimited import open_csv
 from bertcli.formats.jsonl import objects_of
+from bertcli.formats.registry import FORMATS, VECTORS, FileFormat, Holds
 from bertcli.formats.safetensors import AGAIN
 from bertcli.io.paths import manifest_beside
-from bertcli.io.streams import PACKED, LineDecoder, open_bytes, suffix_of, unreadable
+from bertcli.io.streams import PACKED, suffix_of, unreadable
 from bertcli.io.typed_json import BadJsonError, is_regular, parse, read_object
 
 ROWS = 256  # of a Parquet file that are measured together
@@ -82,21 +83,17 @@ def arrays(path: Path, report: FileReport) -> Iterator[ArrayPart]:
 
 
 def _csv_rows(path: Path) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """Yield rows of CSV: the place of each, and its cells by the names in the header."""
-    with open_bytes(str(path)) as stream:
-        decode = LineDecoder(str(path), "utf-8", "strict")
-        rows = DelimitedRows(stream, decode, tabs=False)
-        _, columns = next(rows, (1, []))
+    """Yield the location of each row of CSV, and its cells by the names in the header."""
+    with open_csv(str(path)) as table:
+        columns = table.columns
         if not columns:
             raise InputError(f"{path}: the file has no header", AGAIN)
         if len({*columns}) < len(columns):
             raise InputError(f"{path}: two columns have the same name")
-        for some in handfuls(rows):
-            for number, row in some:
-                refuse_other_columns(f"{path}:{number}", row, columns)
+        for rows in table.blocks():
             yield [
-                (f"{path}:{number}", dict(zip(columns, map(_cell, row), strict=True)))
-                for number, row in some
+                (f"{path}:{number}", dict(zip(columns, map(_cell, cells), strict=True)))
+                for number, cells in rows
             ]
 
 
@@ -111,12 +108,12 @@ def _cell(text: Any) -> Any:
         return text
 
 
-def records(path: Path, report: FileReport) -> Iterator[ArrayPart]:
+def records(path: Path, report: FileReport, file_format: FileFormat) -> Iterator[ArrayPart]:
     """Yield the lists of numbers in JSON objects, one a line, or in cells of CSV, JSON there."""
     import numpy
 
     report.records = 0
-    for block in _csv_rows(path) if report.format == "csv" else objects_of(str(path)):
+    for block in objects_of(str(path)) if file_format.is_json else _csv_rows(path):
         report.records += len(block)
         vectors_of: dict[str, list[Any]] = {}
         for where, record in block:
@@ -170,16 +167,13 @@ def _parts(name: str, kind: str, vectors: Sequence[Any]) -> Iterator[ArrayPart]:
 
 # --- the report ---
 
-SOURCES: Mapping[str, Callable[[Path, FileReport], Iterator[ArrayPart]]] = {
-    ".npy": arrays,
-    ".npz": arrays,
-    ".safetensors": arrays,
-    ".jsonl": records,
-    ".ndjson": records,
-    ".csv": records,
-    ".parquet": parquet,
+SUFFIXES = {  # of files of vectors
+    suffix: entry
+    for entry in FORMATS.values()
+    for suffix in entry.suffixes
+    if entry.name in VECTORS
 }
-FILE_SUFFIXES = (*SOURCES, *PACKED)
+FILE_SUFFIXES = (*SUFFIXES, *PACKED)
 
 
 class ArrayStatistics:
@@ -229,19 +223,29 @@ class ArrayStatistics:
         }
 
 
+def _parts_of(path: Path, report: FileReport, file_format: FileFormat) -> Iterator[ArrayPart]:
+    """Yield the arrays and fields of numbers in a file."""
+    if file_format.can_hold(Holds.ARRAYS):
+        return arrays(path, report)
+    if file_format.is_columnar:
+        return parquet(path, report)
+    return records(path, report, file_format)
+
+
 def inspect_file(path: Path) -> FileReport:
     """Read a file of vectors to its end. InputError when it is damaged or of another format."""
     suffix = suffix_of(path)
-    if suffix not in SOURCES:
-        raise InputError(f"{path}: unknown format", f"known: {', '.join(SOURCES)}")
+    if suffix not in SUFFIXES:
+        raise InputError(f"{path}: unknown format", f"known: {', '.join(SUFFIXES)}")
+    file_format = SUFFIXES[suffix]
     statistics: dict[str, ArrayStatistics] = {}
     try:
         if not is_regular(path, InputError, "check the path"):
             raise InputError(f"{path}: file not found", "check the path")
         report = FileReport(path, suffix[1:], path.stat().st_size)
-        if report.bytes == 0 and not ("json" in suffix and manifest_beside(path).exists()):
+        if report.bytes == 0 and not (file_format.is_json and manifest_beside(path).exists()):
             raise InputError(f"{path}: the file is empty", AGAIN)
-        for part in SOURCES[suffix](path, report):
+        for part in _parts_of(path, report, file_format):
             array = statistics.setdefault(part.name, ArrayStatistics(part))
             if part.block is not None:
                 array.add(part.block)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from bertcli.errors import BertcliError, InputError, OutputError, UsageError, option
+from bertcli.formats.registry import INPUT_SUFFIXES
 from bertcli.formats.writers import writer_of
 from bertcli.io.output_files import OutputFiles, object_in
 from bertcli.io.paths import beside, manifest_beside, public, refuse_inputs, sha256
@@ -33,7 +34,7 @@ from bertcli.io.typed_json import as_json
 from bertcli.model_folder.files import TOKENIZER_FILES, files_for
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.ray.locations import filesystem, is_local, listed, local_path, named
-from bertcli.records.input import FORMATS, Input, is_data, no_data
+from bertcli.records.input import Input, is_data, no_data
 from bertcli.records.reader import Reader
 from bertcli.runs.run_folder import (
     Target,
@@ -308,7 +309,7 @@ def plan(source: Input, output: str, form: str) -> list[Shard]:
     shards: dict[str, Shard] = {}  # of each output
     for file, address in zip(names, files.values(), strict=True):
         name = os.path.relpath(file, base)
-        for suffixes in (PACKED, FORMATS):
+        for suffixes in (PACKED, INPUT_SUFFIXES):
             stem, suffix = os.path.splitext(name)
             name = stem if suffix.lower() in suffixes else name
         shard = Shard(file, f"{folder}/{name}.{form}", *address)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from bertcli.errors import InputError
 from bertcli.formats.delimited import DelimitedRows, handfuls
+from bertcli.formats.registry import FORMATS
 from bertcli.io.streams import (
     LineDecoder,
     can_be_reread,
@@ -38,7 +39,7 @@ def number_columns(source: Input) -> dict[str, NumberType]:
 
     Empty where one of these files can be read once only.
     """
-    paths = [path for path in source.paths if source.format_of(path) in ("csv", "tsv")]
+    paths = [path for path in source.paths if FORMATS[source.format_of(path)].delimiter]
     if not all(map(can_be_reread, paths)):
         return {}
     columns: dict[str, NumberColumn] = {}
@@ -105,7 +106,7 @@ def to_numbers(
 @contextmanager
 def delimited_rows(path: str, source: Input) -> Iterator[DelimitedRows]:
     """Yield the rows of a file, without those that cannot be read: the reader reports them."""
-    is_tabbed = source.format_of(path) == "tsv"
+    is_tabbed = FORMATS[source.format_of(path)].delimiter == "\t"
     encoding = source.encoding
     with open_bytes(path) as stream:
         if "a\n".encode(encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16

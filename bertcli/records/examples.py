@@ -13,17 +13,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from bertcli.errors import SKIP, InputError, UsageError, counted, option
 from bertcli.formats.jsonl import value_of
+from bertcli.formats.registry import INPUT_CHOICES, JSONL, TXT
 from bertcli.io.paths import input_name
 from bertcli.io.printable import listed
 from bertcli.io.streams import can_be_reread, suffix_of
 from bertcli.io.typed_json import TEXT, TEXTS, Check, JsonObject, is_text
 from bertcli.keywords import options_from
 from bertcli.records.extra_ids import extra_ids
-from bertcli.records.input import Input, InputFormat
+from bertcli.records.input import Input
 from bertcli.records.reader import Reader
 from bertcli.records.record import Record, words
 
@@ -156,8 +157,11 @@ def examples_source(path: str, source: Input) -> Input:
     """Return the source of a file of examples, which is read as another source says."""
     text_field, form = source.text_field, source.format
     if form == "auto":
-        form = "jsonl" if path == "-" else "conll" if suffix_of(path) in CONLL else "auto"
-    if source.format_of(path) == "txt" and path != "-":
+        if path == "-":
+            form = JSONL
+        elif suffix_of(path) in CONLL:
+            form = "conll"
+    if source.format_of(path) == TXT and path != "-":
         can_be_reread(path)  # or it is a folder, or there is no such file
     return replace(
         source,
@@ -190,10 +194,9 @@ def example_readers(paths: Iterable[str | None], options: Mapping[str, Any]) -> 
     Raises UsageError for an option that has no meaning.
     """
     fields = {name: value for name, value in options.items() if name != "input_format"}
-    formats = get_args(InputFormat)
     chosen = options.get("input_format", "auto")
-    if chosen not in formats:
-        raise UsageError(f"unknown input_format {chosen!r}", f"one of {', '.join(formats)}")
+    if chosen not in INPUT_CHOICES:
+        raise UsageError(f"unknown input_format {chosen!r}", f"one of {', '.join(INPUT_CHOICES)}")
     source = options_from(Input, fields, format=chosen)
     return [Reader(examples_source(path, source)) for path in paths if path]
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from bertcli.errors import BertcliError
-from bertcli.io.streams import open_bytes, read_chunk
+from bertcli.formats.registry import FORMATS, FileFormat, load
+from bertcli.io.streams import open_bytes, read_chunk, stop
 from bertcli.records.column_types import delimited_rows
 from bertcli.records.input import Input
 from bertcli.records.record_fields import hits_of
@@ -34,19 +36,31 @@ def field_names(path: str, source: Input) -> list[str]:
 
 
 def _names_in(path: str, source: Input) -> list[str]:
-    file_format = source.format_of(path)
-    if file_format == "parquet":
+    file_format = FORMATS[source.format_of(path)]
+    if file_format.is_columnar:
         from bertcli.formats.parquet import nested_names, opened
 
         with opened(path, path) as table:
             return [*nested_names(table.schema)]
-    if file_format in ("csv", "tsv"):
+    if file_format.delimiter:
         with delimited_rows(path, source) as rows:
             _, names = next(rows, (1, []))
             return names
-    if file_format in ("json", "jsonl"):
+    if file_format.is_json:
         return [name for value in _first_objects(path, source) for name in _keys(value)]
+    if file_format.reader:
+        return [name for value in _first_rows(path, source, file_format) for name in value]
     return []
+
+
+def _first_rows(path: str, source: Input, file_format: FileFormat) -> Iterator[Mapping[str, Any]]:
+    """Yield the first rows of a format that has a reader of rows."""
+    with open_bytes(path) as stream:
+        beginning = read_chunk(stream, path, MAX_BYTES)
+    lines = enumerate(beginning.decode(source.encoding, "replace").splitlines(), 1)
+    rows = load(file_format.reader)(lines, path, stop)
+    for _, row in islice(rows, MAX_OBJECTS):
+        yield row
 
 
 def _first_objects(path: str, source: Input) -> Iterator[Mapping[str, Any]]:

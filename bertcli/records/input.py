@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import has_magic
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from bertcli.errors import LOG, InputError, UsageError, counted, option
-from bertcli.formats.writers import SUFFIXES, TENSORS
+from bertcli.formats.registry import ARRAYS, FORMATS, INPUT_SUFFIXES, TSV, TXT, Holds
 from bertcli.io.paths import input_name
 from bertcli.io.streams import (
     LARGEST_RECORD,
@@ -22,13 +22,8 @@ from bertcli.io.streams import (
     unreadable,
 )
 
-FORMATS = {**SUFFIXES, ".json": "json", ".tab": "tsv", ".pq": "parquet"}
-FORMATS |= dict.fromkeys((".md", ".markdown", ".rst"), "whole")
 ORIGIN = ("file", "line")  # fields of records of several files
 QUOTE = "quote globs, so that the shell does not expand them; ** matches folders"
-
-
-InputFormat: TypeAlias = Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Input:
         if self.texts and self.paths:
             expanded = os.path.isfile(self.texts[0])
             raise UsageError(
-                f"TEXT cannot be combined with {option('input')} or {option('files_from')}",
+                f"TXT cannot be combined with {option('input')} or {option('files_from')}",
                 QUOTE if expanded else "",
             )
         if self.inputs.count("-") > 1:
@@ -111,7 +106,7 @@ class Input:
 
     def refuse_fields(self, formats: Iterable[str]) -> None:
         """Raise UsageError when fields were asked for, but all the formats of its paths are txt."""
-        if self.asked and {*formats} <= {"txt", "whole"}:
+        if self.asked and not any(map(has_fields, formats)):
             raise UsageError(
                 f"{', '.join(self.asked)}: the input is read as txt, which has no fields",
                 f"{option('input_format', 'csv')}, tsv or jsonl reads fields",
@@ -119,12 +114,19 @@ class Input:
 
     def format_of(self, path: str) -> str:
         """Return the format of a file: that of the source, else by the suffix."""
-        form = FORMATS.get(suffix_of(path), "txt") if self.format == "auto" else self.format
-        if form in ("txt", "whole") and self.are_pairs and self.format == "auto":
-            form = "tsv"  # a line of text is no pair
-        if form in TENSORS and not self.ids:
+        form = self.format
+        if form == "auto":
+            form = INPUT_SUFFIXES.get(suffix_of(path), TXT)
+            if self.are_pairs and not has_fields(form):
+                form = TSV  # a line of text is no pair
+        if form in ARRAYS and not self.ids:
             raise InputError(f"{path}: {form} holds numbers, not texts")
         return form
+
+
+def has_fields(form: str) -> bool:
+    """Return True if records of a format have more fields than their text."""
+    return not FORMATS[form].can_hold(Holds.TEXTS)
 
 
 # What is written next to outputs.
@@ -165,7 +167,7 @@ def is_data(name: str, source: Input, *, glob: bool = False) -> bool:
 
 
 def _suffixes(source: Input) -> list[str]:
-    return [end for end, form in FORMATS.items() if source.ids or form not in TENSORS]
+    return [end for end, form in INPUT_SUFFIXES.items() if source.ids or form not in ARRAYS]
 
 
 def no_data(named: str, source: Input) -> InputError:

@@ -26,8 +26,18 @@ from bertcli.errors import LOG, SKIP, InputError, Messages, UsageError, counted,
 from bertcli.formats.delimited import DelimitedRows, handfuls, refuse_other_columns
 from bertcli.formats.file_types import refuse_not_text
 from bertcli.formats.jsonl import object_in, value_of
+from bertcli.formats.registry import (
+    CSV,
+    FORMATS,
+    JSON,
+    JSONL,
+    TSV,
+    TXT,
+    WHOLE_FILE,
+    Holds,
+    load,
+)
 from bertcli.formats.tables import TableHeader
-from bertcli.formats.writers import TENSORS
 from bertcli.io.paths import input_name
 from bertcli.io.streams import (
     Block,
@@ -51,6 +61,7 @@ from bertcli.records.record_fields import RecordFields, field_path, hits_of, no_
 
 T = TypeVar("T")
 BLOCK = 1024  # texts that are taken from an iterable at a time
+ROWS = 1024  # of a format, made records together
 Divide = Callable[
     ["Reader", RecordBatch, int], Iterable[RecordBatch]
 ]  # from this record in the run on
@@ -63,8 +74,8 @@ BLANK = b"\0 \t\r\n"
 FEW = 16  # lines that are not worth a look at all of them together
 AS_TEXT = f"{option('input_format', 'txt')}: as text"
 READ_AS = {  # format that stdin was found to have -> the note
-    "jsonl": f"stdin begins with a JSON object: read as JSONL ({AS_TEXT})",
-    "json": f"stdin begins with JSON: read as JSON ({AS_TEXT})",
+    JSONL: f"stdin begins with a JSON object: read as JSONL ({AS_TEXT})",
+    JSON: f"stdin begins with JSON: read as JSON ({AS_TEXT})",
 }
 ONE_A_LINE = (
     f"write one object per line, as jq -c does; plain texts need {option('input_format', 'txt')}"
@@ -103,8 +114,8 @@ class Reader:
         self.bytes_read = self.records = 0
         self.empty = 0  # texts without a character that are left out
         self.exhausted = False  # whether all records were read
-        if any(source.format_of(path) == "parquet" for path in paths):
-            from bertcli.formats import parquet  # noqa: F401 - is pyarrow installed?
+        for form in {source.format_of(path) for path in paths}:
+            FORMATS[form].require()
         if "-" not in paths or source.format != "auto":  # else stdin tells
             source.refuse_fields(map(source.format_of, paths))
 
@@ -343,16 +354,17 @@ def refuse_pipes(reader: Reader) -> None:
 def read(path: str, reader: Reader) -> Blocks:
     """Yield the records of one file, in the source's format or that of the suffix."""
     form = reader.source.format_of(path)
+    file_format = FORMATS[form]
     name = input_name(path)
-    if form in (*TENSORS, "parquet"):
-        with on_disk(path, reader.count) as place:  # it needs random access
-            if form == "parquet":
-                yield from parquet(place, name, reader)
-            else:
+    if file_format.needs_seek:
+        with on_disk(path, reader.count) as place:
+            if file_format.can_hold(Holds.ARRAYS):
                 yield from arrays(place, form, name, reader)
+            else:
+                yield from parquet(place, name, reader)
         return
     source = reader.source
-    ended = form == "txt" or (path == "-" and form == "jsonl")
+    ended = form == TXT or (path == "-" and form == JSONL)
     separator = b"\0" if source.null and ended else b"\n"
     with open_bytes(path, reader.count) as stream:
         encoding, errors = source.encoding, source.encoding_errors
@@ -369,12 +381,15 @@ def read(path: str, reader: Reader) -> Blocks:
         decode = LineDecoder(name, encoding, errors, separator=separator)
         if path == "-" and source.format == "auto" and not source.ids:
             found, stream = begins_with_json(stream, decode, source)
-            if found and form != "jsonl":
+            if found and form != JSONL:
                 form = found
                 LOG.note(READ_AS[found])
             reader.stdin_format = form
             source.refuse_fields(map(reader.format_of, source.paths))
-        yield from FORMS[form](stream, decode, reader)
+        if FORMATS[form].reader:
+            yield from rows_of_format(form, stream, decode, reader)
+        else:
+            yield from READERS[form](stream, decode, reader)
         reader.replaced += decode.replaced
 
 
@@ -447,7 +462,7 @@ def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Block
     """
     name = decode.name
     found, stream = begins_with_json(stream, decode, reader.source)
-    if found == "jsonl":
+    if found == JSONL:
         yield from jsonl(stream, decode, reader)
         return
     objects = _Objects(reader, name, strings=True)
@@ -571,6 +586,30 @@ def _blocks(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[
     return blocks(stream, decode.name, decode.separator, limit, reader.skip)
 
 
+def rows_of_format(form: str, stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+    """Yield the records of a format whose entry in the table of formats has a reader of rows."""
+    objects = _Objects(reader, decode.name)
+    lines = _numbered_lines(stream, decode, reader)
+    rows = load(FORMATS[form].reader)(lines, decode.name, reader.skip)
+    while some := [*islice(rows, ROWS)]:
+        numbers, values = zip(*some, strict=True)
+        yield reader.collect(objects.record, values, numbers)
+
+
+def _numbered_lines(
+    stream: IO[bytes], decode: LineDecoder, reader: Reader
+) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines. Those that cannot be decoded are skipped."""
+    for block in _blocks(stream, decode, reader):
+        for index in range(len(block.lines)):
+            try:
+                line = decode(block, index)
+            except InputError as error:
+                reader.skip(error)
+            else:
+                yield block.number + index, line
+
+
 class _Objects:
     """Records from lines of JSON; the fields may change from line to line."""
 
@@ -686,23 +725,23 @@ def _refuse_binary(head: bytes, decode: LineDecoder) -> None:
 def _format_of_line(line: str, following: str, source: Input) -> str:
     """Return the format of the first line of a stream; ``following`` begins what is behind it."""
     if line in ("[", "{"):
-        return "json" if OPENING.match(line + following) else ""
+        return JSON if OPENING.match(line + following) else ""
     has_words = source.pre_split and not re.match(r"\[\s*\{", line)  # a text is a list of strings
     if not OPENING.match(line) or has_words:
         return ""
     try:
         value, end = DECODER.raw_decode(line)
     except json.JSONDecodeError as bad:
-        return "json" if bad.pos >= len(line) else ""
+        return JSON if bad.pos >= len(line) else ""
     except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
         return ""
     behind = line[end:].lstrip()
     if isinstance(value, dict) and not behind:
-        return "jsonl"
+        return JSONL
     if isinstance(value, dict):
-        return "json" if OPENING.match(behind) else ""
+        return JSON if OPENING.match(behind) else ""
     is_texts = {*map(type, value)} <= {dict, str}
-    return "json" if is_texts and not behind else ""
+    return JSON if is_texts and not behind else ""
 
 
 def _separate_values(text: str, name: str) -> Iterator[tuple[str, int]]:
@@ -729,12 +768,12 @@ def _separate_values(text: str, name: str) -> Iterator[tuple[str, int]]:
         start = end
 
 
-FORMS: dict[str, Callable[[IO[bytes], LineDecoder, Reader], Blocks]] = {
-    "txt": lines,
-    "whole": whole,
-    "jsonl": jsonl,
-    "json": json_values,
+READERS: dict[str, Callable[[IO[bytes], LineDecoder, Reader], Blocks]] = {
+    TXT: lines,
+    WHOLE_FILE: whole,
+    JSONL: jsonl,
+    JSON: json_values,
     "conll": conll,
-    "csv": partial(delimited, tabs=False),
-    "tsv": partial(delimited, tabs=True),
+    CSV: partial(delimited, tabs=False),
+    TSV: partial(delimited, tabs=True),
 }

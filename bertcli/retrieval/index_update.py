@@ -37,6 +37,9 @@ from bertcli.embedding.embedder import Embedder
 from bertcli.errors import InputError, OutputError, counted, option
 from bertcli.formats.arrays import ArrayParts, write_arrays
 from bertcli.formats.jsonl import to_json
+from bertcli.formats.registry import FORMATS
+from bertcli.formats.vector_files import ROWS, Array, put_aside
+from bertcli.formats.vector_writer import Fields, Rows
 from bertcli.io.output_files import (
     NEW_INDEX,
     NEW_OUTPUT,
@@ -81,8 +84,6 @@ from bertcli.runs.run_folder import (
     json_text,
     made_by,
 )
-from bertcli.runs.vector_formats import Fields, Rows
-from bertcli.runs.vector_reading import ROWS, Array, put_aside
 from bertcli.versions import __version__
 
 if TYPE_CHECKING:
@@ -208,8 +209,8 @@ class IndexUpdate:
                 self.unchanged[file.name] = file
         is_current = old is not None and [file.name for file in old.files] == self.names
         self.is_current = is_current and len(self.unchanged) == len(self.found)
-        formats = {source.format_of(path) for path in source.paths}
-        if not self.is_current and source.keep is not None and formats & {"csv", "tsv"}:
+        is_delimited = any(FORMATS[source.format_of(path)].delimiter for path in source.paths)
+        if not self.is_current and source.keep is not None and is_delimited:
             self.unchanged.clear()  # the types of fields depend on all files together
 
     def run(self) -> IndexRun:

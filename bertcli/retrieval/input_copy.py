@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from bertcli.formats.registry import FINISHED, FORMATS, TXT
 from bertcli.formats.tables import Row, TableHeader
+from bertcli.formats.vector_files import Array
 from bertcli.formats.writers import Write
 from bertcli.records.batch import RecordBatch
 from bertcli.records.reader import Reader
 from bertcli.records.record import Record
-from bertcli.runs.vector_reading import Array
 
 
 class InputCopy:
@@ -31,9 +32,9 @@ class InputCopy:
     def __init__(self, reader: Reader, form: str) -> None:
         self.form = form
         formats = {reader.source.format_of(path) for path in reader.source.paths}
-        self.in_columns = form == "parquet" and formats == {"parquet"}
+        self.in_columns = FORMATS[form].is_columnar and formats == {form}
         source = reader.source
-        if form != "txt" and not self.in_columns:
+        if form != TXT and not self.in_columns:
             source = replace(source, full_rows=True, placed=False)
         self.reader = Reader(source)
         self.paths = list(dict.fromkeys(self.reader.source.paths))
@@ -49,7 +50,7 @@ class InputCopy:
     @property
     def writer(self) -> str:
         """The format of what is written: finished bytes, or rows."""
-        return "finished" if self.in_columns else self.form
+        return FINISHED if self.in_columns else self.form
 
     def write(self, is_kept: Array, write: Write) -> None:
         """Write the records that are kept, bool [n]."""
@@ -74,7 +75,7 @@ class InputCopy:
 
     def _row(self, record: Record) -> Row:
         """Return the row of a record; a text without fields has one, and a whole file its name."""
-        if self.form == "txt":
+        if self.form == TXT:
             return {"text": record.text}
         if record.extra is not None:
             return record.extra

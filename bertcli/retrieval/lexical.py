@@ -33,13 +33,13 @@ import numpy as np
 
 from bertcli.errors import OutputError
 from bertcli.formats.arrays import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile, array_of_stream
+from bertcli.formats.vector_files import Array
 from bertcli.io.paths import beside
 from bertcli.io.publish import remove_abandoned, whole_file
 from bertcli.io.typed_json import is_regular
 from bertcli.records.batch import RecordBatch
 from bertcli.records.record import Record, Text
 from bertcli.retrieval.nearest import DIGITS, BestRows, Match
-from bertcli.runs.vector_reading import Array
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.versions import __version__
 

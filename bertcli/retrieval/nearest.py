@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertcli.errors import InputError
+from bertcli.formats.vector_files import SAME_MODEL, Array
 from bertcli.records.record import Record
-from bertcli.runs.vector_reading import SAME_MODEL, Array
 
 DIGITS = 9  # scores are equal when these are: then the earlier row comes first
 SQUARES = (1e-24, 1e30)  # of lengths: float32 loses no digit between them

@@ -34,8 +34,31 @@ from bertcli.embedding.sparse import has_routes
 from bertcli.errors import LOG, InputError, counted, option
 from bertcli.formats.arrays import open_arrays
 from bertcli.formats.jsonl import lines_of, object_in, value_of
+from bertcli.formats.registry import FORMATS, Holds
 from bertcli.formats.tables import Spool
-from bertcli.formats.writers import TENSORS, format_of
+from bertcli.formats.vector_files import (
+    DIGEST,
+    IDS,
+    INDICES,
+    MAKE_AGAIN,
+    ROW,
+    ROWS,
+    START,
+    STOP,
+    TERMS,
+    VALUES,
+    VECTOR,
+    VECTORS,
+    Array,
+    form_of,
+    manifest_of,
+    parquet_table,
+    put_aside,
+    stored_lists,
+    vectors_in,
+)
+from bertcli.formats.vector_writer import PIECES, WRITTEN
+from bertcli.formats.writers import format_of
 from bertcli.io.output_files import OutputFiles
 from bertcli.io.printable import listed
 from bertcli.io.progress import Display
@@ -67,31 +90,6 @@ from bertcli.runs.run_folder import (
     files_of_model,
     numbers_of,
     refuse_changed_file,
-)
-from bertcli.runs.vector_formats import (
-    DIGEST,
-    IDS,
-    INDICES,
-    PIECES,
-    ROW,
-    START,
-    STOP,
-    TERMS,
-    VALUES,
-    VECTORS,
-    WRITTEN,
-)
-from bertcli.runs.vector_reading import (
-    FIELD,
-    MAKE_AGAIN,
-    ROWS,
-    Array,
-    form_of,
-    manifest_of,
-    parquet_table,
-    put_aside,
-    stored_lists,
-    vectors_in,
 )
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -723,37 +721,39 @@ def records_at(path: str, rows: Container[int], keep: str | None = None) -> Text
 
 
 def _fields_in(path: str, chosen: Container[int]) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each row; lines of JSON of other rows than the ``chosen`` are not read.
+    """Yield the fields of each row. Lines of JSON are parsed for ``chosen`` rows only."""
+    entry = FORMATS[form_of(path)]
+    index = OutputFiles(Path(path)).index
+    if entry.can_hold(Holds.ARRAYS) and is_regular(index, InputError, MAKE_AGAIN):
+        for row, (where, fields) in enumerate(_objects_in(str(index), chosen)):
+            if fields.get(ROW, row) != row:
+                raise InputError(f"{where}: not the index of row {row}", MAKE_AGAIN)
+            yield fields
+    elif entry.can_hold(Holds.IDS):
+        with open_arrays(path, path, entry.name) as arrays:
+            for block in arrays[IDS]().blocks(ROWS) if IDS in arrays else ():
+                yield from ({"id": key or None} for key in block.tolist())
+    elif entry.is_json:
+        for _, fields in _objects_in(path, chosen):
+            yield fields
+    elif entry.is_columnar:
+        with parquet_table(path) as table:
+            own = [name for name in table.names if name in OWN or name not in OF_VECTORS]
+            for _, columns in table.columns(own):
+                for values in zip(*(columns[name] for name in own), strict=True):
+                    yield dict(zip(own, values, strict=True))
+    elif entry.can_hold(Holds.ROWS):
+        reader = Reader(Input(paths=(path,), text_field=VECTOR, single=True, keep="*"))
+        yield from ({"id": record.id, **(record.extra or {})} for record in reader)
 
-    Those of an index name their row.
-    """
-    form, lines = form_of(path), path
-    if form in TENSORS:
-        lines = str(OutputFiles(Path(path)).index)
-        form = "jsonl" if is_regular(Path(lines), InputError, MAKE_AGAIN) else form
-    match form:
-        case "jsonl":
-            with open_bytes(lines) as stream:
-                for row, (number, line) in enumerate(chain.from_iterable(lines_of(stream, lines))):
-                    where = f"{lines}:{number}"
-                    value = value_of(line, where) if row in chosen else []
-                    fields = {} if isinstance(value, list) else object_in(value, where)
-                    if lines != path and fields.get(ROW, row) != row:
-                        raise InputError(f"{where}: not the index of row {row}", MAKE_AGAIN)
-                    yield fields
-        case "npz":
-            with open_arrays(path, path, form) as arrays:
-                for block in arrays[IDS]().blocks(ROWS) if IDS in arrays else ():
-                    yield from ({"id": key or None} for key in block.tolist())
-        case "csv":
-            reader = Reader(Input(paths=(path,), text_field=FIELD, single=True, keep="*"))
-            yield from ({"id": record.id, **(record.extra or {})} for record in reader)
-        case "parquet":
-            with parquet_table(path) as table:
-                own = [name for name in table.names if name in OWN or name not in OF_VECTORS]
-                for _, columns in table.columns(own):
-                    for values in zip(*(columns[name] for name in own), strict=True):
-                        yield dict(zip(own, values, strict=True))
+
+def _objects_in(path: str, chosen: Container[int]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the location and fields of each line of JSON; none of rows that are not ``chosen``."""
+    with open_bytes(path) as stream:
+        for row, (number, line) in enumerate(chain.from_iterable(lines_of(stream, path))):
+            where = f"{path}:{number}"
+            value = value_of(line, where) if row in chosen else []
+            yield where, {} if isinstance(value, list) else object_in(value, where)
 
 
 @dataclass

@@ -37,6 +37,7 @@ import numpy as np
 from bertcli.errors import InputError, option
 from bertcli.formats.arrays import open_arrays
 from bertcli.formats.jsonl import object_in, value_of
+from bertcli.formats.vector_files import ROWS, SAME_MODEL, Array
 from bertcli.io.paths import sha256
 from bertcli.io.printable import listed
 from bertcli.io.publish import MANIFEST
@@ -44,7 +45,6 @@ from bertcli.io.streams import unreadable
 from bertcli.io.typed_json import SWITCH, TEXT, JsonObject, read_object, whole_number
 from bertcli.records.record import Record
 from bertcli.retrieval.lexical import Bm25, IndexFile, Postings
-from bertcli.runs.vector_reading import ROWS, SAME_MODEL, Array
 
 VERSION = 1  # of the folder
 VERSION_KEY = "search_index"  # of the manifest

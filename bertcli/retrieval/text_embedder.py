@@ -22,9 +22,10 @@ import numpy as np
 
 from bertcli.embedding.embed_run import RecordVectors
 from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import PRECISIONS, RANGED, EmbedOptions, settled
+from bertcli.embedding.options import EmbedOptions, settled
 from bertcli.embedding.sparse import has_routes
 from bertcli.errors import LOG, ModelError, OutputError, UsageError
+from bertcli.formats.precision import PRECISIONS, RANGED, quantize, ranges_of
 from bertcli.io.publish import whole_folder
 from bertcli.keywords import options_from
 from bertcli.model_folder.files import files_for
@@ -33,7 +34,6 @@ from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.records.record import Record
 from bertcli.retrieval.nearest import unit
 from bertcli.retrieval.search import DOCUMENT, QUERY, prompted
-from bertcli.runs.vector_formats import quantize, ranges_of
 from bertcli.versions import require_torch
 
 if TYPE_CHECKING:

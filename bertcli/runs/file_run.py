@@ -27,14 +27,15 @@ from bertcli.embedding.options import refuse_format
 from bertcli.embedding.pooling import EmbeddedBlock, split
 from bertcli.errors import OutputError, option
 from bertcli.formats.jsonl import objects_of
+from bertcli.formats.registry import FORMATS, VECTORS
+from bertcli.formats.vector_files import DIGEST, ROW, Array, floats, put_aside
+from bertcli.formats.vector_writer import Fields
 from bertcli.io.paths import input_name
 from bertcli.io.progress import Ran, Step
 from bertcli.records.batch import RecordBatch
 from bertcli.records.reader import Reader
 from bertcli.records.record import Record
 from bertcli.runs.run_folder import InputDigest, Inputs, Sink, Target, made_by
-from bertcli.runs.vector_formats import DIGEST, ROW, WRITERS, Fields
-from bertcli.runs.vector_reading import Array, floats, put_aside
 from bertcli.tokenizing.batch import TokenBatch
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 from bertcli.versions import versions
@@ -62,11 +63,10 @@ class FileRun:
 
     def __post_init__(self) -> None:
         embedder, form = self.embedder, self.target.form
-        if form not in WRITERS:
-            raise OutputError(f"vectors cannot be written as {form}", ", ".join(WRITERS))
+        if form not in VECTORS:
+            raise OutputError(f"vectors cannot be written as {form}", ", ".join(VECTORS))
         refuse_format(form, embedder.options)
-        if form == "parquet":
-            from bertcli.formats import parquet  # noqa: F401 - is pyarrow installed?
+        FORMATS[form].require()
         self.consumed = embedder.runtime.extra.read_by(self.reader)
         self.target = replace(
             self.target,

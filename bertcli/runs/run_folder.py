@@ -43,7 +43,10 @@ import numpy as np
 from bertcli.errors import BertcliError, OutputError, PrecisionError, option
 from bertcli.families.structure import BERT
 from bertcli.formats.jsonl import NAMES, to_lines
+from bertcli.formats.precision import check_values
+from bertcli.formats.registry import FINISHED, FORMATS, Holds, load
 from bertcli.formats.tables import TableHeader, lines_of
+from bertcli.formats.vector_writer import Fields, Rows, write_index
 from bertcli.formats.writers import Write, json_array, writer_of
 from bertcli.io.output_files import (
     FIELDS,
@@ -66,14 +69,7 @@ from bertcli.models.config import BertConfig
 from bertcli.records.batch import RecordBatch
 from bertcli.records.input import Input
 from bertcli.records.record import Record
-from bertcli.runs.vector_formats import (
-    WITH_FIELDS,
-    WRITERS,
-    Fields,
-    Rows,
-    check_values,
-    write_index,
-)
+from bertcli.runs.embedded_rows import fields_of_block
 from bertcli.tokenizing.run import ReaderRun
 from bertcli.versions import __version__
 
@@ -115,8 +111,8 @@ class Target:
 
     @property
     def with_fields(self) -> bool:
-        """Whether the format holds more than vectors."""
-        return self.form in WITH_FIELDS
+        """True if the format holds more than vectors."""
+        return FORMATS[self.form].can_hold(Holds.ROWS)
 
     @property
     def only_ids(self) -> bool:
@@ -127,13 +123,13 @@ class Target:
         """Tell whether there is an index beside the output: of rows and whose they are."""
         if self.update or self.terms or self.with_fields:
             return self.update
-        in_archive = self.form == "npz" and not self.places
+        in_archive = FORMATS[self.form].can_hold(Holds.IDS) and not self.places
         return self.many or (named and not in_archive)
 
     def fields_of(self, block: EmbeddedBlock) -> Fields:
         """Return what is written of records beside their vectors."""
         if not self.only_ids:
-            return Fields.of(block)
+            return fields_of_block(block)
         records = block.records
         extras = records.extras if self.places else None
         located = extras and [{name: (row or {})[name] for name in self.places} for row in extras]
@@ -369,8 +365,8 @@ class Sink(OutputFiles):
                 target.terms,
             )
             with self.new_file() as file:
-                WRITERS[target.form](file, target.form, rows)
-            shape, dtype = rows.kind()
+                load(FORMATS[target.form].vector_writer)(file, target.form, rows)
+            shape, dtype = rows.shape_and_dtype()
             manifest = {
                 **about,
                 "precision": target.precision,
@@ -640,7 +636,6 @@ class Inputs:
 # --- rows of any other command ---
 
 AT_ONCE = 4096  # rows that are read again together
-LINES = ("finished", "jsonl", "json")  # formats whose file has the bytes that wait
 
 
 @dataclass(frozen=True)
@@ -648,6 +643,11 @@ class RowTarget(Target):
     """An output of rows."""
 
     parts: ClassVar = (FIELDS,)
+
+    @property
+    def waits_finished(self) -> bool:
+        """True if the waiting bytes are those of the output."""
+        return self.form == FINISHED or FORMATS[self.form].is_json
 
     @contextmanager
     def written(
@@ -684,7 +684,7 @@ class RowTarget(Target):
             def write(rows: Sequence[Any]) -> None:
                 commit()
                 headers.extend(row for row in rows if isinstance(row, TableHeader))
-                if self.form == "finished":
+                if self.form == FINISHED:
                     data = b"".join(rows)
                 else:
                     data = to_lines(lines_of(rows)).encode(errors=NAMES)
@@ -692,12 +692,12 @@ class RowTarget(Target):
 
             yield write
             commit()
-            form = "finished" if self.form in LINES else self.form
+            form = FINISHED if self.waits_finished else self.form
             with sink.new_file() as file, writer_of(form, to_file=True)(file) as put:
                 for rows in self._waiting(sink.folder / FIELDS):
                     headers.clear()
                     put(rows)
-                if headers and form != "finished":
+                if headers and form != FINISHED:
                     put(headers)
             if run is None:
                 sink.journal["inputs"] = inputs.described()  # with vectors that it has written
@@ -707,4 +707,4 @@ class RowTarget(Target):
         """Yield the rows that wait, some at a time."""
         with path.open("rb") as lines:
             while some := [*islice(lines, AT_ONCE)]:
-                yield [b"".join(some)] if self.form in LINES else [*map(parse, some)]
+                yield [b"".join(some)] if self.waits_finished else [*map(parse, some)]

@@ -45,6 +45,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertcli.errors import InputError, OutputError, UsageError, option
+from bertcli.formats.registry import LINES, TXT, WHOLE_FILE
 from bertcli.records.batch import RecordBatch
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader
@@ -319,7 +320,7 @@ def _named(chunk: Chunk, source: Input) -> Record:
     In a file that is one text it has the line of the piece.
     """
     record, line, extra = chunk.record, chunk.record.line, chunk.record.extra or {}
-    if source.placed and source.format_of(record.file) == "whole":
+    if source.placed and source.format_of(record.file) == WHOLE_FILE:
         line += str(record.text).count("\n", 0, chunk.start)
         extra = {**extra, "line": line}
     number = chunk.sample if record.id is None else record.id
@@ -338,7 +339,7 @@ class ChunkRun(ReaderRun):
     form: str
 
     def __iter__(self) -> Iterator[list[Any]]:
-        source, is_empty = self.reader.source, self.form not in ("txt", "jsonl")
+        source, is_empty = self.reader.source, self.form not in LINES
         end = "\0" if source.null else "\n"
         for records in self.blocks():
             before = self.reader.skipped
@@ -347,7 +348,7 @@ class ChunkRun(ReaderRun):
             self.tally.records += len(records)
             self.tally.literals += self.chunker.tokenizer.count_literals(records)
             is_empty &= not chunks
-            if self.form == "txt":
+            if self.form == TXT:
                 for chunk in chunks:
                     if end in chunk.text:
                         raise OutputError(

@@ -18,13 +18,14 @@ from typing import Any
 
 from bertcli.errors import InputError, counted
 from bertcli.formats.jsonl import to_lines
+from bertcli.formats.plain_text import to_text
+from bertcli.formats.registry import BINARY, FINISHED, FORMATS, JSONL, LINES, TABULAR, TXT
 from bertcli.formats.tables import (
     ColumnTable,
     FlatLists,
     TableHeader,
     fields_of,
 )
-from bertcli.formats.writers import TENSORS, to_text
 from bertcli.io.streams import size_on_disk
 from bertcli.io.system_calls import cores
 from bertcli.io.threads import run_ahead
@@ -43,7 +44,6 @@ THREADS = 8  # that make arrays: Python, which has one lock, feeds no more
 _Group = tuple[Sequence[Record], int]
 COUNTED = ("length", "truncated")
 SOME = {"pair", "truncated"}  # fields that only some records have
-LINES, TABULAR = ("jsonl", "txt"), ("csv", "tsv", "parquet")
 
 
 @dataclass
@@ -217,7 +217,7 @@ class Task:
 
     layout: Layout
     extra: tuple[str, ...] = ()
-    form: str = "jsonl"
+    form: str = JSONL
     ragged: bool = False  # arrays of the forms npz and safetensors are flat
 
     @property
@@ -293,8 +293,8 @@ class Task:
     def writer(self) -> str:
         """The format of the writer."""
         if self.form in LINES:
-            return "finished"
-        return f"ragged {self.form}" if self.ragged else self.form
+            return FINISHED
+        return FORMATS[self.form].ragged_writer if self.ragged else self.form
 
     def write(
         self,
@@ -316,12 +316,12 @@ class Task:
         if form == "table" and self.layout.columns:
             return tokens
         if form in LINES and tokens.records.is_plain and self.fields == {"id", "length"}:
-            line = b"%d\n" if form == "txt" else b'{"length":%d}\n'
+            line = b"%d\n" if form == TXT else b'{"length":%d}\n'
             return [b"".join([line % length for length in tokens.lengths])]
         if not isinstance(tokens.ids, list):
-            if form in (*TENSORS, "parquet"):
+            if form in BINARY:
                 return self.table(tokens)
-            if form == "jsonl" and self.layout.columns:
+            if form == JSONL and self.layout.columns:
                 from bertcli.tokenizing.ragged import HOLE, ragged_lines
 
                 if tokens.records.is_plain and not self._beside(tokens):
@@ -331,7 +331,7 @@ class Task:
                 return [ragged_lines(tokens, self.layout.columns, lines)]
         rows = self.rows(tokens)
         if form in LINES:
-            return [(to_lines(rows) if form == "jsonl" else "".join(map(to_text, rows))).encode()]
+            return [(to_lines(rows) if form == JSONL else "".join(map(to_text, rows))).encode()]
         return rows
 
 

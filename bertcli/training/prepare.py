@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 
 from bertcli.engines.engine import Tokens
 from bertcli.errors import InputError, ModelError, UsageError, option
+from bertcli.formats.registry import TXT
 from bertcli.io.paths import input_name, sha256
 from bertcli.io.progress import Advance
 from bertcli.io.publish import whole_folder
@@ -107,7 +108,7 @@ class Documents:
         if before != self.file:
             yield RecordBatch.of([end])
         paths = {input_name(path): path for path in reader.source.paths}
-        if reader.format_of(paths[self.file]) != "txt":
+        if reader.format_of(paths[self.file]) != TXT:
             documents = reader.collect(lines_of, block)
             yield RecordBatch.of([*chain.from_iterable(documents)])
         elif not self.fields:

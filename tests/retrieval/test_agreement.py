@@ -13,8 +13,8 @@ from vector_sink import fields_of, open_vectors
 
 from bertcli.cli import app
 from bertcli.errors import BertcliError, InputError
+from bertcli.formats import vector_files as stored
 from bertcli.retrieval.compare import compare
-from bertcli.runs import vector_reading as stored
 from bertcli.runs.file_run import Target
 
 PAIRS = st.tuples(st.integers(1, 9), st.integers(1, 4)).flatmap(

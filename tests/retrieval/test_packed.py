@@ -12,9 +12,9 @@ from test_search import TINY, nearest
 from vector_files import normal
 
 from bertcli.errors import InputError
+from bertcli.formats.precision import quantize, restore
 from bertcli.retrieval.nearest import Nearest
 from bertcli.retrieval.search import VectorFile, add_stored
-from bertcli.runs.vector_formats import quantize, restore
 
 
 def stored(path, vectors, precision):

@@ -14,14 +14,14 @@ from numpy.testing import assert_array_equal
 from vector_files import vectors_in
 from vector_sink import fields_of, open_vectors
 
-from bertcli.embedding.options import PRECISIONS, RANGED
 from bertcli.errors import OutputError
+from bertcli.formats import vector_writer
+from bertcli.formats.precision import PRECISIONS, RANGED, quantize, ranges_of
+from bertcli.formats.registry import VECTORS as VECTOR_FORMATS
 from bertcli.io.paths import sha256
-from bertcli.runs import vector_formats
 from bertcli.runs.run_folder import Target
-from bertcli.runs.vector_formats import WRITERS, quantize, ranges_of
 
-FORMS = list(WRITERS)
+FORMS = VECTOR_FORMATS
 MODEL = {"model": {"id": "tiny", "weights": "ab12"}, "options": {"pooling": "mean", "layers": [-1]}}
 ROWS = 40
 VECTORS = np.random.default_rng(0).standard_normal((ROWS, 12)).astype(np.float32)
@@ -51,7 +51,7 @@ def made(path, form, cuts=(), **options):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypatch):
-    monkeypatch.setattr(vector_formats, "MOST", 16)  # several chunks
+    monkeypatch.setattr(vector_writer, "MAX_CHUNK_ROWS", 16)  # several chunks
     vectors = VECTORS.clip(-5, 5)
     path = tmp_path / f"out.{form}"
     with open_vectors(Target(path, form, precision), MODEL) as sink:

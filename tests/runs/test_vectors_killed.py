@@ -11,11 +11,12 @@ from vector_sink import fields_of, open_vectors
 
 from bertcli.embedding import embed_run
 from bertcli.errors import OutputError
+from bertcli.formats import vector_writer
 from bertcli.io import publish
-from bertcli.runs import run_folder, vector_formats
+from bertcli.runs import run_folder
 from bertcli.runs.run_folder import Target
 
-WATCHED = {module.__file__ for module in (publish, embed_run, vector_formats, run_folder)}
+WATCHED = {module.__file__ for module in (publish, embed_run, vector_writer, run_folder)}
 ROWS = 3
 VECTORS = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
 COUNTS = [2, 0, 1]  # rows of each record, where one may have several

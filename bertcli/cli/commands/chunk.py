@@ -16,6 +16,7 @@ from bertcli.cli.options.common import (
 )
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
 from bertcli.errors import UsageError
+from bertcli.formats.registry import FINISHED, TXT
 from bertcli.tokenizing.chunks import WRITTEN, Chunker, ChunkRun, ChunkSettings
 
 
@@ -58,9 +59,9 @@ def chunk(
     """
     console.beside_output = output.on_terminal
     form = output.form()
-    if form == "txt" and files.keep_fields:
+    if form == TXT and files.keep_fields:
         raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
-    taken = frozenset(WRITTEN) if form != "txt" else frozenset()
+    taken = frozenset(WRITTEN) if form != TXT else frozenset()
     reader = reader_of(texts, files, single=True, taken=taken)
     tokenizer = model.tokenizer(parse_special=chunks.parse_special)
     chunker = Chunker(tokenizer, record(ChunkSettings, chunks))
@@ -70,8 +71,8 @@ def chunk(
             "tokens"
         )
     run = ChunkRun(reader, chunker, form)
-    kind = "finished" if form == "txt" else form
-    with output.open(kind, reader.source.inputs, model, run=run, weights=False) as put:
+    written = FINISHED if form == TXT else form
+    with output.open(written, reader.source.inputs, model, run=run, weights=False) as put:
         for pieces in console.track(run):
             put(pieces)
     console.special_tokens(run.tally)

@@ -212,7 +212,7 @@ def embed(
 
 def _taken(options: EmbedOptions) -> frozenset[str]:
     """Return the names that no carried field may have."""
-    from bertcli.runs.vector_formats import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS
+    from bertcli.formats.vector_writer import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS
 
     names = WRITTEN_OF_MANY if options.per_token else WRITTEN
     if options.sparse:
@@ -250,7 +250,7 @@ def _to_stream(
     console: Console,
 ) -> "TokenCounts":
     from bertcli.embedding.embed_run import EmbedRun
-    from bertcli.runs.vector_formats import stdout_writer
+    from bertcli.runs.embedded_rows import stdout_writer
 
     if form == "table":
         from bertcli.cli.display.tables import MOST, show, vector_views

@@ -2,10 +2,8 @@
 
 import os
 from pathlib import Path
-from typing import Literal
 
 from bertcli.cli.options.common import (
-    FORMAT,
     INFER_TYPES,
     KEEP_FIELDS,
     ComputeOptions,
@@ -13,12 +11,14 @@ from bertcli.cli.options.common import (
     ModelOptions,
     RowOutput,
     fields_asked,
+    format_option,
     reader_of,
 )
 from bertcli.cli.options.completion import complete_field
 from bertcli.cli.options.corpus import FileOptions
 from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import UsageError
+from bertcli.formats.registry import FINISHED, ROW_CHOICES
 from bertcli.formats.writers import refuse_other_suffix
 from bertcli.io.streams import suffix_of
 from bertcli.records.input import Input
@@ -54,7 +54,7 @@ class MapViewOptions(OptionGroup):
 class MapOutput(RowOutput):
     """The output: a page, or rows."""
 
-    format: Literal["auto", "html", "table", "jsonl", "json", "csv", "tsv", "parquet"] = FORMAT  # type: ignore[assignment]
+    format = format_option("html", "table", *ROW_CHOICES)
 
     def __post_init__(self) -> None:
         """Recognize the suffix of a page, which is no format of rows."""
@@ -114,8 +114,7 @@ def map(
     reader = reader_of(texts, named=texts.files, keep=keep, taken=taken, asked=asked)
     refuse_pipes(reader)
     search = texts.search(reader, model, compute)
-    kind = "finished" if form == "html" else form
-    with output.open(kind, texts.inputs(reader), model) as write:
+    with output.open(FINISHED if form == "html" else form, texts.inputs(reader), model) as write:
         with stored_vectors(search, console) as stored:
             console.note("laying out the texts" if console.watched else "")
             corpus_map = CorpusMap.of(stored, view.clusters, view.seed)

@@ -9,6 +9,7 @@ from bertcli.cli.display.console import Console
 from bertcli.cli.options.common import InputOptions, ModelOptions, OutputOptions, allowed_form
 from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import UsageError, counted
+from bertcli.formats.registry import JSON, JSONL, PARQUET, VECTORS
 
 if TYPE_CHECKING:
     from bertcli.ray.run import Pool, ShardJob
@@ -63,7 +64,6 @@ class TokenizeEngineOptions(EngineOptions):
 
 
 LOCK = ".bertcli.lock"  # in the folder of the output, while a run writes there
-FORMATS = ("parquet", "jsonl", "csv", "npy", "npz", "safetensors")
 
 
 def on_ray(
@@ -86,8 +86,10 @@ def on_ray(
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
-    names = {"auto": "parquet", "json": "jsonl"}
-    form = allowed_form(names.get(output.format, output.format), FORMATS)
+    form = PARQUET if output.format == "auto" else output.format
+    if form == JSON:
+        form = JSONL
+    form = allowed_form(form, VECTORS)
     place = output_place(output.output)
     read = source.source()
     shards = plan(read, place, form)

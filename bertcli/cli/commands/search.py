@@ -27,6 +27,7 @@ from bertcli.cli.options.common import (
     ModelOptions,
     ReportOutput,
     RowOutput,
+    format_option,
     reader_of,
 )
 from bertcli.cli.options.completion import complete_model, complete_query_field
@@ -42,12 +43,13 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import UsageError, counted
+from bertcli.formats.registry import JSONL, NESTED, ROWS, TXT, WHOLE_FILE, InputFormat
 from bertcli.formats.tables import TableHeader
 from bertcli.formats.writers import Write, same_file_writer
 from bertcli.io.publish import MANIFEST
 from bertcli.model_folder.files import files_for
 from bertcli.model_folder.hub_cache import is_default
-from bertcli.records.input import Input, InputFormat
+from bertcli.records.input import Input
 from bertcli.records.reader import Reader, refuse_pipes
 
 if TYPE_CHECKING:
@@ -239,7 +241,7 @@ def similar(
     $ bertcli similar 'order 4711' --corpus reviews.txt --hybrid
     $ bertcli similar 'what did we decide?' --corpus notes/ --index notes.index
     """
-    form = output.form(usual="jsonl" if query.mine else "")
+    form = output.form(usual=JSONL if query.mine else "")
     corpus.refuse_file_names(query.queries or ())
     typed = query.typed and form == "table" and output.on_terminal
     queries = Reader(Input()) if typed else query.reader()
@@ -258,7 +260,7 @@ def similar(
         rerank = _reranker(reranking, query, compute)
         options = replace(options, top_k=max(query.top_k, score.rerank_top), threshold=None)
     how = record(EmbedOptions, compute, score)
-    whole = texts and "whole" in map(texts.format_of, texts.source.paths)
+    whole = texts and WHOLE_FILE in map(texts.format_of, texts.source.paths)
     reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
     reading += [str(corpus.vectors)] if corpus.vectors else []
     if corpus.index and not texts:  # else it follows the corpus
@@ -337,7 +339,7 @@ def _write(answered: Iterable[list["Answer"]], form: str, write: Write, *, with_
         for answers in answered:
             if form == "table":
                 yield answers
-            elif form == "jsonl":
+            elif form in NESTED:
                 yield [answer.fields() for answer in answers]
             else:
                 yield [row for answer in answers for row in answer.rows()]
@@ -386,13 +388,12 @@ class DuplicatesOutput(LineOutput):
         "--output",
         "-o",
     )
-    format: Literal["auto", "txt", "table", "jsonl", "csv", "tsv", "parquet"] = option(
-        "Format of --output; without it, of the groups on stdout, or txt: the texts that are "
+    format = format_option(
+        TXT,
+        "table",
+        *ROWS,
+        about="Format of --output; without it, of the groups on stdout, or txt: the texts that are "
         "kept. auto: by the suffix; for groups, a table on a terminal and JSONL in a pipe.",
-        None,
-        "--format",
-        "-f",
-        default="auto",
     )
     groups: Path | None = option(
         "File for the groups; the suffix sets the format. Default, and -: stdout.", "PATH"
@@ -409,14 +410,14 @@ class DuplicatesOutput(LineOutput):
     @property
     def copy_format(self) -> str:
         """The format of the input without duplicates; empty where it is not written."""
-        return self.form() if self.output or self.format == "txt" else ""
+        return self.form() if self.output or self.format == TXT else ""
 
     @property
     def of_groups(self) -> "DuplicatesOutput | None":
         """The output of the groups; None where the other one takes stdout."""
         if self.groups is None and self.output is None:
-            return None if self.format == "txt" else self
-        chosen = "auto" if self.output or self.format == "txt" else self.format
+            return None if self.format == TXT else self
+        chosen = "auto" if self.output or self.format == TXT else self.format
         return self.changed(output=self.groups, groups=None, format=chosen, resume=False)
 
     @contextmanager
@@ -428,9 +429,7 @@ class DuplicatesOutput(LineOutput):
         if output is None:
             yield lambda: None
             return
-        form = output.form(
-            [name for name in GROUP_FORMATS if output.output is None or name != "table"]
-        )
+        form = output.form(ROWS if output.output else ("table", *ROWS))
         if self.resume and self.groups and self.groups.exists():
             with same_file_writer(self.groups, form) as write:
                 yield lambda: _write_groups(run, form, write)
@@ -438,9 +437,6 @@ class DuplicatesOutput(LineOutput):
         about = (run,)
         with output.open(form, inputs, model, view="duplicates_view", about=about) as write:
             yield lambda: _write_groups(run, form, write)
-
-
-GROUP_FORMATS = ("table", "jsonl", "csv", "tsv", "parquet")
 
 
 def duplicates(
@@ -494,7 +490,7 @@ def _write_groups(run: "Duplicates", form: str, write: Write) -> None:
     """Write groups: one an object or a table, or a row for each duplicate."""
     if form == "table":
         write(run.groups)
-    elif form == "jsonl":
+    elif form in NESTED:
         for group in run.groups:
             write([run.fields(group)])
     else:

@@ -30,6 +30,7 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import UsageError
+from bertcli.formats.registry import NESTED
 from bertcli.formats.tables import TableHeader
 from bertcli.model_folder.files import files_for
 from bertcli.records.reader import Reader
@@ -217,10 +218,10 @@ def run_task(
     from bertcli.tasks.results import fields_written, row, tabular
 
     if form != "table":
-        reader.reserve(fields_written(judge.blank, flat=form != "jsonl") - stream.consumed)
+        reader.reserve(fields_written(judge.blank, flat=form not in NESTED) - stream.consumed)
     batches = console.track(stream)
     written: Iterable[Sequence[Any]] = batches
-    if form == "jsonl":
+    if form in NESTED:
         written = ([row(result) for result in batch] for batch in batches)
     elif form != "table":
         written = tabular(batches, judge.blank, reader, stream.consumed)
@@ -379,7 +380,7 @@ def rerank(
     with output.open(form, inputs, model, view="ranking_view", about=about) as write:
         windows = console.track(stream)
         best = ranked(windows, asked.top_k)
-        rows = [ranked_row(result, flat=form != "jsonl") for result in best]
+        rows = [ranked_row(result, flat=form not in NESTED) for result in best]
         write(best if form == "table" else rows or [TableHeader({**BLANK_HIT, "truncated": 0})])
     report(stream, console)
 

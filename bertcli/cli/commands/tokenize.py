@@ -20,6 +20,7 @@ from bertcli.cli.options.common import (
     ModelOptions,
     OutputOptions,
     TextOutput,
+    one_of,
     refuse_file_as_text,
     source_of,
 )
@@ -34,13 +35,13 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import LOG, UsageError, counted
+from bertcli.formats.registry import ARRAYS, FORMATS, JSON, JSONL, ROWS, TXT, Holds, names_of
 from bertcli.formats.tables import TableHeader
-from bertcli.formats.writers import TENSORS
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader
 from bertcli.records.record import row_of
 from bertcli.tokenizing.batch import Layout
-from bertcli.tokenizing.run import TABULAR, DecodeRun, Task, TokenCounts, TokenizeRun
+from bertcli.tokenizing.run import DecodeRun, Task, TokenCounts, TokenizeRun
 from bertcli.tokenizing.statistics import CorpusStats, file_rows
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.truncation import layout_strategies
@@ -142,9 +143,6 @@ class ModeOptions(OptionGroup, panel="Other output"):
         return bool(self.stats or self.per_file)
 
 
-TABLES = ("table", "jsonl", "csv", "tsv", "parquet")
-
-
 def tokenize(
     source: InputOptions,
     model: ModelOptions,
@@ -205,7 +203,7 @@ def tokenize(
     extra = ("length",) if mode.count else fields.extra(shape)
     task = Task(shape, extra, form, fields.ragged)
     taken = frozenset() if mode.stats or form == "table" else task.fields
-    reader = source.reader(taken=taken, placed=False if form == "txt" else None)
+    reader = source.reader(taken=taken, placed=False if form == TXT else None)
     run = task.run(reader, tokenizer, layout.window)
     windows: Any = console.track(run)
     if mode.is_summary:
@@ -238,21 +236,21 @@ def _form(
 ) -> str:
     """Return the format to write; raise UsageError for one that cannot hold what is asked for."""
     if mode.per_file:
-        return output.form(("table", "jsonl", *TABULAR) if mode.count else ("table", "jsonl"))
+        return output.form(("table", *ROWS) if mode.count else ("table", JSONL))
     if mode.count:
-        return output.form(("txt", "jsonl", *TABULAR), usual="txt")
+        return output.form((TXT, *ROWS), usual=TXT)
     if mode.stats:
-        return output.form(("table", "jsonl"))
-    form = output.form((*["txt"] * mode.from_tokens, *TABLES, *TENSORS))
+        return output.form(("table", JSONL))
+    form = output.form((*[TXT] * mode.from_tokens, "table", *ROWS, *ARRAYS))
     source.refuse_kept_fields(form)
     if mode.from_tokens:
         return form
     wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
-    if fields.ragged and form not in ("npz", "safetensors"):
+    if fields.ragged and not (form in FORMATS and FORMATS[form].ragged_writer):
         raise UsageError(
             f"--ragged requires npz or safetensors, not {form}", "give -o FILE.npz, for example"
         )
-    if form in TENSORS and any(wordy):
+    if form in ARRAYS and any(wordy):
         raise UsageError(
             f"{form} cannot hold tokens, offsets, word ids or sequence ids", "use -f parquet"
         )
@@ -286,8 +284,8 @@ def _summary(
         show(counts_table(rows())) if mode.per_file else show(*stats_view(*rows()))
         return
     inputs = run.reader.source.inputs
-    if form == "jsonl" and not mode.per_file:  # a single row
-        form = "json"
+    if form == JSONL and not mode.per_file:  # a single row
+        form = JSON
     with output.open(
         form, inputs, model, weights=False
     ) as write:  # now: what cannot be written fails at once
@@ -328,11 +326,10 @@ class IdOptions(OptionGroup, panel=INPUT, of=Input):
     ids: list[str] | None = argument("Token ids (default: read --input or stdin).", "ID...")
     input = FILES
     files_from = FILES_FROM
-    input_format: Literal[
-        "auto", "txt", "jsonl", "csv", "tsv", "npy", "npz", "safetensors", "parquet"
-    ] = option(
+    input_format = option(
         "auto: by the suffix; txt: a list of ids, a JSON list or a JSON object per line.",
         default="auto",
+        kind=one_of("auto", TXT, *names_of(Holds.ROWS | Holds.ARRAYS)),
     )
     keep_fields = KEEP_FIELDS
     infer_types = INFER_TYPES
@@ -367,7 +364,7 @@ def decode(
     $ bertcli decode -i ids.npy -o texts.txt
     """
     console.beside_output = output.on_terminal
-    form = output.form(usual="txt")
+    form = output.form(usual=TXT)
     tokenizer = model.tokenizer()
     skip, clean_up = how.skip_special_tokens, how.clean_up
     refuse_file_as_text(source.ids or ())
@@ -376,7 +373,7 @@ def decode(
         texts=(" ".join(source.ids),) if source.ids else (),
         ids=True,
         taken=frozenset({"id", how.as_}),
-        placed=False if form == "txt" else None,
+        placed=False if form == TXT else None,
         asked=(),  # lists have fields in txt as well
     )
     reader = Reader(read)

@@ -44,9 +44,10 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import UsageError
+from bertcli.formats.registry import JSONL, InputFormat
 from bertcli.model_folder.files import MODEL_FILES
 from bertcli.records.examples import FieldNames, examples_source
-from bertcli.records.input import Input, InputFormat
+from bertcli.records.input import Input
 from bertcli.records.reader import Reader
 from bertcli.training import vocabulary
 from bertcli.training.options import (
@@ -564,7 +565,7 @@ def evaluate(
     $ bertcli evaluate test.jsonl -m sentiment --compare other
     $ bertcli evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels test.tsv
     """
-    form = "jsonl" if judged.json else output.form()
+    form = JSONL if judged.json else output.form()
 
     models = [model, *([model.changed(model=judged.compare)] if judged.compare else [])]
     files = [path for path in (judged.file, judged.queries, judged.corpus) if path]

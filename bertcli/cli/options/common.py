@@ -32,14 +32,22 @@ from bertcli.cli.options.groups import (
 )
 from bertcli.engines.compute import Compute
 from bertcli.errors import LOG, InputError, OutputError, UsageError, counted
-from bertcli.formats.writers import (
-    RAGGED,
-    SUFFIXES,
-    TENSORS,
-    format_of,
-    open_writer,
-    refuse_other_suffix,
+from bertcli.formats.registry import (
+    ARRAYS,
+    BINARY,
+    CHOICES,
+    FORMATS,
+    INPUT_SUFFIXES,
+    JSON,
+    JSONL,
+    OUTPUT_SUFFIXES,
+    ROW_CHOICES,
+    TXT,
+    VECTOR_CHOICES,
+    WHOLE_FILE,
+    InputFormat,
 )
+from bertcli.formats.writers import format_of, open_writer, refuse_other_suffix
 from bertcli.io.paths import WatchedFiles
 from bertcli.io.streams import suffix_of
 from bertcli.io.typed_json import is_text
@@ -47,7 +55,7 @@ from bertcli.model_folder.files import TOKENIZER_FILES
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL, is_default
-from bertcli.records.input import FORMATS, Input, InputFormat, listed_files
+from bertcli.records.input import Input, listed_files
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -129,14 +137,20 @@ class HeadModelOptions(ModelOptions, panel=MODEL):
         )
 
 
-FORMAT = option(
+FORMAT = (
     "Output format. auto: by the suffix of --output (.json: an array); without it, a table on a "
-    "terminal and JSONL in a pipe. json is jsonl, but for files named .json.",
-    None,
-    "--format",
-    "-f",
-    default="auto",
+    "terminal and JSONL in a pipe. json is jsonl, but for files named .json."
 )
+
+
+def format_option(*formats: str, about: str = FORMAT) -> Any:
+    """Return the option that chooses one of these formats, or auto."""
+    return option(about, None, "--format", "-f", default="auto", kind=one_of("auto", *formats))
+
+
+def one_of(*choices: str) -> Any:
+    """Return the type of an option with these choices."""
+    return Literal.__getitem__(choices)
 
 
 # Options that no row depends on.
@@ -153,19 +167,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         "--output",
         "-o",
     )
-    format: Literal[
-        "auto",
-        "table",
-        "jsonl",
-        "json",
-        "csv",
-        "tsv",
-        "npy",
-        "npz",
-        "safetensors",
-        "parquet",
-        "txt",
-    ] = FORMAT
+    format = format_option("table", *CHOICES)
     overwrite = flag("Replace an existing file.")
     resume = flag("Resume an interrupted run.")
 
@@ -196,13 +198,13 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         form: str = self.format
         if self.output is not None and form != "auto":
             refuse_other_suffix(self.output, form)
-        if form == "json":  # rows are lines on their way to any file
-            form = "jsonl"
+        if form in FORMATS:  # rows are lines on their way to a file of JSON
+            form = FORMATS[form].written_as or form
         allowed = allowed or [name for name in choices if name != "auto"]
         if form == "auto" and self.output is not None:
             form = format_of_output(self.output, allowed)
         elif form == "auto":
-            form = usual or ("table" if stdout_is_terminal() else "jsonl")
+            form = usual or ("table" if stdout_is_terminal() else JSONL)
         return allowed_form(form, allowed)
 
     def open(
@@ -230,7 +232,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             from bertcli.cli.display import tables
 
             return tables.opened_table(inputs, partial(getattr(tables, view), *about))
-        if self.on_terminal and form in (*TENSORS, *RAGGED, "parquet"):
+        if self.on_terminal and form in BINARY:
             raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
         return self._replaced(form, inputs, models)
 
@@ -311,52 +313,48 @@ def interrupted_note(committed: int, option: str) -> str:
 class RowOutput(OutputOptions):
     """The output of commands that write rows."""
 
-    format: Literal["auto", "table", "jsonl", "json", "csv", "tsv", "parquet"] = FORMAT
+    format = format_option("table", *ROW_CHOICES)
 
 
 class LineOutput(OutputOptions):
     """The output of commands that write rows, or their text alone."""
 
-    format: Literal["auto", "txt", "table", "jsonl", "json", "csv", "tsv", "parquet"] = FORMAT
+    format = format_option(TXT, "table", *ROW_CHOICES)
 
 
 class TextOutput(OutputOptions):
     """The output of commands that write texts, and rows of them."""
 
-    format: Literal["auto", "txt", "jsonl", "json", "csv", "tsv", "parquet"] = option(
-        "Output format. auto: by the suffix of --output (.json: an array); without it, txt. json "
-        "is jsonl, but for files named .json.",
-        None,
-        "--format",
-        "-f",
-        default="auto",
+    format = format_option(
+        TXT,
+        *ROW_CHOICES,
+        about="Output format. auto: by the suffix of --output (.json: an array); without it, txt. "
+        "json is jsonl, but for files named .json.",
     )
 
 
 class VectorOutput(OutputOptions):
     """The output of commands that write vectors."""
 
-    format: Literal[
-        "auto", "table", "jsonl", "json", "csv", "npy", "npz", "safetensors", "parquet"
-    ] = FORMAT
+    format = format_option("table", *VECTOR_CHOICES)
 
 
 class ReportOutput(OutputOptions):
     """The output of commands that write one report."""
 
-    format: Literal["auto", "table", "jsonl", "json"] = FORMAT
+    format = format_option("table", JSONL, JSON)
 
     def open(self, form: str, *inputs: Any, **more: Any) -> Any:
         """Open the writer of a report, which is one JSON object also in a file named .json."""
-        return super().open("json" if form == "jsonl" else form, *inputs, **more)
+        return super().open(JSON if form == JSONL else form, *inputs, **more)
 
 
 def format_of_output(path: Path, allowed: Sequence[str]) -> str:
     """Return the format of an output file. Raises OutputError for a folder or an unknown suffix."""
     if os.path.isdir(path):
         raise OutputError(f"{path} is a folder", "give the name of a file, such as results.jsonl")
-    if suffix_of(path) not in SUFFIXES:
-        suffixes = [suffix for suffix, form in SUFFIXES.items() if form in allowed]
+    if suffix_of(path) not in OUTPUT_SUFFIXES:
+        suffixes = [suffix for suffix, form in OUTPUT_SUFFIXES.items() if form in allowed]
         if "html" in allowed:
             suffixes.insert(0, ".html")
         known = ", ".join(suffixes)
@@ -370,8 +368,8 @@ def allowed_form(form: str, allowed: Sequence[str]) -> str:
         raise UsageError(
             f"this command cannot write {form}", f"--format can be: {', '.join(allowed)}"
         )
-    if form == "parquet":
-        from bertcli.formats import parquet  # noqa: F401 - is pyarrow installed?
+    if form in FORMATS:
+        FORMATS[form].require()
     return form
 
 
@@ -538,13 +536,13 @@ def source_of(
         if stdin_is_terminal():
             raise UsageError("no input", "give TEXT, -i FILE, or pipe text in")
         paths = ("-",)
-    form = "whole" if options.get("whole") else options.get("input_format", "auto")
+    form = WHOLE_FILE if options.get("whole") else options.get("input_format", "auto")
     usual = {
         "texts": texts,
         "paths": paths,
         "list_file": listed,
         "null": null and listed is None,  # else it is of the list of names
-        "format": "jsonl" if objects and form == "auto" and paths == ("-",) else form,
+        "format": JSONL if objects and form == "auto" and paths == ("-",) else form,
         "keep": options.get("keep_fields"),
         "join": unescaped(options.get("join")),
         "asked": fields_asked(groups),
@@ -580,7 +578,7 @@ def refuse_file_as_text(texts: Sequence[str], options: Mapping[str, Any] = {}) -
     (name,) = texts
     if os.path.isdir(name):
         what = "folder"
-    elif suffix_of(name) in FORMATS and os.path.isfile(name):
+    elif suffix_of(name) in INPUT_SUFFIXES and os.path.isfile(name):
         what = "file"
     else:
         return
@@ -670,7 +668,7 @@ class InputOptions(TaskFileOptions, of=Input):
 
     def refuse_kept_fields(self, form: str) -> None:
         """Raise UsageError for --keep-fields where a format of arrays has no place for them."""
-        if self.keep_fields and form in TENSORS:
+        if self.keep_fields and form in ARRAYS:
             raise UsageError(
                 f"{form} cannot hold the fields of --keep-fields", "use -f jsonl, csv or parquet"
             )

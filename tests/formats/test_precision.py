@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from vector_files import normal
 
-from bertcli.embedding.options import PRECISIONS
-from bertcli.runs.vector_formats import quantize, ranges_of
+from bertcli.formats.precision import PRECISIONS, quantize, ranges_of
 
 THEIRS = [precision for precision in PRECISIONS if precision != "float16"]
 BYTES = ("int8", "uint8")

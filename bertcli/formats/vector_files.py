@@ -1,55 +1,72 @@
-"""Vectors back from files, a block of rows at a time: whatever the size, in the memory of a block.
+"""Read vectors from files, a block of rows at a time.
 
     for block in stored("out.npy"):           # [n, D], of the file's own type
     for block in floats("out.int8.parquet"):  # float32, through the ranges in its manifest
+    for part in parts_of(Path("out.npz")):    # of every array or field with numbers, to report on
 
 NPY, NPZ and safetensors: the array `embeddings`, or the only one. JSONL, CSV and Parquet: the field
-`embedding`; a line of JSONL may be a bare list. A block has at most ROWS rows.
+`embedding`; a line of JSONL may be a bare list. A block has at most ROWS rows, and no more than a
+block is in memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.embedding.options import PRECISIONS, RANGED
 from bertcli.errors import InputError, option
 from bertcli.formats.arrays import array_in, open_arrays
+from bertcli.formats.delimited import open_csv
 from bertcli.formats.jsonl import array_of, objects_of, read_arrays
-from bertcli.formats.writers import SUFFIXES, TENSORS
+from bertcli.formats.precision import OF_BYTES, PRECISIONS, RANGED, restore
+from bertcli.formats.registry import (
+    FORMATS,
+    INPUT_SUFFIXES,
+    JSONL,
+    OUTPUT_SUFFIXES,
+    Holds,
+    load,
+)
+from bertcli.formats.registry import VECTORS as VECTOR_FORMATS
 from bertcli.io.output_files import OutputFiles
 from bertcli.io.paths import manifest_beside
 from bertcli.io.printable import listed
 from bertcli.io.publish import OTHER_FOLDER, unwritable
 from bertcli.io.streams import suffix_of, unreadable
 from bertcli.io.typed_json import NOTHING, JsonObject, is_regular, read_object
-from bertcli.records.input import FORMATS, Input
-from bertcli.records.reader import Reader
-from bertcli.runs.vector_formats import (
-    INDICES,
-    START,
-    STOP,
-    TERMS,
-    VALUES,
-    VECTORS,
-    restore,
-)
 
 if TYPE_CHECKING:
-    from bertcli.embedding.sparse import TermNames
     from bertcli.formats.parquet import Table
 
 Array = NDArray[Any]
 
 ROWS = 2048  # of a block
-ARRAY, FIELD = "embeddings", "embedding"
+
+# Names of arrays.
+ARRAY = "embeddings"
+IDS = "ids"
+
+# Names of fields.
+VECTOR = "embedding"  # of a record with one vector
+VECTORS = "vectors"  # of a record with several
+TERMS = "terms"
+INDICES = "indices"
+VALUES = "values"
+
+# Names in an index beside a file of vectors.
+ROW = "row"  # of a record with one row
+START = "start"  # of the rows of a record
+STOP = "stop"
+ID = "id"
+DIGEST = "digest"
+
 MAKE_AGAIN = "make the vectors again"
 SAME_MODEL = (
     f"both must come from one {option('model')}, with the same {option('dim')}, "
@@ -62,9 +79,10 @@ def stored(path: str) -> Iterator[Array]:
 
     Raises InputError for a file that cannot be read, or holds no vectors of one length.
     """
-    seen, shape = 0, None
+    seen = 0
+    shape = None
     try:
-        for block in READERS[form_of(path)](path):
+        for block in load(FORMATS[form_of(path)].vector_reader)(path):
             shape = shape or block.shape[1:]
             if not shape or block.dtype.kind not in "fiu":
                 raise InputError(
@@ -87,7 +105,8 @@ def floats(path: str, dim: int = 0) -> Iterator[Array]:
     ``dim`` is the number of dimensions of vectors packed into bits. Raises InputError when there
     are bytes, and no manifest says what they mean.
     """
-    manifest, ranges = manifest_of(path), None
+    manifest = manifest_of(path)
+    ranges = None
     precision = manifest.choice("precision", PRECISIONS)
     ends = manifest.object("ranges")
     with suppress(KeyError, TypeError, ValueError, OverflowError):  # told where they are needed
@@ -95,7 +114,7 @@ def floats(path: str, dim: int = 0) -> Iterator[Array]:
     for block in stored(path):
         if block.dtype.kind == "f":
             yield block.astype(np.float32, copy=False)
-        elif precision in ("int8", "uint8", "binary", "ubinary"):
+        elif precision in OF_BYTES:
             if precision in RANGED and (ranges is None or ranges.shape[1:] != block.shape[1:]):
                 raise manifest.bad("ranges", f"min and max of shape {block.shape[1:]}")
             yield restore(block, str(precision), ranges, dim)
@@ -124,11 +143,13 @@ def put_aside(blocks: Iterable[Array], dtype: Any = np.float32) -> Array:
     It has no name, so a kill leaves nothing, and goes with the array. Raises OutputError where
     there is no room for it.
     """
-    count, shape = 0, tuple[int, ...]()
+    count = 0
+    shape = tuple[int, ...]()
     try:
         with TemporaryFile() as file:
             for block in blocks:
-                count, shape = count + len(block), block.shape[1:]
+                count += len(block)
+                shape = block.shape[1:]
                 file.write(block.astype(dtype, copy=False).tobytes())
             file.flush()
             if count * math.prod(shape):
@@ -149,32 +170,43 @@ def manifest_of(path: str) -> JsonObject:
 def form_of(path: str) -> str:
     """Return the format that the suffix names. Raises InputError when it names none of vectors."""
     if path == "-":
-        return "jsonl"
-    form = (FORMATS | SUFFIXES).get(suffix_of(path), "")
-    if form not in READERS:
-        raise InputError(f"{path}: unknown format of vectors", f"known: {', '.join(READERS)}")
+        return JSONL
+    form = (INPUT_SUFFIXES | OUTPUT_SUFFIXES).get(suffix_of(path), "")
+    if form not in VECTOR_FORMATS:
+        known = ", ".join(VECTOR_FORMATS)
+        raise InputError(f"{path}: unknown format of vectors", f"known: {known}")
     return form
 
 
-def _array(path: str) -> Iterator[Array]:
-    """Read the array of NPY, NPZ and safetensors files."""
+def array_vectors(path: str) -> Iterator[Array]:
+    """Yield the rows of the array of an NPY, NPZ or safetensors file."""
     with open_arrays(path, path, form_of(path)) as arrays:
         array = array_in(arrays, path, ARRAY)
-        yield np.zeros((0, *array.shape[1:]), array.dtype)  # its width and its type tell something
+        yield np.zeros((0, *array.shape[1:]), array.dtype)  # width and type, also without rows
         for block in array.blocks(ROWS):
             yield block if block.size else block[:0]
 
 
-def _csv(path: str) -> Iterator[Array]:
-    for records in Reader(Input(paths=(path,), text_field=FIELD)).blocks():
-        if records:
-            lines = [(record.line, str(record.text)) for record in records]
-            yield array_of(lines, FIELD, path)
+def json_vectors(path: str) -> Iterator[Array]:
+    """Yield the vectors in lines of JSON."""
+    return read_arrays(path, VECTOR, ROWS)
 
 
-def _parquet(path: str) -> Iterator[Array]:
-    with parquet_table(path, FIELD) as table:
-        yield from table.arrays(FIELD, ROWS)
+def csv_vectors(path: str) -> Iterator[Array]:
+    """Yield the vectors in a column of CSV, where each is a JSON list."""
+    with open_csv(path) as table:
+        if not table.columns:
+            return
+        _require_column(VECTOR, table.columns, f"{path}: field")
+        index = table.columns.index(VECTOR)
+        for rows in table.blocks():
+            yield array_of([(number, cells[index]) for number, cells in rows], VECTOR, path)
+
+
+def parquet_vectors(path: str) -> Iterator[Array]:
+    """Yield the vectors in a column of Parquet."""
+    with parquet_table(path, VECTOR) as table:
+        yield from table.arrays(VECTOR, ROWS)
 
 
 @contextmanager
@@ -184,56 +216,74 @@ def parquet_table(path: str, *names: str) -> Iterator[Table]:
 
     with opened(path, path) as table:
         for name in names:
-            if name not in table.names:
-                available = f"available: {listed(table.names)}"
-                raise InputError(f"{path}: column {name!r} not found", available)
+            _require_column(name, table.names, f"{path}: column")
         yield table
 
 
-READERS: Mapping[str, Callable[[str], Iterator[Array]]] = {
-    "npy": _array,
-    "npz": _array,
-    "safetensors": _array,
-    "jsonl": lambda path: read_arrays(path, FIELD, ROWS),
-    "csv": _csv,
-    "parquet": _parquet,
-}
+def _require_column(name: str, columns: Sequence[str], what: str) -> None:
+    """Raise InputError unless there is a column of this name. ``what`` begins the message."""
+    if name not in columns:
+        raise InputError(f"{what} {name!r} not found", f"available: {listed(columns)}")
 
+
+# --- several vectors of a text, or its terms ---
+
+CSR_ARRAYS = (INDICES, "data", "indptr")  # of a sparse matrix
 
 Lists = list[np.ndarray]
 
 
-def stored_lists(path: str, names: TermNames | None = None) -> Iterator[Lists]:
-    """Yield the rows of texts, some texts at a time: vectors of tokens, [L, D] each.
+class TermReader(Protocol):
+    """The vocabulary whose tokens are terms."""
 
-    With the ``names`` of terms, those of `bertcli embed --sparse`, [k, 2]. Raises InputError for a
-    file that holds none.
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token; None outside the vocabulary."""
+
+
+def stored_lists(path: str, names: TermReader | None = None) -> Iterator[Lists]:
+    """Yield the vectors of tokens [L, D] of texts, some texts at a time.
+
+    With ``names``, yield the terms [k, 2] that `bertcli embed --sparse` wrote: ids and weights.
+    Raises InputError for a file that holds none.
     """
-    match form_of(path):
-        case "jsonl":
-            for objects in objects_of(path):
-                yield [
-                    _named(row, where, names) if names else _rows_of(row.get(VECTORS), where)
-                    for where, row in objects
-                ]
-        case "parquet":
-            chosen = (INDICES, VALUES) if names else (VECTORS,)
-            with parquet_table(path, *chosen) as table:
-                for _, columns in table.columns(chosen):
-                    texts = zip(*(columns[name] for name in chosen), strict=True)
-                    yield [
-                        _rows_of(row, path).T if names else _rows_of(row[0], path) for row in texts
-                    ]
-        case "npz" if names:
-            yield from _of_matrix(path)
-        case form if form in TENSORS and not names:
-            vectors, ends = np.asarray(put_aside(floats(path))), _ends_in_index(path)
-            if ends[-1] > len(vectors):
-                raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
-            yield from _texts(vectors, ends)
-        case form:
-            what = "weights of terms" if names else "vectors of tokens"
-            raise InputError(f"{path}: {form} holds no {what}")
+    entry = FORMATS[form_of(path)]
+    if not entry.can_hold(Holds.TERMS if names else Holds.SEVERAL_VECTORS):
+        what = "weights of terms" if names else "vectors of tokens"
+        raise InputError(f"{path}: {entry.name} holds no {what}")
+    if entry.is_json:
+        return _lists_of_json(path, names)
+    if entry.is_columnar:
+        return _terms_of_parquet(path) if names else _lists_of_parquet(path)
+    return _terms_of_matrix(path) if names else _lists_of_array(path)
+
+
+def _lists_of_json(path: str, names: TermReader | None) -> Iterator[Lists]:
+    for objects in objects_of(path):
+        if names:
+            yield [_terms_of_object(row, where, names) for where, row in objects]
+        else:
+            yield [_rows_of(row.get(VECTORS), where) for where, row in objects]
+
+
+def _lists_of_parquet(path: str) -> Iterator[Lists]:
+    with parquet_table(path, VECTORS) as table:
+        for _, columns in table.columns((VECTORS,)):
+            yield [_rows_of(vectors, path) for vectors in columns[VECTORS]]
+
+
+def _terms_of_parquet(path: str) -> Iterator[Lists]:
+    with parquet_table(path, INDICES, VALUES) as table:
+        for _, columns in table.columns((INDICES, VALUES)):
+            texts = zip(columns[INDICES], columns[VALUES], strict=True)
+            yield [_rows_of(terms, path).T for terms in texts]
+
+
+def _lists_of_array(path: str) -> Iterator[Lists]:
+    vectors = np.asarray(put_aside(floats(path)))
+    ends = _ends_in_index(path)
+    if ends[-1] > len(vectors):
+        raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
+    yield from _texts(vectors, ends)
 
 
 def _ends_in_index(path: str) -> list[int]:
@@ -261,7 +311,7 @@ def _texts(rows: Array, ends: Sequence[int]) -> Iterator[Lists]:
         yield np.split(rows[first : stops[-1]], np.array(stops[:-1], int) - first)
 
 
-def _named(row: Mapping[str, Any], where: str, names: TermNames) -> np.ndarray:
+def _terms_of_object(row: Mapping[str, Any], where: str, names: TermReader) -> np.ndarray:
     """Return the terms of a line of JSON."""
     terms = row.get(TERMS)
     if not isinstance(terms, dict):
@@ -283,13 +333,13 @@ def _rows_of(value: Any, where: str) -> np.ndarray:
     return rows
 
 
-def _of_matrix(path: str) -> Iterator[Lists]:
+def _terms_of_matrix(path: str) -> Iterator[Lists]:
     """Yield the rows of a sparse matrix, as `scipy.sparse.save_npz` writes it."""
-    with open_arrays(path, path, "npz") as arrays:
-        for name in (CSR := (INDICES, "data", "indptr")):
+    with open_arrays(path, path, form_of(path)) as arrays:
+        for name in CSR_ARRAYS:
             if name not in arrays:
                 raise InputError(f"{path}: array {name!r} not found", "a CSR matrix has it")
-        stored = [arrays[name]() for name in CSR]
+        stored = [arrays[name]() for name in CSR_ARRAYS]
         ids, weights, ends = (
             np.concatenate([np.zeros(0, array.dtype), *array.blocks()]) for array in stored
         )

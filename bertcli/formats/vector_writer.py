@@ -1,4 +1,4 @@
-"""A file of vectors from all its rows, one function a format, in the memory of one chunk.
+"""Write a file of vectors from all its rows, with one function for each layout of files.
 
 - NPY, NPZ and safetensors hold the array ``embeddings`` [N, D...], rows in the order of the input.
   Ids, where the input has any, are in the array ``ids`` of NPZ, strings [N], and for the others in
@@ -6,58 +6,63 @@
 - JSONL, CSV and Parquet hold the other fields as well. JSONL and CSV hold a number in the fewest
   digits that read back to it as float32, also one of float16: float32 0.1 is ``0.1``.
 - A record with a vector for each of its tokens or words has them all in the field vectors: in JSONL
-  behind what they belong to, in Parquet as a list of fixed-size lists. CSV does not hold them.
+  after the tokens or words, in Parquet as a list of fixed-size lists. CSV does not hold them.
 - Weights of terms are in the field terms in JSONL: tokens and their weights, the largest first.
-  Parquet has the columns indices and values, lists of as many numbers. Until then, a text has a row
-  for each of its terms: the id of the token, and the weight.
+  Parquet has the columns indices and values, lists of as many numbers. In `Rows`, a text has
+  a row for each of its terms: the id of the token, and the weight.
 - CSV and Parquet have the columns id, n_tokens, truncated (0 where nothing was cut), the fields
   kept in any row, and embedding, which is a JSON list in CSV and a fixed-size list in Parquet.
-- Parquet has row groups of 16 MB and more. A column with objects, or values of several kinds, is
+- Parquet has row groups of 16 MB and more. A column with objects, or values of several types, is
   text: JSON where a value is no text.
+
+The memory needed is that of one chunk of rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, islice, repeat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.embedding.options import RANGED
-from bertcli.embedding.pooling import split
-from bertcli.errors import PrecisionError, option
 from bertcli.formats.arrays import ArrayParts, write_arrays
 from bertcli.formats.jsonl import json_of, to_lines
+from bertcli.formats.precision import RANGED, quantize, ranges_of
+from bertcli.formats.registry import FORMATS, Holds
 from bertcli.formats.tables import NumbersText, TableHeader, compact, fields_of
-from bertcli.formats.writers import open_output, writer_of
+from bertcli.formats.vector_files import (
+    ARRAY,
+    DIGEST,
+    ID,
+    IDS,
+    INDICES,
+    ROW,
+    START,
+    STOP,
+    TERMS,
+    VALUES,
+    VECTOR,
+    VECTORS,
+)
+from bertcli.formats.writers import writer_of
 from bertcli.io.output_files import FIELDS, RAW_VECTORS
 from bertcli.io.system_calls import opener, sync
 from bertcli.io.typed_json import parse
-
-if TYPE_CHECKING:
-    from bertcli.embedding.pooling import EmbeddedBlock
-    from bertcli.embedding.sparse import TermNames
 
 Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
 
-START, STOP = "start", "stop"
-ROW, ID, DIGEST = "row", "id", "digest"  # of the index of an output whose records have one row each
-CHUNK = 8 << 20  # bytes of vectors read at a time
-MOST = 8192  # rows read at a time
-
-VECTOR, VECTORS = "embedding", "vectors"  # of a record with one, and with several
-TERMS, INDICES, VALUES = "terms", "indices", "values"
+CHUNK_BYTES = 8 << 20  # of vectors, read at a time
+MAX_CHUNK_ROWS = 8192
 TERM_TYPES = {INDICES: "list<int32>", VALUES: "list<float32>"}  # of the rows of a text
-AT_ONCE = 256  # records that are made text together
+RECORDS_PER_WRITE = 256  # that are made text together, which takes three times their room
 FIRST = ("id", "n_tokens", "truncated")
 PIECES = {  # what several vectors belong to; Arrow types that empty lists do not show
     "tokens": "list<string>",
@@ -68,7 +73,17 @@ PIECES = {  # what several vectors belong to; Arrow types that empty lists do no
 WRITTEN = (*FIRST, VECTOR)  # names that no carried field may have
 WRITTEN_OF_MANY = (*FIRST, *PIECES, VECTORS, START, STOP)  # where a record has several vectors
 WRITTEN_OF_TERMS = (*FIRST, TERMS, INDICES, VALUES, START, STOP)
-NAME, IDS = "embeddings", "ids"  # of the arrays
+
+
+class TermWriter(Protocol):
+    """The vocabulary whose tokens are terms."""
+
+    @property
+    def width(self) -> int:
+        """The size of the vocabulary."""
+
+    def of(self, terms: np.ndarray) -> Mapping[str, Any]:
+        """Return tokens and their weights for the terms [k, 2] of a text."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +97,6 @@ class Fields:
     others: Sequence[Row | None] | None = None  # what its vectors belong to, and kept fields
     sizes: Sequence[int] | None = None  # how many vectors each has, where that may not be one
     digests: Sequence[str] | None = None  # of the texts of an update
-
-    @classmethod
-    def of(cls, block: EmbeddedBlock) -> Fields:
-        """Return all that a format with fields writes of records."""
-        records, batch, others = block.records, block.batch, block.records.extras
-        both = zip(records.ids or batch.samples, batch.samples, strict=True)
-        ids = [number if key is None else key for key, number in both]
-        if block.pieces:
-            others = [
-                pieces.fields(pair=record.pair is not None) | (record.extra or {})
-                for record, pieces in zip(records, block.pieces, strict=True)
-            ]
-        return cls(len(ids), ids, batch.lengths, batch.cut, others)
 
     @property
     def names(self) -> list[str]:
@@ -144,12 +146,12 @@ class Rows:
     precision: str
     many: bool = False  # whether a record may have several
     ids: bool = False  # whether an archive has the ids of the records
-    terms: TermNames | None = None  # whether the rows are terms of texts
+    terms: TermWriter | None = None  # the vocabulary, if the rows are terms of texts
 
     @cached_property
     def step(self) -> int:
         """The number of rows in a chunk."""
-        return min(MOST, max(1, CHUNK // max(1, 4 * math.prod(self.shape))))
+        return min(MAX_CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, 4 * math.prod(self.shape))))
 
     @cached_property
     def ranges(self) -> Floats | None:
@@ -186,7 +188,7 @@ class Rows:
             for fields in self.fields():
                 sizes = fields.sizes or [1] * fields.count
                 vectors = self._converted(self._read(file, sum(sizes)))
-                yield fields, split(vectors, sizes) if self.many else vectors
+                yield fields, _split(vectors, sizes) if self.many else vectors
 
     def _converted(self, vectors: np.ndarray) -> np.ndarray:
         return quantize(vectors, self.precision, self.ranges)
@@ -195,12 +197,18 @@ class Rows:
         flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
         return flat.reshape(rows, *self.shape)
 
-    def kind(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return the shape of all the vectors together as they are written, and their dtype."""
+    def shape_and_dtype(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return the shape of all vectors together as they are written, and their dtype."""
         if self.terms:
             return (self.records, self.terms.width), np.dtype(np.float32)
         sample = self._converted(np.zeros((1, *self.shape), np.float32))
         return (self.count, *sample.shape[1:]), sample.dtype
+
+
+def _split(vectors: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Return the vectors [T, D] of each record, [size, D]."""
+    ends = accumulate(sizes)
+    return [vectors[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def write_index(rows: Rows, place: Path, *, with_fields: bool) -> None:
@@ -222,8 +230,8 @@ def write_index(rows: Rows, place: Path, *, with_fields: bool) -> None:
 
 def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write vectors, or terms as a sparse matrix [n, V] as `scipy.sparse.save_npz` does; ids."""
-    shape, dtype = rows.kind()
-    arrays = {NAME: _array(dtype.str, shape, rows.vectors())}
+    shape, dtype = rows.shape_and_dtype()
+    arrays = {ARRAY: _array(dtype.str, shape, rows.vectors())}
     if rows.terms:
         counts = chain.from_iterable(fields.sizes or () for fields in rows.fields())
         ends = accumulate(counts, initial=0)
@@ -234,7 +242,7 @@ def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
             "shape": _array("<i8", (len(shape),), [shape]),
             "format": _array("|S3", (), [b"csr"]),
         }
-    if rows.ids and form == "npz":
+    if rows.ids and FORMATS[form].can_hold(Holds.IDS):
         longest = max(map(len, chain.from_iterable(rows.texts_of_ids())), default=0)
         arrays[IDS] = _array(f"<U{max(1, longest)}", shape[:1], rows.texts_of_ids())
     write_arrays(file, form, arrays)
@@ -248,7 +256,7 @@ def text_rows(
     form: str,
     fields: Fields,
     vectors: Vectors,
-    terms: TermNames | None = None,
+    terms: TermWriter | None = None,
     columns: Sequence[str] = (),
 ) -> Iterator[Row]:
     """Yield rows for JSONL or CSV, of records with a vector each, or several, [k, D...].
@@ -256,7 +264,7 @@ def text_rows(
     In JSONL what is made of a record may be the weights of ``terms``, [k, 2]. In CSV every row has
     all the ``columns``, else those of any.
     """
-    if form == "csv":
+    if FORMATS[form].has_header:
         columns = (*(columns or fields.names), VECTOR)
         cells = map(fields.column, columns[:-1])
         rows = zip(*cells, map(NumbersText, json_of(vectors)), strict=True)
@@ -267,15 +275,16 @@ def text_rows(
 
 def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write all records as JSON, one a line, or as a table in text."""
-    names = (fields.names for fields in rows.fields()) if form == "csv" else ()
+    is_table = FORMATS[form].has_header
+    names = (fields.names for fields in rows.fields()) if is_table else ()
     columns = [*dict.fromkeys(chain(FIRST, *names))]
     with writer_of(form)(file) as write:
-        if form == "csv" and not rows.count:
+        if is_table and not rows.count:
             write([TableHeader.fromkeys([*columns, VECTOR])])
         for fields, vectors in rows.portions():
             records = text_rows(form, fields, vectors, rows.terms, columns)
-            while part := [*islice(records, AT_ONCE)]:  # as text they take three times their room
-                write(part)
+            while some := [*islice(records, RECORDS_PER_WRITE)]:
+                write(some)
 
 
 def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
@@ -293,7 +302,7 @@ def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
     if rows.terms:
         vectors_as = {name: parquet.type_of(kind) for name, kind in TERM_TYPES.items()}
     else:
-        shape, dtype = rows.kind()
+        shape, dtype = rows.shape_and_dtype()
         vector = parquet.type_of_array(shape[1:], dtype)
         vectors_as = {VECTORS: parquet.pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
     columns = {
@@ -307,115 +316,3 @@ def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
                 parts = [[terms[:, at] for terms in vectors] for at in range(len(TERM_TYPES))]
             values: dict[str, Any] = {key: fields.column(key) for key in columns}
             write(values | dict(zip(vectors_as, parts, strict=True)))
-
-
-WRITERS: dict[str, Callable[[IO[bytes], str, Rows], None]] = {
-    "jsonl": write_text,
-    "csv": write_text,
-    "npy": write_vectors,
-    "npz": write_vectors,
-    "safetensors": write_vectors,
-    "parquet": write_parquet,
-}
-WITH_FIELDS = ("jsonl", "csv", "parquet")  # formats that hold more than the vectors
-
-
-@contextmanager
-def stdout_writer(
-    form: str, precision: str = "float32", terms: TermNames | None = None
-) -> Iterator[Callable[[EmbeddedBlock], None]]:
-    """Yield a function that streams records to stdout as JSONL or CSV, the same as those of a file.
-
-    In CSV the first rows settle the columns. `refuse_stream` tells what cannot be streamed.
-    """
-    with open_output(None) as file, writer_of(form)(file) as write:
-
-        def put(block: EmbeddedBlock) -> None:
-            vectors: Vectors = block.vectors
-            if isinstance(vectors, np.ndarray):
-                vectors = quantize(vectors, precision)
-            else:
-                vectors = [quantize(of_text, precision) for of_text in vectors]
-            write([*text_rows(form, Fields.of(block), vectors, terms)])
-
-        yield put
-
-
-# --- smaller numbers, with the bytes of sentence-transformers 6.2, quantize_embeddings ---
-
-BUCKETS = 255  # steps between the least and the greatest value of a dimension
-SIGNED = ("int8", "binary")  # bytes that are 128 less than those of the other two
-
-
-def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> NDArray[np.generic]:
-    """Return vectors [..., D] in another precision; binary ones have ceil(D / 8) bytes.
-
-    int8 and uint8 need ``ranges`` [2, D], the least and the greatest value of each dimension.
-    Values outside of them become the nearest that can be had. Raises PrecisionError for a value
-    that float16 cannot hold.
-    """
-    match precision:
-        case "float32":
-            return vectors.astype(np.float32, copy=False)
-        case "float16":
-            check_values(vectors, precision)
-            return vectors.astype(np.float16)
-        case "int8" | "uint8":
-            least, step = _steps(ranges)
-            buckets: Floats = np.clip(np.floor((vectors - least) / step), 0, BUCKETS)
-            unsigned = buckets.astype(np.uint8)
-        case _:
-            unsigned = np.packbits(vectors > 0, axis=-1)
-    return (unsigned ^ 0x80).view(np.int8) if precision in SIGNED else unsigned
-
-
-def restore(
-    vectors: NDArray[np.generic], precision: str, ranges: Floats | None = None, dim: int = 0
-) -> Floats:
-    """Return vectors of bytes or bits in float32: the middle of each bucket, or -1 and 1 for a bit.
-
-    ``dim`` is the number of dimensions that were packed into bits.
-    """
-    unsigned = vectors.astype(np.uint8) ^ np.uint8(0x80 if precision in SIGNED else 0)
-    if precision in RANGED:
-        least, step = _steps(ranges)
-        return (unsigned.astype(np.float32) + np.float32(0.5)) * step + least
-    count = dim if unsigned.shape[-1] == math.ceil(dim / 8) else None
-    return np.unpackbits(unsigned, axis=-1, count=count).astype(np.float32) * 2 - 1
-
-
-def ranges_of(blocks: Iterable[Floats]) -> Floats:
-    """Return the least and greatest values of each dimension [2, D], of vectors [n, D].
-
-    Raises PrecisionError for fewer than two vectors.
-    """
-    rows, low, high = 0, np.float32(np.inf), np.float32(-np.inf)
-    for vectors in filter(len, blocks):
-        rows += len(vectors)
-        low, high = np.minimum(low, vectors.min(axis=0)), np.maximum(high, vectors.max(axis=0))
-    if rows < 2:
-        raise PrecisionError(
-            f"int8 and uint8 need the range of at least two vectors, not {rows}",
-            f"give more texts, or {option('precision', 'float16')}",
-        )
-    return np.stack((low, high))
-
-
-def check_values(vectors: Floats, precision: str) -> None:
-    """Raise PrecisionError for a value that float16 cannot hold, where that is the precision."""
-    if precision != "float16":
-        return
-    largest = float(np.finfo(np.float16).max)
-    beyond = np.isfinite(vectors) & (np.abs(vectors) > largest)
-    if beyond.any():
-        extreme = float(np.abs(vectors[beyond]).max())
-        raise PrecisionError(
-            f"a value of {extreme:.6g} is too large for float16",
-            f"use {option('precision', 'float32')}",
-        )
-
-
-def _steps(ranges: Any) -> tuple[Floats, Floats]:
-    """Return the least value and the width of a bucket for each dimension; a constant has 1."""
-    step = (ranges[1] - ranges[0]) / BUCKETS
-    return ranges[0], np.where(step == 0, np.float32(1), step)

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from vector_files import normal
 
 from bertcli.errors import InputError
-from bertcli.runs.vector_reading import floats, manifest_of, stored
+from bertcli.formats.vector_files import floats, manifest_of, stored
 
 
 def test_shortest_decimals_are_the_float32_they_stand_for(tmp_path):

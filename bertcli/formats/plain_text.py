@@ -1,0 +1,31 @@
+"""Plain text: a row a line, its values between tabs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bertcli.errors import OutputError, option
+from bertcli.formats.tables import Row, cell, lines_of
+
+
+def encoder() -> Callable[[Sequence[Row]], bytes]:
+    """Return a function from rows to lines."""
+
+    def encode(rows: Sequence[Row]) -> bytes:
+        return "".join(map(to_text, lines_of(rows))).encode()
+
+    return encode
+
+
+def to_text(row: Row) -> str:
+    """Return a row as a plain line. OutputError for a value that would be more than one."""
+    values = [
+        " ".join(map(str, value)) if isinstance(value, list) else str(cell(value))
+        for value in row.values()
+    ]
+    if any(end in value for value in values for end in ("\t\r\n" if len(values) > 1 else "\n")):
+        raise OutputError(
+            "a value holds a tab or a line end, which a plain line cannot hold",
+            f"{option('format', 'jsonl')} can hold it",
+        )
+    return "\t".join(values) + "\n"

@@ -1,0 +1,53 @@
+"""Embedded records as rows of files of vectors, or of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bertcli.formats.precision import quantize
+from bertcli.formats.vector_writer import Fields, Vectors, text_rows
+from bertcli.formats.writers import open_output, writer_of
+
+if TYPE_CHECKING:
+    from bertcli.embedding.pooling import EmbeddedBlock
+    from bertcli.embedding.sparse import TermNames
+
+
+def fields_of_block(block: EmbeddedBlock) -> Fields:
+    """Return all that a format with fields holds of records beside their vectors."""
+    records = block.records
+    batch = block.batch
+    others = records.extras
+    both = zip(records.ids or batch.samples, batch.samples, strict=True)
+    ids = [number if key is None else key for key, number in both]
+    if block.pieces:
+        others = [
+            pieces.fields(pair=record.pair is not None) | (record.extra or {})
+            for record, pieces in zip(records, block.pieces, strict=True)
+        ]
+    return Fields(len(ids), ids, batch.lengths, batch.cut, others)
+
+
+@contextmanager
+def stdout_writer(
+    form: str, precision: str = "float32", terms: TermNames | None = None
+) -> Iterator[Callable[[EmbeddedBlock], None]]:
+    """Yield a function that streams records to stdout, as they would be in a file.
+
+    In CSV the first rows settle the columns. `refuse_stream` rejects what cannot be streamed.
+    """
+    with open_output(None) as file, writer_of(form)(file) as write:
+
+        def write_block(block: EmbeddedBlock) -> None:
+            vectors: Vectors = block.vectors
+            if isinstance(vectors, np.ndarray):
+                vectors = quantize(vectors, precision)
+            else:
+                vectors = [quantize(of_text, precision) for of_text in vectors]
+            write([*text_rows(form, fields_of_block(block), vectors, terms)])
+
+        yield write_block
