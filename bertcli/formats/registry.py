@@ -86,6 +86,8 @@ class FileFormat:
 
 ROWS_AND_VECTORS = Holds.ROWS | Holds.VECTORS
 ARRAYS_AND_VECTORS = Holds.ARRAYS | Holds.VECTORS | Holds.SEVERAL_VECTORS
+
+# Names for code that has no other format to ask: defaults, and what has a meaning of its own.
 FINISHED = "finished"  # bytes that another function has made already
 JSONL = "jsonl"  # of a pipe, and of stdin that holds objects
 JSON = "json"  # a single value; of a file, an array of rows

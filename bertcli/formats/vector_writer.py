@@ -211,19 +211,24 @@ def _split(vectors: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
     return [vectors[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
-def write_index(rows: Rows, place: Path, *, with_fields: bool) -> None:
-    """Write whose rows are whose, with the fields of the records unless the output has those."""
+def write_index(rows: Rows, path: Path, *, with_fields: bool) -> None:
+    """Write an index from records to their rows, with their fields unless the output has those."""
     row = 0
-    with open(place, "wb", opener=opener(None)) as file:
+    with open(path, "wb", opener=opener(None)) as file:
         for fields in rows.fields():
             index = []
-            digests, sizes = fields.digests or repeat(""), fields.sizes or repeat(1)
-            for meta, count, digest in zip(fields.rows(), sizes, digests, strict=False):
-                of_many = {ID: None, START: row, STOP: row + count}
-                entry = of_many if rows.many else {ROW: row, ID: None}
-                entry = {ROW: row} if with_fields else entry | meta
-                index.append(entry | ({DIGEST: digest} if digest else {}))
-                row += count
+            digests = fields.digests or repeat("")
+            sizes = fields.sizes or repeat(1)
+            for record, size, digest in zip(fields.rows(), sizes, digests, strict=False):
+                entry: Row = {ROW: row}
+                if rows.many and not with_fields:
+                    entry = {ID: None, START: row, STOP: row + size} | record
+                elif not with_fields:
+                    entry = {ROW: row, ID: None} | record
+                if digest:
+                    entry[DIGEST] = digest
+                index.append(entry)
+                row += size
             file.write(to_lines(index).encode())
         sync(file)
 
@@ -291,28 +296,41 @@ def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
     """Write all records as Parquet; columns have the types of all values."""
     from bertcli.formats import parquet
 
-    text, kinds = parquet.type_of("string"), dict[str, Any].fromkeys(FIRST)
-    kinds |= dict.fromkeys(FIRST[1:], parquet.type_of("int64"))
-    for fields in rows.fields():
-        for name in fields.names:
-            if rows.many and name in PIECES:
-                kinds[name] = parquet.type_of(PIECES[name])
-            else:
-                kinds[name] = parquet.common_type(kinds.get(name), fields.column(name))
+    fields_types = _types_of_fields(rows)
     if rows.terms:
-        vectors_as = {name: parquet.type_of(kind) for name, kind in TERM_TYPES.items()}
+        vector_types = {name: parquet.type_of(type_) for name, type_ in TERM_TYPES.items()}
     else:
         shape, dtype = rows.shape_and_dtype()
         vector = parquet.type_of_array(shape[1:], dtype)
-        vectors_as = {VECTORS: parquet.pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
-    columns = {
-        name: text if kind is None or "struct" in str(kind) else kind
-        for name, kind in kinds.items()
-    }
-    with parquet.columns_writer(file, columns | vectors_as, [*columns]) as write:
+        vector_types = {VECTORS: parquet.pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
+    with parquet.columns_writer(file, fields_types | vector_types, [*fields_types]) as write:
         for fields, vectors in rows.portions():
-            parts: Sequence[Vectors] = [vectors]
+            columns: dict[str, Any] = {name: fields.column(name) for name in fields_types}
             if rows.terms:
-                parts = [[terms[:, at] for terms in vectors] for at in range(len(TERM_TYPES))]
-            values: dict[str, Any] = {key: fields.column(key) for key in columns}
-            write(values | dict(zip(vectors_as, parts, strict=True)))
+                columns[INDICES] = [terms[:, 0] for terms in vectors]
+                columns[VALUES] = [terms[:, 1] for terms in vectors]
+            else:
+                columns[VECTORS if rows.many else VECTOR] = vectors
+            write(columns)
+
+
+def _types_of_fields(rows: Rows) -> dict[str, Any]:
+    """Return the Arrow types of the columns beside the vectors, which hold the values of all rows.
+
+    Columns with objects, or without any value, are text.
+    """
+    from bertcli.formats import parquet
+
+    types: dict[str, Any] = dict.fromkeys(FIRST)
+    types |= dict.fromkeys(FIRST[1:], parquet.type_of("int64"))
+    for fields in rows.fields():
+        for name in fields.names:
+            if rows.many and name in PIECES:
+                types[name] = parquet.type_of(PIECES[name])
+            else:
+                types[name] = parquet.common_type(types.get(name), fields.column(name))
+    text = parquet.type_of("string")
+    return {
+        name: text if type_ is None or "struct" in str(type_) else type_
+        for name, type_ in types.items()
+    }

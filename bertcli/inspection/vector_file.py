@@ -65,7 +65,7 @@ class ArrayPart(NamedTuple):
     rows: bool = True  # whether the rows are vectors
 
 
-def arrays(path: Path, report: FileReport) -> Iterator[ArrayPart]:
+def array_parts(path: Path, report: FileReport) -> Iterator[ArrayPart]:
     """Yield the arrays of an NPY, NPZ or safetensors file; numbers of a list are a row each."""
     with open_arrays(str(path), str(path), report.format) as opened:
         for name, open_array in opened.items():
@@ -108,7 +108,7 @@ def _cell(text: Any) -> Any:
         return text
 
 
-def records(path: Path, report: FileReport, file_format: FileFormat) -> Iterator[ArrayPart]:
+def record_parts(path: Path, report: FileReport, file_format: FileFormat) -> Iterator[ArrayPart]:
     """Yield the lists of numbers in JSON objects, one a line, or in cells of CSV, JSON there."""
     import numpy
 
@@ -130,10 +130,10 @@ def records(path: Path, report: FileReport, file_format: FileFormat) -> Iterator
                 alike = before in (kind, "null") or kind == "null"
                 report.fields[name] = kind if alike else "mixed"
         for name, arrays in vectors_of.items():
-            yield from _parts(name, "JSON", arrays)
+            yield from _parts_of_vectors(name, "JSON", arrays)
 
 
-def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
+def parquet_parts(path: Path, report: FileReport) -> Iterator[ArrayPart]:
     """Yield the columns of lists of numbers in a Parquet file."""
     from bertcli.formats.parquet import opened
 
@@ -141,7 +141,7 @@ def parquet(path: Path, report: FileReport) -> Iterator[ArrayPart]:
         report.records = table.metadata.num_rows
         report.fields = {field.name: str(field.type) for field in table.schema}
         for name, kind, vectors in table.vectors(SPANS, ROWS):
-            yield from _parts(name, kind, vectors)
+            yield from _parts_of_vectors(name, kind, vectors)
 
 
 def _vectors(value: Any, deep: int = 3) -> list[list[float]]:
@@ -157,7 +157,7 @@ def _vectors(value: Any, deep: int = 3) -> list[list[float]]:
     return [*chain(*inner)] if all(inner) else []
 
 
-def _parts(name: str, kind: str, vectors: Sequence[Any]) -> Iterator[ArrayPart]:
+def _parts_of_vectors(name: str, kind: str, vectors: Sequence[Any]) -> Iterator[ArrayPart]:
     """Yield vectors, those behind each other that are of one length together."""
     import numpy
 
@@ -226,10 +226,10 @@ class ArrayStatistics:
 def _parts_of(path: Path, report: FileReport, file_format: FileFormat) -> Iterator[ArrayPart]:
     """Yield the arrays and fields of numbers in a file."""
     if file_format.can_hold(Holds.ARRAYS):
-        return arrays(path, report)
+        return array_parts(path, report)
     if file_format.is_columnar:
-        return parquet(path, report)
-    return records(path, report, file_format)
+        return parquet_parts(path, report)
+    return record_parts(path, report, file_format)
 
 
 def inspect_file(path: Path) -> FileReport:
