@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md tells: its command and its family work as they are written there."""
+"""What CONTRIBUTING.md tells: its command, family and format work as they are written there."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def run(tmp_path):
     examples = re.findall(
         r"here `(bertcli/[a-z_/]+\.py)`,\n\n```python\n(.*?)```", CONTRIBUTING, re.DOTALL
     )
-    assert len(examples) == 2
+    assert len(examples) == 3
     for path, code in examples:
         assert not (tmp_path / path).exists(), "an example that is there already shows nothing"
         (tmp_path / path).write_text(code)
@@ -41,12 +41,14 @@ def run(tmp_path):
         "from bertcli.families.family import Family\n",
         "from bertcli.families.ernie import ERNIE\n",
     )
+    (entry,) = re.findall(r"`(FileFormat\([^`]*,)`", CONTRIBUTING)
+    insert(package / "formats" / "registry.py", "    for entry in (\n", f"        {entry}\n")
 
-    def command(*argv, code=0):
+    def command(*argv, code=0, **env):
         done = subprocess.run(
             [sys.executable, "-m", "bertcli", *map(str, argv)],
             cwd=tmp_path,
-            env=environment({"PYTHONPATH": str(tmp_path)}),
+            env=environment({"PYTHONPATH": str(tmp_path)} | env),
             capture_output=True,
             text=True,
             timeout=DEADLINE,
@@ -100,3 +102,34 @@ def test_the_family_that_is_added(run, tmp_path, backend):
     with torch.inference_mode():
         expected = theirs(torch.tensor([ids])).last_hidden_state[0, 0].numpy()
     assert np.abs(np.array(shown["embedding"]) - expected).max() < 1e-5
+
+
+def test_the_format_that_is_added(run, tmp_path):
+    texts = tmp_path / "texts.csv"
+    texts.write_text("id,text,stars\na,I love NLP!,5\nb,,1\n")
+    tokenize = ("tokenize", "-m", TINY, "-i", texts, "--keep-fields", "stars")
+    shown = run(*tokenize, "-f", "ltsv").splitlines()[1].split("\t")
+    assert shown[:2] == ["id:b", "input_ids:[101,102]"]
+    assert shown[-1] == "stars:1"
+    run(*tokenize, "-o", "ids.ltsv")
+    run(*tokenize, "-o", "resumed.ltsv.gz", "--resume")
+    for name in ("ids.ltsv", "resumed.ltsv.gz"):
+        decoded = run("decode", "-m", TINY, "-i", name, "--skip-special-tokens", "-f", "csv")
+        assert decoded.splitlines()[1:] == ["a,i love nlp!", "b,"]
+    (tmp_path / "more.ltsv").write_text("text:a:b\tid:7\nno field\n")
+    found = run("tokenize", "-m", TINY, "-i", "more.ltsv", "--on-error", "skip", code=1)
+    assert json.loads(found)["id"] == "7"
+
+
+def test_help_and_completion_of_the_format_that_is_added(run, tmp_path):
+    assert "ltsv" in run("chunk", "--help")
+    (tmp_path / "more.ltsv").write_text("text:a\tid:7\nno field\n")
+    completed = {
+        "bertcli tokenize -f lt": ["ltsv"],
+        "bertcli tokenize --input-format lt": ["ltsv"],
+        "bertcli tokenize -i more.ltsv --text-field ": ["text", "id"],
+    }
+    for line, words in completed.items():
+        index = str(len(line.split(" ")) - 1)
+        shell = {"_BERTCLI_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": index}
+        assert run(**shell).split() == words

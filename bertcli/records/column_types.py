@@ -120,9 +120,9 @@ def delimited_rows(path: str, source: Input) -> Iterator[DelimitedRows]:
             tabs=is_tabbed,
             delimiter=source.delimiter,
         )
-        rows.skip = _leave_out
+        rows.skip = leave_out
         yield rows
 
 
-def _leave_out(error: InputError) -> None:
+def leave_out(error: InputError) -> None:
     """Do nothing about a row that cannot be read."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from bertcli.errors import BertcliError
 from bertcli.formats.registry import FORMATS, FileFormat, load
-from bertcli.io.streams import open_bytes, read_chunk, stop
-from bertcli.records.column_types import delimited_rows
+from bertcli.io.streams import open_bytes, read_chunk
+from bertcli.records.column_types import delimited_rows, leave_out
 from bertcli.records.input import Input
 from bertcli.records.record_fields import hits_of
 
@@ -58,7 +58,7 @@ def _first_rows(path: str, source: Input, file_format: FileFormat) -> Iterator[M
     with open_bytes(path) as stream:
         beginning = read_chunk(stream, path, MAX_BYTES)
     lines = enumerate(beginning.decode(source.encoding, "replace").splitlines(), 1)
-    rows = load(file_format.reader)(lines, path, stop)
+    rows = load(file_format.reader)(lines, path, leave_out)
     for _, row in islice(rows, MAX_OBJECTS):
         yield row
 
