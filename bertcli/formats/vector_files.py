@@ -2,7 +2,6 @@
 
     for block in stored("out.npy"):           # [n, D], of the file's own type
     for block in floats("out.int8.parquet"):  # float32, through the ranges in its manifest
-    for part in parts_of(Path("out.npz")):    # of every array or field with numbers, to report on
 
 NPY, NPZ and safetensors: the array `embeddings`, or the only one. JSONL, CSV and Parquet: the field
 `embedding`; a line of JSONL may be a bare list. A block has at most ROWS rows, and no more than a
@@ -100,16 +99,16 @@ def stored(path: str) -> Iterator[Array]:
 
 
 def floats(path: str, dim: int = 0) -> Iterator[Array]:
-    """Yield vectors in float32, those of a lower precision restored as its manifest says.
+    """Yield vectors as float32. Those of a lower precision are restored by their manifest.
 
-    ``dim`` is the number of dimensions of vectors packed into bits. Raises InputError when there
-    are bytes, and no manifest says what they mean.
+    ``dim`` is the number of dimensions of vectors packed into bits. Raises InputError for bytes
+    without a manifest.
     """
     manifest = manifest_of(path)
     ranges = None
     precision = manifest.choice("precision", PRECISIONS)
     ends = manifest.object("ranges")
-    with suppress(KeyError, TypeError, ValueError, OverflowError):  # told where they are needed
+    with suppress(KeyError, TypeError, ValueError, OverflowError):  # refused below, if needed
         ranges = np.array([ends["min"], ends["max"]], np.float32)
     for block in stored(path):
         if block.dtype.kind == "f":
@@ -126,9 +125,10 @@ def floats(path: str, dim: int = 0) -> Iterator[Array]:
 
 
 def vectors_in(path: str, dim: int, *, of_others: bool = False) -> Iterator[Array]:
-    """Yield vectors as `floats` does, one a text: [<= ROWS, dim], as the model gives them.
+    """Yield vectors as `floats` does, one per text: [<= ROWS, dim].
 
-    Raises InputError for others; with ``of_others``, another model may have made them.
+    Raises InputError for another number of dimensions, unless ``of_others`` allows vectors of
+    other models.
     """
     for block in floats(path, dim):
         if block.ndim != 2 or not (of_others or block.shape[1] == dim):
@@ -138,10 +138,9 @@ def vectors_in(path: str, dim: int, *, of_others: bool = False) -> Iterator[Arra
 
 
 def put_aside(blocks: Iterable[Array], dtype: Any = np.float32) -> Array:
-    """Return all rows, [n, D...], where they can be read in any order: in a temporary file.
+    """Return all rows [n, D...] in a mapped temporary file, to be read in any order.
 
-    It has no name, so a kill leaves nothing, and goes with the array. Raises OutputError where
-    there is no room for it.
+    The file has no name, so a kill leaves nothing. Raises OutputError if the disk is full.
     """
     count = 0
     shape = tuple[int, ...]()
@@ -160,15 +159,15 @@ def put_aside(blocks: Iterable[Array], dtype: Any = np.float32) -> Array:
 
 
 def manifest_of(path: str) -> JsonObject:
-    """Return the manifest beside a file of vectors; an empty one when there is none.
+    """Return the manifest beside a file of vectors, or an empty one.
 
-    Raises InputError for a broken one.
+    Raises InputError for a damaged manifest.
     """
     return NOTHING if path == "-" else read_object(manifest_beside(Path(path)), InputError)
 
 
 def form_of(path: str) -> str:
-    """Return the format that the suffix names. Raises InputError when it names none of vectors."""
+    """Return the format of a file by its suffix. Raises InputError if it holds no vectors."""
     if path == "-":
         return JSONL
     form = (INPUT_SUFFIXES | OUTPUT_SUFFIXES).get(suffix_of(path), "")

@@ -1,0 +1,169 @@
+"""Read all arrays and fields of numbers in a file, of any format that holds vectors.
+
+    contents = NumberFields(Path("out.jsonl"), FORMATS["jsonl"])
+    for block in contents.blocks():    # of one of them
+        ...
+    contents.records, contents.fields
+
+No more than a block is in memory. `vector_files` reads only the vectors, from one array or field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertcli.errors import InputError
+from bertcli.formats.arrays import BLOCK, open_arrays
+from bertcli.formats.delimited import open_csv
+from bertcli.formats.jsonl import objects_of
+from bertcli.formats.registry import FileFormat, Holds
+from bertcli.formats.safetensors import AGAIN
+from bertcli.io.typed_json import BadJsonError, parse
+
+ROWS_PER_BLOCK = 256  # of a Parquet file
+SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are positions in a text, not vectors
+NESTING = 3  # of lists in which vectors are found
+
+
+class NumberBlock(NamedTuple):
+    """Some rows of an array or field of numbers."""
+
+    name: str
+    dtype: str
+    shape: list[Any] | None  # of the whole array; None in fields, where it is known at the end
+    numbers: Any  # a numpy array [rows, width]; None for an array that is not numeric or empty
+    has_vectors: bool = True  # rows are vectors, not single numbers
+
+
+class NumberFields:
+    """A file with numbers.
+
+    Once all blocks are read, ``records`` is the number of records and ``fields`` has their types.
+    Files of arrays have neither.
+    """
+
+    def __init__(self, path: Path, file_format: FileFormat) -> None:
+        self.path = str(path)
+        self.file_format = file_format
+        self.records: int | None = None
+        self.fields: dict[str, str] = {}
+
+    def blocks(self) -> Iterator[NumberBlock]:
+        """Yield all arrays or fields, in blocks. Raises InputError for a damaged file."""
+        if self.file_format.can_hold(Holds.ARRAYS):
+            return self._blocks_of_arrays()
+        if self.file_format.is_columnar:
+            return self._blocks_of_columns()
+        return self._blocks_of_rows()
+
+    def _blocks_of_arrays(self) -> Iterator[NumberBlock]:
+        """Yield arrays. Numbers of a one-dimensional array are a row each."""
+        with open_arrays(self.path, self.path, self.file_format.name) as arrays:
+            for name, open_array in arrays.items():
+                array = open_array()
+                if getattr(array.dtype, "hasobject", False):
+                    where = f"{self.path}: {name}" if name else self.path
+                    reason = "holds Python objects, which are not read: they may run code"
+                    raise InputError(f"{where}: {reason}")
+                is_numeric = array.label == "BF16" or getattr(array.dtype, "kind", "") in (*"fiub",)
+                has_vectors = len(array.shape) > 1
+                width = array.shape[-1] if has_vectors else 1
+                rows = prod(array.shape) // width if width and is_numeric else 0
+                for numbers in chain([None], array.read(rows, width, BLOCK)):
+                    yield NumberBlock(name, array.label, [*array.shape], numbers, has_vectors)
+
+    def _blocks_of_columns(self) -> Iterator[NumberBlock]:
+        """Yield columns of lists of numbers."""
+        from bertcli.formats.parquet import opened
+
+        with opened(self.path, self.path) as table:
+            self.records = table.metadata.num_rows
+            self.fields = {field.name: str(field.type) for field in table.schema}
+            for name, dtype, vectors in table.vectors(SPANS, ROWS_PER_BLOCK):
+                yield from _blocks_of_vectors(name, dtype, vectors)
+
+    def _blocks_of_rows(self) -> Iterator[NumberBlock]:
+        """Yield lists of numbers in the fields of rows."""
+        import numpy
+
+        self.records = 0
+        rows = objects_of(self.path) if self.file_format.is_json else _csv_rows(self.path)
+        for some in rows:
+            self.records += len(some)
+            vectors_of: dict[str, list[Any]] = {}
+            for where, row in some:
+                for name, value in row.items():
+                    vectors = [] if name in SPANS else _vectors_in(value)
+                    try:
+                        arrays = [numpy.array(vector, numpy.float64) for vector in vectors]
+                    except OverflowError:
+                        problem = f"{where}: field {name!r} holds too large numbers"
+                        raise InputError(problem) from None
+                    vectors_of.setdefault(name, []).extend(arrays)
+                    self._add_type(name, "numbers" if vectors else _type_of(value))
+            for name, arrays in vectors_of.items():
+                yield from _blocks_of_vectors(name, "JSON", arrays)
+
+    def _add_type(self, name: str, value_type: str) -> None:
+        """Widen the type of a field to one that has this type as well."""
+        before = self.fields.get(name, value_type)
+        is_alike = before in (value_type, "null") or value_type == "null"
+        self.fields[name] = value_type if is_alike else "mixed"
+
+
+def _type_of(value: Any) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+def _csv_rows(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Yield the location of each row of CSV, and its cells by the names in the header."""
+    with open_csv(path) as table:
+        columns = table.columns
+        if not columns:
+            raise InputError(f"{path}: the file has no header", AGAIN)
+        if len({*columns}) < len(columns):
+            raise InputError(f"{path}: two columns have the same name")
+        for rows in table.blocks():
+            yield [
+                (f"{path}:{number}", dict(zip(columns, map(_value_of_cell, cells), strict=True)))
+                for number, cells in rows
+            ]
+
+
+def _value_of_cell(text: str) -> Any:
+    """Return the JSON number, list or object in a cell, else its text. An empty cell is None."""
+    if not text:
+        return None
+    if text[0] not in "[{-0123456789":
+        return text
+    try:
+        return parse(text)
+    except BadJsonError:
+        return text
+
+
+def _vectors_in(value: Any, depth: int = NESTING) -> list[list[float]]:
+    """Return the vectors in a value: a list of numbers, or lists of them, nested ``depth`` deep.
+
+    null stands for NaN, which JSON has not.
+    """
+    if not isinstance(value, list) or not value:
+        return []
+    if {*map(type, value)} <= {int, float, type(None)}:
+        return [value]
+    if depth == 1:
+        return []
+    inner = [_vectors_in(row, depth - 1) for row in value]
+    return [*chain(*inner)] if all(inner) else []
+
+
+def _blocks_of_vectors(name: str, dtype: str, vectors: Sequence[Any]) -> Iterator[NumberBlock]:
+    """Yield vectors, as a block as long as they have one length."""
+    import numpy
+
+    for _, rows in groupby(vectors, len):
+        yield NumberBlock(name, dtype, None, numpy.stack([*rows]))
