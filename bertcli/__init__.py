@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bertcli.embedding.text_embedder import TextEmbedder as Embedder
     from bertcli.engines.torch_engine import load
     from bertcli.errors import BertcliError
     from bertcli.evaluation.evaluate import evaluate
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from bertcli.records.input import Input as Source
     from bertcli.records.reader import Reader
     from bertcli.records.record import Record
-    from bertcli.retrieval.text_embedder import TextEmbedder as Embedder
     from bertcli.tasks.answer import Answerer
     from bertcli.tasks.classify import Chooser, Classifier, NextSentencePredictor, Reranker
     from bertcli.tasks.fill_mask import MaskFiller
@@ -63,7 +63,7 @@ _PLACES = {
     "BertModel": "bertcli.models.bert",
     "BertcliError": "bertcli.errors",
     **dict.fromkeys(_CLASSIFIERS.split(), "bertcli.tasks.classify"),
-    "Embedder": "bertcli.retrieval.text_embedder",
+    "Embedder": "bertcli.embedding.text_embedder",
     "Encoded": "bertcli.tokenizing.batch",
     "Layout": "bertcli.tokenizing.batch",
     "MaskFiller": "bertcli.tasks.fill_mask",

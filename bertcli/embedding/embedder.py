@@ -84,6 +84,8 @@ if TYPE_CHECKING:
 
 BEGUN = 3  # windows for each device that are begun before the first is written
 HELD = 1 << 14  # tokens whose vectors are held at a time, or little more, where each has its own
+QUERY_PROMPTS = ("query",)  # names of prompts in sentence-transformers, the first found counts
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 CHOSEN = (  # options that are in manifests as they are
     *("pooling", "normalize", "dim", "on_truncate", "stride", "prompt"),
     *("special_tokens", "parse_special", "window", "word_vectors", "layer_combine"),
@@ -181,6 +183,27 @@ class Embedder:
                 f"give a number from 1 to {width}",
             )
         return replace(self, options=replace(self.options, dim=dim and min(dim, width)))
+
+    def with_prompt(self, names: Sequence[str], text: str | None = None) -> Self:
+        """Return this with a prompt: ``text``, or the first of the names that the model has.
+
+        Without either, the prompt is unchanged. Source: the documentation of encode_query and
+        encode_document; sentence-transformers 6.2 always has a "document", which may be empty.
+        """
+        prompts = self.sentence.prompts
+        if text is None:
+            text = next((prompts[name] for name in names if name in prompts), None)
+        if text is None:
+            return self
+        options = replace(self.options, prompt=text)
+        if not self.late:
+            return replace(self, options=options)
+        from bertcli.embedding.late_interaction import read_late
+
+        late = read_late(self.folder, self.runtime.tokenizer, names[0])
+        if names is QUERY_PROMPTS:  # queries have a length of their own
+            options = replace(options, max_length=None)
+        return replace(self, options=options, late=late)
 
     @property
     def width(self) -> int:

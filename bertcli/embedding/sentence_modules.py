@@ -110,6 +110,13 @@ class VectorNorm:
         return np.asarray(scaled * self.weight + self.bias, np.float32)
 
 
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors of length 1 in float64; a vector of zeros is unchanged."""
+    wide = vectors.astype(np.float64)
+    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
+    return np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
+
+
 VectorModule: TypeAlias = Dense | UnitLength | VectorNorm  # a step of a sentence model
 
 

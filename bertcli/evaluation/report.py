@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from bertcli.embedding.embed_run import RecordVectors
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Embedder
 from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.sentence_modules import Dense, read_chain
+from bertcli.embedding.sentence_modules import Dense, read_chain, unit
 from bertcli.errors import InputError, ModelError, option
 from bertcli.evaluation.metrics import (
     ALL,
@@ -46,8 +46,8 @@ from bertcli.records.examples import (
 from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.record import Record
-from bertcli.retrieval.nearest import Nearest, unit
-from bertcli.retrieval.search import DOCUMENT, QUERY, compares_by_dot, prompted
+from bertcli.retrieval.nearest import Nearest
+from bertcli.retrieval.search import compares_by_dot
 from bertcli.tasks.answer import Answerer
 from bertcli.tasks.classify import LIKELY, Classifier
 from bertcli.tasks.head import (
@@ -173,7 +173,7 @@ class Judge:
         """
         embedder = self._embedder
         if self.options.prompt is None and self.options.prompt_name is None:
-            embedder = prompted(embedder, prompts)
+            embedder = embedder.with_prompt(prompts)
         run = RecordVectors(embedder, records)
         for _ in run:
             pass
@@ -312,9 +312,9 @@ def judged_search(
     names, ids = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}"), [*texts]
     results = []
     for judge in judges:
-        asking = judge.vectors([*asked.values()], QUERY)
+        asking = judge.vectors([*asked.values()], QUERY_PROMPTS)
         search = Nearest(asking, DEEP + 1, dot=judge.by_dot)
-        vectors = judge.vectors([*texts.values()], DOCUMENT)
+        vectors = judge.vectors([*texts.values()], DOCUMENT_PROMPTS)
         for start in range(0, len(vectors), BLOCK):
             search.add(vectors[start : start + BLOCK])
         values = []

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from bertcli.embedding.sentence_modules import unit
 from bertcli.errors import BertcliError, InputError, counted, option
 from bertcli.formats.precision import PRECISIONS
 from bertcli.formats.tables import rounded
 from bertcli.formats.vector_files import ROWS, Array, floats, manifest_of, put_aside, stored
-from bertcli.retrieval.nearest import unit
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertcli.embedding.sentence_modules import unit
 from bertcli.formats.vector_files import Array
 from bertcli.io.progress import Advance
 from bertcli.records.batch import RecordBatch
 from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
-from bertcli.retrieval.nearest import DIGITS, unit
+from bertcli.retrieval.nearest import DIGITS
 from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors
 
 

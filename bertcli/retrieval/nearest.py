@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertcli.embedding.sentence_modules import unit
 from bertcli.errors import InputError
 from bertcli.formats.vector_files import SAME_MODEL, Array
 from bertcli.records.record import Record
@@ -163,13 +164,6 @@ def refuse_infinite(vectors: Array, before: int) -> None:
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         raise InputError(f"row {before + int(finite.argmin())} contains NaN or infinity")
-
-
-def unit(vectors: Array) -> Array:
-    """Return vectors of length 1 in float64; one of zeros stays as it is."""
-    wide = vectors.astype(np.float64)
-    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
-    return np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
 
 
 class TermProducts(BestRows):

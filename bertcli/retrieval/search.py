@@ -21,15 +21,15 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bertcli.embedding.embed_run import EmbedRun, RecordVectors
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Embedder
 from bertcli.embedding.options import EmbedOptions, read_sentence
 from bertcli.embedding.pooling import EmbeddedBlock
-from bertcli.embedding.sentence_modules import described, read_chain
+from bertcli.embedding.sentence_modules import described, read_chain, unit
 from bertcli.embedding.sparse import has_routes
 from bertcli.errors import LOG, InputError, counted, option
 from bertcli.formats.arrays import open_arrays
@@ -80,7 +80,6 @@ from bertcli.retrieval.nearest import (
     Nearest,
     TermProducts,
     refuse_infinite,
-    unit,
 )
 from bertcli.retrieval.search_index import IndexTexts, SearchIndex, open_index
 from bertcli.runs.file_run import FileRun
@@ -97,36 +96,12 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
 
-E = TypeVar("E", bound=Embedder)
 Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
-QUERY = ("query",)
 SAME = (  # options of which a manifest has the values
     "pooling", "layers", "layer_combine", "dim", "max_length", "special_tokens", "parse_special",
     "on_truncate", "stride", "overlap", "at", "word_vectors",
 )  # fmt: skip
-DOCUMENT = ("document", "passage", "corpus")  # names of prompts, as in sentence-transformers
 AT_ONCE = 1024  # queries that are answered together
-
-
-def prompted(embedder: E, names: Sequence[str], text: str | None = None) -> E:
-    """Return the embedder with this prompt, or the first of these that its model has.
-
-    Without either, it keeps the prompt that it has. Source: the documentation of encode_query and
-    encode_document; sentence-transformers 6.2 always finds a "document", if only an empty one.
-    """
-    prompts = embedder.sentence.prompts
-    if text is None:
-        text = next((prompts[name] for name in names if name in prompts), None)
-    if text is None:
-        return embedder
-    options = replace(embedder.options, prompt=text)
-    if not embedder.late:
-        return replace(embedder, options=options)
-    from bertcli.embedding.late_interaction import read_late
-
-    late = read_late(embedder.folder, embedder.runtime.tokenizer, names[0])
-    length = None if names is QUERY else options.max_length  # queries have one of their own
-    return replace(embedder, options=replace(options, max_length=length), late=late)
 
 
 def options_of(
@@ -282,9 +257,11 @@ class Search:
             LOG.warn(f"{function} similarity, the model's, is not available; scores are {scores}")
         asker = None
         if compute.sparse and has_routes(folder):
-            other = replace(compute, prompt_name=QUERY[0], max_length=None, special_tokens=True)
+            other = replace(
+                compute, prompt_name=QUERY_PROMPTS[0], max_length=None, special_tokens=True
+            )
             asker = Embedder.open(folder, replace(other, pooling="auto"))
-        embedder = prompted(embedder, DOCUMENT, options.corpus_prompt)
+        embedder = embedder.with_prompt(DOCUMENT_PROMPTS, options.corpus_prompt)
         return cls(embedder, options, reader and embedder.divided(reader), asker, index=index)
 
     @property
@@ -396,7 +373,8 @@ class Search:
 
     def asking(self, queries: Sequence[Record], top_k: int | None = None) -> Collector:
         """Return what collects the rows nearest to some queries."""
-        asking = prompted(self.asker or self.embedder, QUERY, self.options.query_prompt)
+        embedder = self.asker or self.embedder
+        asking = embedder.with_prompt(QUERY_PROMPTS, self.options.query_prompt)
         run = RecordVectors(asking, queries)
         for _ in run:
             pass

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertcli.embedding.embed_run import RecordVectors
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Embedder
 from bertcli.embedding.options import EmbedOptions, settled
+from bertcli.embedding.sentence_modules import unit
 from bertcli.embedding.sparse import has_routes
 from bertcli.errors import LOG, ModelError, OutputError, UsageError
 from bertcli.formats.precision import PRECISIONS, RANGED, quantize, ranges_of
@@ -32,8 +33,6 @@ from bertcli.model_folder.files import files_for
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.records.record import Record
-from bertcli.retrieval.nearest import unit
-from bertcli.retrieval.search import DOCUMENT, QUERY, prompted
 from bertcli.versions import require_torch
 
 if TYPE_CHECKING:
@@ -119,11 +118,11 @@ class TextEmbedder(Embedder):
 
     def encode_query(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the vectors of queries, by default with the model's prompt for them."""
-        return self._prompted(QUERY, options).encode(texts)
+        return self._prompted(QUERY_PROMPTS, options).encode(texts)
 
     def encode_document(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the vectors of texts to search, by default with the model's prompt for them."""
-        return self._prompted(DOCUMENT, options).encode(texts)
+        return self._prompted(DOCUMENT_PROMPTS, options).encode(texts)
 
     def similarity(self, one: Any, other: Any) -> np.ndarray:
         """Return how alike vectors [n, D] are to others [m, D], [n, m], as the model's files say.
@@ -165,18 +164,18 @@ class TextEmbedder(Embedder):
         has_prompt = chosen.asked.get("prompt") is not None or chosen.asked.get("prompt_name")
         prompt = chosen.options.prompt
         if chosen.terms and has_routes(chosen.folder):
-            takes_queries = chosen.asked.get("prompt_name") == QUERY[0]
-            if takes_queries != (names is QUERY):
+            takes_queries = chosen.asked.get("prompt_name") == QUERY_PROMPTS[0]
+            if takes_queries != (names is QUERY_PROMPTS):
                 chosen = chosen._other_route
         if has_prompt:
             return replace(chosen, options=replace(chosen.options, prompt=prompt))
-        return prompted(chosen, names)
+        return chosen.with_prompt(names)
 
     @cached_property
     def _other_route(self) -> Self:
         """The embedder of documents for one of queries, and the other way round."""
-        takes_queries = self.asked.get("prompt_name") == QUERY[0]
-        route = DOCUMENT[0] if takes_queries else QUERY[0]
+        takes_queries = self.asked.get("prompt_name") == QUERY_PROMPTS[0]
+        route = DOCUMENT_PROMPTS[0] if takes_queries else QUERY_PROMPTS[0]
         return self._with({"prompt": None, "prompt_name": route})
 
     def _encoded(self, run: RecordVectors) -> Any:
