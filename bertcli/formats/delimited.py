@@ -121,6 +121,16 @@ def refuse_other_columns(where: str, row: Sequence[str], header: Sequence[str]) 
         raise InputError(f"{where}: {columns}, but the header has {len(header):,}", SKIP)
 
 
+def cells_in(line: str, delimiter: str) -> list[str]:
+    """Return the cells of a line of CSV, or of TSV; none where it is not valid."""
+    if delimiter == "\t":
+        return line.split("\t")
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:  # a carriage return in the line
+        return []
+
+
 def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
     """Gather rows, as many as a block of lines would hold."""
     gathered, size = [], 0

@@ -6,7 +6,8 @@
 - `reader` has `Reader`, which turns lines and rows of files, and stdin, into records, and counts
   what it skips; `given` does so for lists and data frames of Python.
 - `record_fields` chooses the fields of a row that make a record, `column_types` finds the columns
-  of CSV that are numbers, `field_names` reads the names of fields from the beginning of a file.
+  of CSV that are numbers, `field_names` reads the names of fields from the beginning of a file,
+  `headers` notes headers that are read as texts.
 - `extra_ids` are ids of extra embeddings for the words of a record, `examples` are records with
   the labels that a model is to predict.
 

@@ -55,6 +55,7 @@ from bertcli.io.typed_json import parse, parse_lines, shown, strict
 from bertcli.records.batch import RecordBatch
 from bertcli.records.column_types import NumberType, number_columns, to_numbers
 from bertcli.records.extra_ids import extra_ids
+from bertcli.records.headers import note_header, note_table
 from bertcli.records.input import Input, input_files
 from bertcli.records.record import Record, checked, is_empty
 from bertcli.records.record_fields import RecordFields, field_path, hits_of, no_pair, record_fields
@@ -387,9 +388,13 @@ def read(path: str, reader: Reader) -> Blocks:
             reader.stdin_format = form
             source.refuse_fields(map(reader.format_of, source.paths))
         if FORMATS[form].reader:
-            yield from rows_of_format(form, stream, decode, reader)
+            texts = rows_of_format(form, stream, decode, reader)
         else:
-            yield from READERS[form](stream, decode, reader)
+            texts = READERS[form](stream, decode, reader)
+        is_guess = path == "-" and form == "txt" and source.format == "auto"
+        if is_guess and not (source.ids or source.pre_split or source.null):
+            texts = noting_tables(texts)
+        yield from texts
         reader.replaced += decode.replaced
 
 
@@ -428,6 +433,17 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
         else:
             numbers = range(block.number, block.number + len(texts))
             yield RecordBatch(texts, None, None, None, [name] * len(texts), numbers)
+
+
+def noting_tables(blocks: Blocks) -> Blocks:
+    """Yield the texts of stdin; once two lines are there, note if they are those of a table."""
+    beginning: list[Any] = []
+    for block in blocks:
+        if len(beginning) < 2:
+            beginning += [record.text for record in block[: 2 - len(beginning)]]
+            if len(beginning) == 2:
+                note_table(*beginning)
+        yield block
 
 
 def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
@@ -507,13 +523,18 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
     source = reader.source
     limit, delimiter = source.max_record_bytes, source.delimiter
     rows = DelimitedRows(stream, decode, limit, tabs=tabs, delimiter=delimiter)
-    first = None if tabs and source.are_pairs else next(rows, None)
+    if source.are_pairs:
+        rows.skip = reader.skip
+        rows.columns = 2
+    first = next(rows, None)
     rows.skip = reader.skip
     names = first[1] if first else []
     ahead: list[tuple[int, list[str]]] = []  # a row that is no header
     if source.are_pairs:
         names = [source.text_field or "text", source.pair_field or "pair"]
-        ahead = [first] if first and first[1] != names else []
+        if first and (tabs or first[1] != names):
+            ahead = [first]
+            note_header(f"{decode.name}:{first[0]}", first[1], "tsv" if tabs else "csv")
     elif first is None:
         return
     rows.columns = len(names)

@@ -1,0 +1,69 @@
+"""Headers of tables that are read as texts or as pairs: notes that say so.
+
+    note_table("id,text", "1,good")   # note: stdin looks like CSV; --input-format csv ...
+
+Nothing is read differently: a header among texts is a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from bertcli.errors import LOG, option
+from bertcli.formats.delimited import cells_in
+
+# Names of columns that are usual in data sets, in lower case.
+COLUMNS = {
+    "id", "text", "body", "title", "content", "sentence", "document", "review", "comment",
+    "message", "description", "abstract", "headline", "tweet", "post", "utterance", "question",
+    "label",
+}  # fmt: skip
+PAIR_COLUMNS = {
+    "text", "pair", "text1", "text2", "text_a", "text_b", "sentence", "sentence1", "sentence2",
+    "sentence_a", "sentence_b", "premise", "hypothesis", "query", "passage", "document",
+    "question", "question1", "question2", "answer", "context", "anchor", "positive", "negative",
+    "candidate", "reference", "source", "target", "left", "right", "first", "second",
+}  # fmt: skip
+DELIMITERS = (",", "\t", ";")
+NAME = re.compile(r"[^\W\d]([\w .-]{0,38}\w)?")  # "review_text", "Review Text"
+
+
+def note_table(first: str, second: str) -> None:
+    """Note texts from stdin whose first two lines are those of a table.
+
+    The first line has names of columns, one of which is usual; the second has as many columns, or
+    a quoted cell that goes on in the next line.
+    """
+    for delimiter in DELIMITERS:
+        names = cells_in(first, delimiter)
+        if not _are_names(names) or COLUMNS.isdisjoint(map(str.lower, names)):
+            continue
+        if len(cells_in(second, delimiter)) != len(names) and second.count('"') % 2 == 0:
+            continue
+        file_format = "tsv" if delimiter == "\t" else "csv"
+        how = option("input_format", file_format)
+        if delimiter == ";":
+            how += f" {option('delimiter')} ';'"
+        LOG.note(f"stdin looks like {file_format.upper()}; {how} reads its columns")
+        return
+
+
+def note_header(where: str, cells: Sequence[str], file_format: str) -> None:
+    """Note the first line of a file of pairs that looks like a header."""
+    names = [cell.strip().lower() for cell in cells]
+    if len({*names}) != 2 or not PAIR_COLUMNS.issuperset(names):
+        return
+    first, second = cells
+    fields = f"{option('text_field', first)} {option('pair_field', second)}"
+    how = f"{option('input')} FILE {option('input_format', file_format)} {fields}"
+    LOG.note(
+        f"{where}: read as a pair, but {first!r} and {second!r} look like a header, which "
+        f"a file of {option('pairs')} has not; {how} reads it"
+    )
+
+
+def _are_names(cells: Sequence[str]) -> bool:
+    """Return True for two or more different words, which no spaces surround."""
+    is_table = 2 <= len(cells) == len({*cells})
+    return is_table and all(map(NAME.fullmatch, cells))
