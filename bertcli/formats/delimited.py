@@ -15,7 +15,14 @@ from typing import IO, Any
 
 from bertcli.errors import SKIP, InputError, OutputError, counted
 from bertcli.formats.file_types import refuse_not_text
-from bertcli.formats.tables import Row, cell, fields_of, id_first, lines_of, refuse_new
+from bertcli.formats.tables import (
+    Row,
+    cell,
+    column_order,
+    fields_of,
+    lines_of,
+    refuse_new,
+)
 from bertcli.io.streams import (
     CHUNK,
     LARGEST_RECORD,
@@ -186,7 +193,7 @@ def encoder(*, tabs: bool) -> Callable[[Sequence[Row]], bytes]:
     def encode(rows: Sequence[Row]) -> bytes:
         table = []
         if rows and not names:
-            names.extend(fields_of(rows))
+            names.extend(column_order(fields_of(rows), rows[0]))
             table.append(names)
         refuse_new(rows, names)
         return _lines([*table, *_cells(rows, names)], tabs=tabs)
@@ -202,10 +209,13 @@ def file_writer(file: IO[bytes], *, tabs: bool) -> Iterator[Callable[[Sequence[R
     the rows alone, not on how many are written at a time.
     """
     names: list[str] = []
+    first_row: Row = {}
     counts: set[int] = set()  # how many columns the lines have
     with TemporaryFile() as body:
 
         def write(rows: Sequence[Row]) -> None:
+            if rows and not names:
+                first_row.update(rows[0])
             names.extend(name for name in fields_of(rows) if name not in names)
             cells = [*_cells(rows, names)]
             counts.update(map(len, cells))
@@ -215,7 +225,7 @@ def file_writer(file: IO[bytes], *, tabs: bool) -> Iterator[Callable[[Sequence[R
         if not names:
             return
         body.seek(0)
-        columns = id_first(names)
+        columns = column_order(names, first_row)
         file.write(_lines([columns], tabs=tabs))
         if columns == names and counts <= {len(names)}:
             shutil.copyfileobj(body, file)

@@ -33,8 +33,8 @@ from bertcli.formats.tables import (
     Row,
     RowBlocks,
     Spool,
+    column_order,
     compact,
-    id_first,
     table_of,
 )
 from bertcli.io.streams import LARGEST_RECORD, on_disk, stop, too_large, unreadable
@@ -335,6 +335,7 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
     depend on the rows alone, not on how many are written at a time.
     """
     column_types: dict[str, Any] = {}
+    first_row: list[str] = []
     headers: list[ColumnTable] = []
     blocks = RowBlocks(ROWS_PER_BLOCK)
     with closing(Spool()) as spool:
@@ -343,6 +344,8 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
             if not rows:
                 return
             table = table_of(rows)
+            if not first_row:
+                first_row.extend(table.columns if isinstance(rows, ColumnTable) else rows[0])
             if not len(table):
                 headers.append(table)
             for block in blocks.add(table):
@@ -360,7 +363,8 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
             _merge_types(column_types, ColumnTable(new, 0))
         if not column_types:
             return
-        columns = {name: column_types[name] or pyarrow.string() for name in id_first(column_types)}
+        names = column_order(column_types, first_row)
+        columns = {name: column_types[name] or pyarrow.string() for name in names}
         with columns_writer(file, columns, True) as put:
             for block in spool:
                 put({name: block.columns.get(name, [None] * len(block)) for name in columns})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from tempfile import TemporaryFile
@@ -192,8 +192,10 @@ def fields_of(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def id_first(names: Iterable[str]) -> list[str]:
-    """Return the names of columns with that of the id, which only some rows may have, first."""
+def column_order(names: Iterable[str], first_row: Collection[str]) -> list[str]:
+    """Return the names of columns in their order; an id that the first row lacks comes first."""
+    if "id" in first_row:
+        return list(names)
     return sorted(names, key=lambda name: name != "id")
 
 

@@ -383,3 +383,19 @@ def test_the_same_file_with_and_without_resume(suffix, early, late, folder):
     else:
         assert suffix == "tsv"  # which cannot hold line ends
         shutil.rmtree(folder / "b.tsv.run", ignore_errors=True)
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "parquet"])
+def test_columns_have_one_order_on_stdout_and_in_files(tmp_path, form):
+    """Of hits and groups, whose id is not their first column."""
+    (tmp_path / "t.csv").write_text("id,text\na,the cat\nb,the cat\n")
+    argv = ("-m", TINY, "-q")
+    hits = ("similar", "cat", "--corpus", tmp_path / "t.csv", *argv)
+    groups = ("duplicates", tmp_path / "t.csv", *argv)
+    good(*hits, "-o", tmp_path / f"hits.{form}")
+    good(*groups, "-o", tmp_path / "o.csv", "--groups", tmp_path / f"groups.{form}")
+    assert (tmp_path / f"hits.{form}").read_bytes() == good(*hits, "-f", form).stdout
+    assert (tmp_path / f"groups.{form}").read_bytes() == good(*groups, "-f", form).stdout
+    if form == "csv":
+        header = (tmp_path / "groups.csv").read_text().splitlines()[0]
+        assert header == "keep,keep_id,row,id,score,text"
