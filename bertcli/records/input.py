@@ -43,6 +43,7 @@ class Input:
     pair_field: str | None = None
     id_field: str | None = None
     keep: str | None = None  # names of other fields to keep, separated by commas; "*": all
+    hit_rows: bool = False  # hits of a search carry their row of the corpus
     full_rows: bool = False  # records carry all fields of their row, under their own names
     infer_types: bool = True  # fields of CSV that are numbers in all rows are kept as numbers
     null: bool = False

@@ -94,9 +94,10 @@ def joined_fields(name: str, names: Collection[str]) -> list[str]:
 
 # Fields of the rows of bertcli's own commands that the next command has anew: of chunks the number
 # of tokens, of hits the place and the score.
+HIT_FIELDS = frozenset({"row", "id", "score", "text"})
 REPLACED_FIELDS = (
     (frozenset({"chunk", "start", "end", "n_tokens"}), frozenset({"n_tokens"})),
-    (frozenset({"row", "id", "score", "text"}), frozenset({"row", "score"})),
+    (HIT_FIELDS, frozenset({"row", "score"})),
 )
 
 
@@ -182,6 +183,8 @@ def record_fields(source: Input, names: Sequence[str], where: str) -> RecordFiel
                 "a,b,c",
             )
     carried += [name for name in source.extra_ids if name not in carried]
+    if source.hit_rows and HIT_FIELDS.issubset(names):
+        carried.append("row")
     if len(text_names) > 1:
         paths[text] = [path for name in text_names if (path := field_path(name, present))]
     if source.text_fields and text in paths:  # where the text is read from what is kept

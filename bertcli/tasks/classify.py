@@ -171,10 +171,18 @@ def ranked(windows: Iterable[Sequence[Result]], top_k: int | None = None) -> lis
 def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:
     """Return what is written of a text; in a table every row says what was truncated."""
     scores = rounded(result.fields)
-    hit = {"row": result.sample, "id": result.id, **scores, "text": result.record.text}
+    row = corpus_row(result)
+    key = row if result.record.id is None else result.record.id
+    hit = {"row": row, "id": key, **scores, "text": result.record.text}
     if flat or result.cut:
         hit["truncated"] = result.cut
-    return hit | (result.record.extra or {})
+    return hit | {name: it for name, it in (result.record.extra or {}).items() if name != "row"}
+
+
+def corpus_row(result: Result) -> Any:
+    """Return the row of a text in the corpus that was searched, or else among the texts."""
+    row = (result.record.extra or {}).get("row", result.sample)
+    return int(row) if isinstance(row, str) and row.isdecimal() else row  # text in CSV
 
 
 # --- what goes on with a text ---

@@ -76,6 +76,22 @@ def test_hits_are_ranked_again(texts, cross_encoder, more):
     assert {row["id"]: row["text"] for row in rows} == {hit["id"]: hit["text"] for hit in hits}
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_hits_that_are_ranked_again_have_their_row_of_the_corpus(
+    tmp_path, texts, cross_encoder, form
+):
+    path = tmp_path / f"hits.{form}"
+    good("similar", "dog", "-m", TINY, "-q", "--corpus", texts, "-k", 2, "-o", path)
+    for more in ((), ("--keep-fields",)):
+        argv = ("rerank", "dog", "-m", cross_encoder, "-q", "-i", path, *more)
+        rows = good(*argv).rows
+        assert len(rows) == 2
+        assert all(row["text"] == TEXTS[row["row"]] for row in rows)
+        assert {str(row["id"]) for row in rows} == {str(row["row"]) for row in rows}
+    table = good("rerank", "dog", "-m", cross_encoder, "-q", "-i", path, "-f", "table").out
+    assert all(f" {row['row']} " in table for row in rows)
+
+
 @pytest.mark.parametrize("name", ["hits.jsonl", "hits.json", "hits.csv", "hits.parquet"])
 def test_hits_of_several_queries_in_a_file_are_records(tmp_path, texts, cross_encoder, name):
     path = tmp_path / name

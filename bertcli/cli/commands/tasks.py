@@ -369,7 +369,7 @@ def rerank(
     $ bertcli rerank 'late delivery' 'It came on time.' 'It never came.' -m CROSS_ENCODER
     """
     form = output.form()
-    reader = reader_of(asked, files, single=True)
+    reader = reader_of(asked, files, single=True, hit_rows=True)
     kind, head = open_head("Reranker", model, length, compute)
     from bertcli.tasks.classify import BLANK_HIT, ranked, ranked_row
 

@@ -475,7 +475,10 @@ def answer_views(answers: Sequence[Answer]) -> Iterator[RenderableType]:
 
 def ranking_view(query: str, results: Sequence[Result]) -> Iterator[RenderableType]:
     """Draw texts with their scores for a query, in the order of the results."""
-    yield HitsView([hit_row(r.fields["score"], r.sample, r.record) for r in results], query)
+    from bertcli.tasks.classify import corpus_row
+
+    rows = [hit_row(r.fields["score"], corpus_row(r), r.record) for r in results]
+    yield HitsView(rows, query)
 
 
 def duplicates_view(run: Duplicates, groups: Sequence[DuplicateGroup]) -> Iterator[RenderableType]:
