@@ -163,3 +163,26 @@ def test_what_is_typed_at_the_prompt_is_answered_in_lines(tmp_path):
     code, seen = at_terminal(*argv, stdin=None, typed=typed, columns=100)
     assert code == 0 and "\ufffd" not in seen.decode()
     assert "One line. Another with a tab." in seen.decode().split("query> ")[1]
+
+
+KEPT = ("--keep-fields", "stars,title")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("tokenize", "-i"),
+        ("embed", "-i"),
+        ("similar", "late", "--corpus"),
+        ("chunk", "-i"),
+    ],
+)
+def test_kept_fields_are_in_tables(tmp_path, argv):
+    path = tmp_path / "reviews.jsonl"
+    row = {"text": "It came late.", "stars": 4321, "title": f"Never {LONG}", "other": "unseen"}
+    path.write_text(jsonl([row]))
+    for width in WIDTHS:
+        lines = "\n".join(drawn(width, *argv, path, *KEPT))
+        assert re.search(r"4,?321|too narrow for .*stars", lines)
+        assert "Never" in lines or re.search(r"too narrow for .*title", lines)
+        assert "unseen" not in lines

@@ -27,6 +27,7 @@ from bertcli.errors import counted
 from bertcli.formats.tables import fields_of, lines_of
 from bertcli.formats.writers import open_output
 from bertcli.io.printable import printable
+from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
 from bertcli.tasks.results import Result, flat_rows
 
@@ -148,6 +149,17 @@ class RowsTable(Table):
                 if column.header in NAMES:
                     column.no_wrap = False
         yield from super().__rich_console__(console, options)
+        if hidden := self.hidden_columns(console, options):
+            line = f"... too narrow for {', '.join(hidden)}; a wider terminal shows them"
+            yield Text(line, "dim", overflow="fold")
+
+    def hidden_columns(self, console: Console, options: ConsoleOptions) -> list[str]:
+        """Return the names of the columns that Rich leaves out, as they have no room."""
+        inner = options.update_width(options.max_width - self._extra_width)
+        widths = self._calculate_column_widths(console, inner)
+        padding = self.padding[1] + self.padding[3]
+        columns = zip(self.columns, widths, strict=True)
+        return [str(column.header) for column, width in columns if width <= padding]
 
     def fits(self, console: Console, options: ConsoleOptions) -> bool:
         """Return whether all columns fit that are not folded, and some text beside them."""
@@ -178,6 +190,15 @@ def shortened(text: str, most: int = LONGEST) -> str:
     """Return a text in one line, or how it begins."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def kept_cells(record: Record, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the kept fields of a record for a table; long ones are shortened."""
+    return {
+        name: shortened(described(value), TEXT) if isinstance(value, str | list | dict) else value
+        for name, value in (record.extra or {}).items()
+        if name not in without
+    }
 
 
 def shown(item: Encoded | Result) -> str:
@@ -241,7 +262,8 @@ def token_views(tokenizer: Tokenizer, records: Sequence[Encoded]) -> Iterator[Re
                     "special": role,
                 }
             )
-        yield rows_table(rows, shown(encoded))
+        kept = "".join(f"\n{name}: {value}" for name, value in kept_cells(encoded.record).items())
+        yield rows_table(rows, shown(encoded) + kept)
         yield from not_drawn(encoded.length - MOST, "more tokens")
 
 
@@ -329,6 +351,7 @@ def vector_views(
             [
                 {"text": shortened(shown(encoded), TEXT), "tokens": encoded.length}
                 | (numbers(vector) if names is None else terms(vector, names))
+                | kept_cells(encoded.record)
                 for encoded, vector, _ in items
             ]
         )
@@ -411,7 +434,8 @@ def hit_row(score: Any, row: int, record: Record) -> dict[str, Any]:
     extra = record.extra or {}
     place = f"{extra['file']}:{extra['line']}" if {"file", "line"} <= {*extra} else ""
     hit = {"score": score, "row": row, "id": place or str(row if record.id is None else record.id)}
-    return hit if record.text is None else {**hit, "text": str(record.text)}
+    text = {} if record.text is None else {"text": str(record.text)}
+    return hit | text | kept_cells(record, without=(*ORIGIN, *hit, "text"))
 
 
 class HitsView:
