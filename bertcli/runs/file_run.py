@@ -25,13 +25,14 @@ import numpy as np
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import refuse_format
 from bertcli.embedding.pooling import EmbeddedBlock, split
-from bertcli.errors import OutputError, option
+from bertcli.errors import OutputError, counted, option
 from bertcli.formats.jsonl import objects_of
 from bertcli.formats.registry import FORMATS, VECTORS
 from bertcli.formats.vector_files import DIGEST, ROW, Array, floats, put_aside
 from bertcli.formats.vector_writer import Fields
 from bertcli.io.paths import input_name
 from bertcli.io.progress import Ran, Step
+from bertcli.io.typed_json import as_json
 from bertcli.records.batch import RecordBatch
 from bertcli.records.reader import Reader
 from bertcli.records.record import Record
@@ -41,6 +42,7 @@ from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 from bertcli.versions import versions
 
 NOT_OF_RECORDS = ("asked", "taken", "max_record_bytes")  # no record is another by these
+NOT_OF_VECTORS = ("model",)  # a text has the same vector wherever the model lies
 LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # that the numbers depend on
 
 
@@ -58,7 +60,9 @@ class FileRun:
     tally: TokenCounts = field(default_factory=TokenCounts)
     complete: bool = False  # whether the file was there already
     committed: int = 0  # records that a run which is resumed need not compute again
+    resumed: int = 0  # records that an interrupted run had committed
     reusable: KnownVectors | None = None  # of an output that is updated
+    unusable: str = ""  # why no vector of the output that is updated can be reused
     unchecked: Sequence[str] = ()  # inputs of a run that is resumed which cannot be read twice
 
     def __post_init__(self) -> None:
@@ -95,7 +99,7 @@ class FileRun:
             if sink.complete:
                 return
             state = sink.state or {}
-            self.committed = state.get("records", 0)
+            self.committed = self.resumed = state.get("records", 0)
             self.tally = TokenCounts(**state.get("tally", {}))
             yield Ran(before=self.tally.records)
             blocks = self._after(state, digest)
@@ -104,7 +108,9 @@ class FileRun:
             windows = embedder.windows(run)
             if target.update:
                 decides = {**maker, **about, "precision": target.precision}
-                self.reusable = KnownVectors(decides, embedder, *self.known_rows(sink))
+                rows, vectors = self.known_rows(sink)
+                self.reusable = KnownVectors(decides, embedder, rows, vectors)
+                self.unusable = self._unusable(sink, rows, decides)
                 windows = self.reusable.windows(run)
             for window in windows:
                 for part in window:
@@ -166,6 +172,30 @@ class FileRun:
         blocks = floats(str(sink.output), shape[-1]) if rows else ()
         return rows, put_aside(block for block in blocks if block.shape[1:] == shape)
 
+    def _unusable(self, sink: Sink, rows: Mapping[str, int], decides: Mapping[str, Any]) -> str:
+        """Return why the output has no vector that can be reused, "" if it may have some."""
+        manifest = sink.read_manifest() if sink.output.exists() else {}
+        if not manifest:
+            return ""
+        if not rows:
+            return f"{self.target.path} was made without {option('update')}"
+        before = {**manifest, **manifest.get("fingerprint", {})}
+        names = [name for name in as_json(decides) if name not in NOT_OF_VECTORS]
+        different = [name for name in names if before.get(name) != as_json(decides)[name]]
+        if different:
+            return f"{self.target.path} was made with other {', '.join(different)}"
+        return ""
+
+    @property
+    def reuse(self) -> str:
+        """How many vectors an update did not compute, for a note; "" where it is no update."""
+        if self.reusable is None:
+            return ""
+        line = f"{self.reusable.reused:,} of {counted(self.tally.records, 'vector')} reused"
+        if self.resumed:
+            line += f", {self.resumed:,} kept from the interrupted update"
+        return f"{line}: {self.unusable}" if self.unusable else line
+
     def _commit(self, sink: Sink, digest: InputDigest) -> None:
         sink.commit(
             {
@@ -191,8 +221,7 @@ class KnownVectors:
         vectors: Array,
     ) -> None:
         self.embedder, self.reused = embedder, 0
-        # A text has the same vector wherever the model lies.
-        decides = {name: value for name, value in decides.items() if name != "model"}
+        decides = {name: it for name, it in decides.items() if name not in NOT_OF_VECTORS}
         text = json.dumps(decides, sort_keys=True)
         self.key = hashlib.sha256(text.encode(errors="surrogatepass"))
         self.vectors = vectors

@@ -12,6 +12,7 @@ from front import (
     good,
     jsonl,
     left_in,
+    struck,
 )
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
@@ -81,11 +82,17 @@ def test_many_windows_pairs_and_long_texts(tmp_path, folders, ran):
 def test_other_ways_to_make_vectors_take_nothing_over(tmp_path, ran):
     texts, out = put(tmp_path / "in.jsonl", OLD), tmp_path / "v.npy"
     good(*SET, "--update", "-i", texts, "-o", out)
-    for more in (("--pooling", "cls"), ("--prompt", "a "), ("--precision", "float16")):
+    differences = {
+        ("--pooling", "cls"): "options",
+        ("--prompt", "a "): "options",
+        ("--precision", "float16"): "options, precision",
+    }
+    for more, different in differences.items():
         ran.clear()
         done = call("embed", *SET[2:], "--update", "-i", texts, "-o", out, *more)
         assert sum(ran) == len(OLD)
-        assert "note: 0 of 6 vectors reused" in done.err
+        why = f"{out} was made with other {different}"
+        assert f"note: 0 of 6 vectors reused: {why}\n" in done.err
     ran.clear()
     done = call("embed", *SET[2:], "--update", "-i", texts, "-o", out, *more)
     assert (ran, "already complete" in done.err) == ([], True)
@@ -96,7 +103,7 @@ def test_an_output_made_without_digests_gets_them(tmp_path, ran):
     good(*SET, "-i", texts, "-o", out)
     whole = out.read_bytes()
     done = call("embed", *SET[2:], "--update", "-i", texts, "-o", out)
-    assert "0 of 6 vectors reused\n" in done.err
+    assert f"0 of 6 vectors reused: {out} was made without --update\n" in done.err
     assert out.read_bytes() == whole
     put(texts, OLD[::-1])
     ran.clear()
@@ -105,6 +112,16 @@ def test_an_output_made_without_digests_gets_them(tmp_path, ran):
     good("similar", "-m", TINY, "-q", "one", "--corpus", texts, "--vectors", out)
     (answer,) = good("similar", "-m", TINY, "-q", "one", "--vectors", out, "-k", 1).rows
     assert answer["hits"][0]["id"] == "n3"
+
+
+def test_a_continued_update_says_what_the_interrupted_one_had_done(tmp_path):
+    texts, out = tmp_path / "in.txt", tmp_path / "v.npy"
+    texts.write_text("".join(f"text {number}\n" for number in range(40)))
+    argv = ("embed", "-m", TINY, "-i", texts, "-o", out, "--update", "--window", 8)
+    assert struck("SIGINT", *argv, journals=2) == 130
+    done = call(*argv)
+    assert "note: 0 of 40 vectors reused, 16 kept from the interrupted update\n" in done.err
+    assert np.load(out).shape == (40, 32)
 
 
 def test_texts_from_a_pipe_and_no_texts(tmp_path, ran):

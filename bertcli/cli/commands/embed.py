@@ -234,8 +234,7 @@ def _to_file(run: "FileRun", console: Console) -> "TokenCounts":
     if run.complete:
         console.note(f"{target.path} is already complete: nothing to do")
         raise typer.Exit
-    if reusable := run.reusable:
-        console.note(f"{reusable.reused:,} of {counted(run.tally.records, 'vector')} reused")
+    console.note(run.reuse)
     if console.watched:
         vectors = f"vectors of {counted(run.tally.records, 'text')}"
         console.note(f"{vectors} written to {target.path} in {monotonic() - begun:,.1f} s")

@@ -30,6 +30,7 @@ from bertcli.io.printable import printable
 from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
 from bertcli.tasks.results import Result, flat_rows
+from bertcli.tokenizing.batch import PLACE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -435,7 +436,7 @@ def hit_row(score: Any, row: int, record: Record) -> dict[str, Any]:
     place = f"{extra['file']}:{extra['line']}" if {"file", "line"} <= {*extra} else ""
     hit = {"score": score, "row": row, "id": place or str(row if record.id is None else record.id)}
     text = {} if record.text is None else {"text": str(record.text)}
-    return hit | text | kept_cells(record, without=(*ORIGIN, *hit, "text"))
+    return hit | text | kept_cells(record, without=(*ORIGIN, *PLACE, *hit, "text"))
 
 
 class HitsView:
