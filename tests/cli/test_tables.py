@@ -6,6 +6,7 @@ import re
 import pytest
 from front import (
     TINY,
+    bad,
     good,
     jsonl,
 )
@@ -186,3 +187,19 @@ def test_kept_fields_are_in_tables(tmp_path, argv):
         assert re.search(r"4,?321|too narrow for .*stars", lines)
         assert "Never" in lines or re.search(r"too narrow for .*title", lines)
         assert "unseen" not in lines
+
+
+def test_counts_of_tokens_are_a_table_with_the_texts():
+    lines = drawn(120, "tokenize", "--count", "hello", LONG)
+    assert [line.split() for line in lines if "hello" in line] == [["hello", "6"]]
+    assert any(LONG in line for line in lines)
+
+
+def test_groups_of_duplicates_are_a_table_on_stdout_beside_a_file(tmp_path):
+    texts, out = tmp_path / "t.txt", tmp_path / "kept.csv"
+    texts.write_text("the cat\na dog\nthe cat\n")
+    lines = drawn(80, "duplicates", texts, "-o", out)
+    assert any("kept" in line and "the cat" in line for line in lines)
+    assert out.read_text() == "text\nthe cat\na dog\n"
+    argv = ("duplicates", texts, "-m", TINY, "-f", "table", "--groups", tmp_path / "g.csv")
+    assert bad(*argv, code=2).error.startswith("--format table is for stdout")

@@ -27,7 +27,6 @@ from bertcli.cli.options.common import (
     ModelOptions,
     ReportOutput,
     RowOutput,
-    format_option,
     reader_of,
 )
 from bertcli.cli.options.completion import complete_model, complete_query_field
@@ -388,12 +387,14 @@ class DuplicatesOutput(LineOutput):
         "--output",
         "-o",
     )
-    format = format_option(
-        TXT,
-        "table",
-        *ROWS,
-        about="Format of --output; without it, of the groups on stdout, or txt: the texts that are "
-        "kept. auto: by the suffix; for groups, a table on a terminal and JSONL in a pipe.",
+    format: Literal["auto", "txt", "table", "jsonl", "csv", "tsv", "parquet"] = option(
+        "Format of --output; without it, of the groups on stdout, or txt: the texts that are "
+        "kept. auto: by the suffix; for groups, a table on a terminal and JSONL in a pipe. table: "
+        "of the groups on stdout.",
+        None,
+        "--format",
+        "-f",
+        default="auto",
     )
     groups: Path | None = option(
         "File for the groups; the suffix sets the format. Default, and -: stdout.", "PATH"
@@ -406,10 +407,17 @@ class DuplicatesOutput(LineOutput):
         files = [os.path.realpath(path) for path in (self.output, self.groups) if path]
         if len({*files}) < len(files):
             raise UsageError("--output and --groups are the same file", "give two names")
+        if self.format == "table" and self.groups:
+            raise UsageError(
+                f"--format table is for stdout, but the groups go to {self.groups}",
+                "leave out --groups or --format",
+            )
 
     @property
     def copy_format(self) -> str:
         """The format of the input without duplicates; empty where it is not written."""
+        if self.output and self.format == "table":  # of the groups, on stdout
+            return self.changed(format="auto").form()
         return self.form() if self.output or self.format == TXT else ""
 
     @property
@@ -417,7 +425,8 @@ class DuplicatesOutput(LineOutput):
         """The output of the groups; None where the other one takes stdout."""
         if self.groups is None and self.output is None:
             return None if self.format == TXT else self
-        chosen = "auto" if self.output or self.format == TXT else self.format
+        is_of_output = self.format == TXT or (self.output and self.format != "table")
+        chosen = "auto" if is_of_output else self.format
         return self.changed(output=self.groups, groups=None, format=chosen, resume=False)
 
     @contextmanager

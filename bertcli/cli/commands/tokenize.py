@@ -200,7 +200,9 @@ def tokenize(
         tokenizer.max_length(shape)
     if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
         console.warn("--offset-unit has no effect without --offsets")
-    extra = ("length",) if mode.count else fields.extra(shape)
+    extra = fields.extra(shape)
+    if mode.count:
+        extra = ("text", "length") if form == "table" else ("length",)
     task = Task(shape, extra, form, fields.ragged)
     taken = frozenset() if mode.stats or form == "table" else task.fields
     reader = source.reader(taken=taken, placed=False if form == TXT else None)
@@ -209,7 +211,11 @@ def tokenize(
     if mode.is_summary:
         _summary(run, windows, mode, output, model, form, layout.max_length)
     else:
-        view, about = "token_views", (tokenizer,)
+        view = "rows_view"
+        about: tuple[Any, ...] = ()
+        if not mode.count:
+            view = "token_views"
+            about = (tokenizer,)
         inputs = reader.source.inputs
         with output.open(
             task.writer, inputs, model, view=view, about=about, run=run, weights=False
@@ -238,7 +244,7 @@ def _form(
     if mode.per_file:
         return output.form(("table", *ROWS) if mode.count else ("table", JSONL))
     if mode.count:
-        return output.form((TXT, *ROWS), usual=TXT)
+        return output.form((TXT, "table", *ROWS), usual=TXT)
     if mode.stats:
         return output.form(("table", JSONL))
     form = output.form((*[TXT] * mode.from_tokens, "table", *ROWS, *ARRAYS))
