@@ -40,6 +40,17 @@ def input_name(path: str | Path) -> str:
     return name
 
 
+def normalized(path: str) -> str:
+    """Return one name for all spellings of a path: relative if it is below the working folder.
+
+    ``notes/a.txt`` is also ``./notes//a.txt`` and ``/home/me/notes/a.txt``. Links are not followed.
+    """
+    if path == "-":
+        return path
+    full_path = os.path.abspath(path)
+    return full_path.removeprefix(os.path.join(os.getcwd(), "")) or full_path
+
+
 def _escaped_byte(bad: UnicodeError) -> tuple[str, int]:
     """Return the escape of half of a surrogate pair: Python stands one for a byte of a path."""
     assert isinstance(bad, UnicodeEncodeError)

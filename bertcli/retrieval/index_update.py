@@ -49,7 +49,7 @@ from bertcli.io.output_files import (
     SAVING,
     OutputFiles,
 )
-from bertcli.io.paths import WatchedFiles, input_name, sha256
+from bertcli.io.paths import WatchedFiles, input_name, normalized, sha256
 from bertcli.io.publish import MANIFEST, explained, move, replacing
 from bertcli.io.system_calls import opener, sync, sync_folder
 from bertcli.io.typed_json import as_json, shown
@@ -132,6 +132,7 @@ class IndexUpdate:
     old: SearchIndex | None
     unchanged: dict[str, CorpusFile] = field(default_factory=dict)  # by their names
     found: dict[str, CorpusFile] = field(default_factory=dict)  # as they are, without counts
+    spellings: Mapping[str, str] = field(default_factory=dict)  # as the user gave the names
     is_current: bool = False
     new: int = 0  # rows
     changed: int = 0
@@ -148,9 +149,15 @@ class IndexUpdate:
     ) -> IndexUpdate:
         """Compare the files of a corpus with those of its index, if there is one.
 
+        They have the same names however the corpus is spelled.
         Raises InputError for an index of another corpus, or made with other options.
         """
+        given_paths = reader.source.paths
+        paths = tuple(map(normalized, given_paths))
+        reader.source = replace(reader.source, paths=paths)
         update = cls(path, embedder, reader, corpus, old)
+        names = zip(map(input_name, paths), map(input_name, given_paths), strict=True)
+        update.spellings = {name: given for name, given in names if name != given}
         if old:
             update._refuse_other(old)
         update._compare_files()

@@ -411,6 +411,8 @@ def _update_index(search: Search, display: Display) -> None:
     update = search.indexing()
     if update.is_current:
         update.settle()
+        if search.index is not None:
+            search.index.spellings = update.spellings
         return
     run = update.run()
     display.follow(run)
@@ -419,6 +421,7 @@ def _update_index(search: Search, display: Display) -> None:
         run.reader.summarize(display)
     search.index = open_index(update.path)
     if search.index is not None:
+        search.index.spellings = update.spellings
         display.note(update.summary(search.index))
 
 

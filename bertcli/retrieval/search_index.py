@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,6 +43,7 @@ from bertcli.io.printable import listed
 from bertcli.io.publish import MANIFEST
 from bertcli.io.streams import unreadable
 from bertcli.io.typed_json import SWITCH, TEXT, JsonObject, read_object, whole_number
+from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
 from bertcli.retrieval.lexical import Bm25, IndexFile, Postings
 
@@ -167,6 +168,7 @@ class SearchIndex:
         """Open the files. Raises FileNotFoundError when they were replaced meanwhile."""
         self.path = path
         self.manifest = manifest
+        self.spellings: Mapping[str, str] = {}  # names of files as the user gave them now
         self.tag = manifest.text("tag") or ""
         self.vectors_path = folder / f"{self.tag}{VECTORS_END}"
         self.rows_path = folder / f"{self.tag}{ROWS_END}"
@@ -247,7 +249,7 @@ class SearchIndex:
         if number is not None:
             file = bisect_right(self.first_rows, row) - 1
             record = record._replace(id=self.first_records[file] + number)
-        return record
+        return respelled(record, self.spellings) if self.spellings else record
 
     def all_records(self) -> Iterator[Sequence[Record]]:
         """Yield all records, some at a time."""
@@ -279,6 +281,7 @@ class SearchIndex:
 
 
 BODY, PAIR, ID, NUMBER, FIELDS = "text", "pair", "id", "number", "fields"  # of a line
+FILE_FIELD = ORIGIN[0]  # of a hit
 
 
 def line_of(record: Record, number: int | None) -> dict[str, Any]:
@@ -301,6 +304,17 @@ def record_of(line: bytes, where: str) -> tuple[Record, int | None]:
     number = fields.checked(NUMBER, COUNT)
     extra = fields.get(FIELDS)
     return Record(fields[BODY], fields.get(PAIR), fields.get(ID), extra), number
+
+
+def respelled(record: Record, spellings: Mapping[str, str]) -> Record:
+    """Return a record with another spelling of its file, in its fields and as its id."""
+    fields = record.extra or {}
+    name = str(fields.get(FILE_FIELD, ""))
+    if name in spellings:
+        record = record._replace(extra={**fields, FILE_FIELD: spellings[name]})
+    if record.id in spellings and name in ("", record.id):
+        record = record._replace(id=spellings[record.id])
+    return record
 
 
 class IndexTexts:

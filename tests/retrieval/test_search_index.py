@@ -462,3 +462,18 @@ def test_empty_texts_are_hits_as_without_an_index(notes):
     for options in ((), ("--no-skip-empty",)):
         assert hits(*corpus, *options, "--index", f"i{len(options)}") == hits(*corpus, *options)
     assert hits(*corpus, "--skip-empty", "--index", "left") == hits(*corpus, "--skip-empty")
+
+
+def test_a_folder_is_the_same_corpus_however_it_is_spelled(notes, ran):
+    """Its hits have the spelling that is given, as without an index."""
+    first = hits("--corpus", "notes/", "--index", "i")
+    Path("other").mkdir()
+    for spelling in ("notes", "./notes/", Path.cwd() / "notes", "other/../notes"):
+        ran.clear()
+        done = call(*SIMILAR, *QUERIES, "-k", 50, "--index", "i", "--corpus", spelling)
+        assert (done.code, done.err) == (0, "")
+        assert sum(ran) == len(QUERIES)
+        assert done.rows == hits("--corpus", spelling)
+    (notes / "tea.md").write_text(note(7))
+    assert hits("--corpus", "./notes", "--index", "i") == hits("--corpus", "./notes")
+    assert hits("--corpus", "notes", "--index", "i") == hits("--corpus", "notes") != first
