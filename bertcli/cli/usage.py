@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from shlex import quote
 from typing import Any
 
 # Our command -> words that users of other tools type for it.
@@ -84,7 +85,11 @@ OPTIONS_ELSEWHERE = {
     "--per-file": "by",
 }
 
+# Our command -> what it takes in place of an argument, {} being the one that was given.
+NO_ARGUMENTS = {"answer": "give --question {} --context TEXT"}
+
 NO_COMMAND = re.compile(r"No such command '(.*?)'")
+EXTRA_ARGUMENTS = re.compile(r"extra arguments?(?:\(s\))? \((.*)\)")
 NOT_A_CHOICE = re.compile(r"'(.*)' is not one of (.*)\.?$")
 NOT_A_NUMBER = re.compile(r"'(.*)' is not a valid (int|float)(?: range)?\.?$")
 OUT_OF_RANGE = re.compile(r"(.*) is not in the range (?:(\S+?)<=?)?x(?:(<=|<|>=|>)(\S+?))?\.?$")
@@ -107,6 +112,10 @@ def explain(error: Any, commands: Sequence[str]) -> tuple[str, str]:
         return f"no such command: {unknown[1]}", _meant_command(unknown[1], prefix, commands)
     parameter = getattr(error, "param", None)
     if parameter is None:
+        extra = EXTRA_ARGUMENTS.search(text)
+        command = error.ctx.command.name if error.ctx else ""
+        if extra and command in NO_ARGUMENTS:
+            return _plain(text), NO_ARGUMENTS[command].format(quote(extra[1]))
         return _plain(text), see_help
     name = _name_of(parameter)
     if not error.message:

@@ -61,8 +61,8 @@ def refuse_not_text(head: bytes, name: str, encoding: str) -> None:
     if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
         for mark, other in BYTE_ORDER_MARKS.items():
             if head.startswith(mark):
-                raise _refused(
-                    name, f"text in {other.upper()}", f"give {option('encoding', other)}"
+                raise InputError(
+                    f"{name}: is {other.upper()} text", f"{option('encoding', other)} reads it"
                 )
     if HTML.match(head):
         LOG.note(f"{name} looks like HTML: its tags are read as text")

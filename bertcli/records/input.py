@@ -38,6 +38,7 @@ class Input:
     format: str = "auto"  # "whole": each file is one text
     delimiter: str = ","  # of csv
     text_field: str | None = None  # or several, separated by commas; user.bio: a value of objects
+    text_option: str = "text_field"  # the option that sets it
     text_fields: tuple[str, ...] = ()  # instead: the first that is there, kept as well
     join: str | None = None  # what stands between several text fields; None: a blank line
     pair_field: str | None = None

@@ -24,7 +24,7 @@ from typing import IO, Any, TypeVar
 
 from bertcli.errors import LOG, SKIP, InputError, Messages, UsageError, counted, option
 from bertcli.formats.delimited import DelimitedRows, handfuls, refuse_other_columns
-from bertcli.formats.file_types import refuse_not_text
+from bertcli.formats.file_types import BYTE_ORDER_MARKS, refuse_not_text
 from bertcli.formats.jsonl import object_in, value_of
 from bertcli.formats.registry import (
     CSV,
@@ -740,6 +740,8 @@ def _refuse_binary(head: bytes, decode: LineDecoder) -> None:
     try:
         refuse_not_text(head, decode.name, decode.encoding)
     except InputError as refused:
+        if head.startswith((*BYTE_ORDER_MARKS,)):
+            raise
         raise InputError(refused.marked, "give it as a file: -i FILE says how to read it") from None
 
 

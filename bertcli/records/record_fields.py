@@ -161,7 +161,9 @@ def record_fields(source: Input, names: Sequence[str], where: str) -> RecordFiel
                 f"{option('label_field', 'NAME')}",
             )
         hint = f"available: {listed(names)}"
-        if name == text and not (source.ids or source.text_field):
+        if name == text and source.text_option != "text_field":
+            hint += f"; choose with {option(source.text_option)}"
+        elif name == text and not (source.ids or source.text_field):
             if "id" in present and present & RESULT_FIELDS:
                 hint += f"; {option('keep_fields')} of the command before keeps the text"
             else:

@@ -2,6 +2,7 @@
 
 import pytest
 from front import TINY, bad, call, good
+from terminal import at_terminal
 
 from bertcli import versions
 from bertcli.cli.app import main
@@ -59,3 +60,32 @@ def test_the_hint_for_torch_names_the_cpu_first_with_sizes(monkeypatch):
     assert cpu < hint.index("--index-url https://download.pytorch.org/whl/cpu") < cuda
     assert "bertcli[torch]" in hint[cuda:]
     assert "CPU" not in versions.install_command("map")
+
+
+def test_a_wrong_field_of_queries_names_the_option_for_it(tmp_path):
+    (queries := tmp_path / "q.csv").write_text("q\nlate\n")
+    (corpus := tmp_path / "c.txt").write_text("one\n")
+    argv = ("similar", "-i", queries, "--corpus", corpus, "-m", TINY)
+    for more in ((), ("--query-field", "x")):
+        assert bad(*argv, *more).hint == "available: q; choose with --query-field"
+    assert good(*argv, "-q", "--query-field", "q").rows[0]["query"] == "late"
+
+
+def test_a_folder_or_file_behind_the_query_is_meant_as_the_corpus(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my notes").mkdir()
+    (tmp_path / "t.txt").write_text("one\n")
+    done = bad("similar", "tea", "my notes", code=2)
+    assert (done.error, done.hint) == (
+        "nothing to search",
+        "--corpus 'my notes' searches that folder",
+    )
+    assert bad("similar", "tea", "t.txt", code=2).hint == "--corpus t.txt searches that file"
+
+
+def test_a_question_without_its_option_or_context_says_what_is_needed():
+    done = bad("answer", "Where is it?", "-m", TINY, code=2)
+    assert done.hint == "give --question 'Where is it?' --context TEXT"
+    code, screen = at_terminal("answer", "--question", "Where?", "-m", TINY, stdin=None)
+    assert code == 2
+    assert b"no context" in screen and b"--context TEXT" in screen

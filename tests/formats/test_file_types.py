@@ -41,8 +41,8 @@ FILES = {
     "report.pdf": (b"%PDF-1.7\n%\xe2\xe3", "a PDF", "pdftotext report.pdf -"),
     "texts.zip": (archive("a.txt"), "a zip archive", "unzip texts.zip"),
     "model.pkl": (pickle.dumps({"a": [1, 2]}), "a Python pickle", "JSONL or Parquet"),
-    "wide.txt": ("i love nlp\n".encode("utf-16"), "text in UTF-16", "--encoding utf-16"),
-    "wider.csv": ("text\nlove\n".encode("utf-32"), "text in UTF-32", "--encoding utf-32"),
+    "wide.txt": ("i love nlp\n".encode("utf-16"), "UTF-16 text", "--encoding utf-16"),
+    "wider.csv": ("text\nlove\n".encode("utf-32"), "UTF-32 text", "--encoding utf-32"),
     "table.txt": (b"PAR1" + bytes(20), "Parquet", "--input-format parquet"),
     "packed.txt": (b"\x1f\x8b\x08" + bytes(20), "compressed by gzip", ".gz"),
     "ids.txt": (array(), "a NumPy array", "decode"),
@@ -56,7 +56,8 @@ def test_a_file_that_is_no_text(name, tmp_path, monkeypatch):
     (tmp_path / "good.txt").write_text("love\n")
     monkeypatch.chdir(tmp_path)
     done = bad(*COUNT, name)
-    assert done.error == f"{name}: is {what}, not text"
+    end = "" if name.startswith("wide") else ", not text"
+    assert done.error == f"{name}: is {what}{end}"
     assert how in done.hint
     assert "replace" not in done.hint  # which would make rubbish of it
     done = call(*COUNT, name, "-i", "good.txt", "--on-error", "skip")
@@ -81,10 +82,17 @@ def test_html_is_read_with_a_note(tmp_path):
     [
         (b"%PDF-1.4\n1 0 obj\n", "a PDF"),
         (archive("[Content_Types].xml"), "an Excel or Word file"),
-        ("text\na\n".encode("utf-16"), "text in UTF-16"),
     ],
 )
 def test_stdin_that_is_no_text_is_refused(data, what):
     done = process("tokenize", "--count", "-m", TINY, stdin=data)
     assert (done.code, done.error) == (1, f"stdin: is {what}, not text")
     assert "-i FILE" in done.hint
+
+
+def test_text_in_utf_16_on_stdin_is_named_with_its_encoding():
+    text = "love\n".encode("utf-16")
+    done = process("tokenize", "--count", "-m", TINY, stdin=text)
+    assert (done.code, done.error) == (1, "stdin: is UTF-16 text")
+    assert done.hint == "--encoding utf-16 reads it"
+    assert good("tokenize", "--count", "-m", TINY, "--encoding", "utf-16", stdin=text).out == "3\n"

@@ -472,7 +472,7 @@ def test_the_time_of_keeping_fields_grows_with_their_number():
     ("name", "data", "error", "hint"),
     [
         ("a.xlsx", b"PK\x03\x04\x14\0\xff", "is a zip archive, not text", "unzip"),
-        ("a.csv", "text\na\n".encode("utf-16"), "is text in UTF-16", "--encoding utf-16"),
+        ("a.csv", "text\na\n".encode("utf-16"), "is UTF-16 text", "--encoding utf-16"),
         ("a.csv", b"text\na\xff\n", ":2: byte 6 (0xff) is not valid utf-8", "--encoding"),
         ("a.json", b'[{"text": "a"}, 7]', "expected a JSON object, found 7", ""),
         ("a.json", b'["a"', "not valid JSON", ""),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.cli.commands.tasks import NEEDED_MODELS
@@ -98,6 +99,7 @@ class QueryOptions(OptionGroup):
             texts=self.queries or (),
             objects=self.mine,
             text_field=self.query_field or ("anchor" if self.mine else "text"),
+            text_option="query_field",
             pair_field="positive" if self.mine else None,
             single=not self.mine,
         )
@@ -143,6 +145,7 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Input):
     def refuse_file_names(self, queries: Sequence[str]) -> None:
         """Raise UsageError where names of files are given as queries, and hardly meant so."""
         files = [query for query in queries if os.path.isfile(query)]
+        folders = [query for query in queries[1:] if os.path.isdir(query)]
         if len(files) > 1 and len(files) == len(queries):
             raise UsageError(
                 f"{' and '.join(files)} are files, not queries"
@@ -150,8 +153,12 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Input):
                 else f"{files[0]} and {len(files) - 1} other queries are files",
                 f"--corpus {files[0]} --corpus {files[1]} searches files; -i reads queries",
             )
-        if files and not (self.corpus or self.vectors or self.index):
-            raise UsageError("nothing to search", f"--corpus {files[-1]} searches that file")
+        if self.corpus or self.vectors or self.index:
+            return
+        for paths, what in ((files, "file"), (folders, "folder")):
+            if paths:
+                corpus = f"--corpus {quote(paths[-1])}"
+                raise UsageError("nothing to search", f"{corpus} searches that {what}")
 
     def check(self, queries: Sequence[str]) -> None:
         """Raise UsageError when there is nothing to search, or it cannot be read as needed."""

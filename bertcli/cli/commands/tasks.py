@@ -86,6 +86,9 @@ class QuestionOptions(OptionGroup):
         """Return the reader of questions, of contexts, or of both."""
         objects = self.question is None and self.context is None
         both = self.question is not None and self.context is not None
+        if not (objects or both or files.input or files.files_from) and stdin_is_terminal():
+            missing = "context" if self.context is None else "question"
+            raise UsageError(f"no {missing}", f"give --{missing} TEXT, or -i FILE")
         return reader_of(
             self,
             files,
