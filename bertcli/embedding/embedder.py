@@ -266,6 +266,7 @@ class Embedder:
             lambda texts: RecordBatch.of(self.prepare([*map(Record, texts)])).texts,
         )
         reader.divide = partial(pieces, chunker)
+        reader.unit = "chunks"
         return reader
 
     def places(self, reader: Reader) -> tuple[str, ...]:

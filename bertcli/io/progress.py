@@ -72,8 +72,8 @@ class Progress:
         """The time since the run began."""
         return max(monotonic() - self.start, 1e-9)
 
-    @property
-    def rates(self) -> str:
-        """Texts and tokens per second."""
-        texts, tokens = self.texts / self.seconds, self.tokens / self.seconds
-        return f"{texts:,.0f} texts/s  {tokens:,.0f} tokens/s"
+    def rates(self, unit: str) -> str:
+        """Return texts, or what the ``unit`` is, and tokens per second."""
+        texts = self.texts / self.seconds
+        tokens = self.tokens / self.seconds
+        return f"{texts:,.0f} {unit}/s  {tokens:,.0f} tokens/s"

@@ -57,6 +57,7 @@ class GivenRecords(Reader):
         """Return a reader of the same records, from the first."""
         reader = GivenRecords(self.items, self.source)
         reader.divide = self.divide
+        reader.unit = self.unit
         return reader
 
     def _blocks(self) -> Iterator[Sequence[Record]]:

@@ -101,6 +101,7 @@ class Reader:
     """
 
     divide: Divide | None = None  # what makes several records of each
+    unit = "texts"  # what it yields: texts or chunks
 
     def __init__(self, source: Input) -> None:
         paths = input_files(source.paths, source)
@@ -113,6 +114,7 @@ class Reader:
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
         self.skipped = self.replaced = 0
         self.bytes_read = self.records = 0
+        self.yielded = 0  # records after each was divided
         self.empty = 0  # texts without a character that are left out
         self.exhausted = False  # whether all records were read
         for form in {source.format_of(path) for path in paths}:
@@ -135,13 +137,16 @@ class Reader:
             if self.source.placed or self.source.kept_text:
                 block = self._carrying(block)
             first, self.records = self.records, self.records + len(block)
-            yield from self.divide(self, block, first) if self.divide else [block]
+            for items in self.divide(self, block, first) if self.divide else [block]:
+                self.yielded += len(items)
+                yield items
         self.exhausted = True
 
     def again(self) -> Reader:
         """Return a reader of the same records, from the first."""
         reader = Reader(self.source)
         reader.divide = self.divide
+        reader.unit = self.unit
         return reader
 
     def _carrying(self, block: RecordBatch) -> RecordBatch:

@@ -228,6 +228,7 @@ class IndexUpdate:
         fresh = Reader(replace(source, paths=tuple(paths)))
         numbers = FileNumbers(self.reader.divide)
         fresh.divide = numbers
+        fresh.unit = self.reader.unit
         folder = Path(os.path.realpath(self.path))
         target = IndexTarget(folder / MANIFEST, "npy", update=True, plan=self, numbers=numbers)
         return IndexRun(self.embedder, fresh, target)

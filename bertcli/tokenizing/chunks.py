@@ -341,11 +341,13 @@ class ChunkRun(ReaderRun):
     def __iter__(self) -> Iterator[list[Any]]:
         source, is_empty = self.reader.source, self.form not in LINES
         end = "\0" if source.null else "\n"
+        self.reader.unit = "chunks"
         for records in self.blocks():
             before = self.reader.skipped
             chunks = self.chunker.chunks(records, self.reader.skip, self.tally.records)
             self.skipped += self.reader.skipped - before
             self.tally.records += len(records)
+            self.reader.yielded += len(chunks) - len(records)
             self.tally.literals += self.chunker.tokenizer.count_literals(records)
             is_empty &= not chunks
             if self.form == TXT:

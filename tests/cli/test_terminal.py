@@ -131,6 +131,28 @@ def test_no_progress_bar(tmp_path, long, why):
     assert seen == b"" or why == "beside"
 
 
+@pytest.mark.parametrize("command", ["embed", "chunk"])
+def test_the_bar_counts_chunks_where_texts_are_divided(tmp_path, command):
+    """Of all chunks, not of the texts: "17 of about 8 texts"."""
+    for number in range(40):
+        (tmp_path / f"{number}.md").write_text("i love nlp. " * 100)
+    argv = (command, "-i", tmp_path, "-m", TINY, "--max-length", 16)
+    if command == "embed":
+        argv = (*argv, "--on-truncate", "chunk", "--window", 64, "-v")
+    code, seen = impatient(*argv, "-o", tmp_path / "out.jsonl")
+    plain = CONTROL.sub(b"\n", seen).decode()
+    assert code == 0
+    counts = [
+        tuple(int(number.replace(",", "")) for number in found)
+        for found in re.findall(r"([\d,]+) of (?:about )?([\d,]+) chunks  [\d,]+ chunks/s", plain)
+    ]
+    assert counts and all(done <= total for done, total in counts)
+    assert "texts/s" not in plain
+    rows = len((tmp_path / "out.jsonl").read_text().splitlines())
+    assert max(done for done, _ in counts) <= rows
+    assert all(0.5 * rows < total < 2 * rows for _, total in counts)
+
+
 def test_the_bar_of_a_model(tmp_path):
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"i love nlp {n}\n" for n in range(10_000, 16_000)))

@@ -277,6 +277,7 @@ def similar(
         tokenizer = model.tokenizer()
         if whole:
             texts.divide = partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph")))
+            texts.unit = "chunks"
         answers: Iterable[list[Answer]]
         answers = lexical_answers(queries.blocks(), texts, tokenizer, options.top_k)
         answers = rerank(answers) if rerank else answers

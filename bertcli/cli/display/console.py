@@ -53,7 +53,9 @@ class ProgressBar:
         elif reader:
             done = progress.before + progress.texts
             counts, total = texts_of_all(done, reader, size_on_disk(reader.source.paths))
-            rates = progress.rates if progress.tokens else progress.rates.partition("  ")[0]
+            rates = progress.rates(reader.unit)
+            if not progress.tokens:
+                rates = rates.partition("  ")[0]
             counts += f"  {rates}{f'  {truncated:,} truncated' if truncated else ''}"
             share = total and progress.texts / max(progress.texts, total - progress.before)
             self.update(counts, share, progress.seconds)
@@ -104,17 +106,19 @@ def _drawn() -> Drawn:
 
 
 def texts_of_all(done: int, reader: Reader, size: int | None) -> tuple[str, float | None]:
-    """Return how many texts of how many are done; of files that are being read, of about so many.
+    """Return how many texts or chunks of how many are done; of about so many while files are read.
 
     ``size`` is that of the files, None for pipes, where nobody knows how many there are.
     """
-    if reader.exhausted or reader.source.texts:
-        total = float(reader.records if reader.exhausted else len(reader.source.texts))
-        return f"{done:,} of {total:,.0f} texts", total
-    if size and reader.bytes_read and reader.records:
-        total = reader.records * max(1.0, size / reader.bytes_read)
-        return f"{done:,} of about {float(f'{total:.1e}'):,.0f} texts", total
-    return f"{done:,} texts", None
+    unit = reader.unit
+    total: float
+    if reader.exhausted or (reader.source.texts and unit == "texts"):
+        total = reader.yielded if reader.exhausted else len(reader.source.texts)
+        return f"{done:,} of {total:,.0f} {unit}", total
+    if size and reader.bytes_read and reader.yielded:
+        total = reader.yielded * max(1.0, size / reader.bytes_read)
+        return f"{done:,} of about {float(f'{total:.1e}'):,.0f} {unit}", total
+    return f"{done:,} {unit}", None
 
 
 def clock(seconds: float) -> str:
@@ -203,9 +207,11 @@ class Console(Log):
                     bar.show(step, progress, reader, tally.truncated if tally else 0)
                 yield step
         if progress.tokens and reader:
-            texts = counted(progress.texts, "text")
+            texts = counted(progress.texts, reader.unit.removesuffix("s"))
             tokens = counted(progress.tokens, "token")
-            self.detail(f"{texts}, {tokens} in {progress.seconds:,.1f} s: {progress.rates}")
+            self.detail(
+                f"{texts}, {tokens} in {progress.seconds:,.1f} s: {progress.rates(reader.unit)}"
+            )
 
     def follow(self, run: Iterable[Step]) -> None:
         """Run to the end, with a progress bar when somebody watches for long."""
