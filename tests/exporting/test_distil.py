@@ -115,7 +115,8 @@ def test_the_agreement_with_the_model_is_measured_on_each_tenth_text(tmp_path):
     corpus.write_text(SAMPLES.read_text("utf-8") * 4, "utf-8")
     done = call("distil", "-m", TINY, "--corpus", corpus, "-o", tmp_path / "s", "--dim", 8)
     assert done.code == 0
-    note, agreement = done.err.splitlines()
+    note, agreement, sample = done.err.splitlines()
+    assert sample == "note: agreement is a rough figure: a tenth of the corpus is only 4 texts"
     assert note.startswith(f"note: {tmp_path / 's'}: 245 tokens of 8 dimensions, ")
     manifest = json_in(tmp_path / "s" / "manifest.json")
     said, plain = manifest["agreement"], manifest["agreement_without_corpus"]

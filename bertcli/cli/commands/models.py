@@ -517,6 +517,9 @@ def distil(
         console.close(reader)
 
 
+FEW_COMPARED = 100  # texts, of which an agreement is a rough figure
+
+
 def report_agreement(
     console: ConsoleOptions, student: Mapping[str, Any], plain: Mapping[str, Any]
 ) -> None:
@@ -532,5 +535,8 @@ def report_agreement(
         f"by {correlation:.3f} (without --corpus: {plain_correlation:.3f}), {overlap:.1%} of "
         f"nearest neighbours shared (without: {plain_overlap:.1%})"
     )
+    if student["rows_compared"] < FEW_COMPARED:
+        texts = counted(student["rows_compared"], "text")
+        console.note(f"agreement is a rough figure: a tenth of the corpus is only {texts}")
     if correlation < plain_correlation and overlap < plain_overlap:
         console.warn("the student is better without --corpus on these texts")
