@@ -8,7 +8,7 @@
 - `instances` reads such a folder, `pretraining` is its task.
 - `fine_tuning` reads labelled texts, and has their tasks: all weights, a head alone over vectors
   that are computed once, or an embedding model, with the losses in `objectives`; `train` is that
-  from Python.
+  from Python, and `label_notes` are about labels that are rare or conflict.
 
 Begin with `prepare` and `run`.
 """

@@ -44,6 +44,7 @@ from bertcli.tasks.tag import tags_of, word_windows
 from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenCounts
+from bertcli.training.label_notes import label_notes
 from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, rebuilt
 from bertcli.training.objectives import (
     NONE,
@@ -235,6 +236,9 @@ def fine_tune(
             task = head_task(based, options, texts, folder)
         display.warn(task.tally.truncation(task.max_length))
         display.note(task.tally.emptiness())
+        to_train = [texts.examples.examples[row] for row in texts.train.tolist()]
+        for note in label_notes(to_train, texts.task, weighted=job.class_weights is not None):
+            display.note(note)
         return task
 
     train_task(open_task, checkpoints, device, display)

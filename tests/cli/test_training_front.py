@@ -4,7 +4,7 @@ import os
 from unittest import mock
 
 import pytest
-from front import process
+from front import TINY, call, jsonl, process
 
 from bertcli.cli.app import main
 
@@ -65,3 +65,32 @@ def test_fields_that_train_needs_are_named_at_once(tmp_path, header, options, er
     done = process("train", file, "-o", tmp_path / "m", *options)
     assert done.error.endswith(error)
     assert done.hint == hint
+
+
+def train(tmp_path, rows, *more):
+    """Return the notes about labels of a training run."""
+    file = tmp_path / "texts.jsonl"
+    file.write_text(jsonl({"text": text, "label": label} for text, label in rows))
+    argv = ("train", file, "-o", tmp_path / "m", "-m", TINY, "--steps", 1, "--eval-fraction", 0)
+    done = call(*argv, "--overwrite", *more)
+    assert done.code == 0, done
+    return [line for line in done.err.splitlines() if "label" in line]
+
+
+def test_labels_that_are_rare_unbalanced_or_conflicting_have_a_note(tmp_path):
+    good_texts = [(f"good text {number}", "good") for number in range(40)]
+    bad_texts = [("bad text", "bad"), ("poor text", "bad")]
+    assert train(tmp_path, [*good_texts[:9], *bad_texts]) == []
+    assert train(tmp_path, [*good_texts, *bad_texts]) == [
+        "note: labels are unbalanced: 40 examples of good, 2 of bad; --class-weights balanced "
+        "gives them equal weight"
+    ]
+    assert train(tmp_path, [*good_texts, *bad_texts], "--class-weights", "balanced") == []
+    assert train(tmp_path, [*good_texts, *bad_texts, ("odd text", "odd")]) == [
+        "note: 1 label has fewer than 2 examples to train on: odd"
+    ]
+    (note,) = train(tmp_path, [*bad_texts, *good_texts[:2], ("bad text", "good")])
+    assert note == (
+        "note: 1 text has conflicting labels, for example bad in "
+        f"{tmp_path}/texts.jsonl:1 and good in {tmp_path}/texts.jsonl:5"
+    )
