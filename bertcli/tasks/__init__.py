@@ -8,6 +8,6 @@ for window in TagTask(head).stream(Reader(Source(texts=("Angela lives in Berlin.
 `head` opens the model, with a head over tokens or over pooled vectors, and runs a task over texts;
 `results` are the rows written; torch or OpenVINO runs the model, and nothing here imports
 either. The tasks are `classify` (also to sort texts for a query, whether a sentence follows, and
-which), `fill_mask`, `tag` and `answer`. `rerank_answers` sorts the results of a search. Begin with
-`head`, then `classify`.
+which), `fill_mask`, `tag` and `answer`; `needed_models` says where to get a model for each.
+`rerank_answers` sorts the results of a search. Begin with `head`, then `classify`.
 """

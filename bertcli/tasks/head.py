@@ -35,7 +35,7 @@ from bertcli.engines.runtime import (
     token_limit,
     window_characters,
 )
-from bertcli.errors import InputError, ModelError, option
+from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.keywords import options_from
 from bertcli.model_folder.files import files_for
@@ -44,6 +44,7 @@ from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.record import Record
+from bertcli.tasks.needed_models import NEEDED_MODELS
 from bertcli.tasks.results import Result, row
 from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.run import Prepare, TokenizeRun
@@ -189,9 +190,22 @@ class HeadTask(ABC):
 
     @classmethod
     def load(
-        cls, name: str | Path, *, revision: str | None = None, offline: bool = False, **options: Any
+        cls,
+        name: str | Path | None = None,
+        *,
+        revision: str | None = None,
+        offline: bool = False,
+        **options: Any,
     ) -> Self:
-        """Load a model: a name as in `find_model`, or a folder; ``options`` are `Settings`."""
+        """Load a model: a name as in `find_model`, or a folder; ``options`` are `Settings`.
+
+        Raises UsageError without a name: the default model has no head.
+        """
+        if name is None:
+            needed = NEEDED_MODELS[cls.__name__]
+            raise UsageError(
+                f"{cls.__name__}.load needs the name of {needed.model}", f"give {needed.origin}"
+            )
         settings = options_from(Settings, options)
         files = files_for(settings.dtype)
         folder = find_model(os.fspath(name), files=files, revision=revision, offline=offline)

@@ -10,7 +10,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertcli.cli.commands.tasks import NEEDED_MODELS
 from bertcli.cli.display.console import Console, stdin_is_terminal
 from bertcli.cli.options.common import (
     DELIMITER,
@@ -51,6 +50,7 @@ from bertcli.model_folder.files import files_for
 from bertcli.model_folder.hub_cache import is_default
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader, refuse_pipes
+from bertcli.tasks.needed_models import NEEDED_MODELS
 
 if TYPE_CHECKING:
     from bertcli.retrieval.duplicates import Duplicates

@@ -1,7 +1,7 @@
 """The commands of task heads: words at masks, classes, tags, answers, choices and ranks."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import bertcli
 from bertcli.cli.display.console import Console, stdin_is_terminal
@@ -34,6 +34,7 @@ from bertcli.formats.registry import NESTED
 from bertcli.formats.tables import TableHeader
 from bertcli.model_folder.files import files_for
 from bertcli.records.reader import Reader
+from bertcli.tasks.needed_models import NEEDED_MODELS
 
 if TYPE_CHECKING:
     from bertcli.tasks.head import Stream
@@ -136,50 +137,6 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
             text_field=None if self.texts else self.prompt_field,
             keep="*" if files.keep_fields == "*" else names,
         )
-
-
-class NeededModel(NamedTuple):
-    """The model that a task needs, and where to get one."""
-
-    command: str
-    model: str
-    made_by: str  # the command that makes one, if there is one
-    example: str  # on the hub
-
-    @property
-    def origin(self) -> str:
-        """Where to get one, for a hint."""
-        made = f"a folder from `{self.made_by}`" if self.made_by else "a folder that has one"
-        return f"{made}, or on the hub for example {self.example}"
-
-
-NEEDED_MODELS = {
-    "MaskFiller": NeededModel(
-        "fill-mask", "a masked language model", "bertcli pretrain run", "bert-base-uncased"
-    ),
-    "NextSentencePredictor": NeededModel(
-        "next-sentence", "a next-sentence head", "bertcli pretrain run", "bert-base-uncased"
-    ),
-    "Classifier": NeededModel(
-        "classify",
-        "a classifier",
-        "bertcli train",
-        "distilbert/distilbert-base-uncased-finetuned-sst-2-english",
-    ),
-    "Reranker": NeededModel(
-        "rerank", "a cross-encoder", "bertcli train", "cross-encoder/ms-marco-MiniLM-L6-v2"
-    ),
-    "Tagger": NeededModel("tag", "a tagger", "bertcli train", "dslim/bert-base-NER"),
-    "Answerer": NeededModel(
-        "answer",
-        "a question-answering head",
-        "bertcli train",
-        "distilbert/distilbert-base-cased-distilled-squad",
-    ),
-    "Chooser": NeededModel(
-        "choose", "a multiple-choice head", "", "LIAMF-USP/roberta-large-finetuned-race"
-    ),
-}
 
 
 def open_head(

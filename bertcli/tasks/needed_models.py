@@ -1,0 +1,49 @@
+"""The models that tasks need, none of which is the default one, and where to get them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class NeededModel(NamedTuple):
+    """The model that a task needs, and where to get one."""
+
+    command: str
+    model: str
+    made_by: str  # the command that makes one, if there is one
+    example: str  # on the hub
+
+    @property
+    def origin(self) -> str:
+        """Where to get one, for a hint."""
+        made = f"a folder from `{self.made_by}`" if self.made_by else "a folder that has one"
+        return f"{made}, or on the hub for example {self.example}"
+
+
+NEEDED_MODELS = {
+    "MaskFiller": NeededModel(
+        "fill-mask", "a masked language model", "bertcli pretrain run", "bert-base-uncased"
+    ),
+    "NextSentencePredictor": NeededModel(
+        "next-sentence", "a next-sentence head", "bertcli pretrain run", "bert-base-uncased"
+    ),
+    "Classifier": NeededModel(
+        "classify",
+        "a classifier",
+        "bertcli train",
+        "distilbert/distilbert-base-uncased-finetuned-sst-2-english",
+    ),
+    "Reranker": NeededModel(
+        "rerank", "a cross-encoder", "bertcli train", "cross-encoder/ms-marco-MiniLM-L6-v2"
+    ),
+    "Tagger": NeededModel("tag", "a tagger", "bertcli train", "dslim/bert-base-NER"),
+    "Answerer": NeededModel(
+        "answer",
+        "a question-answering head",
+        "bertcli train",
+        "distilbert/distilbert-base-cased-distilled-squad",
+    ),
+    "Chooser": NeededModel(
+        "choose", "a multiple-choice head", "", "LIAMF-USP/roberta-large-finetuned-race"
+    ),
+}
