@@ -97,6 +97,7 @@ class EmbedOptions(Compute):
     window: int = 4096
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         refuse_outside(self, LEAST)
         object.__setattr__(self, "layers", layers_in(self.layers))
         if self.token_vectors:

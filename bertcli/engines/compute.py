@@ -21,7 +21,7 @@ from threading import Lock
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
-from bertcli.errors import BertcliError, option
+from bertcli.errors import BertcliError, UsageError, option
 from bertcli.versions import install_command, versions
 
 # What a GPU looks like where there is /proc: on Linux.
@@ -43,6 +43,19 @@ def cpu_features() -> str:
     return " ".join([platform.machine(), *extensions["SIMD Extensions"].get("found", ())])
 
 
+DEVICE_TYPES = {"auto", "cpu", "cuda", "mps", "xpu"}
+
+
+def refuse_unknown_devices(names: str) -> None:
+    """Raise UsageError for a list of devices with one of an unknown type, such as gpu."""
+    for name in names.split(","):
+        if name.partition(":")[0] not in DEVICE_TYPES:
+            raise UsageError(
+                f"device {name!r} not found",
+                f"{option('device', 'cuda')} is a GPU of NVIDIA or AMD, mps of Apple, xpu of Intel",
+            )
+
+
 Backend: TypeAlias = Literal["auto", "torch", "openvino"]
 
 
@@ -55,6 +68,10 @@ class Compute:
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     threads: int | None = None
     batch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a device of an unknown type."""
+        refuse_unknown_devices(self.device)
 
     @property
     def beyond_openvino(self) -> str:

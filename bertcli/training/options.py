@@ -8,6 +8,7 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from bertcli.engines.compute import refuse_unknown_devices
 from bertcli.errors import UsageError, option
 from bertcli.keywords import refuse_outside
 from bertcli.records.examples import USUAL, FieldNames
@@ -169,6 +170,10 @@ class TrainingDevice:
     device: str = "auto"
     dtype: str = "float32"
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a device of an unknown type."""
+        refuse_unknown_devices(self.device)
 
 
 # Labelled examples up to which a head alone is trained, unless --full says otherwise: the most at

@@ -4,8 +4,10 @@ import pytest
 from front import TINY, bad, call, good
 from terminal import at_terminal
 
+import bertcli
 from bertcli import versions
 from bertcli.cli.app import main
+from bertcli.errors import UsageError
 
 
 def test_an_empty_name_of_an_input_is_called_so():
@@ -89,3 +91,24 @@ def test_a_question_without_its_option_or_context_says_what_is_needed():
     code, screen = at_terminal("answer", "--question", "Where?", "-m", TINY, stdin=None)
     assert code == 2
     assert b"no context" in screen and b"--context TEXT" in screen
+
+
+@pytest.mark.parametrize("command", ["embed", "classify", "train"])
+def test_a_gpu_is_named_by_its_type(command, tmp_path):
+    """Also where torch is missing: no install would make `gpu` a device."""
+    (file := tmp_path / "t.jsonl").write_text('{"text":"a","label":"b"}\n')
+    argv = (file, "-o", tmp_path / "m") if command == "train" else ("hi",)
+    done = bad(command, *argv, "-m", TINY, "--device", "gpu", code=2)
+    assert done.error == "device 'gpu' not found"
+    assert done.hint == "--device cuda is a GPU of NVIDIA or AMD, mps of Apple, xpu of Intel"
+
+
+@pytest.mark.parametrize("name", ["Classifier", "MaskFiller", "Reranker", "Tagger"])
+def test_a_task_is_loaded_from_python_with_a_name_only(name):
+    with pytest.raises(UsageError, match=f"{name}.load needs the name of a ") as refused:
+        getattr(bertcli, name).load()
+    assert "or on the hub for example" in refused.value.hint
+
+
+def test_an_embedder_without_a_name_is_the_default_model():
+    assert bertcli.Embedder.load().encode("hi").shape == (384,)
