@@ -189,17 +189,21 @@ function highlight() {
   get("map").querySelectorAll(".column").forEach((one, at) =>
     one.classList.toggle("on", at === column));
   get("strip").querySelectorAll(".token").forEach((token) => {
-    const at = Number(token.dataset.at), hex = row === null ? "" : palette()[step(rows[row][at])];
-    token.style.background = hex;
-    token.style.color = hex && readable(hex);
+    const at = Number(token.dataset.at), colour = row !== null && palette()[step(rows[row][at])];
+    token.style.background = colour ? `rgb(${colour})` : "";
+    token.style.color = colour ? readable(colour) : "";
     token.title = row === null ? "" : decimals(rows[row][at]);
     token.classList.toggle("from", at === row);
   });
   readout(rows);
 }
-function readable(hex) {
-  const [red, green, blue] = rgb(hex);
-  return 0.3 * red + 0.59 * green + 0.11 * blue < 140 ? "#ffffff" : "#141920";
+function luminance(colour) {  // relative, as WCAG 2.2 defines it
+  const [red, green, blue] = colour.map((channel) => channel / 255).map((channel) =>
+    channel <= 0.04045 ? channel / 12.92 : ((channel + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+function readable(colour) {  // at least 4.5:1
+  return luminance(colour) < 0.179 ? "#ffffff" : "#000000";
 }
 function readout(rows) {
   const { row, column } = state, line = get("readout");

@@ -7,6 +7,7 @@ import shutil
 import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -443,3 +444,50 @@ def test_page_of_several_texts_in_a_browser(tmp_path, browse):
     assert 'data-strip="[CLS] a the of [SEP]"' in dom
     assert 'data-size="5"' in dom and 'data-names="2"' in dom
     assert "mean of all heads" in dom
+
+
+PHONE = """
+<script>
+addEventListener("error", (event) => document.documentElement.dataset.error = event.message);
+const seen = {};
+const box = (id) => document.getElementById(id).getBoundingClientRect();
+seen.tops = ["text", "layers", "heads", "map"].map((id) => box(id).top);
+seen.heads = box("heads").height;
+seen.wide = document.documentElement.scrollWidth > innerWidth;
+const parts = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
+const contrast = (one, other) => {
+  const [low, high] = [one, other].map((colour) => luminance(parts(colour))).sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+};
+const style = (query) => getComputedStyle(document.querySelector(query));
+const card = style(".card").backgroundColor;
+seen.special = ["#map .special", "#strip .special"].map((query) =>
+  contrast(style(query).color, card) * Number(style(query).opacity));
+const shades = palette().map((colour) => `rgb(${colour})`);
+seen.readable = Math.min(...shades.map((shade) => {
+  const probe = document.createElement("i");
+  probe.style.color = readable(parts(shade));
+  return contrast(probe.style.color, shade);
+}));
+choose(1, null);
+seen.shaded = [...document.querySelectorAll("#strip .token")].every((one) =>
+  shades.includes(one.style.background.replaceAll(", ", ",")));
+document.body.dataset.seen = JSON.stringify(seen);
+</script></body>"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_on_a_phone(picture, browse, scheme):
+    """The text comes first, heads take one line, and all words can be read."""
+    path = picture("html")
+    page = path.read_text(encoding="utf-8")
+    path.write_text(page.replace("</body>", PHONE), encoding="utf-8")
+    dark = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
+    dom = browse(path, "--dump-dom", "--window-size=500,900", *dark)
+    assert "data-error" not in dom
+    seen = json.loads(unescape(re.search(r'data-seen="([^"]+)"', dom)[1]))
+    assert seen["tops"] == sorted(seen["tops"])
+    assert seen["heads"] < 170  # pixels
+    assert not seen["wide"]
+    assert min(*seen["special"], seen["readable"]) >= 4.5
+    assert seen["shaded"]
