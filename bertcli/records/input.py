@@ -66,7 +66,7 @@ class Input:
         if self.texts and self.paths:
             expanded = os.path.isfile(self.texts[0])
             raise UsageError(
-                f"TXT cannot be combined with {option('input')} or {option('files_from')}",
+                f"TEXT cannot be combined with {option('input')} or {option('files_from')}",
                 QUOTE if expanded else "",
             )
         if self.inputs.count("-") > 1:
