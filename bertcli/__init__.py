@@ -40,8 +40,11 @@ if TYPE_CHECKING:
     from bertcli.records.reader import Reader
     from bertcli.records.record import Record
     from bertcli.tasks.answer import Answerer
-    from bertcli.tasks.classify import Chooser, Classifier, NextSentencePredictor, Reranker
+    from bertcli.tasks.choose import Chooser
+    from bertcli.tasks.classify import Classifier
     from bertcli.tasks.fill_mask import MaskFiller
+    from bertcli.tasks.next_sentence import NextSentencePredictor
+    from bertcli.tasks.rerank import Reranker
     from bertcli.tasks.tag import Tagger
     from bertcli.tokenizing.batch import Encoded, Layout
     from bertcli.tokenizing.tokenizer import Tokenizer
@@ -49,7 +52,6 @@ if TYPE_CHECKING:
     from bertcli.versions import __version__
 
 _NAMED = {"Embedder": "TextEmbedder", "Source": "Input"}  # public name -> name of the class
-_CLASSIFIERS = "Chooser Classifier NextSentencePredictor Reranker"
 _FUNCTIONS = "chunk corpus_map distil duplicates export search tokenize"
 _HEADS = """
 BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining
@@ -62,14 +64,17 @@ _PLACES = {
     "BertConfig": "bertcli.models.config",
     "BertModel": "bertcli.models.bert",
     "BertcliError": "bertcli.errors",
-    **dict.fromkeys(_CLASSIFIERS.split(), "bertcli.tasks.classify"),
+    "Chooser": "bertcli.tasks.choose",
+    "Classifier": "bertcli.tasks.classify",
     "Embedder": "bertcli.embedding.text_embedder",
     "Encoded": "bertcli.tokenizing.batch",
     "Layout": "bertcli.tokenizing.batch",
     "MaskFiller": "bertcli.tasks.fill_mask",
+    "NextSentencePredictor": "bertcli.tasks.next_sentence",
     "Reader": "bertcli.records.reader",
     "Record": "bertcli.records.record",
     "Recording": "bertcli.models.attention",
+    "Reranker": "bertcli.tasks.rerank",
     "Source": "bertcli.records.input",
     "Tagger": "bertcli.tasks.tag",
     "Tokenizer": "bertcli.tokenizing.tokenizer",

@@ -320,10 +320,10 @@ def _corpus(texts: Any, options: Mapping[str, Any], **settings: Any) -> Search:
 
 def _reranker(model: str | Path, search: Any, finding: Mapping[str, Any]) -> Any:
     """Open a cross-encoder for the results of a search."""
-    from bertcli.tasks.classify import Reranker
     from bertcli.tasks.head import Head, Settings
+    from bertcli.tasks.rerank import Reranker
     from bertcli.tasks.rerank_answers import AnswerReranker
 
     folder = _find({**finding, "model": model}, files_for("auto"))
-    head = Head.open(folder, Reranker.kind, Settings())
+    head = Head.open(folder, Reranker.architecture, Settings())
     return AnswerReranker(Reranker(head), search.top_k, search.threshold)

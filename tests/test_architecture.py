@@ -59,6 +59,8 @@ fine_tuning loop objectives pretraining run
 """.split()  # noqa: SIM905
 TORCH += tuple(f"training/{name}.py" for name in TORCH_IN_TRAINING)
 TORCH += ("tokenizing/call",)  # where a caller asks for tensors
+TORCH_IN_LOSSES = ("answer", "labels", "multilabel", "pairs", "regress")  # within a function
+TORCH += tuple(f"tasks/{name}.py" for name in TORCH_IN_LOSSES)
 # What `bertcli inspect` and `bertcli embed` read without torch; another engine may run the model.
 NO_TORCH = """
 models/__init__ models/config models/distance_tables
@@ -179,7 +181,11 @@ def test_torch_only_where_the_model_is():
 
 
 def test_what_needs_no_torch_leads_to_none():
-    names = ["bertcli.runs", *(f"bertcli.{name.replace('/', '.')}" for name in NO_TORCH)]
+    names = [
+        "bertcli.runs",
+        "bertcli.tasks.registry",
+        *(f"bertcli.{name.replace('/', '.')}" for name in NO_TORCH),
+    ]
     modules = ", ".join(name.removesuffix(".__init__") for name in names)
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0

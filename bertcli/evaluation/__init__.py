@@ -1,6 +1,6 @@
-"""How good a model is: metrics, their intervals, and a model compared with examples.
+"""Evaluation of models: metrics with intervals, on examples or on a search.
 
-`metrics` compares predictions with truths; `report` asks a model, or one that searches, and puts it
-together, with an interval of each metric; `evaluate` is that from Python. Without torch; imports
-`tasks` and what is below. Begin with `report`.
+`report` has the metrics of a search, the intervals and the report; `evaluate` is the function for
+Python. The metrics of examples are those of their task (`bertcli.tasks`). Without torch. Begin with
+`report`.
 """

@@ -8,14 +8,17 @@ from typing import Any
 
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import PrintedLog, UsageError, option
-from bertcli.evaluation.report import Judge, doubt, judge_all, report
+from bertcli.evaluation.report import doubt, evaluations, report
 from bertcli.formats.tables import rounded
 from bertcli.keywords import file_name, grouped, names_of, options_from
 from bertcli.model_folder.files import MODEL_FILES
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
-from bertcli.records.examples import READING, TASKS, FieldNames, example_readers
+from bertcli.tasks.evaluated_model import EvaluatedModel
+from bertcli.tasks.examples import READING, example_readers
 from bertcli.tasks.head import Settings
+from bertcli.tasks.learning import FieldNames
+from bertcli.tasks.registry import TASK_NAMES
 
 BOTH = ("backend", "device", "dtype", "threads", "batch_tokens", "window", "max_length")
 OF_VECTORS = (*BOTH, "parse_special", "prompt", "prompt_name")
@@ -60,12 +63,12 @@ def evaluate(
             f"{option('qrels')}"
         )
     task = chosen["examples"].get("task")
-    if task not in (None, *TASKS):
-        raise UsageError(f"unknown task {task!r}", f"one of {', '.join(TASKS)}")
+    if task not in (None, *TASK_NAMES):
+        raise UsageError(f"unknown task {task!r}", f"one of {', '.join(TASK_NAMES)}")
     settings = options_from(Settings, chosen["settings"])
     of_vectors = options_from(EmbedOptions, chosen["vectors"])
-    judges = [
-        Judge(
+    models = [
+        EvaluatedModel(
             find_model(os.fspath(name), files=MODEL_FILES, revision=revision, offline=offline),
             settings,
             of_vectors,
@@ -78,11 +81,11 @@ def evaluate(
     examples = chosen["examples"]
     names = FieldNames(*(examples.get(name) for name in ("text_field", *fields)))
     judgements = None if qrels is None else os.fspath(qrels)
-    results = judge_all(judges, readers, judgements, task, names)
+    results = evaluations(models, readers, judgements, task, names)
     log = PrintedLog(bool(quiet))
-    log.warn(doubt(results[0], compared=len(judges) > 1))
-    for judge in judges:
-        log.warn(judge.tally.truncation(judge.max_length))
+    log.warn(doubt(results[0], compared=len(models) > 1))
+    for evaluated in models:
+        log.warn(evaluated.tally.truncation(evaluated.max_length))
     for reader in readers:
         reader.summarize(log)
     found: dict[str, Any] = rounded(report(*results))

@@ -8,8 +8,7 @@
 - `record_fields` chooses the fields of a row that make a record, `column_types` finds the columns
   of CSV that are numbers, `field_names` reads the names of fields from the beginning of a file,
   `headers` notes headers that are read as texts.
-- `extra_ids` are ids of extra embeddings for the words of a record, `examples` are records with
-  the labels that a model is to predict.
+- `extra_ids` are ids of extra embeddings for the words of a record.
 
 Begin with `reader`.
 """

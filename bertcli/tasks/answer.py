@@ -10,19 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import InputError, option
+from bertcli.io.typed_json import JsonObject
+from bertcli.models.config import BertConfig
 from bertcli.records.record import Record
 from bertcli.tasks.head import HeadTask
+from bertcli.tasks.labels import NUMBER
+from bertcli.tasks.learning import Evaluation, Example, ExampleFields, TokenLearningTask, records_of
+from bertcli.tasks.metrics import MeanPredictions, answer_predictions
 from bertcli.tokenizing.batch import Encoded, Layout, sequence_span
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertcli.tasks.evaluated_model import EvaluatedModel
+    from bertcli.tasks.learning import Window
+
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
-WINDOW, SHARED = 384, 128  # tokens
-Window: TypeAlias = tuple[Encoded, np.ndarray]  # the tokens of a text and their logits, [L, k]
+WINDOW = 384  # tokens
+SHARED = 128  # tokens
 NONE = {"answer": "", "score": 0.0, "start": 0, "end": 0}
 
 
@@ -73,7 +84,7 @@ class Answerer(HeadTask):
     of every record, which is a context then.
     """
 
-    kind: ClassVar[str] = "BertForQuestionAnswering"
+    architecture: ClassVar[str] = "BertForQuestionAnswering"
 
     top_k: int = 1  # how many answers are given
     max_answer_length: int = 15  # tokens
@@ -135,3 +146,125 @@ def in_windows(layout: Layout, asked: int | None, stride: int | None = None) -> 
         overflowing=True,
         stride=min(length // 2, SHARED) if stride is None else stride,
     )
+
+
+# --- the learning task ---
+
+
+class AnswerSpan(NamedTuple):
+    """An answer, and the offset of its first character in the context; None: no answer."""
+
+    text: str
+    start: int | None
+
+
+class AnsweringTask(TokenLearningTask):
+    """Learn the first and the last token of answers. The loss is the cross-entropy of both.
+
+    Source: transformers' BertForQuestionAnswering; a window without the answer has it at its first
+    token, [CLS], as in the paper (4.3) and run_squad; the softmax is over the tokens of the window
+    alone, without padding.
+    """
+
+    name = "answer"
+    fields = ExampleFields("question", "context", "answer", needs_pair=True)
+    architecture = "BertForQuestionAnswering"
+    takes_extra_ids = False
+    frozen_refusal = "learn answers"
+    fixed_labels = ("LABEL_0", "LABEL_1")
+
+    def recognises(self, text: Any, label: Any) -> bool:
+        """Return True: whatever the value, the name of the question decides."""
+        return True
+
+    def target(self, fields: JsonObject, names: ExampleFields) -> AnswerSpan:
+        """Return the answer of an example; InputError unless it is in the context."""
+        answer = fields.text(names.target) or ""
+        if not answer:
+            return AnswerSpan("", None)
+        context = str(fields.text(str(names.pair)))
+        if fields.get("start") in (None, ""):
+            start = context.find(answer)
+        else:
+            start = int(float(fields.needed("start", NUMBER)))
+        if start < 0 or context[start : start + len(answer)] != answer:
+            raise fields.bad(names.target, f"a part of the context, at {start}")
+        return AnswerSpan(answer, start)
+
+    def split_key(self, example: Example) -> str:
+        """Return the context: questions about it stay together."""
+        return str(example.record.pair)
+
+    def keeps_head(self, config: BertConfig, labels: set[str]) -> bool:
+        """Return True: every head for answers has the same two outputs."""
+        return True
+
+    def learnt(self, label_count: int) -> str:
+        """Return what a new head predicts, for a note."""
+        return "answers"
+
+    def layout(self, layout: Layout, max_length: int | None) -> Layout:
+        """Return a layout of windows over the context."""
+        return in_windows(layout, max_length)
+
+    def window_targets(self, windows: Sequence[Encoded], targets: Any) -> np.ndarray:
+        """Return the first and the last token of the answer in each window, [n, 2]."""
+        return np.array([answer_tokens(window, targets[window.sample]) for window in windows])
+
+    def loss(
+        self,
+        logits: Tensor,
+        truth: Tensor,
+        lengths: Sequence[int],
+        weights: Tensor | None,
+        smoothing: float,
+    ) -> Tensor:
+        """Return the summed cross-entropy of first and last tokens."""
+        import torch
+        from torch.nn import functional as F
+        from torch.nn.utils.rnn import pad_sequence
+
+        windows = [*logits.split([*lengths])]
+        padded = pad_sequence(windows, batch_first=True, padding_value=-torch.inf)
+        return F.cross_entropy(padded, truth, reduction="sum")
+
+    def truth(self, targets: Any, labels: Sequence[str]) -> list[str]:
+        """Return the answers; "" for none."""
+        return [answer.text for answer in targets]
+
+    def predictions(
+        self, truth: Sequence[Any], texts: Sequence[Sequence[Window]], labels: Sequence[str]
+    ) -> MeanPredictions:
+        """Return the best answers; they may be empty if one of the true ones is."""
+        predicted = []
+        for windows in texts:
+            best = best_answers(windows, no_answer="" in truth)
+            predicted.append(best[0]["answer"] if best else "")
+        return answer_predictions(truth, predicted)
+
+    def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
+        """Return the answers of a model to the questions."""
+        truth = [example.target.text for example in examples]
+        results, _ = model.predicted(Answerer, records_of(examples), no_answer="" in truth)
+        predicted = [str(fields["answer"]) for fields in results]
+        return Evaluation(self.name, len(examples), answer_predictions(truth, predicted))
+
+
+def answer_tokens(window: Encoded, answer: AnswerSpan) -> tuple[int, int]:
+    """Return the first and the last token of an answer, or 0 and 0 in a window without it."""
+    if answer.start is None:
+        return 0, 0
+    end = answer.start + len(answer.text)
+    first, stop = sequence_span(window.columns["sequence_ids"], 1)
+    offsets = window.columns["offset_mapping"]
+    if first == stop or offsets[first][0] > answer.start or offsets[stop - 1][1] < end:
+        return 0, 0
+    inside = [
+        token
+        for token in range(first, stop)
+        if offsets[token][0] < end and offsets[token][1] > answer.start
+    ]
+    return (inside[0], inside[-1]) if inside else (0, 0)
+
+
+ANSWER = AnsweringTask()

@@ -1,45 +1,44 @@
-"""What one vector of a text or pair says: its class, how relevant, what follows, what fits best.
+"""The class of a text or a pair; or its score, with a head of one label.
 
 Scores are those of transformers' text-classification pipeline; of a model with one label, those of
-sentence-transformers' CrossEncoder, which asks the folder for its activation. Such a model sorts
-texts by how relevant they are to a query:
-
-best = ranked(Reranker(head, query="late delivery").stream(reader), top_k=10)
-best[0].fields["score"]
+sentence-transformers' CrossEncoder, with the activation that its folder names.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from heapq import nlargest
-from itertools import chain, count
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from bertcli.embedding.options import CONFIG
 from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
-from bertcli.engines.runtime import refuse_extra
-from bertcli.errors import LOG, InputError, ModelError, option
-from bertcli.formats.tables import rounded
+from bertcli.errors import LOG
 from bertcli.io.typed_json import JsonObject
-from bertcli.records.batch import record_windows
-from bertcli.records.input import Input
-from bertcli.records.reader import GivenTexts
-from bertcli.records.record import Record
-from bertcli.tasks.head import FIRST, HeadTask
-from bertcli.tasks.results import Result
+from bertcli.tasks.head import HeadTask
+from bertcli.tasks.labels import (
+    LABEL,
+    NamedLabelTask,
+    classes_loss,
+    label_numbers,
+    label_of,
+    refuse_other_labels,
+)
+from bertcli.tasks.learning import Evaluation, Example, ExampleFields, TextLearningTask, records_of
+from bertcli.tasks.metrics import ClassPredictions, calibration
 from bertcli.tokenizing.batch import Encoded
-from bertcli.tokenizing.run import TokenizeRun
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertcli.tasks.evaluated_model import EvaluatedModel
 
 SEVERAL_LABELS = "multi_label_classification"  # the problem_type of config.json
 LIKELY = 0.5  # score from which a label of many that may hold together is given
 SCORES = {**ACTIVATIONS, "Softmax": softmax}  # what makes scores of logits
 BLANK = {"label": "", "score": 0.0}
-BLANK_HIT = {"row": 0, "id": 0, "score": 0.0, "text": ""}
 
 
 @dataclass(frozen=True)
@@ -128,161 +127,80 @@ class Classifier(HeadTask):
         return fields
 
 
-@dataclass(frozen=True)
-class Reranker(Classifier):
-    """A cross-encoder that is ready to score texts for a query, in the order of the input.
+# --- the learning task ---
 
-    Raises ModelError for a model that gives a pair more than one score, or takes no pairs.
+
+def scores_of_labels(
+    model: EvaluatedModel, examples: Sequence[Example]
+) -> tuple[np.ndarray, list[str]]:
+    """Return the scores that a classifier gives all labels of each text, [n, k], and the labels."""
+    results, labels = model.predicted(Classifier, records_of(examples), all_scores=True)
+    scores = [[*row.get("scores", {"": row["score"]}).values()] for row in results]
+    return np.array(scores, np.float32), labels
+
+
+def class_scores(
+    model: EvaluatedModel, examples: Sequence[Example]
+) -> tuple[np.ndarray, dict[str, int], list[str]]:
+    """Return the scores of a model's labels [n, k], and the ids and names of all labels.
+
+    Labels that only the examples have come after those of the model. ModelError when no label is
+    one of the model's.
+    """
+    scores, names = scores_of_labels(model, examples)
+    labels = {label for example in examples for label in example.target}
+    ids = label_numbers(names, labels)
+    refuse_other_labels(labels, ids)
+    lacking = sorted(labels - ids.keys())
+    ids |= {label: id_ for id_, label in enumerate(lacking, len(names))}
+    return scores, ids, [*names, *lacking]
+
+
+class ClassificationTask(NamedLabelTask, TextLearningTask):
+    """Learn one of k classes. The loss is the cross-entropy.
+
+    Source: transformers' BertForSequenceClassification and its loss_utils.py.
     """
 
-    query: str = ""
+    name = "classify"
+    fields = ExampleFields("text", "pair", "label")
+    problem_type = "single_label_classification"
 
-    regression: ClassVar[str] = "Sigmoid"  # as CrossEncoder, whatever the problem_type
+    def recognises(self, text: Any, label: Any) -> bool:
+        """Return True for a word or whole number beside a text."""
+        return not isinstance(label, list | float) and not isinstance(text, list)
 
-    def __call__(  # type: ignore[override]
-        self, query: str, texts: Iterable[Any], top_k: int | None = None
-    ) -> list[dict[str, Any]]:
-        """Return the rows of texts, the most relevant first."""
-        stream = replace(self, query=query).stream(GivenTexts(texts, Input()))
-        return [ranked_row(result, flat=False) for result in ranked(stream, top_k)]
+    def target(self, fields: JsonObject, names: ExampleFields) -> list[str]:
+        """Return the label of an example."""
+        return [label_of(fields.needed(names.target, LABEL))]
 
-    def __post_init__(self) -> None:
-        head = self.head
-        refuse_extra(head.runtime.spec.folder, head.runtime.config)
-        if (labels := len(head.labels)) != 1:
-            raise ModelError(
-                f"{head.runtime.spec.folder}: gives a pair {labels} scores, and rerank needs one",
-                f"give {option('model')} a cross-encoder",
-            )
+    def targets(self, examples: Sequence[Example], ids: Mapping[str, int]) -> np.ndarray:
+        """Return the class ids, [n]."""
+        return np.concatenate(self.label_ids(examples, ids))
 
-    def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return texts as pairs of the query."""
-        pairs = [record._replace(text=self.query, pair=record.text) for record in records]
-        return super().prepare(pairs)
+    def can_learn(self, targets: np.ndarray, rows: Any) -> bool:
+        """Return True for examples of at least two classes."""
+        return len(np.unique(targets[rows])) > 1
 
+    def loss(
+        self, logits: Tensor, truth: Tensor, weights: Tensor | None, smoothing: float
+    ) -> Tensor:
+        """Return the summed cross-entropy."""
+        return classes_loss(logits, truth, weights, smoothing)
 
-def ranked(windows: Iterable[Sequence[Result]], top_k: int | None = None) -> list[Result]:
-    """Return the results with the highest scores, of all or ``top_k``; equals in their order."""
-    results = chain.from_iterable(windows)
-    most = sys.maxsize if top_k is None else top_k
-    return nlargest(most, results, key=lambda result: result.fields["score"])
+    def predictions(self, truth: np.ndarray, logits: Tensor) -> ClassPredictions:
+        """Return the classes with the largest logits."""
+        return ClassPredictions(truth, logits.argmax(-1).numpy(), logits.shape[-1])
 
-
-def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:
-    """Return what is written of a text; in a table every row says what was truncated."""
-    scores = rounded(result.fields)
-    row = corpus_row(result)
-    key = row if result.record.id is None else result.record.id
-    hit = {"row": row, "id": key, **scores, "text": result.record.text}
-    if flat or result.cut:
-        hit["truncated"] = result.cut
-    return hit | {name: it for name, it in (result.record.extra or {}).items() if name != "row"}
+    def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
+        """Return the classes that a classifier predicts, with their confusion and calibration."""
+        scores, ids, names = class_scores(model, examples)
+        truth = np.array([ids[example.target[0]] for example in examples])
+        predicted = scores.argmax(-1)
+        predictions = ClassPredictions(truth, predicted, len(names))
+        details = predictions.details(names)
+        details["calibration"] = calibration(scores, predicted == truth)
+        return Evaluation(self.name, len(examples), predictions, details)
 
 
-def corpus_row(result: Result) -> Any:
-    """Return the row of a text in the corpus that was searched, or else among the texts."""
-    row = (result.record.extra or {}).get("row", result.sample)
-    return int(row) if isinstance(row, str) and row.isdecimal() else row  # text in CSV
-
-
-# --- what goes on with a text ---
-
-CHOICES = "choices"  # the extra field of a record that holds them
-
-
-@dataclass(frozen=True)
-class NextSentencePredictor(HeadTask):
-    """A next sentence predictor that is ready to run. Source: BERT, section 3.1, Task #2."""
-
-    kind: ClassVar[str] = "BertForNextSentencePrediction"
-
-    @property
-    def blank(self) -> dict[str, Any]:
-        """A result as an example."""
-        return {"is_next": 0.0, "not_next": 0.0}
-
-    def ask(self, item: Encoded) -> Encoded:
-        """Return a pair. InputError for a text without one."""
-        if item.record.pair is None:
-            raise InputError(
-                f"{item.record.where}: no second sentence",
-                f"give two texts, {option('pairs')} FILE, or records with a pair field",
-            )
-        return item
-
-    def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return how likely the second sentence follows the first."""
-        return dict(zip(self.blank, softmax(outputs[0]).tolist(), strict=True))
-
-
-@dataclass(frozen=True)
-class Chooser(HeadTask):
-    """A chooser that is ready to run. Records are prompts. Source: BERT, section 4.4.
-
-    The ``choices`` are given, or stand in an extra field of each record.
-    """
-
-    kind: ClassVar[str] = "BertForMultipleChoice"
-
-    field: str = CHOICES
-    choices: Sequence[str] = ()
-
-    @property
-    def blank(self) -> dict[str, Any]:
-        """A result as an example."""
-        return {"best": 0, "choices": [{"choice": "", "score": 0.0}]}
-
-    @property
-    def consumed(self) -> frozenset[str]:  # type: ignore[override]
-        """The field of the choices."""
-        return frozenset({self.field})
-
-    def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
-        """Yield prompts, each with each of its choices, as tokens."""
-        layout, tokenizer, tally = self.layout, self.head.tokenizer, run.tally
-        reader, first = run.reader, run.start
-        for records in record_windows(run.blocks(), min(FIRST, self.head.settings.window)):
-            asked = reader.collect(self._asked, count(first), records)
-            first += len(records)
-            run.skipped += len(records) - len(asked)
-            pairs = [pair for _, several in asked for pair in several]
-            numbers = [number for number, several in asked for _ in several]
-            tally.literals += tokenizer.count_literals(pairs)
-            batch = replace(tokenizer.encode_records(pairs, layout), samples=numbers)
-            tally.add(batch, tokenizer.limit)
-            yield batch
-            run.finish(first)
-
-    def _asked(self, number: int, record: Record) -> tuple[int, list[Record]]:
-        """Return a prompt's number, and it with each of its choices.
-
-        Raises InputError for one without a list of them.
-        """
-        choices = list(self.choices) or (record.extra or {}).get(self.field)
-        if not isinstance(choices, list) or not all(isinstance(text, str) for text in choices):
-            raise InputError(
-                f"{record.where}: {self.field!r} is not a list of texts",
-                'a record is an object like {"prompt": "...", "choices": ["...", "..."]}',
-            )
-        if len(choices) < 2:
-            raise InputError(
-                f"{record.where}: at least two choices needed, found {len(choices)}",
-                "give more choices",
-            )
-        return number, [record._replace(pair=choice) for choice in choices]
-
-    def judge(self, batch: Sequence[Encoded]) -> list[Result]:
-        """Return which choice fits each prompt; what is written is the prompt alone."""
-        return [
-            result._replace(record=result.record._replace(pair=None))
-            for result in super().judge(batch)
-        ]
-
-    def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the scores of the choices, and the number of the best."""
-        scores = softmax(np.stack(outputs))
-        listed = [
-            {"choice": item.record.pair, "score": score}
-            for item, score in zip(items, scores.tolist(), strict=True)
-        ]
-        return {"best": int(scores.argmax()), "choices": listed}
+CLASSIFY = ClassificationTask()

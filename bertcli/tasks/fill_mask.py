@@ -27,7 +27,7 @@ BLANK = {"mask": 0, "score": 0.0, "token": 0, "token_str": "", "sequence": ""}
 class MaskFiller(HeadTask):
     """A masked language model that is ready to run. ``targets`` are the only words to score."""
 
-    kind: ClassVar[str] = "BertForMaskedLM"
+    architecture: ClassVar[str] = "BertForMaskedLM"
 
     top_k: int = 5
     targets: tuple[str, ...] = ()

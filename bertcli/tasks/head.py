@@ -41,6 +41,7 @@ from bertcli.keywords import options_from
 from bertcli.model_folder.files import files_for
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
+from bertcli.models.config import BertConfig
 from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.record import Record
@@ -54,28 +55,33 @@ from bertcli.versions import __version__, versions
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-CLASSIFIER = "BertForSequenceClassification"
+CLASSIFIER = "BertForSequenceClassification"  # or the last module of a sentence model
 FIRST = 64  # records of the first window, so that a reader of the output sees something soon
 
 
-class HeadKind(NamedTuple):
-    """A class of heads, and its command."""
+class HeadTraits(NamedTuple):
+    """What distinguishes a class of heads, and its command."""
 
     command: str
-    extra: bool = False  # whether its texts may have ids of extra embeddings
-    whole: bool = False  # whether it judges a text by its first token
-    alike: bool = False  # the config tells these apart: most have layers of the same names
+    takes_extra_ids: bool = False  # texts may have ids of extra embeddings
+    of_whole_texts: bool = False  # one output for a text, from its first token or the mean of all
+    at_masks: bool = False  # outputs at [MASK] alone
+    shares_names: bool = False  # layers are named as in other classes: config.json decides
 
 
-TASKS: Mapping[str, HeadKind] = {
-    "BertForMaskedLM": HeadKind("fill-mask", True),
-    "BertForNextSentencePrediction": HeadKind("next-sentence", True, True),
-    "BertForSequenceClassification": HeadKind("classify", True, True, True),
-    "BertForTokenClassification": HeadKind("tag", True, alike=True),
-    "BertForQuestionAnswering": HeadKind("answer", alike=True),
-    "BertForMultipleChoice": HeadKind("choose", whole=True, alike=True),
+HEADS: Mapping[str, HeadTraits] = {
+    "BertForMaskedLM": HeadTraits("fill-mask", takes_extra_ids=True, at_masks=True),
+    "BertForNextSentencePrediction": HeadTraits(
+        "next-sentence", takes_extra_ids=True, of_whole_texts=True
+    ),
+    "BertForSequenceClassification": HeadTraits(
+        "classify", takes_extra_ids=True, of_whole_texts=True, shares_names=True
+    ),
+    "BertForTokenClassification": HeadTraits("tag", takes_extra_ids=True, shares_names=True),
+    "BertForQuestionAnswering": HeadTraits("answer", shares_names=True),
+    "BertForMultipleChoice": HeadTraits("choose", of_whole_texts=True, shares_names=True),
 }
-COMMANDS = {task.command: kind for kind, task in TASKS.items()}
+COMMANDS = {head.command: architecture for architecture, head in HEADS.items()}
 
 
 @dataclass(frozen=True)
@@ -115,40 +121,36 @@ class Head:
         return config.labels(self.embedder.width if self.embedder else config.num_labels)
 
     @classmethod
-    def open(cls, place: ModelFolder, kind: str, settings: Settings = Settings()) -> Head:
-        """Load a model of this class, one of `TASKS`.
+    def open(cls, place: ModelFolder, architecture: str, settings: Settings = Settings()) -> Head:
+        """Load a model with a head of this class, one of `HEADS`.
 
         Raises ModelError for a folder that is not a whole BERT with this head, UsageError for a
         choice that this model or this machine cannot follow.
         """
-        if kind == CLASSIFIER and is_pooled_head(place):
+        if architecture == CLASSIFIER and is_pooled_head(place):
             options = {name: value for name, value in vars(settings).items() if name != "stride"}
             embedder = Embedder.open(place, EmbedOptions(**options), scores=True)
             runtime, limit = embedder.runtime, embedder.max_length
             return cls(runtime, settings, limit, embedder.prepare, place, embedder)
         folder = place.encoder
         config = folder.config
-        named = next(iter(config.architectures), "")
-        if TASKS[kind].alike and named in TASKS and TASKS[named].alike and named != kind:
-            theirs, ours = map(config.family.their_class, (named, kind))
-            raise ModelError(
-                f"{folder}: config.json says {theirs}, and {ours} is needed",
-                f"bertcli {TASKS[named].command} is for this model; give another {option('model')}",
-            )
-        special, extra = settings.parse_special, TASKS[kind].extra
-        tokenizer = open_tokenizer(folder, parse_special=special, extra=extra)
-        if kind == "BertForMaskedLM":
+        head = HEADS[architecture]
+        refuse_other_head(folder, config, architecture)
+        tokenizer = open_tokenizer(
+            folder, parse_special=settings.parse_special, extra=head.takes_extra_ids
+        )
+        if head.at_masks:
             token = tokenizer.roles["mask_token"]
             mask = tokenizer.special_ids().get(token)
             if mask is None:
                 raise ModelError(f"{folder}: the vocabulary has no mask token {token}")
             reading = Reading(token=mask)
         else:
-            own = config.structure.own_layer(HEAD_PARTS[kind])
-            mean = own is not None and own.mean
-            reading = Reading(first=TASKS[kind].whole and not mean, mean=mean)
-        spec = ModelSpec(folder, settings, kind, reading)
-        prompt = default_prompt(place) if kind == CLASSIFIER else ""
+            own_layer = config.structure.own_layer(HEAD_PARTS[architecture])
+            mean = own_layer is not None and own_layer.mean
+            reading = Reading(first=head.of_whole_texts and not mean, mean=mean)
+        spec = ModelSpec(folder, settings, architecture, reading)
+        prompt = default_prompt(place) if architecture == CLASSIFIER else ""
         runtime = open_runtime(spec, lambda: tokenizer)
         limit = token_limit(runtime.config, tokenizer, settings.max_length)
         return cls(runtime, settings, limit, partial(prepared, prompt=prompt, lower=False), place)
@@ -168,6 +170,20 @@ class Head:
         return result_of(self.runtime.run(texts, finish))
 
 
+def refuse_other_head(folder: ModelFolder, config: BertConfig, architecture: str) -> None:
+    """Raise ModelError if config.json says another head, whose layers have the same names."""
+    found = next(iter(config.architectures), "")
+    if found == architecture or found not in HEADS:
+        return
+    if HEADS[architecture].shares_names and HEADS[found].shares_names:
+        theirs = config.family.their_class(found)
+        ours = config.family.their_class(architecture)
+        raise ModelError(
+            f"{folder}: config.json says {theirs}, and {ours} is needed",
+            f"bertcli {HEADS[found].command} is for this model; give another {option('model')}",
+        )
+
+
 def logits_of(model: Any, states: Any, lengths: Sequence[int], *, whole: bool) -> Any:
     """Finish with the logits of each ``whole`` text, or of every token, [L, ...] per text."""
     logits = model.packed_logits(states)
@@ -185,7 +201,7 @@ class HeadTask(ABC):
 
     head: Head = field(repr=False)
 
-    kind: ClassVar[str] = CLASSIFIER  # the class of its head
+    architecture: ClassVar[str] = CLASSIFIER  # the class of its head
     consumed: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
@@ -209,7 +225,7 @@ class HeadTask(ABC):
         settings = options_from(Settings, options)
         files = files_for(settings.dtype)
         folder = find_model(os.fspath(name), files=files, revision=revision, offline=offline)
-        return cls(Head.open(folder, cls.kind, settings))
+        return cls(Head.open(folder, cls.architecture, settings))
 
     def __call__(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the row of each text, or that of a single one; texts as in `Embedder.encode`."""
@@ -229,7 +245,7 @@ class HeadTask(ABC):
 
     def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
         """Return what is kept of the states of each text."""
-        return logits_of(model, states, lengths, whole=TASKS[self.kind].whole)
+        return logits_of(model, states, lengths, whole=HEADS[self.architecture].of_whole_texts)
 
     @property
     def layout(self) -> Layout:
@@ -252,7 +268,9 @@ class HeadTask(ABC):
         """
         head, extra = self.head, self.head.runtime.extra
         for item in batch:
-            if TASKS[self.kind].whole and not item.length:  # without special tokens
+            if (
+                HEADS[self.architecture].of_whole_texts and not item.length
+            ):  # without special tokens
                 raise InputError(
                     f"{item.record.where}: has no tokens",
                     f"leave it out, or give {option('skip_empty')}",
@@ -324,8 +342,8 @@ class Stream:
 
 def command_of(folder: ModelFolder) -> str:
     """Return the command for the head that config.json names; "" for none."""
-    named = next(iter(folder.config.architectures), "")
-    return TASKS[named].command if named in TASKS else ""
+    architecture = next(iter(folder.config.architectures), "")
+    return HEADS[architecture].command if architecture in HEADS else ""
 
 
 def origin(model: ModelFolder, spec: ModelSpec) -> dict[str, Any]:

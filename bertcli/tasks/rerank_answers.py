@@ -18,7 +18,7 @@ from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts
 from bertcli.retrieval.nearest import Match
 from bertcli.retrieval.search import Answer
-from bertcli.tasks.classify import Reranker
+from bertcli.tasks.rerank import Reranker
 from bertcli.tokenizing.run import TokenCounts
 
 RETRIEVAL_SCORE = "retrieval_score"  # of a hit: its score before

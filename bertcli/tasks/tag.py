@@ -11,18 +11,29 @@ first, average, max
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from bertcli.embedding.sentence_modules import softmax
-from bertcli.errors import UsageError, option
+from bertcli.errors import SKIP, InputError, UsageError, counted, option
+from bertcli.io.typed_json import TEXTS, JsonObject
+from bertcli.records.record import words
 from bertcli.tasks.head import HeadTask
+from bertcli.tasks.labels import NO_LABEL, NamedLabelTask, classes_loss, refuse_other_labels
+from bertcli.tasks.learning import Evaluation, Example, ExampleFields, TokenLearningTask, records_of
+from bertcli.tasks.metrics import TagPredictions
 from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertcli.tasks.evaluated_model import EvaluatedModel
+    from bertcli.tasks.learning import Window
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
 Aggregation: TypeAlias = Literal["simple", "none", "first", "average", "max"]
@@ -109,7 +120,7 @@ class Tagger(HeadTask):
     Labels in ``ignored`` are left out.
     """
 
-    kind: ClassVar[str] = "BertForTokenClassification"
+    architecture: ClassVar[str] = "BertForTokenClassification"
 
     aggregation: Aggregation = "simple"
     ignored: tuple[str, ...] = ("O",)
@@ -219,9 +230,9 @@ def tags_of(windows: Sequence[tuple[Encoded, np.ndarray]], labels: Sequence[str]
     """Return the label of each word of a sentence, "O" where it has no token, from its windows."""
     items = [item for item, _ in windows]
     tags = ["O"] * len(items[0].record.text)
-    for (_, logits), words in zip(windows, own_words(items), strict=True):
-        for word, place in words.items():
-            tags[word] = labels[int(logits[place].argmax())]
+    for (_, logits), first_tokens in zip(windows, own_words(items), strict=True):
+        for word, token in first_tokens.items():
+            tags[word] = labels[int(logits[token].argmax())]
     return tags
 
 
@@ -232,16 +243,114 @@ def word_windows(layout: Layout) -> Layout:
 
 
 def own_words(items: Sequence[Encoded]) -> Iterator[dict[int, int]]:
-    """Yield the words of each window, and the places of their first tokens; each word once.
+    """Yield word -> position of its first token for each window; each word of a text once.
 
     A word belongs to the first window that it is in: there is its first token.
     """
     for _, windows in groupby(items, key=lambda item: item.sample):
         seen: set[int] = set()
         for item in windows:
-            words: dict[int, int] = {}
-            for place, word in enumerate(item.columns["word_ids"]):
+            first_tokens: dict[int, int] = {}
+            for token, word in enumerate(item.columns["word_ids"]):
                 if word is not None and word not in seen:
-                    words.setdefault(word, place)
-            seen |= words.keys()
-            yield words
+                    first_tokens.setdefault(word, token)
+            seen |= first_tokens.keys()
+            yield first_tokens
+
+
+# --- the learning task ---
+
+
+class TaggingTask(NamedLabelTask, TokenLearningTask):
+    """Learn a tag for each word of a sentence. The loss is the cross-entropy of first tokens.
+
+    Source: transformers' BertForTokenClassification, where the first token of each word carries its
+    tag, as in the paper (5.3).
+    """
+
+    name = "tag"
+    fields = ExampleFields("words", None, "tags")
+    architecture = "BertForTokenClassification"
+    frozen_refusal = "learn tags of words"
+
+    def recognises(self, text: Any, label: Any) -> bool:
+        """Return True for a text in words."""
+        return isinstance(text, list)
+
+    def texts(self, fields: JsonObject, names: ExampleFields) -> tuple[list[str], None]:
+        """Return the words of an example."""
+        return _words_in(fields, names.text), None
+
+    def target(self, fields: JsonObject, names: ExampleFields) -> list[str]:
+        """Return the tags of an example; InputError unless there is one for each word."""
+        tags = _words_in(fields, names.target)
+        text = fields[names.text]
+        if len(text) != len(tags):
+            word_count, tag_count = counted(len(text), "word"), counted(len(tags), "tag")
+            raise InputError(f"{fields.source}: {word_count}, but {tag_count}", SKIP)
+        return tags
+
+    def targets(self, examples: Sequence[Example], ids: Mapping[str, int]) -> list[np.ndarray]:
+        """Return the tag ids of the words of each text."""
+        return self.label_ids(examples, ids)
+
+    def learnt(self, label_count: int) -> str:
+        """Return what a new head predicts, for a note."""
+        return counted(label_count, "tag")
+
+    def layout(self, layout: Layout, max_length: int | None) -> Layout:
+        """Return a layout of windows over long sentences."""
+        return word_windows(layout)
+
+    def window_targets(self, windows: Sequence[Encoded], targets: Any) -> np.ndarray:
+        """Return the tag ids of the tokens of windows, an array of arrays; NO_LABEL for most."""
+        labels = np.empty(len(windows), object)
+        for row, (window, first_tokens) in enumerate(zip(windows, own_words(windows), strict=True)):
+            tags = targets[window.sample]
+            labels[row] = np.full(window.length, NO_LABEL)
+            labels[row][[*first_tokens.values()]] = tags[[*first_tokens]]
+        return labels
+
+    def joined_targets(self, targets: np.ndarray) -> np.ndarray:
+        """Return the tag ids of all tokens of a step, [T]."""
+        return np.concatenate([*targets])
+
+    def loss(
+        self,
+        logits: Tensor,
+        truth: Tensor,
+        lengths: Sequence[int],
+        weights: Tensor | None,
+        smoothing: float,
+    ) -> Tensor:
+        """Return the summed cross-entropy of the tokens with a tag."""
+        return classes_loss(logits, truth, weights, smoothing)
+
+    def truth(self, targets: Any, labels: Sequence[str]) -> list[list[str]]:
+        """Return the tags of each text."""
+        names = np.array(labels, object)
+        return [names[ids].tolist() for ids in targets]
+
+    def predictions(
+        self, truth: Sequence[Any], texts: Sequence[Sequence[Window]], labels: Sequence[str]
+    ) -> TagPredictions:
+        """Return the tags with the largest logits."""
+        return TagPredictions(truth, [tags_of(windows, labels) for windows in texts])
+
+    def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
+        """Return the tags that a tagger predicts; ModelError when none of the tags is its own."""
+        results, names = model.predicted(WordTagger, records_of(examples))
+        truth = [example.target for example in examples]
+        refuse_other_labels({tag for tags in truth for tag in tags}, names)
+        predicted = [fields["tags"] for fields in results]
+        return Evaluation(self.name, len(examples), TagPredictions(truth, predicted))
+
+
+def _words_in(fields: JsonObject, name: str) -> list[str]:
+    """Return the words of a field: a list, or a text that is split at blanks or is JSON."""
+    if isinstance(fields.get(name), str):
+        fields[name] = words(fields[name])
+    return fields.needed(name, TEXTS)
+
+
+TAG = TaggingTask()

@@ -1,16 +1,14 @@
-"""Fine-tuning as a task of the loop: examples, and a head over a BERT, or its vectors.
+"""Fine-tuning: a learning task and its examples as a task of the training loop.
 
-`LabelledTexts` reads and checks the examples. `head_task` trains all weights, `frozen_task` a head
-over vectors that are computed once, `pair_task` an embedding model. Beside the model, a result has
-its manifest.json.
+`head_task` trains all weights below a head, `frozen_task` a head over vectors that are computed
+once, `pair_task` an embedding model. Beside the model, a result has its manifest.json.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,10 @@ from torch import nn
 from bertcli.embedding.embed_run import RecordVectors
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions, prepared, read_sentence, settled
-from bertcli.embedding.sentence_modules import IDENTITY, write_sentence_parts
+from bertcli.embedding.sentence_modules import write_sentence_parts
 from bertcli.engines.engine import Tokens
 from bertcli.engines.runtime import open_tokenizer, refuse_extra, refuse_pairs, token_limit
-from bertcli.errors import InputError, ModelError, UsageError, counted, option
-from bertcli.evaluation.metrics import TagPredictions, answer_predictions, label_numbers
+from bertcli.errors import ModelError, UsageError, counted, option
 from bertcli.io.paths import sha256
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.load import load, load_tensors, save_tensors
@@ -34,173 +31,33 @@ from bertcli.models.config import BertConfig
 from bertcli.models.heads import ARCHITECTURES
 from bertcli.models.initial_weights import initialise
 from bertcli.models.surgery import add_extra_embeddings
-from bertcli.records.examples import CONTRAST, AnswerSpan, Example, Examples, read_examples
 from bertcli.records.extra_ids import extra_ids
 from bertcli.records.reader import Reader
 from bertcli.records.record import Record
-from bertcli.tasks.answer import in_windows
-from bertcli.tasks.head import CLASSIFIER, COMMANDS
-from bertcli.tasks.tag import tags_of, word_windows
+from bertcli.tasks.labels import label_numbers
+from bertcli.tasks.learning import (
+    HeadLearningTask,
+    LearningTask,
+    PairLearningTask,
+    TextLearningTask,
+    TokenLearningTask,
+)
 from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.training.label_notes import label_notes
+from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, rebuilt
 from bertcli.training.objectives import (
-    NONE,
-    LabelObjective,
+    NO_TEXT,
     PairObjective,
-    SpanObjective,
-    TagObjective,
+    TextObjective,
+    TokenObjective,
     VectorObjective,
-    answer_of,
-    token_places,
-    token_tags,
 )
 from bertcli.training.options import FEW, FineTuningJob, TrainingDevice, settled_options
 from bertcli.training.run import Checkpoints, TrainingDisplay, train_task
 from bertcli.versions import __version__, versions
-
-# --- examples ---
-
-# Tasks whose labels are not in the data.
-UNNAMED = {"regress": ["score"], "embed": [], "answer": ["LABEL_0", "LABEL_1"]}
-
-
-@dataclass(frozen=True)
-class LabelledTexts:
-    """Examples with numbers for their labels; rows to train on and rows held out."""
-
-    examples: Examples  # those of the evaluation file last
-    names: Sequence[str]  # of the labels
-    numbers: Mapping[str, int]  # of the labels, as the examples name them
-    train: Any  # rows
-    held: Any  # rows
-
-    @classmethod
-    def read(cls, job: FineTuningJob, readers: Sequence[Reader], seed: int) -> LabelledTexts:
-        """Read the examples, and those of the evaluation file, which may have a reader too.
-
-        Raises InputError for examples that nothing can be learnt from.
-        """
-        fields = tuple(dict.fromkeys(job.extra.values()))
-        examples = read_examples(readers[0], job.task, fields, job.fields)
-        task = examples.form.task
-        if fields and task in ("answer", "embed"):
-            raise UsageError(f"{option('extra')} cannot be combined with {option('task', task)}")
-        names = UNNAMED.get(task, [])
-        if task not in UNNAMED:
-            names = sorted({label for example in examples.examples for label in example.target})
-            if len(names) < (1 if task == "multilabel" else 2):
-                raise InputError(
-                    f"{examples.source}: labels found: {', '.join(names) or 'none'}",
-                    "training needs examples of at least two labels",
-                )
-            if all(name.isdecimal() for name in names):
-                names = sorted(names, key=int)  # equal numbers, 01 and 1, by their names
-        if (job.class_weights or job.label_smoothing) and task in UNNAMED:
-            raise UsageError(
-                f"{option('class_weights')} and {option('label_smoothing')} have no effect on "
-                f"{task}"
-            )
-        rows = list(examples.examples)
-        if len(readers) == 1:
-            train, held = parted(rows, job.eval_fraction, seed)
-        else:
-            rows += read_examples(readers[1], task, fields, job.fields).examples
-            train, held = np.split(np.arange(len(rows)), [len(examples.examples)])
-        numbers = {name: number for number, name in enumerate(names)}
-        texts = cls(replace(examples, examples=rows), names, numbers, train, held)
-        targets: Any = None if task in UNNAMED else texts.targets
-        if len(train) < 2 or (task == "classify" and len(np.unique(targets[train])) < 2):
-            raise InputError(
-                f"{examples.source}: {len(train)} examples to train on, of one label",
-                f"give more examples, or {option('eval_fraction', 0)}",
-            )
-        return texts
-
-    @property
-    def task(self) -> str:
-        """What is learnt: classify, multilabel, regress, tag, answer or embed."""
-        return self.examples.form.task
-
-    @cached_property
-    def records(self) -> list[Record]:
-        """The texts and pairs."""
-        return [example.record for example in self.examples.examples]
-
-    @cached_property
-    def targets(self) -> Any:
-        """The class numbers [n], labels [n, k] of 0 and 1, scores [n], or tags of n texts.
-
-        Tags are arrays of numbers, one for each word. InputError for a label without a number.
-        """
-        examples, numbers = self.examples.examples, self.numbers
-        if self.task in UNNAMED:
-            return np.array([example.target for example in examples], np.float32)
-        targets = []
-        for record, labels in examples:
-            if unknown := [label for label in labels if label not in numbers]:
-                raise InputError(
-                    f"{record.where}: the label {unknown[0]!r} does not occur in the training data",
-                    f"labels: {', '.join(numbers)}",
-                )
-            targets.append(np.array([numbers[label] for label in labels], np.int64))
-        if self.task == "tag":
-            return targets
-        if self.task == "classify":
-            return np.concatenate(targets)
-        several = np.zeros((len(targets), len(numbers)), np.float32)
-        for row, labels in zip(several, targets, strict=True):
-            row[labels] = 1
-        return several
-
-    def weighing(self, job: FineTuningJob) -> dict[str, Any]:
-        """Return the smoothing of labels, and their weights, [k], or None.
-
-        Rare labels count as much as common ones. Classes: n / (k * their number), as scikit-learn's
-        "balanced". Several labels: texts without the label for each that has it.
-        """
-        weights, count = None, len(self.names)
-        if job.class_weights:
-            targets: Any = [self.targets[row] for row in self.train]
-            if self.task == "multilabel":
-                support = sum(targets)
-                weights = (len(targets) - support) / np.maximum(support, 1)
-            else:
-                targets = np.hstack(targets)
-                support = np.bincount(targets, minlength=count)
-                weights = len(targets) / (count * np.maximum(support, 1))
-            weights = weights.astype(np.float32)
-        return {"weights": weights, "smoothing": job.label_smoothing}
-
-    @property
-    def digest(self) -> str:
-        """The sha256 of all examples and of how they are parted."""
-        digest = hashlib.sha256()
-        for record, target in self.examples.examples:
-            values = record.text, record.pair, record.extra, target
-            digest.update(repr(values).encode())
-        digest.update(self.held.tobytes())
-        return digest.hexdigest()
-
-
-def parted(examples: Sequence[Example], fraction: float, seed: int) -> tuple[Any, Any]:
-    """Split rows into those to train on and those held out, [n1] and [n2].
-
-    Equal texts, of answers equal contexts, are on one side: texts are drawn, not examples.
-    """
-    numbers: dict[str, int] = {}
-    texts = (
-        record.pair if isinstance(target, AnswerSpan) else record.text
-        for record, target in examples
-    )
-    groups = np.array([numbers.setdefault(str(text), len(numbers)) for text in texts])
-    drawn = np.random.default_rng((seed, 1)).permutation(len(numbers))[1:]
-    sizes = np.bincount(groups)[drawn]
-    count = max(round(len(examples) * fraction), 1) if fraction else 0
-    held = np.isin(groups, drawn[sizes.cumsum() - sizes < count])
-    return np.flatnonzero(~held), np.flatnonzero(held)
 
 
 def fine_tune(
@@ -224,12 +81,15 @@ def fine_tune(
         folder = find()
         based = replace(job, base=folder.name)
         checkpoints.refuse_inputs(job.file, job.eval, folder.path)
-        frozen = job.frozen
-        if frozen is None and not job.extra and texts.task not in ("tag", "answer", "embed"):
-            frozen = len(texts.train) <= FEW
-        if texts.task == "embed":
+        learning = texts.task
+        if job.frozen and learning.frozen_refusal:
+            raise UsageError(
+                f"{option('frozen', True)} cannot {learning.frozen_refusal}",
+                f"leave it out, or give {option('frozen', False)}",
+            )
+        if isinstance(learning, PairLearningTask):
             task = pair_task(based, options, texts, folder)
-        elif frozen:
+        elif trains_head_alone(job, texts):
             compute = {**asdict(device), "device": str(ranks.device)}
             task = frozen_task(based, options, texts, folder, compute, display.follow)
         else:
@@ -237,29 +97,23 @@ def fine_tune(
         display.warn(task.tally.truncation(task.max_length))
         display.note(task.tally.emptiness())
         to_train = [texts.examples.examples[row] for row in texts.train.tolist()]
-        for note in label_notes(to_train, texts.task, weighted=job.class_weights is not None):
+        for note in label_notes(to_train, texts.task.name, weighted=job.class_weights is not None):
             display.note(note)
         return task
 
     train_task(open_task, checkpoints, device, display)
 
 
+def trains_head_alone(job: FineTuningJob, texts: LabelledTexts) -> bool:
+    """Return True for a frozen model: chosen, or the default for few examples of whole texts."""
+    if job.frozen is not None:
+        return job.frozen
+    if job.extra or texts.task.frozen_refusal:
+        return False
+    return len(texts.train) <= FEW
+
+
 # --- what all tasks have ---
-
-PROBLEMS = {
-    "classify": "single_label_classification",
-    "multilabel": "multi_label_classification",
-    "regress": "regression",
-}
-
-
-def for_task(config: BertConfig, task: str) -> BertConfig:
-    """Return a config that says what the head learnt; of scores, that they are its logits."""
-    config = replace(config, problem_type=PROBLEMS.get(task))
-    if task == "regress":
-        activation = {"activation_fn": IDENTITY}
-        config = replace(config, other={**config.other, "sentence_transformers": activation})
-    return config
 
 
 def task_of(
@@ -274,10 +128,10 @@ def task_of(
     """Return a task over ``rows``; what is chosen of its ``method`` decides the results as well."""
     numbers = settled_options(options, len(rows), frozen=method["method"] == "frozen")
     identity = {
-        "task": texts.task,
+        "task": texts.task.name,
         "data_sha256": texts.digest,
         "base_sha256": " ".join(map(sha256, base.encoder.require_weights().all)),
-        "labels": list(texts.names),
+        "labels": list(texts.labels),
         "training": {
             name: getattr(job, name) for name in ("max_length", "class_weights", "label_smoothing")
         },
@@ -345,9 +199,12 @@ def head_task(
     """
     torch.manual_seed(options.get("seed", 0))
     task = texts.task
-    start, texts, notes = _with_head(base, texts)
-    bert, extra = start.bert, job.extra
-    if missing := [name for name in bert.config.extra_embeddings if name not in extra]:
+    assert isinstance(task, HeadLearningTask)
+    start, texts, notes = _with_head(base, task, texts)
+    bert = start.bert
+    extra = job.extra
+    missing = [name for name in bert.config.extra_embeddings if name not in extra]
+    if missing:
         raise ModelError(
             f"{base}: the model has extra embeddings ({', '.join(missing)}), and needs their ids",
             " ".join(f"{option('extra', name)}=FIELD" for name in missing),
@@ -358,37 +215,31 @@ def head_task(
             for name, field in extra.items()
         }
         add_extra_embeddings(bert, extra, sizes)
-    config = for_task(bert.config, task)
-    items, limit, tally = tokenized(job, task, texts.records, base.encoder, config)
-    samples = np.array([item.sample for item in items])
-    tokens = Tokens.of(items)
-    rows, held = (np.flatnonzero(np.isin(samples, part)) for part in (texts.train, texts.held))
+    config = task.configured(bert.config)
+    windows, limit, tally = tokenized(job, task, texts.records, base.encoder, config)
+    samples = np.array([window.sample for window in windows])
+    tokens = Tokens.of(windows)
+    rows = np.flatnonzero(np.isin(samples, texts.train))
+    held = np.flatnonzero(np.isin(samples, texts.held))
     held = held[np.argsort(tokens.lengths[held], kind="stable")]
-    how = {"data": tokens, "held": held, "task": task, **texts.weighing(job)}
+    loss_options = texts.loss_options(task, job)
     objective: Objective
-    if task == "answer":
-        answers = [example.target for example in texts.examples.examples]
-        truth = [answer.text for answer in answers]
-        objective = SpanObjective(
-            labels=np.array([token_places(item, answers[item.sample]) for item in items]),
-            items=items,
-            truth=truth,
-            say=partial(answer_of, none="" in [truth[row] for row in texts.held]),
-            judge=answer_predictions,
-            **how,
-        )
-    elif task == "tag":
-        names, tags = np.array(texts.names, object), texts.targets
-        objective = TagObjective(
-            labels=token_tags(items, tags),
-            items=items,
-            truth=[names[numbers].tolist() for numbers in tags],
-            say=partial(tags_of, labels=texts.names),
-            judge=TagPredictions,
-            **how,
+    if isinstance(task, TokenLearningTask):
+        objective = TokenObjective(
+            task=task,
+            data=tokens,
+            held=held,
+            targets=task.window_targets(windows, texts.targets),
+            windows=windows,
+            truth=task.truth(texts.targets, texts.labels),
+            labels=texts.labels,
+            **loss_options,
         )
     else:
-        objective = LabelObjective(labels=texts.targets, **how)
+        assert isinstance(task, TextLearningTask)
+        objective = TextObjective(
+            task=task, data=tokens, held=held, targets=texts.targets, **loss_options
+        )
     return task_of(
         job,
         options,
@@ -403,40 +254,37 @@ def head_task(
     )
 
 
-def _with_head(base: ModelFolder, texts: LabelledTexts) -> tuple[Any, LabelledTexts, list[str]]:
+def _with_head(
+    base: ModelFolder, task: HeadLearningTask, texts: LabelledTexts
+) -> tuple[Any, LabelledTexts, list[str]]:
     """Load a model with a head for these labels: its own if it is for no others, else a fresh one.
 
-    With its own head, the labels have the numbers that they have there.
+    With its own head, the labels have the ids that they have there. Also return notes.
     """
     config = base.config
-    labels = {*texts.names}
-    own = config.labels(config.num_labels)
-    numbers = label_numbers(own, labels)
-    task = texts.task
-    kind = COMMANDS.get(task, CLASSIFIER)
-    headed = kind in config.architectures
-    same = headed and (numbers.keys() == labels or (task == "regress" and len(own) == 1))
-    if same and task not in UNNAMED:
-        texts = replace(texts, names=own, numbers=numbers)
+    labels = {*texts.labels}
+    keeps_head = task.keeps_head(config, labels)
+    if keeps_head and task.has_named_labels:
+        own = config.labels(config.num_labels)
+        texts = replace(texts, labels=own, ids=label_numbers(own, labels))
     model, report = load(
-        base, ARCHITECTURES[kind], dtype=torch.float32, fresh=True, labels=texts.names
+        base,
+        ARCHITECTURES[task.architecture],
+        dtype=torch.float32,
+        fresh=True,
+        labels=texts.labels,
     )
-    fresh = list(report.fresh)
-    if not same and task != "answer" and "classifier.weight" not in fresh:
+    is_new = bool(report.fresh)
+    if not keeps_head and "classifier.weight" not in report.fresh:
         initialise(model.get_submodule("classifier"), config.initializer_range)
-        fresh += ["classifier.weight", "classifier.bias"]
-    return model, texts, [new_head(task, len(texts.names))] if fresh else []
-
-
-def new_head(task: str, labels: int) -> str:
-    """Return the note that a head is trained from random weights."""
-    learnt = {"answer": "answers", "regress": "scores", "tag": counted(labels, "tag")}
-    return f"new head for {learnt.get(task) or counted(labels, 'label')}"
+        is_new = True
+    notes = [f"new head for {task.learnt(len(texts.labels))}"] if is_new else []
+    return model, texts, notes
 
 
 def tokenized(
     job: FineTuningJob,
-    task: str,
+    task: LearningTask,
     records: Sequence[Record],
     folder: ModelFolder,
     config: BertConfig,
@@ -457,10 +305,7 @@ def tokenized(
     extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
     columns = ("input_ids", "token_type_ids", *extra.needed)
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
-    if task == "answer":
-        layout = in_windows(layout, job.max_length)
-    elif task == "tag":
-        layout = word_windows(layout)
+    layout = task.layout(layout, job.max_length)
     batch = tokenizer.encode_records(records, layout)
     batch = extra.added(batch, tokenizer)
     refuse_pairs(batch, config)
@@ -496,12 +341,8 @@ def frozen_task(
     logits, and a classifier for bertcli. The head is trained on standardised vectors, which ``run``
     computes, and written for those of the model. UsageError for options without effect on it.
     """
-    if texts.task in ("tag", "answer"):
-        what = "tags of words" if texts.task == "tag" else "answers"
-        raise UsageError(
-            f"{option('frozen', True)} cannot learn {what}",
-            f"leave it out, or give {option('frozen', False)}",
-        )
+    task = texts.task
+    assert isinstance(task, TextLearningTask)
     if job.layers is not None:
         raise UsageError(
             f"{option('layers')} requires {option('frozen', False)}",
@@ -519,7 +360,7 @@ def frozen_task(
     vectors = {name: chosen[name] for name in ("pooling", "normalize", "max_length", "prompt")}
 
     def build(checkpoint: Path | None) -> nn.Linear:
-        head = nn.Linear(len(mean), len(texts.names))
+        head = nn.Linear(len(mean), len(texts.labels))
         nn.init.normal_(head.weight, std=SPREAD)
         nn.init.zeros_(head.bias)
         if checkpoint is not None:
@@ -535,8 +376,8 @@ def frozen_task(
         bias = model.bias.detach().cpu().double().numpy() - weight @ mean
         encoder = embedder.runtime.spec.folder
         bert, _ = load(encoder, BertModel)
-        config = encoder.config.with_labels(texts.names)
-        put_model(output, bert, for_task(config, texts.task), encoder.path)
+        config = encoder.config.with_labels(texts.labels)
+        put_model(output, bert, task.configured(config), encoder.path)
         write_sentence_parts(
             output,
             embedder.options,
@@ -560,9 +401,9 @@ def frozen_task(
         objective=VectorObjective(
             data=((source.vectors - mean) / deviation).astype(np.float32),
             held=texts.held,
-            task=texts.task,
-            labels=texts.targets,
-            **texts.weighing(job),
+            task=task,
+            targets=texts.targets,
+            **texts.loss_options(task, job),
         ),
         max_length=embedder.max_length,
         tally=source.tally,
@@ -580,11 +421,8 @@ def pair_task(
 
     Raises ModelError for a model with layers of its own behind the BERT.
     """
-    if job.frozen:
-        raise UsageError(
-            f"{option('frozen', True)} cannot train vectors",
-            f"leave it out, or give {option('frozen', False)}",
-        )
+    task = texts.task
+    assert isinstance(task, PairLearningTask)
     sentence = read_sentence(folder)
     if sentence.of_texts:
         names = ", ".join(module.kind for module in sentence.of_texts)
@@ -594,21 +432,21 @@ def pair_task(
     config = start.config
     refuse_extra(bert, config)
     chosen = settled(EmbedOptions(), sentence)
-    alone: list[Record] = []
-    numbers = np.full((len(texts.records), 3), NONE, np.int64)
+    sides: list[Record] = []
+    side_rows = np.full((len(texts.records), 3), NO_TEXT, np.int64)
     for row, (record, target) in enumerate(texts.examples.examples):
-        negative = target if isinstance(target, str) else None
-        for side, text in enumerate((record.text, record.pair, negative)):
+        for side, text in enumerate((record.text, record.pair, task.negative(target))):
             if text is not None:
-                numbers[row, side] = len(alone)
-                alone.append(record._replace(text=text, pair=None))
-    records = prepared(alone, "", lower=sentence.lower_case)
-    items, limit, tally = tokenized(job, "embed", records, bert, config, sentence.max_length)
+                side_rows[row, side] = len(sides)
+                sides.append(record._replace(text=text, pair=None))
+    records = prepared(sides, "", lower=sentence.lower_case)
+    items, limit, tally = tokenized(job, task, records, bert, config, sentence.max_length)
     objective = PairObjective(
+        task=task,
         data=Tokens.of(items),
         held=texts.held,
-        texts=numbers,
-        scores=None if texts.examples.form == CONTRAST else texts.targets,
+        texts=side_rows,
+        targets=texts.targets,
         modes=chosen.modes,
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertcli.errors import counted, option
-from bertcli.records.examples import Example
+from bertcli.tasks.learning import Example
 
 MIN_EXAMPLES = 2  # of a label
 MAX_IMBALANCE = 20  # times as many examples as of the rarest label

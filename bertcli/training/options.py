@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from bertcli.engines.compute import refuse_unknown_devices
 from bertcli.errors import UsageError, option
 from bertcli.keywords import refuse_outside
-from bertcli.records.examples import USUAL, FieldNames
+from bertcli.tasks.learning import DEFAULT_NAMES, FieldNames
 
 INDEX = "instances.json"  # in a folder of training instances
 
@@ -126,7 +126,7 @@ class FineTuningJob:
     file: str
     base: str = ""  # the model, as it was named
     task: Task | None = None  # None: as the fields say
-    fields: FieldNames = USUAL
+    fields: FieldNames = DEFAULT_NAMES
     frozen: bool | None = None  # train a head alone; None: by the number of examples
     extra: Mapping[str, str] = field(default_factory=dict)  # embedding -> field with its ids
     layers: int | None = None  # train from this layer up; None: everything

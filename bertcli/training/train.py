@@ -11,7 +11,8 @@ from bertcli.keywords import file_name, grouped, names_of, options_from
 from bertcli.model_folder.files import MODEL_FILES
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
-from bertcli.records.examples import READING, FieldNames, example_readers
+from bertcli.tasks.examples import READING, example_readers
+from bertcli.tasks.learning import FieldNames
 from bertcli.training.options import FineTuningJob, TrainingDevice, TrainingOptions
 from bertcli.versions import require_torch
 

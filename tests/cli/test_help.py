@@ -11,7 +11,7 @@ from typer.models import OptionInfo
 from bertcli.cli.app import COMMANDS, GROUPS, function_of
 from bertcli.cli.display.help import parts_of
 from bertcli.cli.options.groups import ARGUMENTS, RULES
-from bertcli.records.examples import FORMS, SIMILARITY
+from bertcli.tasks.registry import LEARNING_TASKS
 
 
 def page(command, option, width, **more):
@@ -97,11 +97,12 @@ def test_examples_name_options_that_there_are(command):
 
 def test_train_says_the_fields_of_every_task():
     rows = [line.split(maxsplit=1) for line in good("train", "--help").out.splitlines() if line]
-    for form in (*FORMS, SIMILARITY):
-        fields = {form.text, form.pair or form.text, form.target}
+    for task in LEARNING_TASKS:
+        text, pair, target, _ = task.fields
+        fields = {text, pair or text, target}
         assert any(
-            row[0] == f"{form.task}:" and fields <= {*re.findall(r"\w+", row[1])} for row in rows
-        ), form
+            row[0] == f"{task.name}:" and fields <= {*re.findall(r"\w+", row[1])} for row in rows
+        ), task.name
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from front import (
 from sentence_folders import saved, sentence_model
 
 import bertcli
-from bertcli.evaluation.metrics import pearson
+from bertcli.tasks.metrics import pearson
 
 
 @pytest.fixture(scope="module")

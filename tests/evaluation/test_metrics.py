@@ -6,7 +6,14 @@ import warnings
 import numpy as np
 import pytest
 
-from bertcli.evaluation.metrics import (
+from bertcli.evaluation.report import (
+    intervals,
+    report,
+    search_scores,
+    wilson_interval,
+)
+from bertcli.tasks.learning import Evaluation
+from bertcli.tasks.metrics import (
     ClassPredictions,
     LabelPredictions,
     TagPredictions,
@@ -15,13 +22,6 @@ from bertcli.evaluation.metrics import (
     pearson,
     ranks,
     spearman,
-)
-from bertcli.evaluation.report import (
-    Judged,
-    intervals,
-    report,
-    search_scores,
-    wilson_interval,
 )
 
 DRAW = np.random.default_rng(3)
@@ -116,11 +116,11 @@ def test_search_by_hand():
 def test_intervals_hold_the_metric():
     truth = DRAW.integers(0, 2, 400)
     said = np.where(DRAW.random(400) < 0.8, truth, 1 - truth)
-    found = report(Judged("classify", 400, ClassPredictions(truth, said, 2)))
+    found = report(Evaluation("classify", 400, ClassPredictions(truth, said, 2)))
     (low, high), accuracy = found["intervals"]["accuracy"], found["accuracy"]
     assert low < accuracy < high
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(accuracy * (1 - accuracy) / 400), rel=0.2)
-    assert report(Judged("classify", 400, ClassPredictions(truth, said, 2))) == found
+    assert report(Evaluation("classify", 400, ClassPredictions(truth, said, 2))) == found
 
 
 def test_intervals_of_shares_are_those_of_scipy():

@@ -7,10 +7,10 @@ from example_files import written
 from model_reference import close
 
 from bertcli.model_folder.folder import ModelFolder
-from bertcli.records.examples import examples_source
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader
-from bertcli.training.fine_tuning import LabelledTexts
+from bertcli.tasks.examples import examples_source
+from bertcli.training.labelled_texts import LabelledTexts
 from bertcli.training.loop import Ranks, Training, batch_of
 from bertcli.training.options import FineTuningJob
 

@@ -69,7 +69,7 @@ def their_step(task, base, rows, numbers):
     pairs = [row["pair"] for row in rows] if "pair" in rows[0] else None
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     batch = tokenizer([row["text"] for row in rows], pairs, padding=True, return_tensors="pt")
-    targets = torch.from_numpy(task.objective.labels[numbers])
+    targets = torch.from_numpy(task.objective.targets[numbers])
     loss = theirs(**batch, labels=targets).loss
     loss.backward()
     return loss.item(), {name: one.grad for name, one in theirs.named_parameters()}
@@ -93,7 +93,7 @@ def test_class_weights_and_smoothing_are_those_of_torch(base, tmp_path):
     counts = [sum(row["label"] == name for row in rows) for name in ("bad", "good")]
     assert task.identity["labels"] == ["bad", "good"]
     expected = torch.tensor([len(rows) / (2 * count) for count in counts])
-    logits, targets = torch.randn(len(rows), 2), torch.from_numpy(task.objective.labels)
+    logits, targets = torch.randn(len(rows), 2), torch.from_numpy(task.objective.targets)
     theirs = torch.nn.functional.cross_entropy(logits, targets, expected, label_smoothing=0.1)
     numbers = np.arange(len(rows))
     (total,), (count,) = task.objective.sums(logits, numbers), task.objective.counts(numbers)

@@ -15,7 +15,7 @@ from pretrain_folders import STILL, lines
 from safetensors.torch import load_file
 
 from bertcli.training.loop import Training
-from bertcli.training.objectives import LabelObjective
+from bertcli.training.objectives import TextObjective
 
 STEPS = 6
 CLOCKS = ("log.jsonl", "training_state.json")
@@ -83,7 +83,7 @@ def test_the_best_weights_are_those_of_the_step_that_is_told(tmp_path, monkeypat
         return step(self, number)
 
     monkeypatch.setattr(Training, "step", counted)
-    monkeypatch.setattr(LabelObjective, "evaluate", lambda *given: {"eval_loss": losses[at]})
+    monkeypatch.setattr(TextObjective, "evaluate", lambda *given: {"eval_loss": losses[at]})
     killed = 5
     argument = argv(file, TINY, "--full", out, "--save-every", 3, "--keep", 9)
     assert call(*argument).code == 130

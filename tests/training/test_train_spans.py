@@ -12,9 +12,8 @@ from front import (
 from pretrain_folders import STILL
 from train_steps import argv, check_step, opened, standing
 
-from bertcli.records.examples import AnswerSpan
+from bertcli.tasks.answer import AnswerSpan, answer_tokens
 from bertcli.training.fine_tuning import head_task
-from bertcli.training.objectives import token_places
 
 
 def their_step(task, base, rows):
@@ -47,10 +46,10 @@ def test_long_contexts_are_windows(base, tmp_path):
     row = {"question": "how", "context": "the film was very long and " * 8 + "good"}
     row |= {"answer": "good", "start": len(row["context"]) - 4}
     task = opened(head_task, [row, row], tmp_path, base, max_length=24)
-    spans = task.objective.labels
+    spans = task.objective.targets
     assert len(spans) > 4 and len(task.rows) == len(spans)
     assert spans[0].tolist() == [0, 0] and spans[len(spans) // 2 - 1][0] > 0
-    assert token_places(None, AnswerSpan("", None)) == (0, 0)
+    assert answer_tokens(None, AnswerSpan("", None)) == (0, 0)
 
 
 def test_a_rule_is_learnt_and_used(base, tmp_path):

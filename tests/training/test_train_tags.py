@@ -15,9 +15,9 @@ from front import (
 from pretrain_folders import STILL
 from train_steps import argv, check_step, opened, standing
 
-from bertcli.records.examples import examples_source, read_examples
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader
+from bertcli.tasks.examples import examples_source, read_examples
 from bertcli.training.fine_tuning import head_task
 
 

@@ -318,11 +318,11 @@ def _reranker(
 ) -> "AnswerReranker":
     """Open a cross-encoder for the results of a search."""
     folder = model.folder(files_for(compute.dtype))
-    from bertcli.tasks.classify import Reranker
     from bertcli.tasks.head import Head, Settings
+    from bertcli.tasks.rerank import Reranker
     from bertcli.tasks.rerank_answers import AnswerReranker
 
-    head = Head.open(folder, Reranker.kind, record(Settings, compute))
+    head = Head.open(folder, Reranker.architecture, record(Settings, compute))
     return AnswerReranker(Reranker(head), query.top_k, query.threshold)
 
 

@@ -152,7 +152,7 @@ def open_head(
     from bertcli.tasks.head import Head, Settings
 
     kind = getattr(bertcli, task)
-    head = Head.open(folder, kind.kind, record(Settings, length, compute))
+    head = Head.open(folder, kind.architecture, record(Settings, length, compute))
     return kind, head
 
 
@@ -331,7 +331,7 @@ def rerank(
     form = output.form()
     reader = reader_of(asked, files, single=True, hit_rows=True)
     kind, head = open_head("Reranker", model, length, compute)
-    from bertcli.tasks.classify import BLANK_HIT, ranked, ranked_row
+    from bertcli.tasks.rerank import BLANK_HIT, ranked, ranked_row
 
     stream = kind(head, query=asked.query).stream(reader)
     reader.reserve(frozenset((*BLANK_HIT, "truncated")))

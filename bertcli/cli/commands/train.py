@@ -46,9 +46,10 @@ from bertcli.cli.options.groups import (
 from bertcli.errors import UsageError
 from bertcli.formats.registry import JSONL, InputFormat
 from bertcli.model_folder.files import MODEL_FILES
-from bertcli.records.examples import FieldNames, examples_source
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader
+from bertcli.tasks.examples import examples_source
+from bertcli.tasks.learning import FieldNames
 from bertcli.training import vocabulary
 from bertcli.training.options import (
     FEW,
@@ -571,19 +572,20 @@ def evaluate(
     files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
     readers = [Reader(examples.source(path)) for path in files]
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.evaluation.report import Judge, doubt, judge_all, report
+    from bertcli.evaluation.report import doubt, evaluations, report
+    from bertcli.tasks.evaluated_model import EvaluatedModel
     from bertcli.tasks.head import Settings
 
     settings = record(Settings, length, compute)
     options = record(EmbedOptions, judged, length, compute)
-    judges = [Judge(named.folder(MODEL_FILES), settings, options) for named in models]
+    evaluated = [EvaluatedModel(named.folder(MODEL_FILES), settings, options) for named in models]
     reading = [path for reader in readers for path in reader.source.paths]
     reading += [judged.qrels] if judged.qrels else []
     with output.open(form, reading, *models, view="evaluation_view") as write:
-        results = judge_all(judges, readers, judged.qrels, examples.task, examples.fields)
+        results = evaluations(evaluated, readers, judged.qrels, examples.task, examples.fields)
         console.warn(doubt(results[0], compared=len(models) > 1))
         write([report(*results)])
-    for judge in judges:
-        console.truncated(judge.tally, judge.max_length)
+    for one in evaluated:
+        console.truncated(one.tally, one.max_length)
     for reader in readers:
         console.close(reader)

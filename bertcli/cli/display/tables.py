@@ -500,7 +500,7 @@ def answer_views(answers: Sequence[Answer]) -> Iterator[RenderableType]:
 
 def ranking_view(query: str, results: Sequence[Result]) -> Iterator[RenderableType]:
     """Draw texts with their scores for a query, in the order of the results."""
-    from bertcli.tasks.classify import corpus_row
+    from bertcli.tasks.rerank import corpus_row
 
     rows = [hit_row(r.fields["score"], corpus_row(r), r.record) for r in results]
     yield HitsView(rows, query)

@@ -25,16 +25,6 @@ BINS = 15  # of the calibration error
 # --- classes ---
 
 
-def label_numbers(names: Sequence[str], labels: set[str]) -> dict[str, int]:
-    """Return the number of each label of a model, by the names that ``labels`` of examples use.
-
-    Whole numbers are class ids where the model's names are no other than LABEL_0, LABEL_1 ...
-    """
-    unnamed = all(name == f"LABEL_{number}" for number, name in enumerate(names))
-    ids = unnamed and all(label.isdecimal() for label in labels)
-    return {str(number) if ids else name: number for number, name in enumerate(names)}
-
-
 @dataclass(frozen=True)
 class ClassPredictions:
     """One of k classes for n texts.

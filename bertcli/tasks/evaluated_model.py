@@ -1,0 +1,91 @@
+"""A model whose predictions are compared with examples: its head's, or its vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bertcli.embedding.embed_run import RecordVectors
+from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.sentence_modules import Dense, read_chain
+from bertcli.model_folder.folder import ModelFolder
+from bertcli.models.config import BertConfig
+from bertcli.records.input import Input
+from bertcli.records.reader import GivenTexts
+from bertcli.records.record import Record
+from bertcli.retrieval.search import compares_by_dot
+from bertcli.tasks.head import CLASSIFIER, Head, HeadTask, Settings, is_pooled_head
+from bertcli.tokenizing.run import TokenCounts
+
+
+@dataclass
+class EvaluatedModel:
+    """A model that is opened by the first prediction, for a head or for vectors."""
+
+    folder: ModelFolder
+    settings: Settings  # of a head
+    options: EmbedOptions  # of a model for vectors
+    tally: TokenCounts = field(default_factory=TokenCounts)  # of all texts so far
+    max_length: int | None = None  # of those texts, in tokens
+
+    @cached_property
+    def config(self) -> BertConfig | None:
+        """The config of the model; None for a table of vectors."""
+        return None if self.folder.is_static else self.folder.encoder.config
+
+    @property
+    def extra_fields(self) -> Collection[str]:
+        """The fields of examples with ids that the model needs."""
+        return self.config.fields_of_extra.values() if self.config else ()
+
+    @property
+    def has_one_score(self) -> bool:
+        """True if the model has a head with one score."""
+        config = self.config
+        if config is None:
+            return False
+        if is_pooled_head(self.folder):
+            (last,) = read_chain(self.folder, self.folder.modules[-1:])
+            return isinstance(last, Dense) and len(last.weight) == 1
+        return config.num_labels == 1 and CLASSIFIER in config.architectures
+
+    @property
+    def compares_by_dot(self) -> bool:
+        """True if the model compares vectors by dot product."""
+        return compares_by_dot(self._embedder)
+
+    @cached_property
+    def _embedder(self) -> Embedder:
+        return Embedder.open(self.folder, self.options)
+
+    def predicted(
+        self, task_class: type[HeadTask], records: Sequence[Record], **options: Any
+    ) -> tuple[list[Mapping[str, Any]], list[str]]:
+        """Return the fields that a task predicts for each record, and the labels of the head."""
+        head = Head.open(self.folder, task_class.architecture, self.settings)
+        task = task_class(head, **options)
+        self.max_length = task.layout.max_length
+        stream = task.stream(GivenTexts(records, Input(sentences=True)))
+        results = [result.fields for window in stream for result in window]
+        self.tally.merge(stream.tally)
+        return results, head.labels
+
+    def vectors(self, records: Sequence[Record], prompts: Sequence[str] = ()) -> np.ndarray:
+        """Return the vectors of texts, [n, D].
+
+        ``prompts`` are names; the first that the model has is used, unless one was chosen.
+        """
+        embedder = self._embedder
+        if self.options.prompt is None and self.options.prompt_name is None:
+            embedder = embedder.with_prompt(prompts)
+        run = RecordVectors(embedder, records)
+        for _ in run:
+            pass
+        self.tally.merge(run.tally)
+        self.max_length = embedder.max_length
+        return run.vectors
