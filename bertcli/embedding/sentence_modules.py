@@ -9,7 +9,6 @@ of torch.nn with their defaults.
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,34 +24,16 @@ from bertcli.formats.safetensors import write_arrays
 from bertcli.io.typed_json import AGAIN, read_object, write_json
 from bertcli.model_folder.files import SentenceModule, WeightFiles
 from bertcli.model_folder.folder import ModelFolder
+from bertcli.models.activations import TORCH_CLASSES, array_function
 
 MODULE = "config.json"  # of a module, beside its weights
 EPSILON = 1e-5  # of torch.nn.LayerNorm
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        scores: np.ndarray = 1 / (1 + np.exp(-x))
-    return scores
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
     """Return scores [..., D] that add up to 1."""
     raised = np.exp(x - x.max(-1, keepdims=True))
     return raised / raised.sum(-1, keepdims=True)
-
-
-# The name of a class in torch.nn -> [..., D] -> [..., D].
-ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "Identity": lambda x: x,
-    "Tanh": np.tanh,
-    "ReLU": lambda x: np.maximum(x, 0),
-    "Sigmoid": _sigmoid,
-    "GELU": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
-    "SiLU": lambda x: x * _sigmoid(x),
-}
 
 
 @dataclass(frozen=True)
@@ -72,7 +53,7 @@ class Dense:
         """Return the vectors that it makes of these."""
         linear = _product(vectors, self.weight)
         linear = linear if self.bias is None else linear + self.bias
-        result = ACTIVATIONS[self.activation](linear)
+        result = array_function(self.activation)(linear)
         if self.residual is not None:
             result = result + _product(vectors, self.residual)
         return np.asarray(result, np.float32)
@@ -164,9 +145,9 @@ def _dense(folder: ModelFolder) -> Dense:
     named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
     name = named.rpartition(".")[2]
     files = folder.require_weights()
-    if name not in ACTIVATIONS or not named.startswith("torch.nn."):
+    if name not in TORCH_CLASSES or not named.startswith("torch.nn."):
         problem = f"{config.source}: unsupported activation {named}"
-        raise ModelError(problem, f"bertcli has {', '.join(ACTIVATIONS)}")
+        raise ModelError(problem, f"bertcli has {', '.join(TORCH_CLASSES)}")
     layer, residual = linear_in(files, folder, "linear."), None
     if config.switch("use_residual"):
         tensors, shape = arrays_in(files, "residual."), layer.weight.shape

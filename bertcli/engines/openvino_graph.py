@@ -21,6 +21,7 @@ import numpy as np
 
 from bertcli.engines.compute import OpenvinoError, openvino_core
 from bertcli.families.structure import HEAD_PARTS
+from bertcli.models.activations import ACTIVATIONS
 from bertcli.models.distance_tables import distance_buckets, distance_rows, rotary_turns
 from bertcli.tokenizing.batch import EXTRA
 
@@ -179,39 +180,10 @@ def layer_norm(net: OpenvinoNetwork, x: Node, name: str) -> Node:
 
 
 def activated(net: OpenvinoNetwork, x: Node, name: object) -> Node:
-    """Apply the function that config.json calls `hidden_act`, as in models/activations.py."""
-    match name:
-        case "gelu" | "gelu_python":
-            return net("Gelu", x, approximation_mode="ERF")
-        case "gelu_new" | "gelu_fast" | "gelu_accurate" | "gelu_pytorch_tanh" | "gelu_python_tanh":
-            return net("Gelu", x, approximation_mode="TANH")
-        case "gelu_10":
-            x = net("Gelu", x, approximation_mode="ERF")
-            return net("Maximum", net("Minimum", x, 10.0), -10.0)
-        case "quick_gelu":
-            return net("Multiply", x, net("Sigmoid", net("Multiply", x, 1.702)))
-        case "relu" | "sigmoid" | "tanh" | "mish" as kind:
-            return net(kind.capitalize(), x)  # as OpenVINO calls them
-        case "relu2":
-            positive = net("Relu", x)
-            return net("Multiply", positive, positive)
-        case "relu6":
-            return net("Minimum", net("Relu", x), 6.0)
-        case "leaky_relu":
-            return net("PRelu", x, 0.01)
-        case "silu" | "swish":
-            return net("Multiply", x, net("Sigmoid", x))
-        case "hardswish":
-            return net("HSwish", x)
-        case "laplace":
-            x = net("Divide", net("Subtract", x, 0.707107), 0.282095 * math.sqrt(2))
-            return net("Multiply", net("Add", net("Erf", x), 1.0), 0.5)
-        case "sqrtsoftplus":
-            return net("Sqrt", net("SoftPlus", x))
-        case "linear" | "identity":
-            return x
-        case unknown:
-            raise OpenvinoError(f"the CPU engine has no function {unknown!r} (hidden_act)")
+    """Apply the function that config.json calls `hidden_act`."""
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise OpenvinoError(f"the CPU engine has no function {name!r} (hidden_act)")
+    return ACTIVATIONS[name].openvino(net, x)
 
 
 # --- embeddings ---

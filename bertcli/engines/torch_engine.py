@@ -28,7 +28,7 @@ from bertcli.model_folder.find import find_model
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.model_folder.load import M
 from bertcli.model_folder.weights import NO_HEAD, LoadReport
-from bertcli.models.activations import gelu_of_linear
+from bertcli.models.activation_layer import gelu_of_linear
 from bertcli.models.attention import SHORT, Attend, varlen
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means

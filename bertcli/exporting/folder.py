@@ -56,6 +56,7 @@ from bertcli.io.typed_json import parse_objects, write_json
 from bertcli.model_folder.files import GRAPHS, MODULES
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.weights import Weights, read_weights
+from bertcli.models.activations import TORCH_CLASSES
 from bertcli.tasks.head import (
     COMMANDS,
     Head,
@@ -99,7 +100,7 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
         case Dense():
             y = net("MatMul", x, module.weight)
             y = y if module.bias is None else net("Add", y, module.bias)
-            y = activated(net, y, module.activation.lower())
+            y = activated(net, y, TORCH_CLASSES[module.activation])
             if module.residual is None:
                 return y
             return net("Add", y, net("MatMul", x, module.residual))

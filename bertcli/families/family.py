@@ -39,31 +39,6 @@ Names: TypeAlias = tuple[tuple[str, Ours], ...]  # (template of the family, ours
 
 DEEPEST = 1000  # layers; a file of settings alone would ask for the memory and time of more
 
-HIDDEN_ACTS = (
-    "gelu",
-    "gelu_python",
-    "gelu_new",
-    "gelu_fast",
-    "gelu_accurate",
-    "gelu_pytorch_tanh",
-    "gelu_python_tanh",
-    "gelu_10",
-    "quick_gelu",
-    "relu",
-    "relu2",
-    "relu6",
-    "leaky_relu",
-    "silu",
-    "swish",
-    "hardswish",
-    "mish",
-    "laplace",
-    "sqrtsoftplus",
-    "sigmoid",
-    "tanh",
-    "linear",
-)
-
 
 def _listing(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Return what tells whether a value is a list of such values."""

@@ -1,7 +1,8 @@
 """The networks, parts first: no files, no devices, no tokenizer.
 
 `config` says what a BERT is made of, without torch; `distance_tables` has the numbers that
-positions are made of, `activations` and `positions` are parts, `attention` has the kernels that are
+positions are made of, `activations` has the activation functions for every engine. Parts are
+`activation_layer` and `positions`, `attention` has the kernels that are
 passed to the model, `bert` is the model, `heads` are what stands on top. `calls` takes arguments as
 transformers names them, `outputs` are what a call returns. `forward_passes` runs a model in other
 ways: recorded, as a decoder.

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bertcli.errors import LOG, ModelError
 from bertcli.families.structure import Convolution
-from bertcli.models.activations import activation
+from bertcli.models.activation_layer import activation
 from bertcli.models.attention import TO_ALL, Attend, bidirectional, causal, masked
 from bertcli.models.calls import (
     LayerKernels,

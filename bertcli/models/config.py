@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import ModelError, UsageError
-from bertcli.families.family import CHECKS, HIDDEN_ACTS, Family
+from bertcli.families.family import CHECKS, Family
 from bertcli.families.registry import BERT, family_of
 from bertcli.families.structure import Structure
 from bertcli.io.typed_json import JsonObject, read_object, shown, whole_number
+from bertcli.models.activations import ACTIVATIONS
 
 SCHEMES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
 MADE = ("other", "family", "structure")  # fields that are no keys of config.json
@@ -139,7 +140,7 @@ class BertConfig:
     def to_json(self) -> str:
         """Return config.json's text. ModelError for a ``hidden_act`` that is a function."""
         if not isinstance(self.hidden_act, str):
-            names = ", ".join(HIDDEN_ACTS)
+            names = ", ".join(ACTIVATIONS)
             raise ModelError(
                 "config.json cannot hold a function as hidden_act", f"name it: {names}"
             )
@@ -203,7 +204,7 @@ class BertConfig:
             raise ModelError("heads of a model whose layers share a table cannot be pruned")
         if kind == "BertForQuestionAnswering" and self.num_labels != 2:
             raise ModelError(f"an answer has a start and an end, not {self.num_labels} labels")
-        for key, choices in (("hidden_act", HIDDEN_ACTS), ("position_embedding_type", SCHEMES)):
+        for key, choices in (("hidden_act", ACTIVATIONS), ("position_embedding_type", SCHEMES)):
             value = getattr(self, key)
             if isinstance(value, str) and value not in choices:
                 raise ModelError(f"{key} {value!r} is unknown", f"known: {', '.join(choices)}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertcli.families.structure import HEAD_PARTS, HeadParts, TextHead
-from bertcli.models.activations import Activation, activation
+from bertcli.models.activation_layer import Activation, activation
 from bertcli.models.bert import BertModel, Network, dropout, layer_norm, unchanged
 from bertcli.models.calls import constructor_pooler
 from bertcli.models.config import BertConfig

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bertcli.embedding.options import CONFIG
-from bertcli.embedding.sentence_modules import ACTIVATIONS, softmax
+from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import LOG
 from bertcli.io.typed_json import JsonObject
+from bertcli.models.activations import TORCH_CLASSES, array_function
 from bertcli.tasks.head import HeadTask
 from bertcli.tasks.labels import (
     LABEL,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 SEVERAL_LABELS = "multi_label_classification"  # the problem_type of config.json
 LIKELY = 0.5  # score from which a label of many that may hold together is given
-SCORES = {**ACTIVATIONS, "Softmax": softmax}  # what makes scores of logits
+# Name of a class in torch.nn -> the scores of logits [..., k].
+SCORES = {**{name: array_function(name) for name in TORCH_CLASSES}, "Softmax": softmax}
 BLANK = {"label": "", "score": 0.0}
 
 
@@ -66,7 +68,7 @@ class Classifier(HeadTask):
         activation = self._named_activation
         if has_one_label and activation is not None:
             name = activation.rpartition(".")[2]
-            if name in ACTIVATIONS:
+            if name in TORCH_CLASSES:
                 return name
             LOG.warn(
                 f"the activation {activation} named in the model's folder is unknown; "

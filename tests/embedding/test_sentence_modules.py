@@ -18,7 +18,7 @@ from sentence_folders import dense, saved, sentence_model, shaken, st
 from torch import nn
 
 import bertcli
-from bertcli.embedding.sentence_modules import ACTIVATIONS
+from bertcli.models.activations import TORCH_CLASSES, array_function
 
 pytestmark = pytest.mark.parity
 TEXTS = ["a", "The quick brown fox jumps over the lazy dog.", "", "héllo wörld", "fox " * 70, "a b"]
@@ -77,14 +77,15 @@ def test_the_other_engine_and_other_batches(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("name", sorted(TORCH_CLASSES))
 def test_activations_are_those_of_torch(name):
     kind = getattr(nn, name)().eval()
     x = torch.cat([torch.linspace(-200, 200, 999), torch.linspace(-5, 5, 999), torch.zeros(2)])
     given = x.float().reshape(4, -1)
-    found = ACTIVATIONS[name](given.numpy())
+    function = array_function(name)
+    found = function(given.numpy())
     np.testing.assert_allclose(found, kind(given).numpy(), 2e-6, 2e-6)
-    assert np.array_equal(ACTIVATIONS[name](given.numpy()[1:2, :3]), found[1:2, :3])
+    assert np.array_equal(function(given.numpy()[1:2, :3]), found[1:2, :3])
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from bertcli.embedding.pooling import Pooling
 from bertcli.engines.compute import Compute, has_bfloat16
 from bertcli.engines.engine import ModelSpec, Reading, Runtime, Tokens, result_of
 from bertcli.engines.openvino_engine import open_compiled
-from bertcli.families.family import HIDDEN_ACTS
 from bertcli.families.registry import FAMILIES
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.load import save
+from bertcli.models.activations import ACTIVATIONS
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 
@@ -87,7 +87,7 @@ CHANGES = [
     {"is_decoder": True, "add_cross_attention": True},
     {"pruned_heads": {"0": [1, 2], "2": [0]}},
     {"extra_embeddings": {"tone": 4, "mood": 3}},
-    *({"hidden_act": act} for act in HIDDEN_ACTS),
+    *({"hidden_act": act} for act in ACTIVATIONS),
     {"model_type": "roberta", "pad_token_id": 5, "max_position_embeddings": 40},
     {"model_type": "albert", "num_hidden_groups": 2, "embedding_size": 8},
     {"model_type": "deberta-v2"},

@@ -7,8 +7,8 @@ import torch
 from model_reference import close, load, texts, theirs, tiny
 
 from bertcli.errors import ModelError
-from bertcli.families.family import HIDDEN_ACTS
 from bertcli.model_folder.load import save
+from bertcli.models.activations import ACTIVATIONS
 from bertcli.models.attention import Recording, padded
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import Decoder
@@ -21,7 +21,7 @@ def call(model, ids, keep, types, **more):
     return model(ids, attention_mask=keep, token_type_ids=types, **more)
 
 
-@pytest.mark.parametrize("name", HIDDEN_ACTS)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 @torch.no_grad()
 def test_activations_are_those_of_transformers(name):
     reference = theirs(hidden_act=name, num_hidden_layers=1)
