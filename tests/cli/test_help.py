@@ -2,6 +2,7 @@
 
 import re
 from inspect import getdoc
+from typing import get_args
 
 import pytest
 from front import bad, call, good
@@ -11,7 +12,8 @@ from typer.models import OptionInfo
 from bertcli.cli.app import COMMANDS, GROUPS, function_of
 from bertcli.cli.display.help import parts_of
 from bertcli.cli.options.groups import ARGUMENTS, RULES
-from bertcli.tasks.registry import LEARNING_TASKS
+from bertcli.tasks.registry import LEARNING_TASKS, TASK_NAMES
+from bertcli.training.options import Task
 
 
 def page(command, option, width, **more):
@@ -103,6 +105,10 @@ def test_train_says_the_fields_of_every_task():
         assert any(
             row[0] == f"{task.name}:" and fields <= {*re.findall(r"\w+", row[1])} for row in rows
         ), task.name
+
+
+def test_the_tasks_of_train_are_the_learning_tasks():
+    assert get_args(Task) == TASK_NAMES
 
 
 @pytest.mark.parametrize(
