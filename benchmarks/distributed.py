@@ -110,10 +110,11 @@ def stages(path: Path, threads: int) -> dict[str, float]:
 def _written(windows: Sequence[Any]) -> tuple[float, int]:
     """Write embedded windows as Parquet; return the seconds, and the bytes of the file."""
     from bertcli.runs.embedded_rows import fields_of_block
-    from bertcli.runs.run_folder import Inputs, Target
+    from bertcli.runs.identity import Inputs
+    from bertcli.runs.vector_run import VectorTarget
 
     with tempfile.TemporaryDirectory() as folder:
-        target = Target(Path(folder) / "out.parquet", "parquet")
+        target = VectorTarget(Path(folder) / "out.parquet", "parquet")
         begun = time.perf_counter()
         with target.opened({}, Inputs()) as sink:
             for window in windows:

@@ -203,9 +203,9 @@ def corpus_map(
     With an ``output``, a page is written there, too, whose points are coloured by the field
     ``color``. ``options`` are as for `duplicates`. Needs scikit-learn (extra map).
     """
-    from bertcli.formats.writers import open_output
     from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, require_scikit_learn
     from bertcli.retrieval.search import stored_vectors
+    from bertcli.runs.row_run import write_file
 
     require_scikit_learn()
     if color is not None:
@@ -215,8 +215,7 @@ def corpus_map(
         found = CorpusMap.of(stored, clusters, seed)
     if output is not None:
         title = os.fspath(texts) if isinstance(texts, str | Path) else "corpus"
-        with open_output(Path(output), overwrite=overwrite) as file:
-            file.write(found.page(title, color))
+        write_file(Path(output), found.page(title, color), overwrite=overwrite)
     return found.rows()
 
 

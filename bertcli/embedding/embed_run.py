@@ -1,16 +1,15 @@
 """A run of a model over texts: what `bertcli embed` streams, and vectors from Python.
 
     run = RecordVectors(embedder, [Record("A text.")])
-    for step in run:      # how far it is
-        ...
-    run.vectors           # [1, D]
+    run.execute()
+    run.vectors         # [1, D]
 
-A stream keeps nothing, and starts without what `file_run` needs, which writes a file.
+A stream keeps nothing, and starts without what `runs.vector_run` needs, which writes a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.pooling import EmbeddedBlock
-from bertcli.io.progress import Ran, Step
+from bertcli.io.progress import Ran, Show, show_nothing
 from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.tokenizing.run import TokenCounts
@@ -37,21 +36,22 @@ class EmbedRun:
     def __post_init__(self) -> None:
         self.consumed = self.embedder.runtime.extra.read_by(self.reader)
 
-    def __iter__(self) -> Iterator[Step]:
-        """Yield how far the run is."""
+    def execute(self, show: Show = show_nothing) -> TokenCounts:
+        """Pass the vectors of all records to the function; return the counts of texts."""
         run = self.embedder.run(self.reader, full=self.full)
         run.tally = self.tally
         for window in self.embedder.windows(run):
             for part in window:
                 if isinstance(part, Ran):
-                    yield part
+                    show(part)
                 else:
                     part.records = part.records.without(self.consumed)
                     self.put(part)
+        return self.tally
 
 
 class RecordVectors(EmbedRun):
-    """The vectors of texts from Python: iterate to the end, then they are in ``blocks``."""
+    """The vectors of texts from Python, which are collected in ``blocks``."""
 
     def __init__(self, embedder: Embedder, texts: Any, *, pre_split: bool = False) -> None:
         self.blocks: list[EmbeddedBlock] = []

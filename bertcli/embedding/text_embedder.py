@@ -180,8 +180,7 @@ class TextEmbedder(Embedder):
 
     def _encoded(self, run: RecordVectors) -> Any:
         self.divided(run.reader)
-        for _ in run:
-            pass
+        run.execute()
         tally, blocks = run.tally, run.blocks
         if tally.truncated and self.options.on_truncate == "warn":
             LOG.warn(tally.truncation(self.max_length))

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, compress, pairwise
 from pathlib import Path
@@ -52,7 +52,7 @@ from bertcli.engines.static_engine import unknown_id
 from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.formats.safetensors import write_arrays
 from bertcli.io.paths import sha256
-from bertcli.io.progress import Advance, Ran, Step
+from bertcli.io.progress import Advance, Ran, Show, show_nothing
 from bertcli.io.publish import MANIFEST, whole_folder
 from bertcli.io.typed_json import parse, write_json
 from bertcli.model_folder.files import MODULES
@@ -149,8 +149,8 @@ class CorpusCounts:
     held_out: list[Any] = field(default_factory=list)
 
     def count(
-        self, reader: Reader, tokenizer: Tokenizer, *, inner: Sequence[int] | None
-    ) -> Iterator[Step]:
+        self, reader: Reader, tokenizer: Tokenizer, show: Show, *, inner: Sequence[int] | None
+    ) -> None:
         """Count the tokens of a corpus; words only with the ids of tokens ``inner`` to one."""
         layout = Layout(("input_ids",), special_tokens=False)
         for block in TokenizeRun(reader, tokenizer, layout):
@@ -165,7 +165,7 @@ class CorpusCounts:
                 self.words.update(split_words(ids, inner))
             if len(self.words) > MAX_WORDS:
                 self.words = Counter(dict(self.words.most_common(MAX_WORDS // 2)))
-            yield Ran(len(block))
+            show(Ran(len(block)))
 
     def take_words(self, limit: int) -> dict[tuple[int, ...], int]:
         """Return the most frequent words and their counts; their tokens count so much less."""
@@ -177,7 +177,7 @@ class CorpusCounts:
 
 @dataclass
 class Distillation:
-    """Writes the folder of a student while it is iterated over; then its ``manifest`` is there."""
+    """Writes the folder of a student, and its ``manifest``."""
 
     source: ModelFolder
     output: Path
@@ -188,8 +188,8 @@ class Distillation:
     overwrite: bool = False
     manifest: dict[str, Any] = field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[Step]:
-        """Yield how far it is."""
+    def execute(self, show: Show = show_nothing) -> dict[str, Any]:
+        """Write the folder, and return its manifest."""
         source = self.source
         reader = self.reader
         self._refuse_models_without_vectors()
@@ -203,13 +203,13 @@ class Distillation:
             inner = self._inner_tokens(tokenizer)
             corpus = CorpusCounts(np.zeros(teacher.runtime.config.vocab_size, np.int64))
             if reader:
-                yield from corpus.count(reader, tokenizer, inner=inner)
+                corpus.count(reader, tokenizer, show, inner=inner)
             words = corpus.take_words(self.words or 0)
             pieces = [*((token_id,) for token_id in token_ids), *words]
             counts = np.array([*corpus.tokens[token_ids], *words.values()])
             if reader and not counts.any():
                 raise InputError("no text in the corpus", "give files of text")
-            states = yield from self._states(teacher, pieces)
+            states = self._states(teacher, pieces, show)
             variance = self._write_student(
                 folder, tokenizer, states, pieces, counts if reader else None, dim
             )
@@ -226,8 +226,9 @@ class Distillation:
                     kept = states[: len(token_ids)]
                     pieces = pieces[: len(token_ids)]
                     self._write_student(Path(plain), tokenizer, kept, pieces, None, dim)
-                    yield from self._measure(corpus.held_out, folder, Path(plain))
+                    self._measure(corpus.held_out, folder, Path(plain), show)
             write_json(folder / MANIFEST, self.manifest)
+        return self.manifest
 
     def _refuse_models_without_vectors(self) -> None:
         """Raise ModelError for a model that has no encoder, or makes no vectors of texts."""
@@ -261,9 +262,9 @@ class Distillation:
         return [index for token, index in core.get_vocab().items() if token.startswith(prefix)]
 
     def _states(
-        self, teacher: Embedder, pieces: Sequence[tuple[int, ...]]
-    ) -> Generator[Step, None, np.ndarray]:
-        """Yield how far it is, and return the mean of the states of each piece, [V, H]."""
+        self, teacher: Embedder, pieces: Sequence[tuple[int, ...]], show: Show
+    ) -> np.ndarray:
+        """Return the mean of the states of each piece, [V, H]."""
         tokenizer = teacher.runtime.tokenizer
         parts = []
         for start in range(0, len(pieces), TOKENS_PER_RUN):
@@ -273,7 +274,7 @@ class Distillation:
             tokens = Tokens(columns, np.cumsum([0, *map(len, texts)]))
             parts.append(teacher.vectors_of(tokens))
             done = start + len(texts)
-            yield Advance(done, "tokens", done / len(pieces))
+            show(Advance(done, "tokens", done / len(pieces)))
         states = np.concatenate(parts)
         if not np.isfinite(states).all():
             raise ModelError(
@@ -320,14 +321,14 @@ class Distillation:
         put_modules(folder, {"": "StaticEmbedding", "1_Normalize": "Normalize"})
         return variance
 
-    def _measure(self, texts: Sequence[Any], folder: Path, plain: Path) -> Iterator[Step]:
+    def _measure(self, texts: Sequence[Any], folder: Path, plain: Path, show: Show) -> None:
         """Compare the student, and a ``plain`` one without the corpus, with the teacher."""
         teacher = RecordVectors(Embedder.open(self.source, self.how), texts)
-        yield from teacher
+        teacher.execute(show)
         is_compared = np.ones(len(texts), bool)
         for name, path in (("agreement", folder), ("agreement_without_corpus", plain)):
             model = ModelFolder(path, self.output.name)
             student = RecordVectors(Embedder.open(model, EmbedOptions()), texts)
-            yield from student
+            student.execute(show)
             agreement = similarity_agreement(teacher.vectors, student.vectors, is_compared)
             self.manifest[name] = asdict(agreement)

@@ -1,7 +1,9 @@
-"""Write rows in any format, to a file that is replaced atomically, or to stdout.
+"""Write rows in any format to stdout, to a device or pipe, or to an open file.
 
-    with open_writer(Path("ids.csv"), "csv") as write:
+    with open_writer(None, "csv") as write:     # stdout
         write([{"input_ids": [101, 102]}])
+
+Files that are replaced atomically are written by `runs.row_run`.
 
 A writer takes the rows of a window at a time. If there are none, a `tables.TableHeader` has the
 columns of the empty file. The rows of JSON Lines are one JSON array in a file with the suffix
@@ -31,7 +33,6 @@ from bertcli.formats.registry import (
     TXT,
     load,
 )
-from bertcli.io.output_files import OutputFiles
 from bertcli.io.paths import refuse_inputs
 from bertcli.io.printable import printable
 from bertcli.io.publish import unwritable
@@ -92,16 +93,16 @@ def json_array(path: Path | None, form: str, file: IO[bytes]) -> Iterator[IO[byt
 
 @contextmanager
 def open_writer(
-    path: Path | None, form: str, *, overwrite: bool = False, inputs: Sequence[str | Path] = ()
+    path: Path | None, form: str, *, inputs: Sequence[str | Path] = ()
 ) -> Iterator[Write]:
-    """Yield a function that writes rows in this format to a file, or to stdout for None.
+    """Yield a function that writes rows in this format to a device or pipe, or to stdout for None.
 
-    Raises OutputError when the file already exists, is one of the ``inputs``, or cannot be written.
+    Raises OutputError when it is one of the ``inputs``, or cannot be written.
     """
-    refuse_inputs(inputs, ["-"] if path is None else [path, *OutputFiles(path).all])
-    make = writer_of(form, to_file=path is not None and not is_special(path))
+    refuse_inputs(inputs, ["-" if path is None else path])
+    make = writer_of(form)
     with (
-        open_output(path, overwrite=overwrite) as file,
+        open_output(path) as file,
         json_array(path, form, file) as rows_file,
         make(rows_file) as write,
     ):
@@ -172,10 +173,8 @@ class _Shown:
 
 
 @contextmanager
-def open_output(
-    path: Path | None, *, overwrite: bool = False, drawn: bool = False
-) -> Iterator[IO[bytes]]:
-    """Yield the file to write to: under its name only when all went well. None is stdout.
+def open_output(path: Path | None, *, drawn: bool = False) -> Iterator[IO[bytes]]:
+    """Yield the device or pipe to write to. None is stdout.
 
     A pipe gets the data as they are, a terminal what is `printable` of them; what is ``drawn`` for
     a terminal is that already.
@@ -190,7 +189,7 @@ def open_output(
             yield stdout
             sys.stdout.buffer.flush()
         else:
-            with _replacing(path, overwrite=overwrite) as file, packed(path, file) as inner:
+            with open(path, "wb") as file, packed(path, file) as inner:
                 yield inner
     except BrokenPipeError:
         silence(sys.stdout.fileno())
@@ -204,23 +203,3 @@ def open_output(
 def is_special(path: Path) -> bool:
     """Return True for a pipe, a device or a folder."""
     return os.path.exists(path) and not os.path.isfile(path)  # False for too long a name
-
-
-@contextmanager
-def _replacing(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Write beside the target and move over it at the end; a device or pipe is written as it is."""
-    if is_special(path):
-        with open(path, "wb") as file:
-            yield file
-        return
-    files = OutputFiles(path)
-    if files.output.is_symlink():
-        raise OutputError(f"{path}: circular symlink")
-    with files.locked():
-        if not overwrite:
-            files.refuse_replacing()
-        with files.new_output() as file:
-            yield file
-            if not overwrite:  # again: another program may have made it
-                files.refuse_replacing()
-        files.clear()  # of an interrupted run that this one replaces

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bertcli.embedding.options import layers_in
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError, option
 from bertcli.formats.tables import compact
-from bertcli.formats.writers import open_output
 from bertcli.inspection.folder import FolderReport
 from bertcli.io.paths import refuse_inputs
 from bertcli.io.printable import printable
 from bertcli.models.config import BertConfig
 from bertcli.records.record import Record
+from bertcli.runs.row_run import write_file
 from bertcli.tokenizing.batch import EXTRA, Layout
 from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.versions import install_command, require_torch
@@ -294,8 +294,7 @@ def write_maps(
     """Write the maps."""
     refuse_inputs(report.folder.model_files, [path])
     content = picture(texts, path.suffix.lower()[1:])
-    with open_output(path, overwrite=overwrite) as output:
-        output.write(content)
+    write_file(path, content, overwrite=overwrite)
 
 
 def numbers(text: str | None, name: str) -> Numbers:

@@ -1,11 +1,11 @@
-"""What a long run yields beside its data, and how far it has got. No torch."""
+"""The steps that a long run reports, and how far it has got. No torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from bertcli.errors import Messages, PrintedLog
 
@@ -33,22 +33,34 @@ class Advance(NamedTuple):
 
 
 Step = Ran | Advance
+Show = Callable[[Step], None]
+ResultT = TypeVar("ResultT", covariant=True)
+
+
+def show_nothing(step: Step) -> None:
+    """Ignore a step."""
+
+
+class Executable(Protocol[ResultT]):
+    """A long run, which reports its steps."""
+
+    def execute(self, show: Show = show_nothing) -> ResultT:
+        """Execute the run, and return its result."""
 
 
 class Display(Messages, Protocol):
     """What shows a user how a run goes: the console of a command, or a `PrintedDisplay`."""
 
-    def follow(self, run: Iterable[Step]) -> None:
-        """Run to the end, and show the progress."""
+    def follow(self, run: Executable[ResultT]) -> ResultT:
+        """Execute a run, show its progress, and return its result."""
 
 
 class PrintedDisplay(PrintedLog):
     """The `Display` of a function that Python code calls: lines on stderr, or none."""
 
-    def follow(self, run: Iterable[Step]) -> None:
-        """Run to the end."""
-        for _ in run:
-            pass
+    def follow(self, run: Executable[ResultT]) -> ResultT:
+        """Execute a run, and return its result."""
+        return run.execute()
 
 
 @dataclass

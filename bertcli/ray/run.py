@@ -28,7 +28,7 @@ from bertcli.formats.registry import INPUT_SUFFIXES
 from bertcli.formats.writers import writer_of
 from bertcli.io.output_files import OutputFiles, object_in
 from bertcli.io.paths import beside, manifest_beside, public, refuse_inputs, sha256
-from bertcli.io.progress import Advance
+from bertcli.io.progress import Advance, Show, show_nothing
 from bertcli.io.streams import PACKED, packed
 from bertcli.io.typed_json import as_json
 from bertcli.model_folder.files import TOKENIZER_FILES, files_for
@@ -36,15 +36,8 @@ from bertcli.model_folder.folder import ModelFolder
 from bertcli.ray.locations import filesystem, is_local, listed, local_path, named
 from bertcli.records.input import Input, is_data, no_data
 from bertcli.records.reader import Reader
-from bertcli.runs.run_folder import (
-    Target,
-    json_text,
-    made_by,
-    not_resumable,
-    put_json,
-    refuse_changes,
-    tokenizer_of,
-)
+from bertcli.runs.identity import not_resumable, refuse_changes, tokenizer_of
+from bertcli.runs.run_folder import json_text, put_json
 from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.run import WINDOW, Task, TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -209,6 +202,7 @@ class EmbedJob(_Job):
     def open(self) -> ReadyJob:
         """Load the model."""
         from bertcli.embedding.embedder import Embedder
+        from bertcli.runs.vector_run import made_by
 
         embedder = Embedder.open(self.model(files=files_for(self.options.dtype)), self.options)
         by = {**made_by(embedder), "precision": self.precision}
@@ -216,17 +210,16 @@ class EmbedJob(_Job):
 
     def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
         """Write vectors, and their manifest."""
-        from bertcli.runs.file_run import FileRun
+        from bertcli.runs.vector_run import VectorRun, VectorTarget
 
-        target = Target(
+        target = VectorTarget(
             output,
             self.form,
             self.precision,
             resume=not self.overwrite,
             overwrite=self.overwrite,
         )
-        for _ in FileRun(loaded, reader, target, about):
-            pass
+        VectorRun(loaded, reader, target, about).execute()
 
 
 @dataclass(frozen=True)
@@ -331,35 +324,47 @@ def plan(source: Input, output: str, form: str) -> list[Shard]:
 RETRIES = 3  # of a shard whose worker has died
 
 
-def run(job: ShardJob, shards: Sequence[Shard], pool: Pool, done: list[Done]) -> Iterator[Advance]:
-    """Make the shards on the cluster that is joined, and gather what was ``done``.
+@dataclass(frozen=True)
+class ShardRun:
+    """Shards that a pool of workers makes on the cluster that is joined."""
 
-    A worker has one shard at a time, and is replaced when it dies. Raises BertcliError as soon as a
-    worker does: what is done stays, and the next run goes on.
-    """
-    import ray
-    from ray.util import ActorPool
+    job: ShardJob
+    shards: Sequence[Shard]
+    pool: Pool
 
-    resources: dict[str, Any] = {"num_cpus": pool.cpus, "num_gpus": pool.gpus}
-    actor: Any = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **resources)(ShardWorker)
-    busy = ActorPool([actor.remote(job) for _ in range(min(pool.workers or 1, len(shards)))])
-    for shard in shards:
-        busy.submit(lambda worker, shard: worker.make.remote(shard), shard)
-    try:
-        while busy.has_next():
-            yield Advance(len(done), "shards", len(done) / len(shards))
-            done.append(busy.get_next_unordered())
-    except ray.exceptions.RayError as failed:
-        cause = getattr(failed, "cause", failed)
-        if isinstance(cause, BertcliError):
-            raise cause from None
-        reason = str(cause).strip().split("\n")[0]
-        raise BertcliError(
-            f"a worker failed: {reason}",
-            "every node needs this version of bertcli; if memory is short, decrease "
-            f"{option('workers')}; the "
-            "same command continues this run",
-        ) from failed
+    def execute(self, show: Show = show_nothing) -> list[Done]:
+        """Make the shards, and return what was done.
+
+        A worker has one shard at a time, and is replaced when it dies. Raises BertcliError as soon
+        as a worker does: what is done stays, and the next run goes on.
+        """
+        import ray
+        from ray.util import ActorPool
+
+        resources: dict[str, Any] = {"num_cpus": self.pool.cpus, "num_gpus": self.pool.gpus}
+        actor: Any = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **resources)(ShardWorker)
+        busy = ActorPool(
+            [actor.remote(self.job) for _ in range(min(self.pool.workers or 1, len(self.shards)))]
+        )
+        for shard in self.shards:
+            busy.submit(lambda worker, shard: worker.make.remote(shard), shard)
+        done: list[Done] = []
+        try:
+            while busy.has_next():
+                show(Advance(len(done), "shards", len(done) / len(self.shards)))
+                done.append(busy.get_next_unordered())
+        except ray.exceptions.RayError as failed:
+            cause = getattr(failed, "cause", failed)
+            if isinstance(cause, BertcliError):
+                raise cause from None
+            reason = str(cause).strip().split("\n")[0]
+            raise BertcliError(
+                f"a worker failed: {reason}",
+                "every node needs this version of bertcli; if memory is short, decrease "
+                f"{option('workers')}; the "
+                "same command continues this run",
+            ) from failed
+        return done
 
 
 # --- what they did ---

@@ -26,7 +26,7 @@ import numpy as np
 
 from bertcli.embedding.sentence_modules import unit
 from bertcli.formats.vector_files import Array
-from bertcli.io.progress import Advance
+from bertcli.io.progress import Advance, Show, show_nothing
 from bertcli.records.batch import RecordBatch
 from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
@@ -58,8 +58,8 @@ class Duplicates:
     members: Array = field(init=False)  # the rows of all groups, in order; their records:
     texts: RecordBatch = field(init=False)
 
-    def __iter__(self) -> Iterator[Advance]:
-        """Yield how far the comparison is.
+    def execute(self, show: Show = show_nothing) -> list[DuplicateGroup]:
+        """Compare all texts, and return the groups.
 
         Raises InputError when the vectors were made from other texts than those of the corpus.
         """
@@ -75,7 +75,7 @@ class Duplicates:
             order = None if lengths is None else np.argsort(-lengths, kind="stable")
             comparison = Selection(vectors, self.threshold, order)
         for done in comparison:
-            yield Advance(done, "texts", None)
+            show(Advance(done, "texts", None))
         groups = comparison.groups()
         if self.chain and lengths is not None:
             groups = [longest_first(rows, lengths) for rows in groups]
@@ -83,6 +83,7 @@ class Duplicates:
         self.texts = RecordBatch.of(chained.from_iterable(self._texts_of_members(corpus)))
         self.groups = [scored(vectors, rows) for rows in groups]
         self.groups.sort(key=lambda group: group.keep)
+        return self.groups
 
     def _lengths(self, corpus: CorpusTexts) -> Array:
         """Return the number of characters of each text, [n]."""

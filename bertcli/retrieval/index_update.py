@@ -2,8 +2,7 @@
 
     update = IndexUpdate.plan(Path("notes.index"), embedder, reader, ["notes/"], index)
     if not update.is_current:
-        for step in update.run():      # how far it is
-            ...
+        update.run().execute()
     print(update.summary)              # notes.index: 3 new, 1 changed, 2 deleted of 1,204 chunks
 
 A file with the size, times and inode that it had when it was indexed is not read, unless it had
@@ -73,17 +72,9 @@ from bertcli.retrieval.search_index import (
     open_index,
     record_of,
 )
-from bertcli.runs.file_run import FileRun
-from bertcli.runs.run_folder import (
-    Inputs,
-    OutputState,
-    Sink,
-    Target,
-    depends_on,
-    flat,
-    json_text,
-    made_by,
-)
+from bertcli.runs.identity import Inputs, depends_on, flat
+from bertcli.runs.run_folder import OutputState, json_text
+from bertcli.runs.vector_run import VectorRun, VectorTarget, VectorWriter, made_by
 from bertcli.versions import __version__
 
 if TYPE_CHECKING:
@@ -409,14 +400,14 @@ def mode_of(files: OutputFiles) -> int | None:
         return None
 
 
-class IndexRun(FileRun):
+class IndexRun(VectorRun):
     """The run over new and changed files."""
 
-    def known_rows(self, sink: Sink) -> tuple[dict[str, int], Array]:
+    def known_rows(self, writer: VectorWriter) -> tuple[dict[str, int], Array]:
         """Return the rows of the digests in the index and in an abandoned run; their vectors."""
-        assert isinstance(sink, IndexSink)
-        old = sink.plan.old
-        digests, vectors = sink.abandoned or ([], self.embedder.nothing)
+        assert isinstance(writer, IndexWriter)
+        old = writer.plan.old
+        digests, vectors = writer.abandoned or ([], self.embedder.nothing)
         rows = {digest: row for row, digest in enumerate(digests)}
         if old is None:
             return rows, vectors
@@ -431,7 +422,7 @@ class IndexRun(FileRun):
 
 
 @dataclass(frozen=True)
-class IndexTarget(Target):
+class IndexTarget(VectorTarget):
     """The manifest of an index as the output of a run."""
 
     plan: IndexUpdate = field(kw_only=True)
@@ -447,13 +438,13 @@ class IndexTarget(Target):
             entries.append({FILE: record.file, EMPTY: is_empty(record), ENTRY: entry})
         return Fields(len(entries), others=entries)
 
-    def sink(self, model: WatchedFiles) -> Sink:
-        """Return the sink for the rows, which makes the index of them."""
-        return IndexSink(self, model)
+    def writer(self, model: WatchedFiles) -> IndexWriter:
+        """Return the writer of the rows, which makes the index of them."""
+        return IndexWriter(self, model)
 
 
-class IndexSink(Sink):
-    """Where new rows go, and what makes an index of them and of the rows that are kept."""
+class IndexWriter(VectorWriter):
+    """Writes new rows, and makes an index of them and of the rows that are kept."""
 
     target: IndexTarget
 
@@ -474,8 +465,8 @@ class IndexSink(Sink):
         """Raise InputError for a folder that is no index."""
         open_index(self.path)
 
-    def found(self, identity: Mapping[str, Any], inputs: Inputs) -> OutputState:
-        """Return whether there is an interrupted run over the same files."""
+    def output_state(self, identity: Mapping[str, Any], inputs: Inputs) -> OutputState:
+        """Return INTERRUPTED for an interrupted run over the same files, else NEW or CHANGED."""
         try:
             journal = self._read_journal()
         except OutputError:  # of another version
@@ -485,7 +476,7 @@ class IndexSink(Sink):
         if depends_on(journal) == identity:
             return OutputState.INTERRUPTED
         self.abandoned = self._committed(journal)
-        return OutputState.NEW
+        return OutputState.CHANGED
 
     def _committed(self, journal: dict[str, Any]) -> tuple[list[str], Array] | None:
         """Return the digests and vectors that another run has committed; None for none.
@@ -495,7 +486,7 @@ class IndexSink(Sink):
         fresh_journal = self.journal
         self.journal = journal
         try:
-            for name in self.target.parts:
+            for name in self.target.row_files:
                 self.appended(name).close()
         except (OutputError, OSError):
             return None
@@ -507,7 +498,7 @@ class IndexSink(Sink):
             return None
         return digests, put_aside(rows.raw())
 
-    def finish(self, about: Mapping[str, Any]) -> None:
+    def finish(self, summary: Mapping[str, Any]) -> None:
         """Make the index, and remove the run folder.
 
         After a kill on the way the run is resumed from its last commit: commit before.
@@ -521,7 +512,7 @@ class IndexSink(Sink):
             self._write_vectors(pieces, fresh)
             self._write_texts(pieces, fresh)
             self._write_rows(pieces, fresh)
-            self._publish(about, [file for file, _ in sections], pieces, fresh)
+            self._publish(summary, [file for file, _ in sections], pieces, fresh)
         with explained(self.path):
             for file in self.files.values():
                 file.close()  # Windows removes no open file
@@ -595,7 +586,7 @@ class IndexSink(Sink):
 
     def _publish(
         self,
-        about: Mapping[str, Any],
+        summary: Mapping[str, Any],
         files: Sequence[CorpusFile],
         pieces: Sequence[Section],
         fresh: FreshRows,
@@ -609,8 +600,8 @@ class IndexSink(Sink):
         manifest = {
             VERSION_KEY: VERSION,
             "bertcli": __version__,
-            "versions": about["versions"],
-            "same_bits": about["same_bits"],
+            "versions": summary["versions"],
+            "same_bits": summary["same_bits"],
             "fingerprint": made_by(plan.embedder),
             "corpus": plan.described_corpus(),
             "input": {name: getattr(options, name) for name in TEXT_OPTIONS},

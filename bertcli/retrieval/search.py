@@ -2,8 +2,7 @@
 
     search = Search.open(folder, EmbedOptions(), SearchOptions(vectors=path), reader)
     if not search.stored:
-        for step in search.writing():      # computes the vectors of the texts
-            ...
+        search.writing().execute()      # computes the vectors of the texts
     for answers in search.answering(queries.blocks()):
         print(answers[0].query.text, answers[0].hits)
 
@@ -82,14 +81,13 @@ from bertcli.retrieval.nearest import (
     refuse_infinite,
 )
 from bertcli.retrieval.search_index import IndexTexts, SearchIndex, open_index
-from bertcli.runs.file_run import FileRun
-from bertcli.runs.run_folder import (
+from bertcli.runs.identity import (
     InputDigest,
-    Target,
     files_of_model,
     numbers_of,
     refuse_changed_file,
 )
+from bertcli.runs.vector_run import VectorRun, VectorTarget
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -289,11 +287,12 @@ class Search:
         assert self.reader is not None
         return self.reader
 
-    def writing(self) -> FileRun:
+    def writing(self) -> VectorRun:
         """Return the run that writes the vectors of the corpus, or resumes one."""
         path, reader = Path(str(self.options.vectors)), self.texts.again()
         reader.source = replace(reader.source, keep=None)
-        return FileRun(self.embedder, reader, Target(path, format_of(path), resume=True))
+        target = VectorTarget(path, format_of(path), resume=True)
+        return VectorRun(self.embedder, reader, target)
 
     def indexing(self) -> IndexUpdate:
         """Return what has to be done so that the index has the texts of the corpus."""
@@ -376,9 +375,7 @@ class Search:
         embedder = self.asker or self.embedder
         asking = embedder.with_prompt(QUERY_PROMPTS, self.options.query_prompt)
         run = RecordVectors(asking, queries)
-        for _ in run:
-            pass
-        self.asked.merge(run.tally)
+        self.asked.merge(run.execute())
         limits = top_k or self.options.top_k, self.options.threshold
         if asking.options.several:
             many = [vectors for block in run.blocks for vectors in block.vectors]
@@ -425,7 +422,7 @@ def _update_index(search: Search, display: Display) -> None:
         display.note(update.summary(search.index))
 
 
-def _embed_corpus(run: FileRun | EmbedRun, search: Search, display: Display) -> None:
+def _embed_corpus(run: VectorRun | EmbedRun, search: Search, display: Display) -> None:
     """Compute the vectors of a corpus, and say whether they are kept."""
     display.follow(run)
     display.warn(run.tally.truncation(search.embedder.max_length))
@@ -486,7 +483,7 @@ class VectorFile:
 
 
 class TemporaryVectors(EmbedRun):
-    """Vectors of a corpus that are not kept: iterate it once, which computes them. To be closed.
+    """Vectors of a corpus that are not kept: execute it once, which computes them. To be closed.
 
     They are in a temporary file without a name, so a kill leaves nothing.
     """
@@ -568,7 +565,7 @@ def corpus_vectors(search: Search, *, of_others: bool = False) -> Array:
 
 
 class PassingSearch(EmbedRun):
-    """Queries on their way through texts whose vectors are not kept: iterate it once."""
+    """Queries on their way through texts whose vectors are not kept: execute it once."""
 
     def __init__(self, search: Search, queries: Sequence[Record]) -> None:
         self.search, self.queries, self.nearest = search, queries, search.asking(queries)
@@ -772,8 +769,7 @@ class Mining:
             nearest = self.search.asking([Record(anchor) for anchor, _ in batch], most)
             assert isinstance(nearest, Nearest)  # as --mine excludes --sparse and --token-vectors
             run = RecordVectors(self.search.embedder, [Record(positive) for _, positive in batch])
-            for _ in run:
-                pass
+            run.execute()
             positives = nearest.scaled(run.vectors)
             scores = np.einsum("nd,nd->n", nearest.queries, positives)
             nearest.excluded, nearest.ceilings = excluded, scores - self.margin

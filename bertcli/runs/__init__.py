@@ -1,5 +1,6 @@
 """Runs: outputs that survive a kill, resume and update.
 
-`run_folder` commits the rows of a run beside its output and decides where a run starts; `file_run`
-embeds texts into a file; `embedded_rows` makes rows of what is embedded. Begin with `run_folder`.
+`run` executes a run; `run_folder` keeps the rows that are committed and finds out where a run
+starts; `identity` is what the bytes of an output depend on. `row_run` writes rows of any command,
+`vector_run` vectors of texts; `embedded_rows` makes rows of what is embedded. Begin with `run`.
 """

@@ -84,8 +84,6 @@ class EvaluatedModel:
         if self.options.prompt is None and self.options.prompt_name is None:
             embedder = embedder.with_prompt(prompts)
         run = RecordVectors(embedder, records)
-        for _ in run:
-            pass
-        self.tally.merge(run.tally)
+        self.tally.merge(run.execute())
         self.max_length = embedder.max_length
         return run.vectors

@@ -2,7 +2,7 @@
 
     task = Task(Layout())
     run = task.run(reader, tokenizer)
-    with open_writer(path, task.writer) as put:
+    with streamed_rows(path, task.writer) as put:
         task.write(run, run, put)
 
 Many records go as arrays from the tokenizer to the file (`ragged` makes lines of them), few

@@ -333,7 +333,7 @@ def frozen_task(
     texts: LabelledTexts,
     folder: ModelFolder,
     compute: dict[str, Any],
-    run: Callable[[RecordVectors], None],
+    run: Callable[[RecordVectors], object],
 ) -> TrainedTask:
     """Return the task of a linear layer over vectors that do not change, with the model's pooling.
 

@@ -19,7 +19,7 @@ from bertcli.errors import InputError
 from bertcli.families.family import CHECKS
 from bertcli.io.typed_json import is_regular, read_object, whole_number
 from bertcli.model_folder.files import TOKENIZER_FILES
-from bertcli.runs.run_folder import refuse_changed_file
+from bertcli.runs.identity import refuse_changed_file
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.options import INDEX
 from bertcli.training.prepare import FORMAT, ROWS, VERSION, row_type

@@ -41,7 +41,7 @@ from bertcli.engines.engine import Tokens
 from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.formats.registry import TXT
 from bertcli.io.paths import input_name, sha256
-from bertcli.io.progress import Advance
+from bertcli.io.progress import Advance, Show, show_nothing
 from bertcli.io.publish import whole_folder
 from bertcli.io.streams import size_on_disk
 from bertcli.io.typed_json import write_json
@@ -119,8 +119,8 @@ class Documents:
                 f"{option('input_format', 'csv')}, tsv or jsonl reads fields",
             )
 
-    def fill(self, reader: Reader, tokenizer: Tokenizer) -> Iterator[int]:
-        """Add the sentences of a corpus; yield their number after each block."""
+    def fill(self, reader: Reader, tokenizer: Tokenizer, show: Callable[[int], None]) -> None:
+        """Add the sentences of a corpus; show their number after each block."""
         width, reader.divide = len(self.largest), self.split
         columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MAX_EXTRA_IDS))
         names = ("input_ids", "token_type_ids", *columns.needed)
@@ -142,7 +142,7 @@ class Documents:
                 tokens_file.write(np.ascontiguousarray(table).data)
                 ends_file.write(ends.data)
                 self.sentences = int(reached[-1])
-                yield self.sentences
+                show(self.sentences)
             self.starts.append(self.sentences)
             self.starts = array("q", np.unique(self.starts))
             if end:
@@ -382,8 +382,8 @@ class PrepareRun:
     extra: Mapping[str, str] = field(default_factory=dict)
     statistics: dict[str, Any] = field(init=False)
 
-    def __iter__(self) -> Iterator[Advance]:
-        """Yield how far the run is; at the end the folder is there.
+    def execute(self, show: Show = show_nothing) -> dict[str, Any]:
+        """Write the folder, and return the statistics.
 
         Raises InputError when the corpus has fewer than two documents, or cannot be read,
         OutputError for a folder that is not to be replaced, and ModelError or UsageError for a
@@ -396,9 +396,12 @@ class PrepareRun:
         with whole_folder(self.folder, command, overwrite=self.overwrite, inputs=inputs) as folder:
             documents = Documents(folder.parent, self.extra)
             size = size_on_disk(paths)
-            for sentences in documents.fill(self.reader, self.tokenizer):
+
+            def show_sentences(count: int) -> None:
                 share = self.reader.bytes_read / size if size else None
-                yield Advance(sentences, "sentences", share)
+                show(Advance(count, "sentences", share))
+
+            documents.fill(self.reader, self.tokenizer, show_sentences)
             if len(documents) < 2:
                 raise InputError(
                     f"{', '.join(map(input_name, paths))}: fewer than two documents, so no "
@@ -418,7 +421,7 @@ class PrepareRun:
                             row = np.zeros(1, kind)
                             maker.fill(row[0], pair, rng)
                             file.write(row.tobytes())
-                    yield Advance(number, "documents", number / count)
+                    show(Advance(number, "documents", number / count))
             rows: Array = np.memmap(folder / ROWS, kind, "r")
             tokens, predictions = (int(rows[n].sum()) for n in ("lengths", "masked_lm_counts"))
             self.statistics = {  # tokens include special ones, but no padding
@@ -448,6 +451,7 @@ class PrepareRun:
                 "sha256": digests,
             }
             write_json(folder / INDEX, index)
+        return self.statistics
 
 
 def described(statistics: Mapping[str, Any]) -> str:

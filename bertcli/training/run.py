@@ -59,7 +59,7 @@ from bertcli.io.typed_json import (
 )
 from bertcli.model_folder.files import TOKENIZER_FILES, UTF8_ONLY
 from bertcli.model_folder.load import load_tensors, save_tensors
-from bertcli.runs.run_folder import refuse_changed_file, refuse_changes
+from bertcli.runs.identity import refuse_changed_file, refuse_changes
 from bertcli.training.loop import (
     Ranks,
     TrainedTask,
@@ -259,10 +259,14 @@ class PrintedTraining(PrintedDisplay):
         """Train to the end; write the evaluations that end a tenth of the run."""
         steps = run.options.steps or 0
         tenths = run.state.step * 10 // steps if steps else 0
-        for event in run.events():
+
+        def show(event: Event) -> None:
+            nonlocal tenths
             if event.kind == "evaluation" and event.step * 10 // steps > tenths:
                 tenths = event.step * 10 // steps
                 self.note(f"step {event.step:,}/{steps:,}  {evaluation_line(event.values)}")
+
+        run.execute(show)
 
 
 def evaluation_line(values: Mapping[str, Any]) -> str:
@@ -307,7 +311,7 @@ class Event(NamedTuple):
 
 
 class TrainingRun:
-    """A run that is ready to start or resume; `events` trains."""
+    """A run that is ready to start or resume."""
 
     def __init__(self, task: TrainedTask, checkpoints: Checkpoints, ranks: Ranks) -> None:
         self.task, self.checkpoints, self.ranks = task, checkpoints, ranks
@@ -333,13 +337,14 @@ class TrainingRun:
             if self.state.best:
                 self.best_weights = load_tensors(last / BEST)
 
-    def events(self) -> Iterator[Event]:
-        """Train, and yield what happens; the result is written when this is exhausted.
+    def execute(self, show: Callable[[Event], None]) -> None:
+        """Train, show what happens, and write the result.
 
-        ModelError, naming the last good checkpoint, when the loss is no number any more or memory
-        runs out; OutputError when something cannot be written.
+        Raises ModelError, naming the last good checkpoint, when the loss is no number any more or
+        memory runs out; OutputError when something cannot be written.
         """
-        options, output = self.options, self.checkpoints.output
+        options = self.options
+        output = self.checkpoints.output
         self.ranks.wait()  # all processes have checked the folder before anything is written
         with explained(output), ExitStack() as stack:
             log: IO[bytes] | None = None
@@ -356,19 +361,20 @@ class TrainingRun:
                 if self._ends(number):
                     break
                 began = monotonic()
-                values, step = self._step(number), number + 1
+                values = self._step(number)
+                step = number + 1
                 self.state.window.update({**values, "seconds": monotonic() - began, "steps": 1})
-                yield Event("step", step, values)
+                show(Event("step", step, values))
                 for event in self._after(step, values["lr"]):
                     if log is not None:
                         line = {"step": event.step, **event.values}
                         log.write(json.dumps(strict(line)).encode() + b"\n")
                         log.flush()
-                    yield event
+                    show(event)
                 if self._due(step, options.save_every):
                     if log is not None:
                         self._save(step, log)
-                    yield Event("checkpoint", step, {"path": str(self.checkpoints.path(step))})
+                    show(Event("checkpoint", step, {"path": str(self.checkpoints.path(step))}))
             if log is not None:
                 self._finish()
 

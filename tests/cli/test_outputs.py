@@ -51,7 +51,7 @@ STOPPED = """
 import os, signal, sys
 from bertcli.__main__ import run
 from bertcli.io.output_files import OutputFiles
-from bertcli.runs.run_folder import Sink
+from bertcli.runs.run_folder import RunWriter
 
 owner, name = globals()[sys.argv[1]], sys.argv[2]
 del sys.argv[1:3]
@@ -294,7 +294,7 @@ def test_weights_that_change_during_a_run_stop_it(folder):
     other = bytearray(weights.read_bytes())
     other[-4000:] = bytes(4000)
     argv = (*EMBED[:2], "-m", model, "-i", "texts.txt", "-o", "o.npy")
-    running = stopped("Sink.commit", *argv)
+    running = stopped("RunWriter.commit", *argv)
     weights.write_bytes(other)
     running.send_signal(signal.SIGCONT)
     _, err = running.communicate()
@@ -306,7 +306,7 @@ def test_weights_that_change_during_a_run_stop_it(folder):
 def test_weights_that_become_shorter_during_a_run_end_it_with_a_message(folder):
     model = folder / "model"
     shutil.copytree(TINY, model)
-    running = stopped("Sink.commit", *EMBED[:2], "-m", model, "-i", "texts.txt", "-o", "o.npy")
+    running = stopped("RunWriter.commit", *EMBED[:2], "-m", model, "-i", "texts.txt", "-o", "o.npy")
     os.truncate(model / "model.safetensors", 100)
     running.send_signal(signal.SIGCONT)
     _, err = running.communicate()

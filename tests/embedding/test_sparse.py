@@ -177,12 +177,12 @@ def test_python_gives_weights_by_token(folder):
 def test_an_interrupted_run_is_resumed(folder, tmp_path, form):
     from unittest import mock
 
-    from bertcli.runs.file_run import Sink
+    from bertcli.runs.run_folder import RunWriter
 
     whole, out = tmp_path / f"whole.{form}", tmp_path / f"w.{form}"
     given = (*SPARSE, "-m", folder, "--window", 4, "--threads", 1, *TEXTS)
     good(*given, "-o", whole)
-    commit, left = Sink.commit, [3]
+    commit, left = RunWriter.commit, [3]
 
     def stop(self, state):
         commit(self, state)
@@ -190,7 +190,7 @@ def test_an_interrupted_run_is_resumed(folder, tmp_path, form):
         if not left[0]:
             raise KeyboardInterrupt
 
-    with mock.patch.object(Sink, "commit", stop):
+    with mock.patch.object(RunWriter, "commit", stop):
         assert call(*given, "-o", out).code == 130
     good(*given, "-o", out, "--resume")
     assert out.read_bytes() == whole.read_bytes()

@@ -138,8 +138,7 @@ def test_memory_that_really_runs_out_halves_the_batches(folder, little_memory, c
     texts = [f"{'word ' * 250} {n}" for n in range(2000)]
     embedder = Embedder.open(folder, on_torch(device="cuda:0", batch_tokens=1 << 19))
     run = RecordVectors(embedder, texts)
-    for _ in run:
-        pass
+    run.execute()
     found = run.vectors
     assert any("out of memory on cuda:0: batches of" in message for message in caplog.messages)
     assert embedder.runtime.budget < 1 << 19

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from bertcli.errors import OutputError
 from bertcli.formats.tables import ColumnTable, FlatLists
-from bertcli.formats.writers import open_writer
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader
+from bertcli.runs.row_run import streamed_rows
 
 FORMATS = ["jsonl", "csv", "tsv", "txt", "npy", "npz", "safetensors", "parquet"]
 ROWS = [{"input_ids": [101, 7, 102], "attention_mask": [1, 1, 1]}] * 2
@@ -31,7 +31,7 @@ ROW = st.dictionaries(TEXT, VALUE, max_size=4) | st.fixed_dictionaries(
 
 def written(path, form, *batches, **options):
     """Write batches of rows and return the bytes of the file."""
-    with open_writer(path, form, **options) as write:
+    with streamed_rows(path, form, **options) as write:
         for rows in batches:
             write(rows)
     return path.read_bytes() if path.exists() else None
@@ -161,7 +161,7 @@ def test_a_failure_leaves_nothing_or_what_was_there(tmp_path, suffix, there):
     path, form = tmp_path / f"a.{suffix}", suffix.partition(".")[0]
     if there:
         path.write_bytes(b"before")
-    with pytest.raises(OddError), open_writer(path, form, overwrite=True) as write:
+    with pytest.raises(OddError), streamed_rows(path, form, overwrite=True) as write:
         write(ROWS)
         assert not there or path.read_bytes() == b"before"
         raise OddError
@@ -218,11 +218,11 @@ def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, mode):
 def test_what_another_run_wrote_meanwhile_is_kept(tmp_path):
     path = tmp_path / "a.jsonl"
     refused = pytest.raises(OutputError, match="already exists")
-    with refused, open_writer(path, "jsonl") as write:
+    with refused, streamed_rows(path, "jsonl") as write:
         write(ROWS)
         path.write_text("of another")
     assert (path.read_text(), [*tmp_path.iterdir()]) == ("of another", [path])
-    with open_writer(path, "jsonl", overwrite=True) as write:
+    with streamed_rows(path, "jsonl", overwrite=True) as write:
         write(ROWS)
     assert path.read_text().count("input_ids") == len(ROWS)
 

@@ -34,8 +34,8 @@ from bertcli.__main__ import run
 run()
 """
 STOPPED = """
-import bertcli.runs.file_run
-bertcli.runs.file_run.Sink.finish = lambda *_: os._exit(9)
+import bertcli.runs.vector_run
+bertcli.runs.vector_run.VectorWriter.finish = lambda *_: os._exit(9)
 """
 
 

@@ -15,7 +15,7 @@ from bertcli.cli import app
 from bertcli.errors import BertcliError, InputError
 from bertcli.formats import vector_files as stored
 from bertcli.retrieval.compare import compare
-from bertcli.runs.file_run import Target
+from bertcli.runs.vector_run import VectorTarget
 
 PAIRS = st.tuples(st.integers(1, 9), st.integers(1, 4)).flatmap(
     lambda shape: st.tuples(*2 * [arrays(np.float32, shape, elements=st.floats(-9, 9, width=32))])
@@ -116,7 +116,7 @@ EMPTY = ("npy", "npz", "safetensors", "parquet")
 
 def empty(path, width):
     """Make a file as embed makes it of no text."""
-    target = Target(path, path.suffix[1:])
+    target = VectorTarget(path, path.suffix[1:])
     with open_vectors(target, {}) as sink:
         sink.write(fields_of([]), np.zeros((0, width), np.float32))
         sink.commit({})

@@ -394,13 +394,13 @@ def test_a_killed_run_over_the_same_files_continues(notes, monkeypatch):
     assert struck("SIGKILL", *argv, journals=3) == -9
     committed = json_in(Path("i.run/journal"))["rows"]
     states = []
-    original = index_update.IndexSink.begin
+    original = index_update.IndexWriter.begin
 
     def begin(self, *args):
         original(self, *args)
         states.append(self.rows)
 
-    monkeypatch.setattr(index_update.IndexSink, "begin", begin)
+    monkeypatch.setattr(index_update.IndexWriter, "begin", begin)
     good(*argv)
     assert states == [committed]
     assert hits("--corpus", "notes/", "--index", "i") == hits("--corpus", "notes/")

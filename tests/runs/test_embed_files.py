@@ -25,7 +25,8 @@ from front import (
 from vector_files import vectors_in
 
 from bertcli.io import output_files
-from bertcli.runs.run_folder import Sink
+from bertcli.runs.run_folder import RunWriter
+from bertcli.runs.vector_run import VectorWriter
 
 SET = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1, "--window", 2)
 FORMS = ("npy", "npz", "safetensors", "parquet", "jsonl", "csv")
@@ -46,7 +47,7 @@ def texts(tmp_path):
 
 def interrupted(*argv):
     """A run that was stopped when all of its rows were committed."""
-    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(VectorWriter, "finish", side_effect=KeyboardInterrupt):
         assert call(*argv).code == 130
 
 
@@ -304,7 +305,7 @@ def flipped(path, at):
 def begun(tmp_path, texts, form="npy"):
     """A run that was interrupted with some of its records committed."""
     out = tmp_path / f"s.{form}"
-    commit, left = Sink.commit, 2
+    commit, left = RunWriter.commit, 2
 
     def stopping(self, state):
         nonlocal left
@@ -313,7 +314,7 @@ def begun(tmp_path, texts, form="npy"):
         if not left:
             raise KeyboardInterrupt
 
-    with mock.patch.object(Sink, "commit", stopping):
+    with mock.patch.object(RunWriter, "commit", stopping):
         assert call(*SET, "-i", texts, "-o", out).code == 130
     return (*SET, "-i", texts, "-o", out, "--resume")
 
@@ -354,7 +355,7 @@ def test_of_stdin_the_committed_records_are_compared(tmp_path):
     out = tmp_path / "s.npy"
     argv = ("embed", "-m", TINY, "-o", out, "--window", 2)
     text = "".join(f"i love nlp {n}\n" for n in range(6))
-    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(VectorWriter, "finish", side_effect=KeyboardInterrupt):
         assert call(*argv, stdin=text).code == 130
     changed = text.replace("nlp 0", "nlp 9")
     assert "first 6 records are not those" in call(*argv, "--resume", stdin=changed).err
@@ -415,7 +416,7 @@ def test_a_precision_that_cannot_be_blocks_no_later_run(tmp_path, form, precisio
     argv = (*SET, "-i", file, "-o", out)
     message = TOO_FEW if precision == "int8" else LARGE
     with (
-        mock.patch("bertcli.runs.file_run.EmbeddedBlock.stacked", property(large))
+        mock.patch("bertcli.runs.vector_run.EmbeddedBlock.stacked", property(large))
         if precision == "float16"
         else nullcontext()
     ):

@@ -19,7 +19,8 @@ from front import (
     shell,
 )
 
-from bertcli.runs.run_folder import Sink
+from bertcli.runs.run_folder import RunWriter
+from bertcli.runs.vector_run import VectorWriter
 
 FORMS = ["npy", "jsonl", "parquet"]
 SET = ("embed", "-q", "--device", "cpu", "--threads", 1, "--window", 10)
@@ -127,13 +128,13 @@ def test_records_are_kept_after_a_minute_of_long_texts(tmp_path):
     """By their characters, so that the records of a window are those of the run resumed."""
     (tmp_path / "in.txt").write_text(f"{'word ' * 60_000}\n" * 3)
     argv = ("embed", "-m", TINY, "-i", tmp_path / "in.txt", "-o", tmp_path / "out.npy")
-    commit = Sink.commit
+    commit = RunWriter.commit
     commits = iter((commit, commit))
 
     def killed(sink, state):
         next(commits, mock.Mock(side_effect=KeyboardInterrupt))(sink, state)
 
-    with mock.patch.object(Sink, "commit", killed):
+    with mock.patch.object(RunWriter, "commit", killed):
         done = call(*argv)
     assert (done.code, done.err) == (
         130,
@@ -145,12 +146,12 @@ def test_records_are_kept_after_a_minute_of_long_texts(tmp_path):
 def test_an_interrupt_says_what_is_kept(tmp_path):
     """What goes on is the same command with --resume."""
     argv = ("embed", "-m", TINY, "one", "two", "-o", tmp_path / "out.npy")
-    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(VectorWriter, "finish", side_effect=KeyboardInterrupt):
         done = call(*argv)
     note = "note: interrupted; 2 records are kept; continue with --resume\n"
     assert (done.code, done.out, done.err) == (130, "", note)
     assert call(*argv, "--resume", "-q").code == 0
-    with mock.patch.object(Sink, "write", side_effect=KeyboardInterrupt):
+    with mock.patch.object(VectorWriter, "write", side_effect=KeyboardInterrupt):
         done = call(*argv, "--overwrite", "--window", 5000)
     none = "note: interrupted before anything was committed: the next run starts over\n"
     assert (done.code, done.err) == (130, none)
@@ -165,7 +166,7 @@ def begun(tmp_path, texts):
     model = tmp_path / "model"
     shutil.copytree(TINY, model)
     argv = (*SET, "-m", model, "-i", texts, "-o", tmp_path / "out.npy")
-    with mock.patch.object(Sink, "finish", side_effect=KeyboardInterrupt):
+    with mock.patch.object(VectorWriter, "finish", side_effect=KeyboardInterrupt):
         assert call(*argv).code == 130
     return argv
 

@@ -19,7 +19,7 @@ from bertcli.formats import vector_writer
 from bertcli.formats.precision import PRECISIONS, RANGED, quantize, ranges_of
 from bertcli.formats.registry import VECTORS as VECTOR_FORMATS
 from bertcli.io.paths import sha256
-from bertcli.runs.run_folder import Target
+from bertcli.runs.vector_run import VectorTarget
 
 FORMS = VECTOR_FORMATS
 MODEL = {"model": {"id": "tiny", "weights": "ab12"}, "options": {"pooling": "mean", "layers": [-1]}}
@@ -40,7 +40,7 @@ METAS = [
 
 def made(path, form, cuts=(), **options):
     """The bytes of the output, written in pieces and committed between them."""
-    with open_vectors(Target(path, form, **options), MODEL) as sink:
+    with open_vectors(VectorTarget(path, form, **options), MODEL) as sink:
         for start, end in zip([0, *cuts], [*cuts, ROWS], strict=True):
             sink.write(fields_of(METAS[start:end]), VECTORS[start:end])
             sink.commit({"read": end})
@@ -54,7 +54,7 @@ def test_every_format_holds_every_precision(tmp_path, form, precision, monkeypat
     monkeypatch.setattr(vector_writer, "MAX_CHUNK_ROWS", 16)  # several chunks
     vectors = VECTORS.clip(-5, 5)
     path = tmp_path / f"out.{form}"
-    with open_vectors(Target(path, form, precision), MODEL) as sink:
+    with open_vectors(VectorTarget(path, form, precision), MODEL) as sink:
         sink.write(fields_of(METAS), vectors)
         sink.finish({})
     manifest = json_in(tmp_path / f"out.{form}.manifest.json")
@@ -133,7 +133,7 @@ def test_manifest(tmp_path):
 
 
 def resumed(path, form="npy", fingerprint=MODEL, **options):
-    with open_vectors(Target(path, form, resume=True, **options), fingerprint) as sink:
+    with open_vectors(VectorTarget(path, form, resume=True, **options), fingerprint) as sink:
         read = (sink.state or {"read": 0})["read"]
         assert sink.rows == read
         sink.write(fields_of(METAS[read:]), VECTORS[read:])

@@ -13,10 +13,13 @@ from bertcli.embedding import embed_run
 from bertcli.errors import OutputError
 from bertcli.formats import vector_writer
 from bertcli.io import publish
-from bertcli.runs import run_folder
-from bertcli.runs.run_folder import Target
+from bertcli.runs import run_folder, vector_run
+from bertcli.runs.run_folder import OutputState
+from bertcli.runs.vector_run import VectorTarget
 
-WATCHED = {module.__file__ for module in (publish, embed_run, vector_writer, run_folder)}
+WATCHED = {
+    module.__file__ for module in (publish, embed_run, vector_writer, run_folder, vector_run)
+}
 ROWS = 3
 VECTORS = np.random.default_rng(1).standard_normal((ROWS, 3)).astype(np.float32)
 COUNTS = [2, 0, 1]  # rows of each record, where one may have several
@@ -26,8 +29,10 @@ NAMES = {"out", "out.manifest.json"}
 def run(folder, form, precision, *, ids=False, **options):
     """A command that takes two records at a time, wherever it begins."""
     many = options.get("many", False)
-    with open_vectors(Target(folder / "out", form, precision, **options), {"model": "m"}) as sink:
-        if sink.complete:
+    with open_vectors(
+        VectorTarget(folder / "out", form, precision, **options), {"model": "m"}
+    ) as sink:
+        if sink.found is OutputState.COMPLETE:
             return
         start = sink.state["read"] if sink.state else 0
         for at in range(start, ROWS, 2):

@@ -183,10 +183,10 @@ def process(*argv: Any, stdin: bytes | str = b"", env: Mapping[str, str] = {}, *
 STRUCK = """
 import os, signal, sys
 from bertcli.__main__ import run
-from bertcli.runs.run_folder import Sink
+from bertcli.runs.run_folder import RunWriter
 
 left, name = int(sys.argv.pop(1)), sys.argv.pop(1)
-commit = Sink.commit
+commit = RunWriter.commit
 
 def strike(self, state):
     global left
@@ -195,7 +195,7 @@ def strike(self, state):
     if not left:
         os.kill(os.getpid(), getattr(signal, name))
 
-Sink.commit = strike
+RunWriter.commit = strike
 run()
 """
 

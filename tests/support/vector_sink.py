@@ -1,7 +1,7 @@
 """Rows straight to a file of vectors, without a model."""
 
 from bertcli.formats.vector_writer import FIRST, Fields
-from bertcli.runs.run_folder import Inputs
+from bertcli.runs.identity import Inputs
 
 
 def open_vectors(target, fingerprint):

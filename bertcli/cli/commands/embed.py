@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from bertcli.ray.run import Pool, ShardJob
     from bertcli.records.input import Input
     from bertcli.records.reader import Reader
-    from bertcli.runs.file_run import FileRun
+    from bertcli.runs.vector_run import VectorRun
     from bertcli.tokenizing.run import TokenCounts
 
 
@@ -195,11 +195,10 @@ def embed(
     if output.output is None:
         tally = _to_stream(embedder, reader, vector.precision, form, console)
     else:
-        from bertcli.runs.file_run import FileRun
-        from bertcli.runs.run_folder import Target
+        from bertcli.runs.vector_run import VectorRun, VectorTarget
 
-        target = record(Target, vector, output, file, path=output.output, form=form)
-        tally = _to_file(FileRun(embedder, reader, target), console)
+        target = record(VectorTarget, vector, output, file, path=output.output, form=form)
+        tally = _to_file(VectorRun(embedder, reader, target), console)
     if options.on_truncate == "warn":
         advice = "; --on-truncate window encodes all of the text"
         console.truncated(tally, embedder.max_length, advice)
@@ -220,24 +219,27 @@ def _taken(options: EmbedOptions) -> frozenset[str]:
     return frozenset(names) | frozenset(PLACE if options.on_truncate == "chunk" else ())
 
 
-def _to_file(run: "FileRun", console: Console) -> "TokenCounts":
-    target, begun = run.target, monotonic()
+def _to_file(run: "VectorRun", console: Console) -> "TokenCounts":
+    from bertcli.runs.run_folder import OutputState
+
+    target = run.target
+    start = monotonic()
     if not run.embedder.runtime.engine.same_bits:
         console.detail("the last bits of a vector depend on its batch with the kernels used here")
     try:
-        console.follow(run)
+        result = console.follow(run)
     except KeyboardInterrupt:
         console.note(interrupted_note(run.committed, "--update" if target.update else "--resume"))
         raise
-    for name in run.unchecked:
+    for name in result.unchecked:
         console.note(f"{name} cannot be read twice: only its committed records were compared")
-    if run.complete:
+    if result.state is OutputState.COMPLETE:
         console.note(f"{target.path} is already complete: nothing to do")
         raise typer.Exit
     console.note(run.reuse)
     if console.watched:
         vectors = f"vectors of {counted(run.tally.records, 'text')}"
-        console.note(f"{vectors} written to {target.path} in {monotonic() - begun:,.1f} s")
+        console.note(f"{vectors} written to {target.path} in {monotonic() - start:,.1f} s")
     return run.tally
 
 

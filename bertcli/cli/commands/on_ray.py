@@ -82,7 +82,7 @@ def on_ray(
     from bertcli.io.lock import locked
     from bertcli.io.publish import explained
     from bertcli.ray.locations import is_local, local_path, output_place
-    from bertcli.ray.run import DEAD, Done, connected, plan, put_manifest, run, told, totals
+    from bertcli.ray.run import DEAD, ShardRun, connected, plan, put_manifest, told, totals
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
@@ -94,7 +94,6 @@ def on_ray(
     read = source.source()
     shards = plan(read, place, form)
     began = monotonic()
-    done: list[Done] = []
     with ExitStack() as stack:
         if is_local(place):
             folder = local_path(place)
@@ -105,7 +104,7 @@ def on_ray(
         pool = engine.pool().on(nodes)
         console.detail(f"{counted(len(shards), 'shard')} on {counted(len(nodes), 'node')}, {pool}")
         job = make(model.folder, read, form, pool)
-        console.follow(run(job, shards, pool, done))
+        done = console.follow(ShardRun(job, shards, pool))
         put_manifest(place, done)
     console.note(told(done, monotonic() - began))
     console.truncated(totals(done), done[0].max_length)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +16,7 @@ import typer
 from bertcli.errors import Log, counted, on_command_line
 from bertcli.io.paths import public
 from bertcli.io.printable import printable
-from bertcli.io.progress import Advance, Progress, Ran, Step
+from bertcli.io.progress import Advance, Executable, Progress, Ran, ResultT, Show, Step
 from bertcli.io.streams import size_on_disk
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bertcli.records.reader import Reader
     from bertcli.tokenizing.run import TokenCounts
-    from bertcli.training.run import TrainingRun
+    from bertcli.training.run import Event, TrainingRun
 
 
 QUIET_SECONDS = 1.0  # work shorter than this shows no bar
@@ -198,14 +198,25 @@ class Console(Log):
         That is steps, or windows of the texts of its ``reader``. There is no bar where the output
         itself goes to the terminal (``beside_output``). With --verbose, say what it came to.
         """
-        progress, reader = Progress(), reader or getattr(run, "reader", None)
-        with closing(ProgressBar(self.watched and not self.beside_output)) as bar:
+        with self.progress(run, reader) as show:
             for step in run:
-                progress.add(step if isinstance(step, Step) else Ran(len(step)))
+                show(step if isinstance(step, Step) else Ran(len(step)))
+                yield step
+
+    @contextmanager
+    def progress(self, run: Any, reader: Reader | None = None) -> Iterator[Show]:
+        """Yield a function that shows the steps of a run, see `track`."""
+        progress = Progress()
+        reader = reader or getattr(run, "reader", None)
+        with closing(ProgressBar(self.watched and not self.beside_output)) as bar:
+
+            def show(step: Step) -> None:
+                progress.add(step)
                 if bar.shown:
                     tally: TokenCounts | None = getattr(run, "tally", None)
                     bar.show(step, progress, reader, tally.truncated if tally else 0)
-                yield step
+
+            yield show
         if progress.tokens and reader:
             texts = counted(progress.texts, reader.unit.removesuffix("s"))
             tokens = counted(progress.tokens, "token")
@@ -213,10 +224,10 @@ class Console(Log):
                 f"{texts}, {tokens} in {progress.seconds:,.1f} s: {progress.rates(reader.unit)}"
             )
 
-    def follow(self, run: Iterable[Step]) -> None:
-        """Run to the end, with a progress bar when somebody watches for long."""
-        for _ in self.track(run):
-            pass
+    def follow(self, run: Executable[ResultT]) -> ResultT:
+        """Execute a run, with a progress bar when somebody watches for long."""
+        with self.progress(run) as show:
+            return run.execute(show)
 
     def follow_training(self, run: TrainingRun) -> None:
         """Train to the end, and show the events."""
@@ -267,14 +278,18 @@ def follow_training(run: TrainingRun, console: Console) -> None:
     """
     from bertcli.training.run import evaluation_line
 
-    steps, first, began = run.options.steps or 0, run.state.step, monotonic()
+    steps = run.options.steps or 0
+    first = run.state.step
+    start = monotonic()
     place = counts = losses = held_out = ""
     lines = TrainingLines(console, steps, first)
     with closing(ProgressBar(console.watched)) as bar:
-        for event in run.events():
+
+        def show(event: Event) -> None:
+            nonlocal place, counts, losses, held_out
             place = f"step {event.step:,}/{steps:,}"
             share = (event.step - first) / max(steps - first, 1)  # of the steps of this process
-            seconds = monotonic() - began
+            seconds = monotonic() - start
             match event.kind:
                 case "step":
                     parts = (event.values[name] for name in event.values if name.endswith("loss"))
@@ -288,6 +303,8 @@ def follow_training(run: TrainingRun, console: Console) -> None:
             else:
                 left = clock(seconds * (1 - share) / (share or 1))
                 lines.show(event.kind, event.step, losses, held_out, left)
+
+        run.execute(show)
     if not bar.shown:
         lines.close()
     elif losses:

@@ -48,7 +48,6 @@ from bertcli.formats.registry import (
     InputFormat,
 )
 from bertcli.formats.writers import format_of, open_writer, refuse_other_suffix
-from bertcli.io.paths import WatchedFiles
 from bertcli.io.streams import suffix_of
 from bertcli.io.typed_json import is_text
 from bertcli.model_folder.files import TOKENIZER_FILES
@@ -60,6 +59,7 @@ from bertcli.records.reader import Reader
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from bertcli.runs.row_run import RowRun
     from bertcli.tokenizing.run import ReaderRun
 
 
@@ -234,39 +234,64 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             return tables.opened_table(inputs, partial(getattr(tables, view), *about))
         if self.on_terminal and form in BINARY:
             raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
-        return self._replaced(form, inputs, models)
+        return self._streamed(form, inputs, models)
 
     @contextmanager
-    def _replaced(
+    def _streamed(
         self, form: str, inputs: Sequence[str | Path], models: Sequence[ModelOptions]
     ) -> Iterator[Callable[..., None]]:
-        """Yield what writes rows to stdout, or to a file that replaces the output at the end."""
-        paths: list[Path] = []
-        if self.output is not None:
-            paths = [path for model in models for path in model.folder().model_files]
-        watched = WatchedFiles(paths)
-        reading = [*inputs, *paths]
-        with open_writer(self.output, form, overwrite=self.overwrite, inputs=reading) as write:
+        """Yield a function that writes rows to stdout, a device, or a file without --resume."""
+        if self.output is None:
+            with open_writer(None, form, inputs=inputs) as write:
+                yield write
+            return
+        from bertcli.runs.row_run import streamed_rows
+
+        files = [path for model in models for path in model.folder().model_files]
+        with streamed_rows(
+            self.output, form, overwrite=self.overwrite, inputs=inputs, model_files=files
+        ) as write:
             yield write
-            watched.refuse_changes()
 
     @contextmanager
     def _resumed(
         self,
         form: str,
-        run: "ReaderRun | None",
+        reader_run: "ReaderRun | None",
         read: Sequence[str | Path],
         models: Sequence[ModelOptions],
         *,
         weights: bool,
     ) -> Iterator[Callable[..., None]]:
-        """Yield what keeps the rows of a run until all are there; exit where they are."""
-        from bertcli.runs.run_folder import (
-            Inputs,
-            RowTarget,
-            files_of_results,
-            files_of_tokenizer,
+        """Yield a function that keeps the rows of a run until all are there; exit if they are."""
+        from bertcli.runs.row_run import RowTarget, open_rows
+
+        run = self._resumable_run(reader_run, read, models, weights=weights)
+        target = RowTarget(
+            Path(str(self.output)), form, resume=not self.overwrite, overwrite=self.overwrite
         )
+        with open_rows(run, target) as write:
+            if write is None:
+                LOG.note(f"{self.output} is already complete: nothing to do")
+                raise typer.Exit
+            try:
+                yield write
+            except KeyboardInterrupt:
+                committed = reader_run.committed if reader_run else 0
+                LOG.note(interrupted_note(committed, "--resume"))
+                raise
+
+    def _resumable_run(
+        self,
+        reader_run: "ReaderRun | None",
+        read: Sequence[str | Path],
+        models: Sequence[ModelOptions],
+        *,
+        weights: bool,
+    ) -> "RowRun":
+        """Return the run with what its rows depend on: options, files of models, inputs."""
+        from bertcli.runs.identity import Inputs, files_of_results, files_of_tokenizer
+        from bertcli.runs.row_run import RowRun
 
         options = {
             name: str(value) if isinstance(value, Path) else value
@@ -279,27 +304,15 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             digests = files_of_results if weights else files_of_tokenizer
             fingerprint |= {"model": folder.name, **digests(folder)}
             files += folder.model_files
-        target = RowTarget(
-            Path(str(self.output)), form, resume=not self.overwrite, overwrite=self.overwrite
-        )
-        if run:
-            inputs = Inputs.of(run.reader.source, files)
-        else:
-            vectors = str(options.get("vectors"))
-            cached = [Path(vectors)] if options.get("corpus") or "files" in options else []
-            paths = [str(path) for path in read if str(path) != vectors or not cached]
-            inputs = Inputs(
-                paths, cached=cached if options.get("vectors") else (), model_files=files
-            )
-        with target.written(run, fingerprint, inputs) as write:
-            if write is None:
-                LOG.note(f"{self.output} is already complete: nothing to do")
-                raise typer.Exit
-            try:
-                yield write
-            except KeyboardInterrupt:
-                LOG.note(interrupted_note(run.committed if run else 0, "--resume"))
-                raise
+        if reader_run:
+            return RowRun(Inputs.of(reader_run.reader.source, files), fingerprint, reader_run)
+        vectors = options.get("vectors")
+        has_corpus = bool(options.get("corpus")) or "files" in options
+        if not (vectors and has_corpus):
+            return RowRun(Inputs([str(path) for path in read], model_files=files), fingerprint)
+        paths = [str(path) for path in read if str(path) != str(vectors)]
+        inputs = Inputs(paths, cached=[Path(str(vectors))], model_files=files)
+        return RowRun(inputs, fingerprint)
 
 
 def interrupted_note(committed: int, option: str) -> str:

@@ -1,0 +1,231 @@
+"""What the bytes of an output depend on: its inputs, the files of the model, the options.
+
+    inputs = Inputs.of(reader.source, folder.model_files)
+    inputs.described()      # name, bytes and sha256 of each
+
+A run is resumed, and a corpus searched, only if all of this is unchanged. Files are hashed before
+the first row, so that a change after the committed rows is found as well. Pipes and stdin cannot be
+read twice: only the committed records are compared (embed), or nothing is committed (all other
+commands).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertcli.errors import BertcliError, OutputError, option
+from bertcli.families.structure import BERT
+from bertcli.io.paths import input_name, sha256
+from bertcli.io.streams import can_be_reread, unreadable
+from bertcli.io.typed_json import shown
+from bertcli.model_folder.files import CONFIGS, GRAPHS, SENTENCE_CONFIGS
+from bertcli.model_folder.folder import ModelFolder
+from bertcli.models.config import BertConfig
+from bertcli.records.batch import RecordBatch
+from bertcli.records.input import Input
+from bertcli.records.record import Record
+
+ANOTHER = f"give {option('overwrite')}, or another name"
+
+
+def not_resumable(name: str) -> OutputError:
+    """Return the refusal of an output that no run which can be resumed has made."""
+    return OutputError(
+        f"{name}: already exists, but has no manifest to resume from",
+        f"give {option('overwrite')}, or choose another output",
+    )
+
+
+def refuse_changed_file(
+    path: Path,
+    digest: str | None,
+    error: type[BertcliError] = OutputError,
+    hint: str = ANOTHER,
+) -> None:
+    """Raise an error for a file that is not the one of which a manifest has the sha256."""
+    if not path.is_file() or sha256(path) != digest:  # a device may have no end
+        raise error(
+            f"{path}: was changed after it was made: its sha256 differs from the manifest's", hint
+        )
+
+
+def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise OutputError, naming each difference, when another run made what is there."""
+    before, after = flat(was), flat(now)
+    different = [
+        f"{key} was {shown(before.get(key))}, now {shown(after.get(key))}"
+        for key in dict.fromkeys([*after, *before])
+        if before.get(key) != after.get(key)
+    ]
+    if different:
+        raise OutputError(
+            f"{name}: cannot resume a different run: {'; '.join(different)}",
+            f"run the command as it was, or start over with {option('overwrite')}",
+        )
+
+
+def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return the values of nested objects by their paths: `options.dim`."""
+    values: dict[str, Any] = {}
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner:
+            values |= flat(inner, f"{before}{key}.")
+        else:
+            values[before + key] = inner
+    return values
+
+
+def depends_on(run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what the bytes of a run depend on; None for a journal or manifest that is none."""
+    try:
+        inputs = {file["name"]: file["sha256"] for file in run["inputs"]}
+        return {**run["fingerprint"], "inputs": inputs}
+    except (KeyError, TypeError):
+        return None
+
+
+# --- records and models ---
+
+# Keys of config.json that change the numbers of the same weights; what else does is an option.
+NUMBERS = (
+    "hidden_act",
+    "is_decoder",
+    "layer_norm_eps",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "position_embedding_type",
+)
+
+# Columns of `RecordBatch` that are digested: texts and pairs; with ids and other fields.
+TEXTS, READ = 2, 4
+
+
+class InputDigest:
+    """The sha256 of the records so far, so that a changed input is noticed on resuming."""
+
+    def __init__(self) -> None:
+        import hashlib  # 3 ms, which rows without --resume need not pay
+
+        self.sha256 = hashlib.sha256
+        self.columns = [self.sha256() for _ in range(READ)]
+        self.records = 0
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Take in records, as they were read: the repr of each of their values."""
+        for column, values in zip(self.columns, RecordBatch.of(records).columns, strict=False):
+            # A comma behind each, so that it does not matter how records are divided into blocks.
+            listed = repr([*(values or [None] * len(records)), 0])[1:-2]
+            column.update(listed.encode())
+        self.records += len(records)
+
+    def of(self, columns: int = READ) -> str:
+        """Return the digest of the first columns, in hexadecimal."""
+        digests = "".join(column.hexdigest() for column in self.columns[:columns])
+        return self.sha256(digests.encode()).hexdigest()
+
+    @property
+    def texts(self) -> str:
+        """That of the texts and pairs alone, whatever else was read with them."""
+        return self.of(TEXTS)
+
+
+def files_of_model(folder: ModelFolder) -> dict[str, Any]:
+    """Return the sha256 of the files of a model that decide what it makes of a text."""
+    inner = folder.encoder
+    return {"weights": inner.weights.digests, "tokenizer": tokenizer_of(inner)}
+
+
+def files_of_results(folder: ModelFolder) -> dict[str, Any]:
+    """Return the sha256 of all files of a model, for what is made by a head or with a search."""
+    inner = folder.encoder
+    graphs = [inner / name for name in GRAPHS.values()]
+    graphs += [graph.with_suffix(".bin") for graph in graphs]
+    hashed = {*inner.weights.all, *inner.tokenizer_files}
+    others = [path for path in (*folder.model_files, *graphs) if path not in hashed]
+    return files_of_model(folder) | {"settings": digests_of(folder, others)}
+
+
+def files_of_tokenizer(folder: ModelFolder) -> dict[str, Any]:
+    """Return the sha256 of the files that token ids depend on."""
+    inner = folder.encoder
+    configs = [inner / name for name in (*CONFIGS, *SENTENCE_CONFIGS)]
+    configs += [folder / name for name in (*CONFIGS, *SENTENCE_CONFIGS)]
+    return {"tokenizer": tokenizer_of(inner), "settings": digests_of(folder, configs)}
+
+
+def digests_of(folder: ModelFolder, paths: Sequence[Path]) -> dict[str, str]:
+    """Return the sha256 of those of the paths that are files, by their names within a folder."""
+    files = dict.fromkeys(path for path in paths if path.is_file())
+    return {path.relative_to(folder.path).as_posix(): sha256(path) for path in files}
+
+
+def tokenizer_of(folder: ModelFolder) -> dict[str, str]:
+    """Return the sha256 of the files of a folder that a tokenizer is made of, by name."""
+    return {path.name: sha256(path) for path in folder.tokenizer_files}
+
+
+def numbers_of(config: BertConfig) -> dict[str, Any]:
+    """Return what the config says that changes the numbers of the same weights."""
+    numbers = {name: getattr(config, name) for name in NUMBERS}
+    if config.structure != BERT:
+        numbers["structure"] = repr(config.structure)
+    return numbers
+
+
+# --- inputs ---
+
+ARGUMENTS = "arguments"  # the name of texts that are none of a file
+
+Described = dict[str, Any]  # name, bytes and sha256, of which the last two may be None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files that a run reads, ``-`` for stdin, or its texts; and what else it needs."""
+
+    paths: Sequence[str] = ()
+    texts: Sequence[str | None] = ()
+    lists: Sequence[Path] = ()  # files with names of the paths
+    cached: Sequence[Path] = ()  # vectors of the paths, which the run writes if they are missing
+    model_files: Sequence[Path] = ()
+
+    @classmethod
+    def of(cls, source: Input, model: Sequence[Path]) -> Inputs:
+        """Return what a run reads of a source, and the files of its model."""
+        texts = source.texts if source.pair is None else (*source.texts, source.pair)
+        lists = [Path(source.list_file)] if source.list_file else []
+        return cls(source.paths, texts, lists, model_files=model)
+
+    @property
+    def streams(self) -> list[str]:
+        """Those that can be read only once."""
+        return [input_name(path) for path in self.paths if not can_be_reread(path)]
+
+    @property
+    def all(self) -> list[str | Path]:
+        """All files that the run reads."""
+        return [*self.paths, *self.lists, *self.cached, *self.model_files]
+
+    def described(self) -> list[Described]:
+        """Return name, size and sha256 of each. Raises InputError for one that is not there."""
+        inputs = [self._file(path) for path in self.paths]
+        inputs += [self._file(str(path)) for path in self.cached if path.exists()]
+        if self.texts:
+            import hashlib
+
+            digest = hashlib.sha256(repr(tuple(self.texts)).encode()).hexdigest()
+            inputs.append({"name": ARGUMENTS, "bytes": None, "sha256": digest})
+        return inputs
+
+    def _file(self, path: str) -> Described:
+        if not can_be_reread(path):
+            return {"name": input_name(path), "bytes": None, "sha256": None}
+        try:
+            size = os.path.getsize(path)
+            return {"name": input_name(path), "bytes": size, "sha256": sha256(Path(path))}
+        except OSError as failed:
+            raise unreadable(path, failed) from None
