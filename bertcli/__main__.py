@@ -1,4 +1,8 @@
-"""The process: `python -m bertcli`, and the `bertcli` command."""
+"""The process: `python -m bertcli`, and the `bertcli` command.
+
+Everything that changes the process as a whole is here, so that the library never does: signals,
+garbage collection, closed streams and the exit.
+"""
 
 import atexit
 import gc
@@ -6,102 +10,129 @@ import os
 import signal
 import sys
 import threading
-from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from bertcli.io.system_calls import ENDING, BusErrors, alarm, fill_closed, on_alarm, silence
+from bertcli.io.system_calls import (
+    END_SIGNALS,
+    BusErrors,
+    on_alarm,
+    open_missing_streams,
+    set_alarm,
+    silence,
+)
 
-AGAIN = 0.01  # seconds
-SELDOM = 100_000  # new objects before Python looks for garbage among them; it has 700
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+REPEAT_SECONDS = 0.01  # until an interrupt that Python ignored is raised again
+GC_THRESHOLD = 100_000  # new objects between two garbage collections; Python's default is 700
+# What C extensions raise in place of an interrupt: torch while it checks its arguments, and the
+# import of NumPy.
+MASKED_INTERRUPTS = (
+    AttributeError,
+    ImportError,
+    RuntimeError,
+    SystemError,
+    TypeError,
+    ValueError,
+)
 
 
-def heed(caught: list[int]) -> Callable[[], None]:
-    """Let signals end the run by an exception, note them, and return what undoes that.
+class Interrupts:
+    """Turn the signals that end a process into KeyboardInterrupt, and remember the first.
 
-    C code lets no other exception through, and files are tidied up on the way. Where Python
-    ignores exceptions (in a `__del__`, say), an alarm raises it again until it is heard. What
-    nohup or a shell's & ignores stays ignored.
+    So files are cleaned up on the way, also after SIGTERM and SIGHUP. Signals that the parent
+    process ignores, as nohup and a shell's `&` do, stay ignored.
     """
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-        end(number, frame)
+    def __init__(self) -> None:
+        self.first_signal: int | None = None
+        self.signals = [
+            number for number in END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+        ]
 
-    def end(number: int, frame: FrameType | None) -> None:
-        inside = frame
-        while inside and inside.f_code is not ignored.__code__:
-            inside = inside.f_back
-        alarm(AGAIN if inside else 0)
-        if not inside:
-            raise KeyboardInterrupt
+    def install(self) -> None:
+        """Raise KeyboardInterrupt for signals from now on."""
+        for number in self.signals:
+            signal.signal(number, self._interrupt)
+        on_alarm(self._interrupt)
+        sys.unraisablehook = self._repeat_ignored
 
-    def ignored(what: "sys.UnraisableHookArgs") -> None:
-        if caught and issubclass(what.exc_type, KeyboardInterrupt):
-            alarm(AGAIN)
-        else:
-            sys.__unraisablehook__(what)
-
-    def undo() -> None:
-        alarm(0)
-        for number in numbers:
+    def uninstall(self) -> None:
+        """Let signals end the process at once from now on."""
+        set_alarm(0)
+        for number in self.signals:
             signal.signal(number, signal.SIG_DFL)
 
-    sys.unraisablehook = ignored
-    numbers = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in numbers:
-        signal.signal(number, stop)
-    on_alarm(end)
-    return undo
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.first_signal is None:
+            self.first_signal = number
+        raise KeyboardInterrupt
+
+    def _repeat_ignored(self, unraisable: "UnraisableHookArgs") -> None:
+        """Raise an interrupt again if it came in a `__del__` method or a callback.
+
+        Python drops exceptions there, see the documentation of `sys.unraisablehook`.
+        """
+        if self.first_signal is not None and issubclass(unraisable.exc_type, KeyboardInterrupt):
+            set_alarm(REPEAT_SECONDS)
+        else:
+            sys.__unraisablehook__(unraisable)
 
 
 def run() -> NoReturn:
-    """Run the command line and exit with its code, or as a shell expects: 128 + the signal."""
-    gc.set_threshold(SELDOM)  # modules are no garbage: looking through them takes 35 ms
-    caught: list[int] = []
-    fill_closed()
+    """Run the command line and exit with its code, or with 128 + the signal that ended it."""
+    gc.set_threshold(GC_THRESHOLD)  # collecting while modules are imported takes 35 ms
+    open_missing_streams()
     BusErrors.explained = True
-    undo = heed(caught)
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # numpy's threads wait asleep: 25 ms
+    interrupts = Interrupts()
+    interrupts.install()
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # NumPy's idle threads sleep: 25 ms
     code = 130
     try:
         from bertcli.cli.app import main
-        from bertcli.cli.display.console import Console
 
-        Console.left_open = deque()  # the system frees them at once, which takes us 15 ms
         code = main()
     except KeyboardInterrupt:
         pass
-    except (AttributeError, ImportError, RuntimeError, SystemError, TypeError, ValueError):
-        if not caught:
-            raise  # else it is what C code made of the interrupt, as torch's and NumPy's does
-    undo()  # there is nothing left to tidy up
+    except MASKED_INTERRUPTS:
+        if interrupts.first_signal is None:
+            raise
+    interrupts.uninstall()
     try:
         sys.stderr.flush()
-    except OSError:  # a full log, which would make the exit code 120
+    except OSError:  # a log on a full disk, for which Python would exit with 120
         silence(2)
-    if caught:
-        # `python -m bertcli` would end by SIGINT, whatever its code, when the last code that stood
-        # in a string, such as dataclasses are made by, ended by an interrupt. Now it has not.
-        exec("")
-    leave(128 + caught[0] if caught else code, bool(caught))
+    if interrupts.first_signal is not None:
+        end_process(128 + interrupts.first_signal)
+    if has_other_threads():
+        sys.exit(code)
+    end_process(code)
 
 
-def leave(code: int, interrupted: bool) -> NoReturn:
-    """End the process with this code, at once.
+def has_other_threads() -> bool:
+    """Return True if threads are running that Python waits for before it exits."""
+    return any(
+        not thread.daemon and thread is not threading.main_thread()
+        for thread in threading.enumerate()
+    )
 
-    To take all modules and libraries apart takes 15 ms, and the system takes their memory back
-    anyway; threads that are at work in a library meanwhile may end in its abort. What Python runs
-    or waits for at its end, it still does, unless it was interrupted.
+
+def end_process(code: int) -> NoReturn:
+    """Run the exit handlers, flush stdout and exit, without finalizing the interpreter.
+
+    Finalization takes 15 ms, and threads that still work in torch or OpenVINO may crash in it.
+    It would also end an interrupted `python -m bertcli` by SIGINT in place of 130, where the
+    interrupt came in code compiled from a string, as the methods of dataclasses are: see
+    https://bugs.python.org/issue1054041.
     """
-    if interrupted or sum(not thread.daemon for thread in threading.enumerate()) == 1:
-        atexit._run_exitfuncs()
-        with suppress(OSError, ValueError):  # then Python itself tells of a stdout that is full
-            if sys.stdout is not None:
-                sys.stdout.flush()
-            os._exit(code)
+    atexit._run_exitfuncs()
+    with suppress(OSError, ValueError):  # sys.exit reports that stdout is full
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        os._exit(code)
     sys.exit(code)
 
 

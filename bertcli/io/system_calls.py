@@ -1,6 +1,6 @@
-"""What not every system has, and what stands in for it: Windows has neither fork nor hangups.
+"""System calls that differ between Linux, macOS and Windows.
 
-Nothing else in the package asks which system this is, or calls what only some have.
+No other module tests which system it runs on.
 """
 
 from __future__ import annotations
@@ -18,63 +18,69 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-OWNER = 0o600  # who may always read and write what is not finished
-UNSYNCED = (errno.EACCES, errno.EINVAL, errno.ENOTSUP)  # of folders that one may only write to
-MOVES_OPEN_FILES = os.name == "posix"  # and removes them
-# What asks a run to end.
-ENDING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+OWNER_MODE = 0o600  # permissions of unfinished files: read and write for their owner
+# Errors of fsync for folders without read permission, and of file systems without it for folders.
+IGNORED_SYNC_ERRORS = (errno.EACCES, errno.EINVAL, errno.ENOTSUP)
+MOVES_OPEN_FILES = os.name == "posix"  # Windows neither renames nor removes an open file
+END_SIGNALS = [signal.SIGINT, signal.SIGTERM]  # the signals that ask a process to end
+if hasattr(signal, "SIGHUP"):
+    END_SIGNALS.append(signal.SIGHUP)
 
 
 # --- files ---
 
 
 def opener(mode: int | None) -> Callable[[str, int], int]:
-    """Return what opens a file to write, never the one that a link of its name points to.
+    """Return an ``opener`` for `open` that refuses symbolic links.
 
-    A new one is for its owner and those whom ``mode`` names; None: as usual.
+    ``mode`` has the permissions of a new file, to which those of the owner are added; None: the
+    default of the process.
     """
-    own = 0o666 if mode is None else mode | OWNER
+    permissions = 0o666 if mode is None else mode | OWNER_MODE
     no_link = getattr(os, "O_NOFOLLOW", 0)
-    return lambda path, flags: os.open(path, flags | no_link, own)
+    return lambda path, flags: os.open(path, flags | no_link, permissions)
 
 
 def write_all(file: IO[bytes], data: bytes | bytearray) -> None:
-    """Write to a file without a buffer, which may take a part at a time."""
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
+    """Write all bytes to an unbuffered file, whose `write` may write only some of them."""
+    remaining = memoryview(data)
+    while remaining:
+        written = file.write(remaining)
+        remaining = remaining[written:]
 
 
 def sync(file: IO[Any]) -> None:
-    """Put what was written to a file on the disk."""
+    """Flush a file and wait until its bytes are on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, which is created if there is none; never a link, pipe or device."""
+    """Open or create a lock file; return its descriptor.
+
+    Raises FileExistsError if the path is not a regular file.
+    """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    lock = os.open(path, flags, OWNER)
+    lock = os.open(path, flags, OWNER_MODE)
     if not stat.S_ISREG(os.fstat(lock).st_mode):
         os.close(lock)
         raise FileExistsError(errno.EEXIST, "not a regular file", str(path))
     return lock
 
 
-def hold(opened: int) -> bool | None:
-    """Hold what is open until it is closed, or this process ends; return whether that succeeds.
+def hold(descriptor: int) -> bool | None:
+    """Lock an open file or folder until it is closed or this process ends; return True on success.
 
-    It does not while another process holds it. None: the system has no such locks, as on some
-    clusters, and nobody can tell.
+    False: another process has the lock. None: the file system has no locks, as on some clusters.
     """
     try:
         if os.name == "posix":
             import fcntl
 
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         else:
             msvcrt = import_module("msvcrt")
-            msvcrt.locking(opened, msvcrt.LK_NBLCK, 1)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     except (BlockingIOError, PermissionError):
         return False
     except OSError:
@@ -82,67 +88,73 @@ def hold(opened: int) -> bool | None:
     return True
 
 
-def is_at(place: Path, opened: int) -> bool:
-    """Tell whether this name is still that of what is open. Windows renames nothing open."""
+def is_at(path: Path, descriptor: int) -> bool:
+    """Return True if a path still leads to an open file or folder.
+
+    Windows renames no open file: there, it is enough that the path exists.
+    """
     try:
-        status = os.lstat(place)
+        status = os.lstat(path)
     except FileNotFoundError:
         return False
-    return os.name != "posix" or os.path.samestat(status, os.fstat(opened))
+    return os.name != "posix" or os.path.samestat(status, os.fstat(descriptor))
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder as durable as the files. Windows opens no folder."""
+    """Wait until the names of the files in a folder are on the disk. Does nothing on Windows."""
     if os.name != "posix":
         return
     try:
-        opened = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(opened)
+            os.fsync(descriptor)
         finally:
-            os.close(opened)
-    except OSError as failed:
-        if failed.errno not in UNSYNCED:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in IGNORED_SYNC_ERRORS:
             raise
 
 
 # --- standard streams ---
 
 
-def fill_closed() -> None:
-    """Put the null device where a standard stream is closed: a file would get its number.
+def open_missing_streams() -> None:
+    """Open the null device in place of closed standard streams.
 
-    Messages then go nowhere; `sys.stdin` and `sys.stdout` stay None.
+    Otherwise the next file that is opened would become stdin, stdout or stderr. `sys.stdin` and
+    `sys.stdout` stay None; messages to stderr are dropped.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number is taken
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.set_inheritable(descriptor, True)
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 def silence(number: int) -> None:
-    """Let what is still to be written to a standard stream go nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, number)
-    os.close(nowhere)
+    """Drop everything that is written to a standard stream from now on."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, number)
+    os.close(null_device)
 
 
 # --- mapped files ---
 
-SHORTER = (
+FILE_SHORTENED = (
     b"error: a model file became shorter while it was in use\n"
     b"hint: run the command again when the model is complete\n"
 )
 
 
 class BusErrors:
-    """What happens when a mapped file is truncated by another process, which raises SIGBUS.
+    """The message for SIGBUS, which the system sends when a mapped file is truncated.
 
-    The process that runs a command sets ``explained``: it then ends with a message and exit code 1.
-    Python's own handlers cannot do this, as they run after the instruction that fails.
+    Only the process of a command sets ``explained``. It then ends with a message and exit code 1.
+    The handler is a C function: those of Python run after the failing instruction, which would be
+    repeated forever.
     """
 
     explained = False
@@ -150,13 +162,13 @@ class BusErrors:
 
     @classmethod
     def expect(cls) -> None:
-        """Explain bus errors from now on, because a file is mapped."""
+        """Install the handler; called before a file is mapped."""
         if not cls.explained or cls.handler or not hasattr(signal, "SIGBUS"):
             return
         import ctypes  # 10 ms
 
         def explain(number: int) -> None:
-            os.write(2, SHORTER)
+            os.write(2, FILE_SHORTENED)
             os._exit(1)
 
         cls.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(explain)
@@ -167,18 +179,19 @@ class BusErrors:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed else os.cpu_count() or 1
+    """Return the number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-def on_alarm(heard: Callable[[int, Any], None]) -> None:
-    """Say what an alarm calls."""
+def on_alarm(handler: Callable[[int, Any], None]) -> None:
+    """Set the function that an alarm calls. Windows has no alarms."""
     if hasattr(signal, "SIGALRM"):
-        signal.signal(signal.SIGALRM, heard)
+        signal.signal(signal.SIGALRM, handler)
 
 
-def alarm(seconds: float) -> None:
-    """Ring after so many seconds, or not at all: a signal, which also ends a wait of the system."""
+def set_alarm(seconds: float) -> None:
+    """Send SIGALRM to this process after so many seconds; 0 cancels it. Windows has no alarms."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)

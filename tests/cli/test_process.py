@@ -251,20 +251,6 @@ ENDS = {
         143,
         [],
     ),
-    "a signal where such an exception is told": (
-        """
-        class Dying:
-            def __del__(self):
-                sys.__unraisablehook__ = lambda what: signal.raise_signal(signal.SIGHUP)
-                1 / 0
-
-        def main():
-            Dying()
-            time.sleep(60)
-        """,
-        129,
-        [],
-    ),
     # A dataclass is made by such code; after it, `python -m` would end by SIGINT, not a code.
     "a signal in code that stood in a string": (
         """

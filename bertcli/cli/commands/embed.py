@@ -184,7 +184,6 @@ def embed(
     from bertcli.embedding.embedder import Embedder  # its backend comes with it
 
     embedder = Embedder.open(folder, options, extra=True)
-    console.left_open.append(embedder)
     sentence = embedder.sentence
     where = sentence.found_in or "not specified by the model"
     pooling = "" if options.several else f"pooling: {embedder.options.pooling} ({where})"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -179,7 +178,6 @@ class Console(Log):
     quiet: bool
     verbose: bool
     beside_output = False  # whether rows come to the terminal during the run
-    left_open: ClassVar[deque[Any]] = deque(maxlen=0)  # models, where the process ends soon
 
     def write(self, level: str, message: str) -> None:
         """Write a message; one of the level debug with --verbose only."""
