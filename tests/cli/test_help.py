@@ -11,7 +11,7 @@ from typer.models import OptionInfo
 
 from bertcli.cli.app import COMMANDS, GROUPS, function_of
 from bertcli.cli.display.help import parts_of
-from bertcli.cli.options.groups import ARGUMENTS, RULES
+from bertcli.cli.options.rules import RULES, parameter_name
 from bertcli.tasks.registry import LEARNING_TASKS, TASK_NAMES
 from bertcli.training.options import Task
 
@@ -72,10 +72,9 @@ def test_without_a_command_the_help_is_shown(argv):
     assert done.out == good(*argv, "-h").out
 
 
-@pytest.mark.parametrize("rule", [entry.partition("; ")[0] for entry in RULES])
-def test_a_rule_is_of_options_that_one_command_has(rule):
-    words = re.findall("--[a-z-]+|[A-Z]+", rule.replace("--no-", "--"))
-    names = {ARGUMENTS.get(word, word[2:].replace("-", "_")) for word in words}
+@pytest.mark.parametrize("rule", RULES, ids=[rule.message for rule in RULES])
+def test_one_command_has_all_options_of_a_rule(rule):
+    names = {parameter_name(option) for option in (rule.option, *rule.others)}
     of_commands = {(command, name) for command, name, _ in options()}
     assert any({(command, name) for name in names} <= of_commands for command in COMMANDS)
 

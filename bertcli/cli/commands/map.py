@@ -45,7 +45,7 @@ class MapViewOptions(OptionGroup):
         "Random seed: the same seed gives the same bytes.",
         low=0,
         high=2**32 - 1,
-        kind=int,
+        annotation=int,
         default=0,
         envvar="BERTCLI_SEED",
     )

@@ -45,7 +45,7 @@ class EmbedEngineOptions(EngineOptions):
     """The engine of commands with a model."""
 
     gpus_per_worker = number(
-        "GPUs per Ray worker (default: 1 if the cluster has any).", low=0, kind=float | None
+        "GPUs per Ray worker (default: 1 if the cluster has any).", low=0, annotation=float | None
     )
 
     def __post_init__(self) -> None:

@@ -72,7 +72,7 @@ class QueryOptions(OptionGroup):
         complete=complete_query_field,
     )
     top_k = number("Results per query.", "--top-k", "-k", default=10)
-    threshold = option("Minimum score of a result.", "SCORE", kind=float | None)
+    threshold = option("Minimum score of a result.", "SCORE", annotation=float | None)
     query_prompt = option(
         "Text to put before each query (default: the model's prompt 'query').", "TEXT"
     )
@@ -84,7 +84,7 @@ class QueryOptions(OptionGroup):
         "Minimum difference in score between positive and negative (--mine).",
         "X",
         default=0.0,
-        kind=float,
+        annotation=float,
     )
 
     @property
@@ -123,7 +123,7 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Input):
         "DIR",
     )
     input_format = option(
-        "Format of the corpus; auto: by the suffix.", default="auto", kind=InputFormat
+        "Format of the corpus; auto: by the suffix.", default="auto", annotation=InputFormat
     )
     whole = WHOLE
     delimiter = DELIMITER
@@ -191,14 +191,14 @@ class ScoreOptions(OptionGroup, panel="Scores"):
         "Constant added to each rank before its reciprocal is taken (--hybrid).",
         low=0,
         metavar="K",
-        kind=float,
+        annotation=float,
         default=60.0,
     )
     lexical_weight = number(
         "Weight of ranks by words; ranks by vectors have weight 1 (--hybrid).",
         low=0,
         metavar="X",
-        kind=float,
+        annotation=float,
         default=1.0,
     )
     lexical = flag(
@@ -376,7 +376,7 @@ class DuplicateOptions(OptionGroup):
         low=0.01,
         high=1,
         metavar="SCORE",
-        kind=float,
+        annotation=float,
         default=0.95,
     )
     keep: Literal["first", "longest"] = option(

@@ -274,7 +274,7 @@ class LabelOptions(OptionGroup, panel="Labels"):
     threshold = option(
         "Return all labels with at least this score as a list (multi-label models: 0.5).",
         "SCORE",
-        kind=float | None,
+        annotation=float | None,
     )
     scores: Literal["top", "all"] = option(
         "all: also return the score of every label, in the model's order.", default="top"

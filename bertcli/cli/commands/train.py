@@ -75,7 +75,7 @@ RUN_FOLDER = option(
     "DIR",
     "--output",
     "-o",
-    kind=Path,
+    annotation=Path,
     panel=OUTPUT,
 )
 SEED = number(
@@ -123,7 +123,7 @@ class DeviceOptions(OptionGroup, panel=COMPUTE, of=TrainingOptions):
 
 def extra_option(about: str) -> Any:
     """Return an option that takes NAME=FIELD, see `extra_fields`."""
-    return option(f"{about}; repeatable.", "NAME=FIELD", kind=list[str] | None)
+    return option(f"{about}; repeatable.", "NAME=FIELD", annotation=list[str] | None)
 
 
 def extra_fields(options: Sequence[str] | None) -> dict[str, str]:
@@ -306,7 +306,7 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Input):
         "record of another format than txt is a document: text with one sentence per line, or a "
         "list of sentences.",
         default="auto",
-        kind=InputFormat,
+        annotation=InputFormat,
     )
     text_field = TEXT_FIELD
     join = JOIN

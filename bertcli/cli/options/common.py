@@ -469,7 +469,7 @@ def field_option(about: str, envvar: str | None = None) -> Any:
 
 # Options that several groups have.
 TEXTS = argument("Texts (default: read --input or stdin).", "TEXT...")
-FORMAT_OF_FILES = option("auto: by the suffix.", default="auto", kind=InputFormat)
+FORMAT_OF_FILES = option("auto: by the suffix.", default="auto", annotation=InputFormat)
 TEXT_FIELD = field_option(
     "Column or key of the text (default: text). title,body: both, joined; user.bio: a key in an "
     "object.",
@@ -516,12 +516,12 @@ FILES = option(
     "PATH",
     "--input",
     "-i",
-    kind=list[str] | None,
+    annotation=list[str] | None,
 )
 FILES_FROM = option(
     "Read the files listed in FILE, one per line (NUL-delimited with -0); - is stdin.", "FILE"
 )
-ONE_FILE = option("FILE, given as an option.", "FILE", "--input", "-i", kind=list[str] | None)
+ONE_FILE = option("FILE, given as an option.", "FILE", "--input", "-i", annotation=list[str] | None)
 NULL = flag("Texts, or the names in --files-from, are NUL-delimited.", "--null", "-0")
 
 
@@ -664,7 +664,7 @@ class InputOptions(TaskFileOptions, of=Input):
     input_format = option(
         "auto: by the suffix; stdin is txt, or JSON if it begins with an object or a list.",
         default="auto",
-        kind=InputFormat,
+        annotation=InputFormat,
     )
     pair: list[str] | None = option("Second sentence for a single TEXT.", "TEXT")
     pairs = option(
