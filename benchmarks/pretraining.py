@@ -25,7 +25,7 @@ import transformers
 
 from bertcli.engines.torch_engine import devices
 from bertcli.models.heads import BertForPreTraining
-from bertcli.models.surgery import initialise
+from bertcli.models.initial_weights import initialise
 from bertcli.training.loop import Ranks, Training
 from bertcli.training.options import PretrainingJob, TrainingOptions
 from bertcli.training.prepare import FORMAT, INDEX, ROWS, VERSION, row_type

@@ -1,9 +1,8 @@
-"""The CPU engine: OpenVINO runs the graph that is made of a model's weights whenever it is opened.
+"""The CPU engine: OpenVINO compiles and runs the graph that is built from a model's weights.
 
-Each text is a row of a length that follows from its own alone, at most an eighth longer: so a
-vector depends on its text alone, to the last bit, in whatever batch, order and number of threads.
-The rows of a batch have one length. There are few lengths for OpenVINO to prepare itself for, which
-takes it longer than a small batch.
+Texts are padded to one of 8 lengths per octave (at most 12.5 % padding), and a batch has texts of
+one padded length. So vectors are bit-identical in any batch, order and number of threads, and
+OpenVINO prepares itself for few shapes, each of which takes longer than a small batch.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from bertcli.engines.openvino_graph import (
     TYPES,
     Node,
     OpenvinoNetwork,
-    built,
+    build_graph,
 )
 from bertcli.errors import LOG, ModelError, UsageError, option, out_of_memory
 from bertcli.families.structure import HEAD_PARTS
@@ -57,24 +56,25 @@ if TYPE_CHECKING:
 
     Inputs = dict[str, np.ndarray]
 
-BUDGET = 4096  # tokens of a batch: few enough for the cache of a CPU
-SCORED = 256  # tokens of a batch whose whole vocabulary is scored
+TOKENS_PER_BATCH = 4096  # they fit the cache of a CPU
+SCORED_TOKENS_PER_BATCH = 256  # tokens of a batch with scores of the whole vocabulary
 LAST_STATES = Reading()
-OTHER_NAMES = {STATES: "token_embeddings"}  # of outputs, as optimum calls them in sentence models
+OPTIMUM_NAMES = {STATES: "token_embeddings"}  # output -> its name in sentence models of optimum
 
 
-def rows_of(lengths: Places, longest: int) -> Places:
-    """Return the lengths of the rows of texts, eight between a power of two and the next.
+def padded_lengths(lengths: Places, longest: int) -> Places:
+    """Return the padded lengths of texts: one of 8 lengths between two powers of two.
 
-    A model that takes no more than ``longest`` tokens has no positions behind them.
+    Padding ends at ``longest`` tokens, the number of positions of the model.
     """
     steps = 1 << np.maximum(np.frexp(lengths)[1] - 4, 0)
     return np.minimum(lengths + -lengths % steps, np.maximum(lengths, longest))
 
 
 def inputs_of(texts: Tokens, longest: int, reading: Reading = LAST_STATES) -> Inputs:
-    """Return the inputs of a graph by name: int64 [B, L], for texts with rows of this length."""
-    columns, tokens, attended = reading.padded(texts, int(rows_of(texts.lengths[:1], longest)[0]))
+    """Return the inputs of a graph by name, int64 [B, L], for texts of one padded length."""
+    length = int(padded_lengths(texts.lengths[:1], longest)[0])
+    columns, tokens, attended = reading.padded(texts, length)
     names = (IDS, TYPES, *(f"{EXTRA}{name}" for name in texts.extra))
     return dict(zip(names, columns, strict=True)) | {
         MASK: attended.astype(np.int64),
@@ -84,52 +84,59 @@ def inputs_of(texts: Tokens, longest: int, reading: Reading = LAST_STATES) -> In
 
 @dataclass
 class CompiledModel(Engine):
-    """A compiled model, run by this process over texts whose rows have one length."""
+    """A compiled model, which this process runs."""
 
-    model: Any  # of OpenVINO
-    weights: Weights  # whose memory it shares
+    model: Any  # openvino.CompiledModel
+    weights: Weights  # the model uses their memory
     spec: ModelSpec
     dtype: str
-    graph: Path | None  # the file that it is, where it was not made of weights
+    graph: Path | None  # the file of the graph; None if it was built from weights
     backend: Backend = "openvino"
 
     def __post_init__(self) -> None:
-        self.config, compute = self.weights.config, self.spec.compute
-        self.names = {next(iter(value.get_names())) for value in self.model.inputs}
-        self.request, self.tensor = self.model.create_infer_request(), openvino_core().Tensor
+        compute = self.spec.compute
+        self.config = self.weights.config
+        self.input_names = {next(iter(value.get_names())) for value in self.model.inputs}
+        self.request = self.model.create_infer_request()
+        self.tensor = openvino_core().Tensor
         self.threads = int(self.model.get_property("INFERENCE_NUM_THREADS"))
         self.places = tuple(compute.device.replace("auto", "cpu").split(","))
-        self.budget = compute.batch_tokens or BUDGET
+        self.budget = compute.batch_tokens or TOKENS_PER_BATCH
 
     def packed_logits(self, outputs: np.ndarray) -> np.ndarray:
-        """Return what the head in the graph gave."""
+        """Return the outputs: the head is part of the graph."""
         return outputs
 
-    pool_first = packed_logits  # as of the model of torch, for `Finish`
+    pool_first = packed_logits  # `Finish` calls it as it does that of a torch model
 
     def batches(self, texts: Tokens, budget: int) -> Iterator[Places]:
-        """Yield texts whose rows have one length, the longest first; equal ones stand together."""
-        rows = rows_of(texts.lengths, self.config.most_tokens)
+        """Yield the indices of texts of one padded length, the longest first.
+
+        A batch has at most ``budget`` padded tokens, or one text.
+        """
+        lengths = padded_lengths(texts.lengths, self.config.most_tokens)
         order = np.argsort(-texts.lengths, kind="stable")
-        ends = np.flatnonzero(np.diff(rows[order])) + 1
-        for same in np.split(order, ends) if len(order) else ():
-            size = budget // max(1, int(rows[same[0]]))
+        ends = np.flatnonzero(np.diff(lengths[order])) + 1
+        groups = np.split(order, ends) if len(order) else []
+        for group in groups:
+            size = budget // max(1, int(lengths[group[0]]))
             if HEAD_PARTS[self.spec.kind].words:
-                size = min(size, SCORED // max(1, *self.spec.reading.counts(texts.take(same))))
+                most_scored = max(1, *self.spec.reading.counts(texts.take(group)))
+                size = min(size, SCORED_TOKENS_PER_BATCH // most_scored)
             size = max(1, size)
-            yield from np.split(same, range(size, len(same), size))
+            yield from np.split(group, range(size, len(group), size))
 
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
-        """Run a batch of texts whose rows have one length."""
+        """Run a batch of texts of one padded length."""
         arrays = inputs_of(batch, self.config.most_tokens, self.spec.reading)
-        inputs = {name: self.tensor(arrays[name]) for name in self.names}
-        layers = [*self.request.infer(inputs, False, False).values()]  # copied
+        inputs = {name: self.tensor(arrays[name]) for name in self.input_names}
+        layers = list(self.request.infer(inputs, False, False).values())  # copies
         reading = self.spec.reading
-        rows: Kept = finish(self, combined(layers, reading.combine), reading.counts(batch))
-        return lambda: rows
+        results: Kept = finish(self, combined(layers, reading.combine), reading.counts(batch))
+        return lambda: results
 
     def facts(self) -> dict[str, Any]:
-        """Return what decides the numbers: threads do not."""
+        """Return what the numbers depend on; the number of threads is not part of it."""
         digests = {}
         if self.graph:
             files = (self.graph, self.graph.with_suffix(".bin"))
@@ -148,12 +155,12 @@ class CompiledModel(Engine):
 
 
 def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledModel:
-    """Make the graph of a folder's model, and compile it for this CPU.
+    """Build the graph of a folder's model, and compile it for this CPU.
 
-    That takes OpenVINO a third of a short run, and no Python: other work is done ``meanwhile``.
-    Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
-    choice that this model or this engine cannot follow, OpenvinoError where OpenVINO is not
-    installed, or cannot run the model.
+    Compiling takes a third of a short run, without the GIL: ``meanwhile`` is called during it.
+    Raises ModelError for a folder without a complete model of this class, UsageError for options
+    that the model or the engine does not support, OpenvinoError if OpenVINO is not installed or
+    cannot run the model.
     """
     compute = spec.compute
     if reason := compute.beyond_openvino:
@@ -161,15 +168,16 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
             f"{reason} is not possible with {option('backend', 'openvino')}",
             f"use {option('backend', 'torch')}",
         )
-    core, dtype = openvino_core().Core(), "float32" if compute.dtype == "auto" else compute.dtype
+    core = openvino_core().Core()
+    dtype = "float32" if compute.dtype == "auto" else compute.dtype
     if dtype == "bfloat16" and not has_bfloat16():
         LOG.warn("this CPU has no bfloat16 arithmetic: computing in float32")
         dtype = "float32"
     config = spec.folder.config
     file = graph_file(spec)
     if file:
-        depth = config.num_hidden_layers
-        if spec.pooler or spec.reading.indices(depth) != [depth]:
+        last_layer = config.num_hidden_layers
+        if spec.pooler or spec.reading.indices(last_layer) != [last_layer]:
             raise ModelError(
                 f"{file}: holds the last layer alone, without pooler",
                 "use the model that it was exported from",
@@ -178,34 +186,34 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
     else:
         weights = read_weights(spec.folder, spec.kind, spec.pooler)
     net = OpenvinoNetwork(weights)
-    graph = built(net, spec, output_of_file(net, file) if file else None)
-    chosen = settings(dtype, compute.threads)
-    # With the memory of the net, also where nobody waits for this.
+    graph = build_graph(net, spec, output_of_file(net, file) if file else None)
+    properties = settings(dtype, compute.threads)
+    # The result refers to the net, which owns the memory, in case nobody waits for it.
     compiling = ThreadPoolExecutor(1).submit(
-        lambda: (core.compile_model(graph, "CPU", chosen), net)
+        lambda: (core.compile_model(graph, "CPU", properties), net)
     )
     meanwhile()
     try:
         model, _ = compiling.result()
-    except RuntimeError as failed:
-        if out_of_memory(failed):
+    except RuntimeError as error:
+        if out_of_memory(error):
             raise
-        reason = str(failed).strip().splitlines()[-1]
+        reason = str(error).strip().splitlines()[-1]
         raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
     return CompiledModel(model, weights, spec, dtype, file)
 
 
-# --- the graphs of others ---
+# --- graphs in files ---
 
 
 def graph_file(spec: ModelSpec) -> Path | None:
-    """Return the file with the graph that is run, where it is not made of weights.
+    """Return the file of the graph to run; None if the graph is built from weights.
 
-    Raises UsageError for --dtype int8 without a graph in 8 bits.
+    Raises UsageError for --dtype int8 if the folder has no 8-bit graph.
     """
     if spec.compute.dtype != "int8":
-        files = spec.folder.weights
-        return files.files[0] if files.format == "openvino" else None
+        weights_index = spec.folder.weights
+        return weights_index.files[0] if weights_index.format == "openvino" else None
     file = spec.folder / GRAPHS["int8"]
     if not file.is_file():
         raise UsageError(
@@ -216,30 +224,36 @@ def graph_file(spec: ModelSpec) -> Path | None:
 
 
 def output_of_file(net: OpenvinoNetwork, path: Path) -> Node:
-    """Return what the graph of a file makes of a batch: states [B, L, hidden], or logits.
+    """Connect the graph of a file to the inputs of the net; return its output.
 
-    Logits of whole texts are [B, ...], others [B, L, ...]. Raises ModelError for a file that is
-    broken, or has other inputs, outputs or sizes than this model.
+    That is the hidden states [B, L, hidden], or the logits: of texts [B, ...], of tokens [B, L,
+    ...]. Raises ModelError for a file that is broken, or has other inputs, outputs or sizes than
+    the model.
     """
-    config, kind, parts = net.config, net.weights.kind, HEAD_PARTS[net.weights.kind]
-    name, width = STATES, config.hidden_size
-    if kind != "BertModel":
-        name = LOGITS
-        width = config.vocab_size if parts.words else parts.outputs or config.num_labels
+    name = LOGITS
+    parts = HEAD_PARTS[net.weights.kind]
+    if net.weights.kind == "BertModel":
+        name = STATES
+        width = net.config.hidden_size
+    elif parts.words:
+        width = net.config.vocab_size
+    else:
+        width = parts.outputs or net.config.num_labels
     try:
         graph = net.core.Core().read_model(str(path))
         for parameter in graph.get_parameters():
             node = net.inputs[parameter.output(0).get_any_name()].output(0)
-            kind = parameter.get_element_type().get_type_name()
-            parameter.output(0).replace(net("Convert", node, destination_type=kind))
-        ends = [result.input_value(0) for result in graph.get_results()]
-        x = next(end for end in ends if end.get_names() & {name, OTHER_NAMES.get(name)})
-        last = list(x.get_partial_shape())[-1]
-        if not last.compatible(net.core.Dimension(width)):
-            raise LookupError(f"config.json says {width} numbers a row, it gives {last}")
-    except (RuntimeError, LookupError, StopIteration) as failed:
-        reason = str(failed).strip().splitlines() or [f"no output {name}"]
+            element_type = parameter.get_element_type().get_type_name()
+            parameter.output(0).replace(net("Convert", node, destination_type=element_type))
+        outputs = [result.input_value(0) for result in graph.get_results()]
+        names = {name, OPTIMUM_NAMES.get(name)}
+        output = next(output for output in outputs if output.get_names() & names)
+        last_axis = list(output.get_partial_shape())[-1]
+        if not last_axis.compatible(net.core.Dimension(width)):
+            raise LookupError(f"config.json says {width} numbers a row, it gives {last_axis}")
+    except (RuntimeError, LookupError, StopIteration) as error:
+        reason = str(error).strip().splitlines() or [f"no output {name}"]
         raise ModelError(
             f"{path}: not the graph of this model: {reason[-1]}", "export the model again"
         ) from None
-    return x
+    return output

@@ -1,12 +1,11 @@
-"""The network in OpenVINO's own operations, made of a config and mapped weights; parts first.
+"""The network as an OpenVINO graph, built from a config and mapped weights.
 
-It is the one of `models`, operation by operation: what a family has in place of BERT's parts is
-told by the same `Structure`, and weights have their canonical names. Letters: `B` texts, `L` the
-length of their rows, `H` heads, `D` the size of a head, `n` tokens or texts that are read. A hidden
-state is [B, L, hidden].
+The operations are those of `models`. Differences of a family come from the same `Structure`, and
+weights have their canonical names. Letters: `B` texts, `L` padded length, `H` heads, `D` head size,
+`n` tokens or texts whose states are read. A hidden state is [B, L, hidden].
 
     network = OpenvinoNetwork(read_weights(folder, "BertModel", pooler=False))
-    graph = built(network, spec)     # a Model of OpenVINO, not compiled
+    graph = build_graph(network, spec)     # openvino.Model, not compiled
 """
 
 from __future__ import annotations
@@ -34,11 +33,12 @@ Node: TypeAlias = Any  # an output of an operation of OpenVINO
 Numbers: TypeAlias = "np.ndarray | list[int] | int | float"  # a constant
 
 OPERATIONS = "opset15"
-HIDDEN = -1e30  # added to the score of what is no token: its share of attention is 0
-STORED_TYPES = {"float32": "f32", "float16": "f16", "uint16": "bf16"}  # NumPy's -> OpenVINO's
-LOUD = "loud."  # in names of products that stay float32 where others are 8 bits
-USUAL: Mapping[str, Mapping[str, Any]] = {  # attributes, unless others are given
-    "Reshape": {"special_zero": True},  # 0 is the size that the axis has
+MASKED_SCORE = -1e30  # for padding: its attention probability is 0
+ELEMENT_TYPES = {"float32": "f32", "float16": "f16", "uint16": "bf16"}  # NumPy -> OpenVINO
+# In names of the matrix products that stay float32 in a model of 8 bits: those of outlier channels.
+OUTLIERS = "loud."
+DEFAULT_ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {  # of operations
+    "Reshape": {"special_zero": True},  # 0 keeps the size of the axis
     "MatMul": {"transpose_a": False, "transpose_b": True},
     "MVN": {"normalize_variance": True, "eps_mode": "inside_sqrt"},
     "ShapeOf": {"output_type": "i64"},
@@ -48,73 +48,80 @@ USUAL: Mapping[str, Mapping[str, Any]] = {  # attributes, unless others are give
     "ReduceMean": {"keep_dims": False},
     "ReduceProd": {"keep_dims": False},
 }
-# What a graph is given, int64 [B, L], and what those of others give.
-IDS, MASK, TYPES = INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-STATES, LOGITS = "last_hidden_state", "logits"
-READ = "read"  # a further input: which places of all rows are read, [n]
+# Names of the inputs of a graph, int64 [B, L].
+IDS = "input_ids"
+MASK = "attention_mask"
+TYPES = "token_type_ids"
+READ = "read"  # a further input: indices of the tokens whose states are read, in [B * L]: [n]
+# Names of the outputs of exported graphs.
+STATES = "last_hidden_state"
+LOGITS = "logits"
 
 
 @dataclass
 class OpenvinoNetwork:
-    """What nodes are made with, of one model. Equal ones are made one by OpenVINO."""
+    """Creates the nodes of a model's graph. OpenVINO merges equal nodes when it compiles."""
 
     weights: Weights
-    widened: dict[int, Node] = field(default_factory=dict)  # layer -> its units, [1, T, units]
-    constants: dict[str, Node] = field(default_factory=dict)  # tensors of the file
+    widened: dict[int, Node] = field(default_factory=dict)  # layer -> activations [B, L, units]
+    constants: dict[str, Node] = field(default_factory=dict)  # tensors of the file, by name
 
     def __post_init__(self) -> None:
         self.core = openvino_core()
-        self.config, self.structure = self.weights.config, self.weights.config.structure
+        self.config = self.weights.config
+        self.structure = self.config.structure
         self.factory = self.core.NodeFactory(OPERATIONS)
         self.inputs: dict[str, Any] = {}
-        names = INPUTS if self.structure.token_types else INPUTS[:2]
-        inputs = {name: self.parameter(name, 2) for name in names}
-        self.ids, self.mask, self.types = inputs[IDS], inputs[MASK], inputs.get(TYPES)
-        self.real = self("Greater", self.mask, 0)  # whether others attend to a token, [B, L]
+        self.ids = self.parameter(IDS, 2)
+        self.mask = self.parameter(MASK, 2)
+        self.types: Node | None = None
+        if self.structure.token_types:
+            self.types = self.parameter(TYPES, 2)
+        self.is_token = self("Greater", self.mask, 0)  # false for padding, [B, L]
 
     def __call__(self, operation: str, *inputs: Node | Numbers, **attributes: object) -> Node:
-        """Return the result of an operation; numbers among its inputs become constants."""
+        """Return the output of an operation; inputs that are numbers become constants."""
         nodes = [
             value if isinstance(value, self.core.Output) else self.constant(value)
             for value in inputs
         ]
-        attributes = {**USUAL.get(operation, {}), **attributes}
+        attributes = dict(DEFAULT_ATTRIBUTES.get(operation, {})) | attributes
         return self.factory.create(operation, nodes, attributes).output(0)
 
     def constant(self, value: Numbers) -> Node:
-        """Return a constant: float32, or int64 for whole numbers."""
+        """Return a constant: float32, or int64 for integers."""
         array = np.asarray(value)
         if array.dtype == np.float64:
             array = array.astype(np.float32)
         return self.core.op.Constant(array).output(0)
 
     def parameter(self, name: str, axes: int) -> Node:
-        """Return an input of whole numbers."""
+        """Return a new input of the graph, int64 with this number of axes."""
         shape = self.core.PartialShape([-1] * axes)
         self.inputs[name] = self.core.op.Parameter(self.core.Type.i64, shape)
-        return named(self.inputs[name].output(0), name)
+        return named_node(self.inputs[name].output(0), name)
 
     def model(self, *outputs: Node) -> Any:
-        """Return a model of OpenVINO, not compiled."""
-        return self.core.Model([*outputs], [*self.inputs.values()])
+        """Return the graph with these outputs, an openvino.Model that is not compiled."""
+        return self.core.Model(list(outputs), list(self.inputs.values()))
 
     # --- weights ---
 
     def has(self, name: str) -> bool:
-        """Tell whether the model has this tensor."""
+        """Return True if the model has this tensor."""
         return name in self.weights.arrays
 
     def stored(self, name: str) -> Node:
-        """Return a tensor as the file has it: its memory is that of the mapped file."""
+        """Return a tensor in the number format of the file, whose mapped memory it shares."""
         if name not in self.constants:
             array = self.weights.arrays[name]
-            kind = getattr(self.core.Type, STORED_TYPES[array.dtype.name])
-            tensor = self.core.Tensor(array, self.core.Shape(array.shape), kind)
+            element_type = getattr(self.core.Type, ELEMENT_TYPES[array.dtype.name])
+            tensor = self.core.Tensor(array, self.core.Shape(array.shape), element_type)
             self.constants[name] = self.core.op.Constant(tensor, shared_memory=True).output(0)
         return self.constants[name]
 
     def float32(self, node: Node) -> Node:
-        """Return numbers of any format as float32."""
+        """Convert a node to float32, unless it is."""
         if node.get_element_type() == self.core.Type.f32:
             return node
         return self("Convert", node, destination_type="f32")
@@ -123,60 +130,64 @@ class OpenvinoNetwork:
         """Return a tensor as float32."""
         return self.float32(self.stored(name))
 
-    # --- of a batch ---
+    # --- positions and distances in a batch ---
 
     @cached_property
-    def row(self) -> Node:
-        """The places in a row, [L]."""
+    def positions(self) -> Node:
+        """The positions of tokens, 0 to L-1: [L]."""
         size = self("Gather", self("ShapeOf", self.ids), 1, 0)
         return self("Range", 0, size, 1)
 
     @cached_property
-    def apart(self) -> Node:
-        """How far each query stands behind each key, [L, L]."""
-        return self("Subtract", self("Unsqueeze", self.row, 1), self.row)
+    def distances(self) -> Node:
+        """The position of each query minus that of each key, [L, L]."""
+        return self("Subtract", self("Unsqueeze", self.positions, 1), self.positions)
 
-    def of_distances(self, table: np.ndarray) -> Node:
-        """Return what a table has for each query and key, [L, L]; its middle is the distance 0.
+    def at_distances(self, table: np.ndarray) -> Node:
+        """Return the entry of a table for the distance of each query and key, [L, L].
 
-        Those that are further apart than it says are as the furthest that it has.
+        The middle of the table is the distance 0. Greater distances have the entries at its ends.
         """
         furthest = len(table) // 2
-        near = self("Maximum", self("Minimum", self.apart, furthest), -furthest)
-        return self("Gather", table, self("Add", near, furthest), 0)
+        clipped = self("Maximum", self("Minimum", self.distances, furthest), -furthest)
+        return self("Gather", table, self("Add", clipped, furthest), 0)
 
     @cached_property
-    def bucket_scores(self) -> Node:
-        """The score of each distance, [H, L, L], from the table that layers share."""
+    def bucket_bias(self) -> Node:
+        """The bias of each distance, [H, L, L], from the table that layers share."""
         weight = self.weight("bert.encoder.relative_attention_bias.weight")
-        scores = self("Gather", weight, self.of_distances(distance_buckets()), 0)
-        return self("Transpose", scores, [2, 0, 1])
+        biases = self("Gather", weight, self.at_distances(distance_buckets()), 0)
+        return self("Transpose", biases, [2, 0, 1])
 
 
-def named(node: Node, name: str) -> Node:
-    """Name an input or an output of a graph."""
+def named_node(node: Node, name: str) -> Node:
+    """Set the name of an input or an output of a graph, and return it."""
     node.get_tensor().set_names({name})
     node.get_node().set_friendly_name(name)
     return node
 
 
-# --- operations on the last axis ---
+# --- layers that work on the last axis ---
 
 
 def linear(net: OpenvinoNetwork, x: Node, name: str) -> Node:
     """Map [..., in] to [..., out]."""
     y = net("MatMul", x, net.weight(f"{name}.weight"))
-    if LOUD in name:
+    if OUTLIERS in name:
         y.get_node().set_friendly_name(name)
-    return net("Add", y, net.weight(f"{name}.bias")) if net.has(f"{name}.bias") else y
+    if not net.has(f"{name}.bias"):
+        return y
+    return net("Add", y, net.weight(f"{name}.bias"))
 
 
 def layer_norm(net: OpenvinoNetwork, x: Node, name: str) -> Node:
-    """Normalise each vector. Source: Layer Normalization, equation 4."""
+    """Normalise each vector [..., hidden]. Source: Layer Normalization, equation 4."""
     eps = net.config.layer_norm_eps
     x = net("MVN", x, [-1], eps=eps)
     x = net("Multiply", x, net.weight(f"{name}.weight"))
-    return net("Add", x, net.weight(f"{name}.bias")) if net.has(f"{name}.bias") else x
+    if not net.has(f"{name}.bias"):
+        return x
+    return net("Add", x, net.weight(f"{name}.bias"))
 
 
 def activated(net: OpenvinoNetwork, x: Node, name: object) -> Node:
@@ -190,122 +201,134 @@ def activated(net: OpenvinoNetwork, x: Node, name: object) -> Node:
 
 
 def lookup(net: OpenvinoNetwork, name: str, ids: Node) -> Node:
-    """Return the rows of a table for ids [..., L]; the table stays as it is stored."""
+    """Return the rows of a table for ids [..., L] as float32; the table is not converted."""
     return net.float32(net("Gather", net.stored(f"{name}.weight"), ids, 0))
 
 
 def embeddings(net: OpenvinoNetwork) -> Node:
-    """Sum the embeddings of words, token types, places and extra ids, and normalise."""
-    start, config, structure = "bert.embeddings", net.config, net.structure
-    x = lookup(net, f"{start}.word_embeddings", net.ids)
+    """Return the normalised sum of word, token type, position and extra embeddings."""
+    prefix = "bert.embeddings"
+    config = net.config
+    structure = net.structure
+    x = lookup(net, f"{prefix}.word_embeddings", net.ids)
     if structure.token_types:
-        x = net("Add", x, lookup(net, f"{start}.token_type_embeddings", net.types))
+        x = net("Add", x, lookup(net, f"{prefix}.token_type_embeddings", net.types))
     if structure.absolute_positions:
         match config.position_embedding_type:
             case "absolute":
-                places = table_places(net)
-                x = net("Add", x, lookup(net, f"{start}.position_embeddings", places))
+                rows = position_rows(net)
+                x = net("Add", x, lookup(net, f"{prefix}.position_embeddings", rows))
             case "sinusoidal":
                 waves = sinusoids(config.table_size, config.most_tokens)
-                x = net("Add", x, net("Gather", waves, net.row, 0))
+                x = net("Add", x, net("Gather", waves, net.positions, 0))
     for name in config.extra_embeddings:
         ids = net.parameter(f"{EXTRA}{name}", 2)
-        x = net("Add", x, lookup(net, f"{start}.extra.{name}", ids))
-    x = layer_norm(net, x, f"{start}.LayerNorm")
-    return x if structure.embedding_size is None else linear(net, x, f"{start}.project")
+        x = net("Add", x, lookup(net, f"{prefix}.extra.{name}", ids))
+    x = layer_norm(net, x, f"{prefix}.LayerNorm")
+    if structure.embedding_size is None:
+        return x
+    return linear(net, x, f"{prefix}.project")
 
 
-def table_places(net: OpenvinoNetwork) -> Node:
-    """Return the rows of the table of positions, [L] or [B, L]; padding ids do not count.
+def position_rows(net: OpenvinoNetwork) -> Node:
+    """Return the rows of the table of positions, [L] or [B, L]; padding is not counted.
 
-    As `after_padding` in models/positions.py.
+    Like `after_padding` in models/positions.py.
     """
     if not net.structure.first_position:
-        return net.row
+        return net.positions
     padding = net.structure.first_position - 1
-    real = net("Select", net("Equal", net.ids, padding), 0, 1)
-    place = net("Multiply", net("CumSum", real, 1, exclusive=False, reverse=False), real)
-    return net("Add", place, padding)
+    is_token = net("Select", net("Equal", net.ids, padding), 0, 1)
+    count = net("CumSum", is_token, 1, exclusive=False, reverse=False)
+    return net("Add", net("Multiply", count, is_token), padding)
 
 
-def sinusoids(width: int, places: int) -> np.ndarray:
-    """Return the waves of each place, [places, width], sine and cosine alternating."""
-    number, place = np.arange(width), np.arange(places, dtype=np.float32)[:, None]
-    exponent = (number // 2 * 2).astype(np.float32) / np.float32(width)
-    angles = place / np.float32(10000) ** exponent
-    return np.where(number % 2, np.cos(angles), np.sin(angles))
+def sinusoids(width: int, positions: int) -> np.ndarray:
+    """Return the vectors of positions, [positions, width]: sines and cosines alternate."""
+    dimensions = np.arange(width)
+    exponents = (dimensions // 2 * 2).astype(np.float32) / np.float32(width)
+    angles = np.arange(positions, dtype=np.float32)[:, None] / np.float32(10000) ** exponents
+    return np.where(dimensions % 2, np.cos(angles), np.sin(angles))
 
 
 # --- attention ---
 
 
 def self_attention(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
-    """Attend from x [B, L, hidden] to the tokens of the same texts, [B, L, H*D]."""
+    """Attend from x [B, L, hidden] to the tokens of the same texts; return [B, L, H*D]."""
     name = f"bert.encoder.layer.{layer}.attention.self"
-    heads, size = net.config.heads(layer), net.config.head_size
+    heads = net.config.heads(layer)
+    size = net.config.head_size
 
-    def of_heads(part: str) -> Node:  # -> [B, H, L, D]
-        split = net("Reshape", linear(net, x, f"{name}.{part}"), [0, 0, heads, size])
+    def projected(projection: str) -> Node:  # [B, H, L, D]
+        split = net("Reshape", linear(net, x, f"{name}.{projection}"), [0, 0, heads, size])
         return net("Transpose", split, [0, 2, 1, 3])
 
-    q, k, v = map(of_heads, ("query", "key", "value"))
-    q, k, near = placed(net, layer, q, k)
-    bias = attention_bias(net, layer, near)
-    mixed = net("ScaledDotProductAttention", q, k, v, bias, causal=False)
-    return net("Reshape", net("Transpose", mixed, [0, 2, 1, 3]), [0, 0, heads * size])
+    q = projected("query")
+    k = projected("key")
+    v = projected("value")
+    q, k, distance_bias = with_positions(net, layer, q, k)
+    bias = attention_bias(net, layer, distance_bias)
+    output = net("ScaledDotProductAttention", q, k, v, bias, causal=False)
+    return net("Reshape", net("Transpose", output, [0, 2, 1, 3]), [0, 0, heads * size])
 
 
-def attention_bias(net: OpenvinoNetwork, layer: int, near: Node | float) -> Node:
-    """Return what is added to scores [B, H, L, L]: that of distances, and HIDDEN for no token.
+def attention_bias(net: OpenvinoNetwork, layer: int, distance_bias: Node | float) -> Node:
+    """Return the bias of the scores, [B, H, L, L]: that of distances, or MASKED_SCORE.
 
-    The latter is not added to that of distances, but stands in for it: 8 bits would round what is
-    added. Attention without a bias is computed wrongly from 16 tokens on (OpenVINO 2026.4).
+    The penalty replaces the bias of distances, because in 8 bits their sum would be rounded.
+    There is always a bias: OpenVINO 2026.4 computes attention without one wrongly from 16 tokens.
     """
     windows = net.structure.windows
     reach = windows[layer] if windows else None
-    seen = net("Unsqueeze", net.real, [1, 2])  # [B, 1, 1, L]
+    visible = net("Unsqueeze", net.is_token, [1, 2])  # [B, 1, 1, L]
     if net.config.is_decoder:
-        seen = net("LogicalAnd", seen, net("GreaterEqual", net.apart, 0))
+        visible = net("LogicalAnd", visible, net("GreaterEqual", net.distances, 0))
     if reach is not None:
-        close = net("LessEqual", net("Abs", net.apart), reach)
-        seen = net("LogicalAnd", seen, close)
-    return net("Select", seen, near, HIDDEN)
+        in_window = net("LessEqual", net("Abs", net.distances), reach)
+        visible = net("LogicalAnd", visible, in_window)
+    return net("Select", visible, distance_bias, MASKED_SCORE)
 
 
-def placed(net: OpenvinoNetwork, layer: int, q: Node, k: Node) -> tuple[Node, Node, Node | float]:
-    """Return queries and keys [B, H, L, D] as places turn them, and what is added to their scores.
+def with_positions(
+    net: OpenvinoNetwork, layer: int, q: Node, k: Node
+) -> tuple[Node, Node, Node | float]:
+    """Return queries and keys [B, H, L, D], rotated or scaled, and the bias of their distances.
 
-    As in models/positions.py.
+    Like the classes of `Distance` in models/positions.py.
     """
-    structure, config = net.structure, net.config
+    structure = net.structure
+    config = net.config
     name = f"bert.encoder.layer.{layer}.attention.self.distance_embedding"
     if structure.disentangled:
         scores = disentangled_scores(net, structure.disentangled, name, q, k)
-        return net("Multiply", q, 1 / math.sqrt(structure.disentangled.parts)), k, scores
+        scaled = net("Multiply", q, 1 / math.sqrt(structure.disentangled.parts))
+        return scaled, k, scores
     if structure.buckets:
-        return q, k, net.bucket_scores
+        return q, k, net.bucket_bias
     if structure.rotary:
         turns = rotary_turns(config.head_size, structure.rotary[layer])
         return rotated(net, q, turns), rotated(net, k, turns), 0.0
     if config.position_embedding_type in ("relative_key", "relative_key_query"):
-        rows = net("Add", net.apart, config.max_position_embeddings - 1)
-        between = net("Gather", net.weight(f"{name}.weight"), rows, 0)
-        between = net("Divide", between, math.sqrt(config.head_size))  # [L, L, D]
-        scores = net("Einsum", q, between, equation="bhid,ijd->bhij")
+        rows = net("Add", net.distances, config.max_position_embeddings - 1)
+        vectors = net("Gather", net.weight(f"{name}.weight"), rows, 0)
+        vectors = net("Divide", vectors, math.sqrt(config.head_size))  # [L, L, D]
+        scores = net("Einsum", q, vectors, equation="bhid,ijd->bhij")
         if config.position_embedding_type == "relative_key_query":
-            of_keys = net("Einsum", k, between, equation="bhjd,ijd->bhij")
-            scores = net("Add", scores, of_keys)
+            key_scores = net("Einsum", k, vectors, equation="bhjd,ijd->bhij")
+            scores = net("Add", scores, key_scores)
         return q, k, scores
     return q, k, 0.0
 
 
 def rotated(net: OpenvinoNetwork, x: Node, turns: np.ndarray) -> Node:
-    """Turn [B, H, L, D] by angles that grow with the place."""
+    """Rotate x [B, H, L, D] by angles proportional to the position; `turns` is [D / 2]."""
     half = net.config.head_size // 2
-    places = net.float32(net("Unsqueeze", net.row, 1))
-    angles = net("Multiply", places, np.tile(turns, 2)[None])
+    positions = net.float32(net("Unsqueeze", net.positions, 1))
+    angles = net("Multiply", positions, np.tile(turns, 2)[None])  # [L, D]
     signs = np.repeat([-1.0, 1.0], half)
-    cos, sin = net("Cos", angles), net("Multiply", net("Sin", angles), signs)  # [L, D]
+    cos = net("Cos", angles)
+    sin = net("Multiply", net("Sin", angles), signs)
     swapped = net("Gather", x, np.roll(np.arange(2 * half), half), 3)
     return net("Add", net("Multiply", x, cos), net("Multiply", swapped, sin))
 
@@ -317,37 +340,37 @@ def disentangled_scores(
     q: Node,
     k: Node,
 ) -> Node:
-    """Return the scores of queries and keys with the distances between them, [B, H, L, L]."""
-    rows = net.of_distances(distance_rows(disentangled))  # [L, L]
+    """Return the scores of queries and keys with their distance, [B, H, L, L]."""
+    rows = net.at_distances(distance_rows(disentangled))  # [L, L]
     total: Node = 0.0
-    for part, x, used in (
-        ("key", q, disentangled.word_to_distance),
-        ("query", k, disentangled.distance_to_word),
-    ):
-        if not used:
-            continue
-        vectors = distance_vectors(net, disentangled, name, part)  # [H, 2 span, D]
-        met = net("MatMul", x, vectors)  # [B, H, L, 2 span]
-        index = rows if part == "key" else net("Transpose", rows, [1, 0])
-        sizes = net("Gather", net("ShapeOf", met), [0, 1], 0), net("ShapeOf", index)
-        shape = net("Concat", *sizes, axis=0)
-        scores = net("GatherElements", met, net("Broadcast", index, shape), axis=3)
-        if part == "query":
-            scores = net("Transpose", scores, [0, 1, 3, 2])
-        total = net("Add", total, scores)
+    if disentangled.word_to_distance:
+        vectors = distance_vectors(net, disentangled, name, "key")
+        total = net("Add", total, scores_at_rows(net, q, vectors, rows))
+    if disentangled.distance_to_word:
+        vectors = distance_vectors(net, disentangled, name, "query")
+        scores = scores_at_rows(net, k, vectors, net("Transpose", rows, [1, 0]))
+        total = net("Add", total, net("Transpose", scores, [0, 1, 3, 2]))
     return net("Multiply", total, 1 / math.sqrt(net.config.head_size * disentangled.parts))
 
 
+def scores_at_rows(net: OpenvinoNetwork, x: Node, vectors: Node, rows: Node) -> Node:
+    """Return the scores of x [B, H, L, D] with the vectors [H, 2 span, D] in `rows` [L, L]."""
+    scores = net("MatMul", x, vectors)  # [B, H, L, 2 span]
+    batch_and_heads = net("Gather", net("ShapeOf", scores), [0, 1], 0)
+    shape = net("Concat", batch_and_heads, net("ShapeOf", rows), axis=0)
+    return net("GatherElements", scores, net("Broadcast", rows, shape), axis=3)
+
+
 def distance_vectors(
-    net: OpenvinoNetwork, disentangled: Disentangled, name: str, part: str
+    net: OpenvinoNetwork, disentangled: Disentangled, name: str, projection: str
 ) -> Node:
-    """Return the keys or queries of distances, [H, 2 span, D]."""
+    """Return the keys or queries (`projection`) of distances, [H, 2 span, D]."""
     table = "bert.encoder.relative_attention_bias"
     x = net.weight(f"{table}.table.weight")
     if disentangled.norm:
         x = layer_norm(net, x, f"{table}.LayerNorm")
-    maker = name.rpartition(".")[0] if disentangled.shared else name
-    x = net("Reshape", linear(net, x, f"{maker}.{part}"), [0, -1, net.config.head_size])
+    owner = name.rpartition(".")[0] if disentangled.shared else name
+    x = net("Reshape", linear(net, x, f"{owner}.{projection}"), [0, -1, net.config.head_size])
     return net("Transpose", x, [1, 0, 2])
 
 
@@ -355,136 +378,158 @@ def distance_vectors(
 
 
 def feed_forward(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
-    """Expand [..., hidden], activate, project back; loud units apart, where some are."""
-    name, act = f"bert.encoder.layer.{layer}", net.config.hidden_act
+    """Run the feed-forward block of a layer, [..., hidden]; outlier channels are added, if any."""
+    name = f"bert.encoder.layer.{layer}"
+    act = net.config.hidden_act
 
-    def through(units: str) -> Node:
-        wide = linear(net, x, f"{name}.{units}intermediate.dense")
+    def block(channels: str) -> Node:
+        wide = linear(net, x, f"{name}.{channels}intermediate.dense")
         if net.structure.gated:
-            gate = linear(net, x, f"{name}.{units}intermediate.gate")
+            gate = linear(net, x, f"{name}.{channels}intermediate.gate")
             wide = net("Multiply", activated(net, gate, act), wide)
         else:
             wide = activated(net, wide, act)
         net.widened[layer] = wide
-        return linear(net, wide, f"{name}.{units}output.dense")
+        return linear(net, wide, f"{name}.{channels}output.dense")
 
-    apart = net.has(f"{name}.{LOUD}output.dense.weight")
-    return net("Add", through(""), through(LOUD)) if apart else through("")
+    output = block("")
+    if net.has(f"{name}.{OUTLIERS}output.dense.weight"):
+        output = net("Add", output, block(OUTLIERS))
+    return output
 
 
 def encoder_layer(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
-    """Run a layer for x [B, L, hidden]."""
-    name, before = f"bert.encoder.layer.{layer}", net.structure.norm_first
+    """Run a layer for x [B, L, hidden]; return [B, L, hidden]."""
+    name = f"bert.encoder.layer.{layer}"
+    norm_first = net.structure.norm_first
 
-    def normed(y: Node, part: str, here: bool) -> Node:
-        return layer_norm(net, y, f"{name}.{part}") if here else y
+    def norm_if(has_norm: bool, y: Node, module: str) -> Node:
+        return layer_norm(net, y, f"{name}.{module}") if has_norm else y
 
-    inner = normed(x, "attention.LayerNorm", before and layer > 0)
-    mixed = self_attention(net, layer, inner)
-    x = net("Add", linear(net, mixed, f"{name}.attention.output.dense"), x)
-    x = normed(x, "attention.output.LayerNorm", not before)
-    fed = feed_forward(net, layer, normed(x, "LayerNorm", before))
-    return normed(net("Add", fed, x), "output.LayerNorm", not before)
+    normed = norm_if(norm_first and layer > 0, x, "attention.LayerNorm")
+    attended = self_attention(net, layer, normed)
+    x = net("Add", linear(net, attended, f"{name}.attention.output.dense"), x)
+    x = norm_if(not norm_first, x, "attention.output.LayerNorm")
+    output = feed_forward(net, layer, norm_if(norm_first, x, "LayerNorm"))
+    return norm_if(not norm_first, net("Add", output, x), "output.LayerNorm")
 
 
-def convolved(net: OpenvinoNetwork, x: Node, after: Node, beside: Convolution) -> Node:
-    """Add what the neighbours of a token in x [B, L, hidden] say to ``after``, the layer's result.
+def parallel_convolution(
+    net: OpenvinoNetwork, x: Node, output: Node, convolution: Convolution
+) -> Node:
+    """Add the convolution of x, the embeddings, to the ``output`` of a layer: [B, L, hidden].
 
     Source: ConvLayer in transformers' modeling_deberta_v2.py.
     """
-    name, pad = "bert.encoder.conv", beside.size // 2
-    x = net("Select", net("Unsqueeze", net.real, 2), x, 0.0)
+    name = "bert.encoder.conv"
+    groups = convolution.groups
+    pad = convolution.size // 2
+    x = net("Select", net("Unsqueeze", net.is_token, 2), x, 0.0)
     weight = net.weight(f"{name}.conv.weight")  # [hidden, hidden / groups, size]
-    hidden = net.config.hidden_size // beside.groups
-    grouped = net("Reshape", weight, [beside.groups, hidden, hidden, beside.size])
+    group_width = net.config.hidden_size // groups
+    weight = net("Reshape", weight, [groups, group_width, group_width, convolution.size])
     attributes = {"strides": [1], "pads_begin": [pad], "pads_end": [pad], "dilations": [1]}
-    mixed = net("Transpose", x, [0, 2, 1])
-    mixed = net("GroupConvolution", mixed, grouped, auto_pad="explicit", **attributes)
-    mixed = net("Add", net("Transpose", mixed, [0, 2, 1]), net.weight(f"{name}.conv.bias"))
-    mixed = activated(net, mixed, beside.activation)
-    return layer_norm(net, net("Add", after, mixed), f"{name}.LayerNorm")
+    x = net("Transpose", x, [0, 2, 1])
+    x = net("GroupConvolution", x, weight, auto_pad="explicit", **attributes)
+    x = net("Add", net("Transpose", x, [0, 2, 1]), net.weight(f"{name}.conv.bias"))
+    x = activated(net, x, convolution.activation)
+    return layer_norm(net, net("Add", output, x), f"{name}.LayerNorm")
 
 
 def states(net: OpenvinoNetwork, layers: Sequence[int]) -> list[Node]:
-    """Return the states of layers, counted from 0, the embeddings: [B, L, hidden].
+    """Return the hidden states of these layers, each [B, L, hidden]; 0 is the embeddings.
 
-    Layers above the last one that is asked for are not run.
+    Layers above the last of these are not part of the graph.
     """
     order = net.structure.layer_groups or range(net.config.num_hidden_layers)
-    x, beside = embeddings(net), net.structure.convolution
-    of_layers = [x]
-    for place in range(max(layers)):
-        whole, x = x, encoder_layer(net, order[place], x)
-        if beside and not place:
-            x = convolved(net, whole, x, beside)
-        of_layers.append(x)
+    convolution = net.structure.convolution
+    x = embeddings(net)
+    all_states = [x]
+    for step in range(max(layers)):
+        layer_input = x
+        x = encoder_layer(net, order[step], layer_input)
+        if convolution and step == 0:
+            x = parallel_convolution(net, layer_input, x, convolution)
+        all_states.append(x)
     if net.structure.norm_first and max(layers) == len(order):
-        of_layers[-1] = layer_norm(net, x, "bert.encoder.LayerNorm")
-    return [of_layers[layer] for layer in layers]
+        all_states[-1] = layer_norm(net, x, "bert.encoder.LayerNorm")
+    return [all_states[layer] for layer in layers]
 
 
-# --- what is read off the model ---
+# --- pooling and heads ---
 
 
 def means(net: OpenvinoNetwork, x: Node) -> Node:
-    """Return the mean of each text's tokens, [B, D], of [B, L, D]."""
-    real = net("Unsqueeze", net.real, 2)
-    total = net("ReduceSum", net("Select", real, x, 0.0), [1])
+    """Return the mean over the tokens of each text, [B, hidden], of x [B, L, hidden]."""
+    is_token = net("Unsqueeze", net.is_token, 2)
+    total = net("ReduceSum", net("Select", is_token, x, 0.0), [1])
     lengths = net("ReduceSum", net.mask, [1])
     return net("Divide", total, net.float32(net("Unsqueeze", lengths, 1)))
 
 
 def pooler(net: OpenvinoNetwork, x: Node) -> Node:
-    """Apply a tanh layer to first tokens [n, hidden]. Section 3.1 of BERT."""
+    """Apply the pooler to the states of first tokens [n, hidden]. BERT, section 3.1."""
     return net("Tanh", linear(net, x, "bert.pooler.dense"))
 
 
 def word_scores(net: OpenvinoNetwork, x: Node) -> Node:
-    """Score every word of the vocabulary, [..., vocabulary]."""
-    name, words = "cls.predictions", net.structure.word_head
+    """Return the scores of every token of the vocabulary, [..., vocabulary]."""
+    name = "cls.predictions"
+    head = net.structure.word_head
     x = linear(net, x, f"{name}.transform.dense")
-    x = activated(net, x, words.activation or net.config.hidden_act)
+    x = activated(net, x, head.activation or net.config.hidden_act)
     x = layer_norm(net, x, f"{name}.transform.LayerNorm")
     return linear(net, x, f"{name}.decoder")
 
 
 def logits(net: OpenvinoNetwork, x: Node) -> Node:
-    """Turn the states [..., hidden] of what is judged into what the class scores, [..., n]."""
-    kind = net.weights.kind
-    parts = HEAD_PARTS[kind]
+    """Return the logits of a head, [..., n], from the states x [..., hidden] that it classifies."""
+    architecture = net.weights.kind
+    parts = HEAD_PARTS[architecture]
     if parts.words:
         return word_scores(net, x)
-    if own := net.structure.own_layer(parts):
-        x = activated(net, linear(net, x, "classifier_head.dense"), own.activation)
-        x = layer_norm(net, x, "classifier_head.LayerNorm") if own.norm else x
+    head = net.structure.own_layer(parts)
+    if head:
+        x = activated(net, linear(net, x, "classifier_head.dense"), head.activation)
+        if head.norm:
+            x = layer_norm(net, x, "classifier_head.LayerNorm")
     elif parts.pooler:
         x = pooler(net, x)
-    if kind == "BertForReplacedTokens":
+    if architecture == "BertForReplacedTokens":
         x = linear(net, x, "discriminator_predictions.dense")
         x = activated(net, x, net.config.hidden_act)
-    x = linear(net, x, parts.scores) if parts.scores else x
+    if parts.scores:
+        x = linear(net, x, parts.scores)
     return net("Squeeze", x, [-1]) if parts.outputs == 1 else x
 
 
-# --- the whole ---
+# --- the graph ---
 
 
-def built(net: OpenvinoNetwork, spec: ModelSpec, stored: Node | None = None) -> Any:
-    """Return the graph of a model and what is read off each layer, as it is in `spec`: [n, ...].
+def build_graph(net: OpenvinoNetwork, spec: ModelSpec, file_output: Node | None = None) -> Any:
+    """Return the graph of a model, with one output [n, ...] per layer that `spec` reads.
 
-    ``stored`` are the last states, or the logits, where a file has the graph and not the weights.
+    ``file_output`` is the output of a graph that was read from a file: the last hidden states, or
+    the logits. Without it, the graph is built from the weights.
     """
     reading = spec.reading
-    layers: list[Node] = [stored]
-    if stored is None:
-        layers = states(net, reading.indices(net.config.num_hidden_layers))
-    if stored is None or not reading.single or spec.kind == "BertModel":  # no logits of texts
-        if reading.mean:
-            layers = [means(net, x) for x in layers]
-        else:
-            places = net.parameter(READ, 1)
-            width = [size.get_length() for size in list(layers[0].get_partial_shape())[2:]]
-            layers = [net("Gather", net("Reshape", x, [-1, *width]), places, 0) for x in layers]
+    outputs: list[Node] = [file_output]
+    if file_output is None:
+        outputs = states(net, reading.indices(net.config.num_hidden_layers))
+    is_text_logits = file_output is not None and reading.single and spec.kind != "BertModel"
+    if not is_text_logits and reading.mean:
+        outputs = [means(net, x) for x in outputs]
+    elif not is_text_logits:
+        outputs = tokens_read(net, outputs)
     if spec.pooler:
-        layers = [pooler(net, x) for x in layers]
-    return net.model(*layers if stored is not None else (logits(net, x) for x in layers))
+        outputs = [pooler(net, x) for x in outputs]
+    if file_output is None:
+        outputs = [logits(net, x) for x in outputs]
+    return net.model(*outputs)
+
+
+def tokens_read(net: OpenvinoNetwork, outputs: Sequence[Node]) -> list[Node]:
+    """Return the rows [n, ...] of outputs [B, L, ...] that the input READ selects."""
+    indices = net.parameter(READ, 1)
+    width = [size.get_length() for size in list(outputs[0].get_partial_shape())[2:]]
+    return [net("Gather", net("Reshape", x, [-1, *width]), indices, 0) for x in outputs]

@@ -92,9 +92,9 @@ def _not_openvino(spec: ModelSpec) -> str:
     if reason := compute.beyond_openvino:
         return reason
     if compute.device == "auto" and compute.dtype != "int8" and gpu_possible():
-        from bertcli.engines.torch_engine import available
+        from bertcli.engines.torch_engine import available_devices
 
-        if (best := available()[0]) != "cpu":
+        if (best := available_devices()[0]) != "cpu":
             return f"device {best}"
     return ""
 

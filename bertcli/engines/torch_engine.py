@@ -1,9 +1,9 @@
-"""A model that torch runs: the engine, the devices there are, and the network alone (`load`).
+"""The torch engine; the devices of torch; and `load`, which returns the network alone.
 
-A batch is padded, of texts of similar length; on a GPU whose kernel takes that, it is packed,
-without padding. In both cases what comes out is packed: the states of all tokens, one text after
-the other, `[T, D]`. What goes to a GPU or comes from it lies in pinned memory, and is waited for
-only where it is read: the next batch runs in the meantime.
+A batch has texts of similar length. It is padded, or, on a GPU with a kernel for that, packed
+without padding. The results are packed in both cases: the states of all tokens, text after text,
+`[T, D]`. Transfers to and from a GPU use pinned memory and are waited for only when results are
+read, so that the next batch runs in the meantime.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.model_folder.load import M
 from bertcli.model_folder.weights import NO_HEAD, LoadReport
 from bertcli.models.activation_layer import gelu_of_linear
-from bertcli.models.attention import SHORT, Attend, varlen
+from bertcli.models.attention import LONGEST_SHORT_TEXT, Attend, varlen
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import means
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
@@ -47,9 +47,9 @@ def load(
     offline: bool = False,
     **options: Any,
 ) -> tuple[M, LoadReport]:
-    """Load the model of a folder, or of a name as in `find_model`, in eval mode, with a report.
+    """Load a model by its folder or its name; return it in eval mode, and a report.
 
-    The class is the one that its config.json names first, or ``cls``. The options (pooler, device,
+    The class is ``cls``, or the first one that config.json lists. The options (pooler, device,
     dtype, fresh, labels) and the errors are those of `bertcli.model_folder.load.load`.
     """
     folder = Path(name).expanduser()
@@ -57,75 +57,84 @@ def load(
         folder = find_model(name, files=MODEL_FILES, revision=revision, offline=offline).path
     try:
         return checkpoint.load(folder, cls, **options)
-    except ModelError as failed:
-        if failed.marked_hint != NO_HEAD:
+    except ModelError as error:
+        if error.marked_hint != NO_HEAD:
             raise
         line = "write fresh=True for a head drawn at random, or num_labels=2 in from_pretrained"
-        raise ModelError(f"{failed.marked}; {line}", f"{NO_HEAD}; {line}") from None
+        raise ModelError(f"{error.marked}; {line}", f"{NO_HEAD}; {line}") from None
 
 
 def tensors_of(vectors: Any) -> Any:
-    """Return an array, or each of a list of arrays, as a tensor; weights of terms as they are."""
+    """Convert an array, or the arrays in a list, to tensors; term weights stay as they are."""
     if isinstance(vectors, np.ndarray):
         return torch.from_numpy(vectors)
-    return [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in vectors]
+    return [
+        torch.from_numpy(vector) if isinstance(vector, np.ndarray) else vector for vector in vectors
+    ]
 
 
-# --- where and in which number format torch computes ---
+# --- devices and number formats ---
 
 
-def available() -> list[str]:
-    """Return the names of the devices that are here, the fastest kind first."""
+def available_devices() -> list[str]:
+    """Return the names of the devices of this machine, the fastest type first."""
     names = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     names += ["mps"] * torch.backends.mps.is_available()
     names += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
-    return [*names, "cpu"]
+    names.append("cpu")
+    return names
 
 
 def devices(names: str) -> list[torch.device]:
-    """Return the devices that ``--device`` names: auto, or a list like ``cuda:0,cuda:1``.
+    """Return the devices of ``--device``: auto, or a list like ``cuda:0,cuda:1``.
 
-    ``auto`` and a kind without a number are its first device, ``cuda:all`` is every one of a kind.
-    A device may be named twice. Raises UsageError for one that is not there.
+    ``auto`` is the first device; a type without a number is the first device of the type;
+    ``cuda:all`` is all of a type. A device may be given twice. Raises UsageError for a device that
+    this machine lacks.
     """
-    here = available()
-    places: list[torch.device] = []
-    for name in (here[0] if names == "auto" else names).split(","):
-        kind, _, number = name.partition(":")
-        named = [place for place in (name, f"{name}:0") if place in here][:1]
+    available = available_devices()
+    if names == "auto":
+        names = available[0]
+    selected: list[torch.device] = []
+    for name in names.split(","):
+        device_type, _, number = name.partition(":")
         if number == "all":
-            named = [place for place in here if place.partition(":")[0] == kind]
-        if not named:
-            raise _missing(name, here)
-        places += map(torch.device, named)
-    return places
+            matches = [device for device in available if device.partition(":")[0] == device_type]
+        else:
+            matches = [device for device in (name, f"{name}:0") if device in available][:1]
+        if not matches:
+            raise _missing_device(name, available)
+        selected += map(torch.device, matches)
+    return selected
 
 
-def _missing(name: str, here: Sequence[str]) -> UsageError:
-    """Return the error for a device that is not among those that are here."""
-    hint = f"available for {option('device')}: {', '.join(here)}"
+def _missing_device(name: str, available: Sequence[str]) -> UsageError:
+    """Return the error for a device that is not available."""
+    hint = f"available for {option('device')}: {', '.join(available)}"
     without_cuda = torch.version.cuda is None and torch.version.hip is None
-    if name.startswith("cuda") and without_cuda and not any(x.startswith("cuda") for x in here):
+    has_cuda_device = any(device.startswith("cuda") for device in available)
+    if name.startswith("cuda") and without_cuda and not has_cuda_device:
         message = f"device {name!r} not found: this torch was built without CUDA"
-        if not torch.backends.mps.is_built():  # CUDA is not made for Macs
+        if not torch.backends.mps.is_built():  # there is no CUDA for Macs
             hint = f"{pip_command()} --force-reinstall torch --index-url {CUDA_WHEELS}; {hint}"
         return UsageError(message, hint)
     return UsageError(f"device {name!r} not found", hint)
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return the number format of the computation; auto is float32."""
+    """Return the dtype of the computation; auto is float32."""
     return getattr(torch, "float32" if name == "auto" else name)
 
 
 def slow(dtype: torch.dtype, device: torch.device) -> str:
-    """Return why a format is slow on a device; an empty string when it is not."""
-    half = device.type == "cpu" and dtype.itemsize < 4
-    return "half precision may be slower than float32 on a CPU" if half else ""
+    """Return a warning if a dtype is slow on a device, else an empty string."""
+    if device.type == "cpu" and dtype.itemsize < 4:
+        return "half precision may be slower than float32 on a CPU"
+    return ""
 
 
 def use_threads(count: int | None) -> int:
-    """Set the number of threads of one operation and return it; None leaves torch's choice."""
+    """Set the number of threads of an operation, unless it is None; return the number in use."""
     if count is not None:
         torch.set_num_threads(count)
     return torch.get_num_threads()
@@ -135,7 +144,7 @@ def use_threads(count: int | None) -> int:
 
 
 class Encoder(Engine):
-    """A model on a device."""
+    """The engine: a torch model on a device."""
 
     backend: Backend = "torch"
     same_bits = False
@@ -146,134 +155,157 @@ class Encoder(Engine):
         reading: Reading,
         device: torch.device,
     ) -> None:
-        """Take a model that is on the device."""
-        self.model, self.reading, self.device = model.eval(), reading, device
+        """Create the engine of a model that is on the device already."""
+        self.model = model.eval()
+        self.reading = reading
+        self.device = device
         self.bert = model.bert if isinstance(model, BertWithHead) else model
-        self.config, self.on_cuda = self.bert.config, device.type == "cuda"
+        self.config = self.bert.config
+        self.on_cuda = device.type == "cuda"
         self.varlen = varlen_kernel(self.bert, device)
-        self.depth = 1 + self.on_cuda
+        self.depth = 2 if self.on_cuda else 1  # batches in flight
         self.layers = reading.indices(self.config.num_hidden_layers)
 
     @torch.inference_mode()
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
-        """Give a batch to the device, and return what waits for its vectors."""
+        """Start a batch on the device; return a function that waits for its results."""
         reading = self.reading
         states, tokens = self._states(batch)
-        of_layers = {
-            layer: state.flatten(0, -2)[tokens]
-            for layer, state in enumerate(islice(states, max(self.layers) + 1))
-            if layer in self.layers
-        }
-        x = combined([of_layers[layer] for layer in self.layers], reading.combine)
+        layer_states = {}
+        for layer, state in enumerate(islice(states, max(self.layers) + 1)):
+            if layer in self.layers:
+                layer_states[layer] = state.flatten(0, -2)[tokens]
+        x = combined([layer_states[layer] for layer in self.layers], reading.combine)
         if reading.mean:
             x = means(x, batch.lengths.tolist())
         elif reading.first or reading.token is not None:
-            x = x[self._there(reading.places(batch))]
-        return self._back(finish(self.model, x, reading.counts(batch)))
+            x = x[self._to_device(reading.places(batch))]
+        return self._fetch(finish(self.model, x, reading.counts(batch)))
 
     def _states(self, batch: Tokens) -> tuple[Iterator[Tensor], Any]:
-        """Return the states of each layer and the index of the tokens in them.
+        """Return the states of each layer, and the index of the tokens in the flattened states.
 
-        They are [T, hidden] where the kernel takes packed texts, else [B, L, hidden].
+        States are [T, hidden] if the kernel takes packed texts, else [B, L, hidden].
         """
-        longest, keep, at, kernel = int(batch.lengths.max()), None, None, None
+        longest = int(batch.lengths.max())
+        keep = None
+        at = None
+        kernel = None
         tokens: Any = ...
         if self.varlen and batch.all_attended:
-            columns, at = batch.columns.T.astype(np.int64, "C"), self._there(batch.places)
-            kernel = self.varlen(self._there(batch.offsets.astype(np.int32)), longest)
+            columns = batch.columns.T.astype(np.int64, "C")
+            at = self._to_device(batch.places)
+            kernel = self.varlen(self._to_device(batch.offsets.astype(np.int32)), longest)
         else:
-            columns, places, attended = self.reading.padded(batch, longest)
-            keep = None if attended.all() else self._there(attended)
-            tokens = self._there(places)  # the mask itself would have to be waited for
-        ids, types, *others = self._there(columns)
+            columns, indices, attended = self.reading.padded(batch, longest)
+            if not attended.all():
+                keep = self._to_device(attended)
+            tokens = self._to_device(indices)  # indexing by the mask would synchronise the device
+        ids, types, *others = self._to_device(columns)
         extra = dict(zip(batch.extra, others, strict=True))
         return self.bert.states(ids, keep, types, at, extra, kernel), tokens
 
-    def _there(self, array: np.ndarray) -> Tensor:
-        """Return an array as a tensor on the device. The array may be changed at once."""
+    def _to_device(self, array: np.ndarray) -> Tensor:
+        """Copy an array to the device. The array may be changed immediately."""
         tensor = torch.from_numpy(array)
-        return (tensor.pin_memory() if self.on_cuda else tensor).to(self.device, non_blocking=True)
+        if self.on_cuda:
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
-    def _back(self, vectors: Tensor | Sequence[Tensor]) -> Arriving:
-        """Begin to fetch vectors, or those of each text; what is returned waits for them."""
-        whole = vectors if isinstance(vectors, Tensor) else torch.cat(list(vectors))
-        # NumPy has no bfloat16, and nobody wants float16; pinned, where it is not waited for.
-        here = whole.float().to("cpu", non_blocking=self.on_cuda)
-        done = torch.cuda.current_stream(self.device).record_event() if self.on_cuda else None
+    def _fetch(self, vectors: Tensor | Sequence[Tensor]) -> Arriving:
+        """Start to copy vectors, or the vectors of each text, to the CPU as float32.
 
-        def arrived() -> np.ndarray | list[np.ndarray]:
-            if done:
-                done.synchronize()
+        Return a function that waits for them.
+        """
+        all_vectors = vectors if isinstance(vectors, Tensor) else torch.cat(list(vectors))
+        # float32, because NumPy lacks bfloat16. A copy that does not block is in pinned memory.
+        on_cpu = all_vectors.float().to("cpu", non_blocking=self.on_cuda)
+        copied = None
+        if self.on_cuda:
+            copied = torch.cuda.current_stream(self.device).record_event()
+
+        def wait() -> np.ndarray | list[np.ndarray]:
+            if copied:
+                copied.synchronize()
             if isinstance(vectors, Tensor):
-                return here.numpy()
+                return on_cpu.numpy()
             ends = np.cumsum([len(vector) for vector in vectors])[:-1]
-            # copied: a view would hold the pinned memory of the whole batch
-            return [part.copy() for part in np.split(here.numpy(), ends)]
+            # Copies, because views would keep the pinned memory of the batch.
+            return [rows.copy() for rows in np.split(on_cpu.numpy(), ends)]
 
-        return arrived
+        return wait
 
     def facts(self) -> dict[str, Any]:
-        """Return what decides the numbers; devices of a kind give the same."""
+        """Return what the numbers depend on; all devices of a type compute the same."""
         return {
             "backend": self.backend,
             "dtype": str(self.bert.embeddings.word_embeddings.weight.dtype)[6:],
             "kernel": "packed" if self.varlen else "padded",
             "device": self.device.type,
-            # where they compute: the last bits of a sum depend on them
+            # on a CPU, the last bits of sums depend on them
             "threads": self.threads if self.device.type == "cpu" else None,
             "batch_tokens": self.budget,
         }
 
 
 def open_torch(spec: ModelSpec) -> Encoder:
-    """Load a model onto a device, the first of those that are named.
+    """Load a model onto the first of the selected devices.
 
-    Raises ModelError for a folder that is not a whole model of this kind, UsageError for a
-    choice that this model or this machine cannot follow.
+    Raises ModelError for a folder without a complete model of this class, UsageError for options
+    that the model or the machine does not support.
     """
-    compute, threads = spec.compute, use_threads(spec.compute.threads)
-    places, dtype = devices(compute.device), dtype_of(compute.dtype)
-    device = places[0]
-    if message := slow(dtype, device):
-        LOG.warn(message)
-    kind = ARCHITECTURES[spec.kind]
-    model, _ = checkpoint.load(spec.folder, kind, pooler=spec.pooler, device=device, dtype=dtype)
+    compute = spec.compute
+    threads = use_threads(compute.threads)
+    selected = devices(compute.device)
+    dtype = dtype_of(compute.dtype)
+    device = selected[0]
+    warning = slow(dtype, device)
+    if warning:
+        LOG.warn(warning)
+    model, _ = checkpoint.load(
+        spec.folder, ARCHITECTURES[spec.kind], pooler=spec.pooler, device=device, dtype=dtype
+    )
     encoder = Encoder(model, spec.reading, device)
-    encoder.places, encoder.threads = tuple(map(str, places)), threads
+    encoder.places = tuple(map(str, selected))
+    encoder.threads = threads
     if encoder.on_cuda and dtype == torch.bfloat16:
         fuse_gelu(encoder.bert)
-    # Few enough for a CPU's cache, or many for a GPU.
-    encoder.budget = compute.batch_tokens or (4096 if device.type == "cpu" else 1 << 16)
+    # Tokens per batch: they fit the cache of a CPU, or keep a GPU busy.
+    default_budget = 4096 if device.type == "cpu" else 1 << 16
+    encoder.budget = compute.batch_tokens or default_budget
     return encoder
 
 
 def fuse_gelu(model: BertModel) -> None:
-    """Have GELU computed within the product before it, which saves a pass over memory.
+    """Fuse GELU into the matrix product before it, which saves a pass over memory.
 
-    The tanh approximation is less exact than float16, and costs bfloat16 next to nothing.
+    It is the tanh approximation, whose error is greater than that of float16, and small beside that
+    of bfloat16.
     """
     for layer in model.encoder.layer:
-        inner = layer.intermediate
-        function = getattr(inner.intermediate_act_fn, "function", None)
-        if inner.gate is None and function is F.gelu:
-            inner.forward = partial(gelu_of_linear, inner.dense)
+        intermediate = layer.intermediate
+        function = getattr(intermediate.intermediate_act_fn, "function", None)
+        if intermediate.gate is None and function is F.gelu:
+            intermediate.forward = partial(gelu_of_linear, intermediate.dense)
 
 
 def varlen_kernel(model: BertModel, device: torch.device) -> Callable[[Tensor, int], Attend] | None:
-    """Return what makes the kernel for packed texts; None where it cannot run this model.
+    """Return `varlen` if its kernel can run this model on the device, else None.
 
-    It computes in half precision, and cannot add to the scores.
+    The kernel computes in half precision, and supports no bias of the scores.
     """
     dtype = model.embeddings.word_embeddings.weight.dtype
-    blocks = (layer.attention.self for layer in model.encoder.layer)
-    plain = all(type(block.distance_embedding) is Distance for block in blocks)
-    if dtype.itemsize != 2 or model.config.is_decoder or not plain:
+    has_bias = any(
+        type(layer.attention.self.distance_embedding) is not Distance
+        for layer in model.encoder.layer
+    )
+    if dtype.itemsize != 2 or model.config.is_decoder or has_bias:
         return None
     x = torch.zeros(1, 1, model.config.head_size, dtype=dtype, device=device)
     bounds = torch.arange(2, dtype=torch.int32, device=device)
     try:
-        for longest in (SHORT, SHORT + 1):
+        for longest in (LONGEST_SHORT_TEXT, LONGEST_SHORT_TEXT + 1):
             varlen(bounds, longest)(x, x, x, Distance(), 0.0)
-    except (AttributeError, RuntimeError):  # this torch, or this device, has none
+    except (AttributeError, RuntimeError):  # not in this torch, or not on this device
         return None
     return varlen

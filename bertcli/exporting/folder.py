@@ -81,7 +81,7 @@ def pooled(net: OpenvinoNetwork, x: Node, mode: str) -> Node:
         case "cls":
             return net("Gather", x, 0, 1)
         case "max":
-            real = net("Unsqueeze", net.real, [2])
+            real = net("Unsqueeze", net.is_token, [2])
             return net("ReduceMax", net("Select", real, x, -np.inf), [1])
         case "mean":
             return means(net, x)

@@ -36,7 +36,7 @@ import numpy as np
 
 from bertcli.engines.compute import openvino, settings
 from bertcli.engines.engine import ModelSpec, Tokens
-from bertcli.engines.openvino_graph import LOUD, Node, OpenvinoNetwork, named, states
+from bertcli.engines.openvino_graph import OUTLIERS, Node, OpenvinoNetwork, named_node, states
 from bertcli.errors import BertcliError, ModelError, option
 from bertcli.model_folder.weights import Weights
 from bertcli.models.config import BertConfig
@@ -50,7 +50,7 @@ VECTORS = "sentence_embedding"  # an output, beside STATES and LOGITS
 
 def named_model(net: OpenvinoNetwork, outputs: Mapping[str, Node]) -> Any:
     """Return a model of OpenVINO with these outputs."""
-    model = net.model(*(named(node, name) for name, node in outputs.items()))
+    model = net.model(*(named_node(node, name) for name, node in outputs.items()))
     return openvino().Model(model)  # as the whole library, and NNCF, know it
 
 
@@ -245,7 +245,7 @@ def loud_apart(weights: Weights, sample: Sequence[Mapping[str, np.ndarray]]) -> 
             if net.has(start + name):
                 array = arrays[start + name]
                 arrays[start + name] = np.compress(~loud, array, axis)
-                arrays[f"{start}{LOUD}{name}"] = np.compress(loud, array, axis)
+                arrays[f"{start}{OUTLIERS}{name}"] = np.compress(loud, array, axis)
     return replace(weights, arrays=arrays)
 
 
@@ -262,7 +262,7 @@ def quantized(library: Any, graph: Any, sample: Sequence[Sequence[np.ndarray]]) 
             subset_size=len(sample),
             ignored_scope=library.IgnoredScope(
                 types=["ScaledDotProductAttention", "Divide"],
-                patterns=[f".*{LOUD}.*"],
+                patterns=[f".*{OUTLIERS}.*"],
                 validate=False,
             ),
             advanced_parameters=library.AdvancedQuantizationParameters(

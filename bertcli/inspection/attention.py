@@ -1,10 +1,9 @@
-"""The attention maps of texts, with their labels: as numbers, as a page, and drawn.
+"""Attention maps of texts: as numbers, as an interactive page, and as pictures.
 
-`look` runs the model, which needs torch. `picture` makes the contents of a file. html is a page to
-explore it, one self-contained file that makes no request, as a rule in it forbids every request:
-page.html, filled with attention.html, its style behind that of all pages (page.css), its script and
-the data. svg, png and pdf are drawn with matplotlib: one map, or many, layers below each other and
-heads side by side.
+`look` runs the model, which needs torch. `picture` returns the contents of a file. html is one
+self-contained file, whose content security policy forbids requests: page.html with attention.html,
+page.css, attention.css, attention.js and the data. svg, png and pdf are drawn by matplotlib, with
+layers below each other and heads side by side.
 """
 
 from __future__ import annotations
@@ -36,90 +35,95 @@ from bertcli.versions import install_command, require_torch
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DRAWN = ("svg", "png", "pdf")  # with matplotlib
+DRAWN = ("svg", "png", "pdf")  # formats that need matplotlib
 PICTURES = ("html", *DRAWN, "json", "npz")
-SCALE = 10_000  # a page has weights as whole numbers out of this: four decimals
-MEAN = -1  # the number of the mean of all heads, which JSON calls "mean"
+SCALE = 10_000  # a page has weights as integers from 0 to this
+MEAN = -1  # the key of the mean over all heads; "mean" in JSON
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
     """Attention weights: `maps[layer][head]` is a numpy array [L, L], rows sum to 1.
 
-    Row i holds the weights from token i to each token. Layers and heads count from 0,
-    as in the names of tensors; pruned heads are absent. A head may be MEAN: that of all heads.
+    Row i has the weights from token i to each token. Layers and heads count from 0, as in the names
+    of tensors; pruned heads are absent. The head MEAN is the mean over all heads.
     """
 
     model: str
     tokens: Sequence[str]
     sentences: Sequence[int]  # per token: 0 for the text, 1 for its pair
-    special: Sequence[bool]  # per token: whether it is [CLS], [SEP] or [PAD]
+    special: Sequence[bool]  # per token: True for [CLS], [SEP] and [PAD]
     maps: Mapping[int, Mapping[int, Any]]
-    layers: int  # of the model
+    layers: int  # number of layers of the model
 
     @property
     def count(self) -> int:
-        """How many maps there are."""
+        """The number of maps."""
         return sum(map(len, self.maps.values()))
 
     def to_json(self) -> dict[str, Any]:
-        """Return tokens and maps as JSON values, weights in the fewest digits that are exact."""
+        """Return tokens and maps as JSON values; weights have the fewest digits that are exact."""
         from bertcli.formats.jsonl import json_of
         from bertcli.io.typed_json import parse
 
         return self._json(lambda weights: parse(next(json_of([weights]))))
 
     def rounded(self) -> dict[str, Any]:
-        """Return the same with weights as whole numbers out of `scale`, for a page."""
-        maps = self._json(lambda weights: (weights * SCALE).round().astype(int).tolist())
-        return {**maps, "scale": SCALE}
+        """Return the same with weights as integers from 0 to `scale`, for a page."""
+        values = self._json(lambda weights: (weights * SCALE).round().astype(int).tolist())
+        values["scale"] = SCALE
+        return values
 
     def arrays(self) -> dict[str, Any]:
-        """Return exact arrays: `attention` [layers, heads, L, L] and what its axes are.
+        """Return exact arrays: `attention` [layers, heads, L, L], and the labels of its axes.
 
-        A head that was pruned in some of the layers is NaN there; `heads` -1 is the mean.
+        A head that is pruned in a layer is NaN there; the head -1 is the mean.
         """
         import numpy as np
 
-        heads = sorted({head for of_layer in self.maps.values() for head in of_layer})
+        heads: set[int] = set()
+        for layer_maps in self.maps.values():
+            heads.update(layer_maps)
         length = len(self.tokens)
-        gone = np.full((length, length), np.nan, np.float32)
-        whole = [[of_layer.get(head, gone) for head in heads] for of_layer in self.maps.values()]
+        pruned = np.full((length, length), np.nan, np.float32)
+        attention = [
+            [layer_maps.get(head, pruned) for head in sorted(heads)]
+            for layer_maps in self.maps.values()
+        ]
         return {
-            "attention": np.array(whole, np.float32),
-            "layers": np.array([*self.maps], np.int64),
-            "heads": np.array(heads, np.int64),
+            "attention": np.array(attention, np.float32),
+            "layers": np.array(list(self.maps), np.int64),
+            "heads": np.array(sorted(heads), np.int64),
             "tokens": np.array(self.tokens, np.str_),
             "sentences": np.array(self.sentences, np.int64),
             "special": np.array(self.special, np.bool_),
         }
 
-    def _json(self, written: Callable[[Any], Any]) -> dict[str, Any]:
+    def _json(self, convert: Callable[[Any], Any]) -> dict[str, Any]:
+        """Return tokens and maps as JSON values; `convert` is applied to each map."""
+        layers = []
+        for layer, maps in self.maps.items():
+            heads = []
+            for head, weights in maps.items():
+                label = "mean" if head == MEAN else head
+                heads.append({"head": label, "weights": convert(weights)})
+            layers.append({"layer": layer, "heads": heads})
         return {
             "model": self.model,
             "tokens": list(self.tokens),
             "sentences": list(self.sentences),
-            "special": [*map(int, self.special)],
-            "layers": [
-                {
-                    "layer": layer,
-                    "heads": [
-                        {"head": "mean" if head == MEAN else head, "weights": written(weights)}
-                        for head, weights in heads.items()
-                    ],
-                }
-                for layer, heads in self.maps.items()
-            ],
+            "special": list(map(int, self.special)),
+            "layers": layers,
         }
 
 
-def picture(texts: Sequence[AttentionMaps], form: str) -> bytes:
-    """Return the contents of a file: html, json or npz of one text or several, or svg, png, pdf.
+def picture(texts: Sequence[AttentionMaps], file_format: str) -> bytes:
+    """Return the contents of a file: html, json and npz of any texts, svg, png and pdf of one.
 
-    Of several texts, json is a list, and the arrays of npz have the number of their text behind
-    their names: attention_0, tokens_0, attention_1.
+    For several texts, json is a list, and the names of arrays in npz end with the number of the
+    text: attention_0, tokens_0, attention_1.
     """
-    match form:
+    match file_format:
         case "html":
             rows = [maps.rounded() for maps in texts]
             content = {"texts": rows, "modelLayers": texts[0].layers}
@@ -131,27 +135,27 @@ def picture(texts: Sequence[AttentionMaps], form: str) -> bytes:
         case "npz":
             import numpy as np
 
-            arrays = {
-                f"{name}_{at}" if len(texts) > 1 else name: array
-                for at, maps in enumerate(texts)
-                for name, array in maps.arrays().items()
-            }
+            arrays = {}
+            for number, maps in enumerate(texts):
+                suffix = f"_{number}" if len(texts) > 1 else ""
+                for name, array in maps.arrays().items():
+                    arrays[name + suffix] = array
             file = io.BytesIO()
             np.savez(file, **arrays)
             return file.getvalue()
     (maps,) = texts
     with drawing():
-        return encode(_figure(maps), form, f"Attention of {maps.model}")
+        return encode(_figure(maps), file_format, f"Attention of {maps.model}")
 
 
 def filled_page(name: str, heading: str, title: str, content: Any) -> bytes:
-    """Return a page of this name with its content, which is what its script reads."""
+    """Return the page `name` ("attention" or "map") with the content that its script reads."""
     from html import escape
     from importlib.resources import files
     from string import Template
 
     data = compact(content)
-    # Safe inside a script element, whatever the texts are.
+    # Texts must not end the script element.
     for character in "<\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
     page, body, common, style, script = (
@@ -170,37 +174,38 @@ def filled_page(name: str, heading: str, title: str, content: Any) -> bytes:
     return filled.encode("utf-8", "replace")
 
 
-# --- drawn with matplotlib, without a display, the same everywhere ---
-# It is imported inside the functions that draw, never earlier: it is the extra `plots`.
+# --- pictures, drawn by matplotlib without a display ---
+# Functions import matplotlib when they draw, because it is an extra: `plots`.
 
-DENSITY = 192  # pixels to the inch of a PNG
-INK, FAINT = "#1c2430", "#8b95a3"
-SENTENCES = ("#0e7c86", "#c2570c")  # of the text, and of its pair
+DOTS_PER_INCH = 192  # of a PNG
+TITLE_COLOR = "#1c2430"
+SPECIAL_COLOR = "#8b95a3"  # of special tokens
+SENTENCE_COLORS = ("#0e7c86", "#c2570c")  # of the tokens of a text, and of its pair
 SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same text everywhere
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib
     "font.size": 8.25,  # points
     "text.parse_math": False,  # a $ in a token is a dollar
     "savefig.bbox": "tight",
     "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "bertcli",  # ids in the file depend on its contents alone
-    "pdf.fonttype": 42,  # TrueType, which text can be copied from
+    "svg.hashsalt": "bertcli",  # deterministic ids
+    "pdf.fonttype": 42,  # TrueType, so that text can be copied
 }
 
 
 def require_matplotlib(purpose: str) -> None:
-    """Import matplotlib. BertcliError that names the purpose when that fails."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no notes on its cache of fonts
+    """Import matplotlib. Raises BertcliError, with the purpose, if that fails."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # not its notes on the font cache
     try:
         import matplotlib.figure  # noqa: F401
     except (ImportError, OSError, RuntimeError, ValueError) as error:  # MPLBACKEND=nonsense
-        why = f"{purpose} needs matplotlib: {error}"
-        raise BertcliError(why, install_command("plots")) from None
+        message = f"{purpose} needs matplotlib: {error}"
+        raise BertcliError(message, install_command("plots")) from None
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw with our settings; those of the user are restored afterwards."""
+    """Use our settings of matplotlib; restore those of the user afterwards."""
     import matplotlib.style
 
     with matplotlib.style.context(["default", SETTINGS]), warnings.catch_warnings():
@@ -208,36 +213,40 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def encode(figure: Figure, form: str, title: str) -> bytes:
-    """Return the file of a figure, without a date."""
+def encode(figure: Figure, file_format: str, title: str) -> bytes:
+    """Return the contents of a file with the figure, without the date."""
     metadata: dict[str, dict[str, Any]] = {
         "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")) | {"Title": printable(title)},
         "png": {"Software": None},
         "pdf": dict.fromkeys(("Creator", "CreationDate", "Producer")) | {"Title": printable(title)},
     }
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=form, dpi=DENSITY, metadata=metadata[form])
+    figure.savefig(buffer, format=file_format, dpi=DOTS_PER_INCH, metadata=metadata[file_format])
     return buffer.getvalue()
 
 
 LEGEND = "attention weight, from row to column"
-SIDE, WORD = 2.5, 0.2  # inches of a map at most, and of a token
+# Inches:
+MAX_SIDE = 2.5  # of a map
+TOKEN_SIDE = 0.2
 
 
 def _figure(maps: AttentionMaps) -> Figure:
-    """Draw the maps, heads side by side and layers below each other, or one layer four in a row."""
+    """Draw the maps: heads side by side, layers below each other; one layer in rows of four."""
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
-    count, heads = maps.count, max(map(len, maps.maps.values()))
+    count = maps.count
+    length = len(maps.tokens)
+    heads = max(map(len, maps.maps.values()))
     columns = heads if len(maps.maps) > 1 else min(4, count)
-    rows, length = ceil(count / columns), len(maps.tokens)
-    side = min(SIDE, WORD * length)
-    font = 50 * side / length  # points: the lines of the labels touch
+    rows = ceil(count / columns)
+    side = min(MAX_SIDE, TOKEN_SIDE * length)
+    font_size = 50 * side / length  # points, so that lines of labels touch
     figure = Figure((columns * (side + 1), rows * (side + 1)))
     grid = figure.subplots(rows, columns, squeeze=False)
     colours = [
-        FAINT if special else SENTENCES[sentence % 2]
+        SPECIAL_COLOR if special else SENTENCE_COLORS[sentence % 2]
         for special, sentence in zip(maps.special, maps.sentences, strict=True)
     ]
     tokens = [printable(token) for token in maps.tokens]
@@ -248,9 +257,9 @@ def _figure(maps: AttentionMaps) -> Figure:
     ]
     for axes, (title, weights) in zip(grid.flat, panels, strict=False):
         image = axes.imshow(weights, "YlGnBu", norm=PowerNorm(0.5, 0, 1), interpolation="none")
-        axes.set_title(title, color=INK)
-        axes.set_xticks(range(length), tokens, fontsize=font, rotation=90)
-        axes.set_yticks(range(length), tokens, fontsize=font)
+        axes.set_title(title, color=TITLE_COLOR)
+        axes.set_xticks(range(length), tokens, fontsize=font_size, rotation=90)
+        axes.set_yticks(range(length), tokens, fontsize=font_size)
         for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
             for label, colour in zip(labels, colours, strict=True):
                 label.set_color(colour)
@@ -262,18 +271,18 @@ def _figure(maps: AttentionMaps) -> Figure:
 
 
 def head_name(head: int) -> str:
-    """Return what a head is called beside its map."""
+    """Return the title of a head."""
     return "mean of all heads" if head == MEAN else f"head {head}"
 
 
 COLUMNS = ("input_ids", "token_type_ids", "tokens")
-Numbers: TypeAlias = Sequence[int] | None  # of layers or heads; None is all, -1 the last
+Numbers: TypeAlias = Sequence[int] | None  # of layers or heads; None: all, -1: the last
 
 
 def _chosen(config: BertConfig, layers: Numbers, heads: Numbers) -> dict[int, dict[int, int]]:
-    """Return layer -> head, as numbered before pruning -> its place among those left.
+    """Return the selected heads: layer -> head, numbered as before pruning -> its index now.
 
-    UsageError for one not found.
+    Raises UsageError for a layer or head that does not exist.
     """
     if not config.num_hidden_layers:
         raise ModelError("this model has no layers, so no attention")
@@ -281,24 +290,26 @@ def _chosen(config: BertConfig, layers: Numbers, heads: Numbers) -> dict[int, di
     chosen = {}
     for layer in _resolved(layers, config.num_hidden_layers, "layer"):
         pruned = config.pruned_heads.get(layer, ())
-        if lost := sorted({*pruned} & {*(heads or ())}):
-            raise UsageError(f"head {lost[0]} of layer {layer} was pruned ({option('heads')})")
-        left = [head for head in range(config.num_attention_heads) if head not in pruned]
-        chosen[layer] = {head: at for at, head in enumerate(left) if head in chosen_heads}
+        requested_and_pruned = sorted(set(pruned) & set(heads or ()))
+        if requested_and_pruned:
+            head = requested_and_pruned[0]
+            raise UsageError(f"head {head} of layer {layer} was pruned ({option('heads')})")
+        present = [head for head in range(config.num_attention_heads) if head not in pruned]
+        chosen[layer] = {head: index for index, head in enumerate(present) if head in chosen_heads}
     return chosen
 
 
 def write_maps(
     path: Path, texts: Sequence[AttentionMaps], report: FolderReport, *, overwrite: bool
 ) -> None:
-    """Write the maps."""
+    """Write the maps to a file, in the format of its suffix."""
     refuse_inputs(report.folder.model_files, [path])
     content = picture(texts, path.suffix.lower()[1:])
     write_file(path, content, overwrite=overwrite)
 
 
 def numbers(text: str | None, name: str) -> Numbers:
-    """Read 0,5 or -1 or all, which is None."""
+    """Parse numbers of layers or heads, such as "0,5" and "-1"; "all" is None."""
     return None if text in (None, "all") else layers_in(text, name)
 
 
@@ -309,12 +320,12 @@ def look(
     heads: Numbers = None,
     mean: bool = False,
 ) -> list[tuple[AttentionMaps, int]]:
-    """Run the model over texts; return the chosen maps and how many tokens were truncated of each.
+    """Run the model; return the maps and the number of dropped tokens of each record.
 
-    With ``mean``, a map is that of all heads of a layer, in place of each.
-    ModelError when the folder cannot be loaded, UsageError for layers or heads that do not exist.
+    With ``mean``, a layer has one map, the mean over its heads. Raises ModelError if the model
+    cannot be loaded, UsageError for layers or heads that do not exist.
     """
-    heads_of = _chosen(report.config, layers, heads)
+    selected = _chosen(report.config, layers, heads)
     require_torch(option("attention"))
 
     from bertcli.engines.runtime import open_tokenizer, refuse_pairs
@@ -328,7 +339,7 @@ def look(
     extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
     columns_needed = (*COLUMNS, *extra.needed)
     layout = Layout(columns_needed, max_length=config.most_tokens, truncation="longest_first")
-    frame = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
+    special_tokens = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     results = []
     for record in records:
         (encoded,) = extra.added(tokenizer.encode_records([record], layout), tokenizer)
@@ -337,19 +348,21 @@ def look(
             raise InputError("the text has no tokens")
         columns = encoded.columns
         ids, types, tokens = (columns[name] for name in COLUMNS)
-        beside = {name: columns[EXTRA + name] for name in config.extra_embeddings}
-        recorded = attention_maps(model, ids, types, max(heads_of) + 1, beside)
-        maps: dict[int, dict[int, Any]] = {
-            layer: {MEAN: recorded[layer].mean(axis=0)}
-            if mean
-            else {head: recorded[layer][at] for head, at in places.items()}
-            for layer, places in heads_of.items()
-        }
+        extra_ids = {name: columns[EXTRA + name] for name in config.extra_embeddings}
+        recorded = attention_maps(model, ids, types, max(selected) + 1, extra_ids)
+        maps: dict[int, dict[int, Any]] = {}
+        for layer, heads_of_layer in selected.items():
+            if mean:
+                maps[layer] = {MEAN: recorded[layer].mean(axis=0)}
+            else:
+                maps[layer] = {
+                    head: recorded[layer][index] for head, index in heads_of_layer.items()
+                }
         attention = AttentionMaps(
             model=report.folder.name,
             tokens=tokens,
             sentences=types,
-            special=[token in frame for token in tokens],
+            special=[token in special_tokens for token in tokens],
             maps=maps,
             layers=config.num_hidden_layers,
         )
@@ -357,12 +370,13 @@ def look(
     return results
 
 
-def _resolved(chosen: Numbers, count: int, kind: str) -> list[int]:
+def _resolved(chosen: Numbers, count: int, noun: str) -> list[int]:
+    """Return the numbers from 0 to count - 1, ascending. Raises UsageError for others."""
     if chosen is None:
         return list(range(count))
     for number in chosen:
         if not -count <= number < count:
             raise UsageError(
-                f"{kind} {number} not found (--{kind}s)", f"{kind}s are 0 to {count - 1}"
+                f"{noun} {number} not found (--{noun}s)", f"{noun}s are 0 to {count - 1}"
             )
     return sorted({number % count for number in chosen})

@@ -1,12 +1,12 @@
-"""What is in a corpus, at a look: a place in the plane, a cluster and its terms, for each text.
+"""A map of a corpus: coordinates in the plane, a cluster and its label, for each text.
 
     corpus_map = CorpusMap.of(search)                   # of stored vectors; needs scikit-learn
     corpus_map.rows()                                   # x, y, cluster and label of each text
     corpus_map.page("reviews.txt", "stars")             # map.html, coloured by a field
 
-Of a large corpus a sample is drawn. Clusters are those of k-means in the principal components, the
-layout is t-SNE of them: the same seed gives the same bytes, as one thread computes. A label is the
-words that set a cluster apart, without stop words.
+Large corpora are sampled. Clusters are those of k-means on the principal components, coordinates
+are t-SNE of these; one thread computes, so equal seeds give equal bytes. The label of a cluster is
+its most characteristic words, without stop words.
 Letters: `n` texts, `D` dimensions, `k` clusters, `W` words. Sources: scikit-learn; class-based
 TF-IDF of Grootendorst, BERTopic, 2022.
 """
@@ -30,35 +30,38 @@ from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors, texts_
 from bertcli.versions import install_command
 
 COLUMNS = ("row", "text", "x", "y", "cluster", "label")
-MOST = 20_000  # texts that are drawn
+MAX_TEXTS = 20_000  # on the map
 COMPONENTS = 50
-PERPLEXITY, STEPS = 30, 500  # of t-SNE
-MOST_CLUSTERS = 24  # where no number is given
-WORDS, VOCABULARY = 3, 50_000  # of a label, and that it is chosen from
-MIN_SHARE = 0.5  # of the texts of a cluster have each word of its label
-SHOWN = 300  # characters of a text on the page
+TSNE_PERPLEXITY = 30
+TSNE_STEPS = 500
+MAX_DEFAULT_CLUSTERS = 24
+WORDS_PER_LABEL = 3
+VOCABULARY_SIZE = 50_000  # most frequent words, from which labels are chosen
+MIN_SHARE = 0.5  # of the texts of a cluster contain each word of its label
+SHOWN_CHARACTERS = 300  # of a text on the page
 
 
 def require_scikit_learn() -> None:
-    """Raise BertcliError when scikit-learn, which is an extra, is not installed."""
+    """Raise BertcliError if scikit-learn, an extra, is not installed."""
     if find_spec("sklearn") is None:
         raise BertcliError("a map needs scikit-learn", install_command("map"))
 
 
 @dataclass(frozen=True)
 class CorpusMap:
-    """Texts of a corpus, in their order, and what the columns say of them."""
+    """The texts on the map, in the order of the corpus, with their columns."""
 
     records: Sequence[Record]
     columns: Mapping[str, Sequence[Any]]
-    labels: Sequence[str]  # of the clusters, the largest first
-    total: int  # texts of the corpus
+    labels: Sequence[str]  # of the clusters, largest cluster first
+    total: int  # number of texts of the corpus
 
     @classmethod
     def of(cls, search: Search, clusters: int | None = None, seed: int = 0) -> CorpusMap:
-        """Lay out the texts whose vectors are stored, in so many clusters, or as many as suit them.
+        """Compute the map of a search whose vectors are stored.
 
-        Raises InputError for vectors that have no layout, or of other texts.
+        By default the number of clusters depends on that of texts. Raises InputError for fewer than
+        two different vectors, and for vectors of other texts.
         """
         from sklearn.cluster import KMeans
         from sklearn.manifold import TSNE
@@ -70,39 +73,39 @@ class CorpusMap:
             if total < 2:
                 raise InputError(f"a map needs at least two texts, not {total}")
             random = np.random.default_rng(seed)
-            chosen = np.sort(random.choice(total, min(total, MOST), replace=False))
-            rows = chosen.tolist()
+            sample = np.sort(random.choice(total, min(total, MAX_TEXTS), replace=False))
+            rows = sample.tolist()
             texts = texts_at({*rows}, CorpusTexts(search).blocks(total))
-            vectors = all_vectors[chosen].astype(np.float64)
+            vectors = all_vectors[sample].astype(np.float64)
             distinct = len(np.unique(vectors, axis=0))
             if distinct < 2:
                 raise InputError("all vectors are equal, and have no map")
             points, _ = principal_components(vectors, min(COMPONENTS, vectors.shape[1]))
-            usual = min(MOST_CLUSTERS, round((len(rows) / 2) ** 0.5) + 1)
-            k = min(clusters or usual, distinct)
+            default = min(MAX_DEFAULT_CLUSTERS, round((len(rows) / 2) ** 0.5) + 1)
+            k = min(clusters or default, distinct)
             members = KMeans(k, n_init=4, random_state=seed).fit_predict(points)
             plane = np.pad(points, ((0, 0), (0, 1)))[:, :2]
-            perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
+            perplexity = min(TSNE_PERPLEXITY, (len(rows) - 1) / 3)
             start = plane / plane.std() * 1e-4
             layout = TSNE(
                 init=start,
                 perplexity=perplexity,
-                max_iter=STEPS,
+                max_iter=TSNE_STEPS,
                 random_state=seed,
                 n_jobs=1,
             )
             x, y = layout.fit_transform(points).round(3).T.tolist()
-        largest = np.argsort(-np.bincount(members), kind="stable")
-        numbers = np.argsort(largest)[members]
+        by_size = np.argsort(-np.bincount(members), kind="stable")
+        numbers = np.argsort(by_size)[members]  # cluster of each text, 0 is the largest
         records = [texts[row] for row in rows]
-        written = [str(record.text) for record in records]
-        labels = labels_of(written, numbers)
-        named = [labels[number] for number in numbers]
-        columns = (rows, written, x, y, numbers.tolist(), named)
+        strings = [str(record.text) for record in records]
+        labels = cluster_labels(strings, numbers)
+        text_labels = [labels[number] for number in numbers]
+        columns = (rows, strings, x, y, numbers.tolist(), text_labels)
         return cls(records, dict(zip(COLUMNS, columns, strict=True)), labels, total)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each text, with the fields that it carries."""
+        """Return a row for each text, with the fields of its record."""
         rows = zip(*self.columns.values(), strict=True)
         return [
             row_of(record, dict(zip(self.columns, row, strict=True)))
@@ -110,12 +113,12 @@ class CorpusMap:
         ]
 
     def page(self, title: str, field: str | None) -> bytes:
-        """Return a page, coloured by a field of the records or else by cluster."""
+        """Return an HTML page, coloured by a field of the records or by cluster."""
         content: dict[str, Any] = {"labels": self.labels, "total": self.total, "field": field}
         content |= {name: self.columns[name] for name in ("row", "x", "y", "cluster")}
         texts = self.columns["text"]
         copies = Counter(texts)
-        content["text"] = [text[:SHOWN] for text in texts]
+        content["text"] = [text[:SHOWN_CHARACTERS] for text in texts]
         content["equal"] = [copies[text] for text in texts]
         content["id"] = [record.id for record in self.records]
         if field:
@@ -123,15 +126,18 @@ class CorpusMap:
         return filled_page("map", title, title, content)
 
 
-def labels_of(texts: Sequence[str], clusters: np.ndarray) -> list[str]:
-    """Return the words that set each cluster [n] apart, by class-based TF-IDF.
+def cluster_labels(texts: Sequence[str], clusters: np.ndarray) -> list[str]:
+    """Return the label of each cluster: its words with the largest class-based TF-IDF.
 
-    They are in at least half of its texts; where no word is, the label is its most frequent one.
+    `clusters` [n] has the number of the cluster of each text. Words of a label are in at least half
+    of its texts; if there are none, the label is the most frequent word.
     """
     from sklearn.feature_extraction.text import CountVectorizer
 
     k = int(clusters.max()) + 1
-    counter = CountVectorizer(max_features=VOCABULARY, binary=True, stop_words=[*STOP_WORDS])
+    counter = CountVectorizer(
+        max_features=VOCABULARY_SIZE, binary=True, stop_words=list(STOP_WORDS)
+    )
     try:
         matrix = counter.fit_transform(texts)  # [n, W]
     except ValueError:  # no words
@@ -144,7 +150,7 @@ def labels_of(texts: Sequence[str], clusters: np.ndarray) -> list[str]:
     labels = []
     for cluster in range(k):
         common = np.flatnonzero(counts[cluster] >= MIN_SHARE * sizes[cluster])
-        best = common[np.argsort(-scores[cluster, common], kind="stable")][:WORDS]
+        best = common[np.argsort(-scores[cluster, common], kind="stable")][:WORDS_PER_LABEL]
         if not len(best) and counts[cluster].any():
             best = np.array([counts[cluster].argmax()])
         labels.append(", ".join(words[best]))

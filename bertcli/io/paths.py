@@ -1,11 +1,10 @@
-"""What names of files tell: files beside an output, the same file twice, addresses, digests.
+"""Paths: side files of an output, identity of files, credentials in URLs, digests.
 
     refuse_inputs(("reviews.jsonl", "-"), [Path("out.npy"), Path("out.npy.partial")])
     public("http://me:secret@mirror.org/x?token=abc")  # 'http://***@mirror.org/x?token=***'
 
-No file is both read and written by one run: neither by its name nor through a link. What a run
-writes is the output, first, and the files beside it that it makes and removes. The manifest of
-``out.npy`` is ``out.npy.manifest.json``. What opens a door stays out of addresses.
+A run never writes a file that it reads, also not through a link. It writes its output and
+temporary files beside it. The manifest of ``out.npy`` is ``out.npy.manifest.json``.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from typing import Any
 
 from bertcli.errors import ModelError, OutputError, option
 
-Identity = tuple[int, int] | str  # the device of a file and its number there; a name to come
+Identity = tuple[int, int] | str  # device and inode, or the path of a file to be created
 
 HINT = "write to another place, or move the input away"
 
 
 def input_name(path: str | Path) -> str:
-    r"""Return what records, messages and manifests call an input: its path, or stdin.
+    r"""Return the name of an input in records, messages and manifests: its path, or stdin.
 
-    Bytes of a path that are not UTF-8, which no format of rows can hold, are escaped: ``\xff``.
+    Bytes of a path that are not UTF-8 are escaped as ``\xff``, because outputs are UTF-8.
     """
     name = "stdin" if str(path) == "-" else str(path)
     try:
@@ -51,70 +50,70 @@ def normalized(path: str) -> str:
     return full_path.removeprefix(os.path.join(os.getcwd(), "")) or full_path
 
 
-def _escaped_byte(bad: UnicodeError) -> tuple[str, int]:
-    """Return the escape of half of a surrogate pair: Python stands one for a byte of a path."""
-    assert isinstance(bad, UnicodeEncodeError)
-    code = ord(bad.object[bad.start])
-    is_byte = 0xDC80 <= code <= 0xDCFF  # PEP 383
-    return f"\\x{code - 0xDC00:02x}" if is_byte else f"\\u{code:04x}", bad.start + 1
+def _escaped_byte(error: UnicodeError) -> tuple[str, int]:
+    """Return the escape of a lone surrogate, which stands for a byte of a path (PEP 383)."""
+    assert isinstance(error, UnicodeEncodeError)
+    code = ord(error.object[error.start])
+    is_byte = 0xDC80 <= code <= 0xDCFF
+    escape = f"\\x{code - 0xDC00:02x}" if is_byte else f"\\u{code:04x}"
+    return escape, error.start + 1
 
 
 ESCAPES = "bertcli.escapes"
 codecs.register_error(ESCAPES, _escaped_byte)
 
 
-def refuse_inputs(inputs: Iterable[str | Path], own: Sequence[str | Path]) -> None:
-    """Raise OutputError when an input is one of the files that a run writes.
+def refuse_inputs(inputs: Iterable[str | Path], outputs: Sequence[str | Path]) -> None:
+    """Raise OutputError if an input is also an output; the first output is named in the message.
 
-    ``-`` is stdin, or among those that are written stdout, which may be redirected. Pipes and
-    devices are no matter: nothing of theirs is lost.
+    ``-`` is stdin or stdout, which may be redirected. Pipes and devices may be both.
     """
-    outputs = {*(_identity(path, sys.stdout) for path in own)} - {None}
-    for named in inputs:
-        if _identity(named, sys.stdin) in outputs:
-            output = "stdout" if own[0] == "-" else own[0]
-            name = input_name(named)
+    output_identities = {_identity(path, sys.stdout) for path in outputs} - {None}
+    for path in inputs:
+        if _identity(path, sys.stdin) in output_identities:
+            output = "stdout" if outputs[0] == "-" else outputs[0]
+            name = input_name(path)
             raise OutputError(f"{output}: the input {name} would be overwritten", HINT)
 
 
-def _identity(named: str | Path, stream: Any) -> Identity | None:
-    """Return what tells a file, or for ``-`` the stream, from all others that last."""
-    with suppress(OSError, ValueError, AttributeError):  # closed, or no file of the system
+def _identity(path: str | Path, stream: Any) -> Identity | None:
+    """Return the identity of a regular file or folder, or None; ``-`` is the stream."""
+    with suppress(OSError, ValueError, AttributeError):  # the stream is closed, or not a file
         try:
-            status = os.stat(stream.fileno() if str(named) == "-" else named)
+            status = os.stat(stream.fileno() if str(path) == "-" else path)
         except FileNotFoundError:
-            return os.path.realpath(named)
+            return os.path.realpath(path)
         if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
             return status.st_dev, status.st_ino
     return None
 
 
 def beside(path: Path, end: str) -> Path:
-    """Return the place of the side file with this end."""
+    """Return the path of a side file, which has this suffix: ``end``."""
     return path.with_name(path.name + end)
 
 
 def manifest_beside(path: Path) -> Path:
-    """Return where the manifest of a file is: for a link, beside what it points to."""
+    """Return the path of the manifest of a file; for a link, beside its target."""
     return beside(Path(os.path.realpath(path)), ".manifest.json")
 
 
 def making(path: Path, end: str = "bertcli") -> Path:
-    """Return the hidden name of what is to become this file or folder."""
+    """Return the hidden path of an unfinished file or folder."""
     return path.with_name(f".{path.name}.{end}.tmp")
 
 
 HIDDEN = "***"
 
 ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://\S+")
-# A name and a password end at the "@" before the path. A password with a "/" in it, which is wrong
-# but happens, is told from a port, and from a path with an "@", by what follows the colon.
+# User and password end at the "@" before the path. A "/" in a password is invalid, but happens: a
+# colon without a port number behind it shows that this is not a path with an "@".
 USER = re.compile(r"(?<=://)(?:[^/?#]*|[^/@:]*:(?!\d*/)[^@]*)@")
 QUERY = re.compile(r"([?&][\w.~%-]+=)[^&\s'\"]+")
 
 
 def public(text: str) -> str:
-    """Return a text whose addresses have no names, no passwords and no values of a query."""
+    """Return a text without users, passwords and query values in its URLs."""
     if "://" not in text:
         return text
 
@@ -125,13 +124,13 @@ def public(text: str) -> str:
 
 
 class WatchedFiles:
-    """Files that must not change while they are mapped, told by size, time of change and inode."""
+    """Files that must not change while they are mapped."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.before = {path: _version_of(path) for path in paths}
 
     def refuse_changes(self) -> None:
-        """Raise ModelError for a file that has changed: what was made of it meanwhile is void."""
+        """Raise ModelError if a file has changed, because results may be wrong then."""
         for path, version in self.before.items():
             if _version_of(path) != version:
                 raise ModelError(
@@ -141,7 +140,7 @@ class WatchedFiles:
 
 
 def _version_of(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes when the contents of a file do: size, time of change, inode."""
+    """Return size, modification time and inode of a file; None if it is missing."""
     try:
         status = os.stat(path)
     except OSError:
@@ -150,7 +149,7 @@ def _version_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal, reading a megabyte at a time."""
+    """Return the SHA-256 of a file in hexadecimal."""
     import hashlib
 
     digest = hashlib.sha256()

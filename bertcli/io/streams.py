@@ -1,7 +1,7 @@
-"""Bytes in: files, pipes and compressed files, cut into numbered lines and decoded.
+"""Read files, pipes and compressed files: bytes, numbered lines, decoded text.
 
-A block holds the lines that one read brought: a file gives large blocks at full speed, and a slow
-pipe gives each line as soon as it is there.
+A block has the lines of one read: blocks of a file are large and fast, and a slow pipe delivers
+each line as soon as it arrives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
@@ -27,19 +27,21 @@ from bertcli.io.publish import OTHER_FOLDER, unwritable
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-CHUNK = 1 << 18  # bytes per read; of 2**19 and more, the heap of some systems keeps what was freed
-PACKED = (".gz", ".zst")  # suffixes of files that are unpacked, and packed
-LARGEST_RECORD = 32 << 20  # bytes, unless --max-record-bytes says otherwise
-# A packed file of a format that is not read as a stream may unpack to so many bytes, or to so many
-# times its own size: Parquet is packed inside, and arrays of ids hardly shrink to a hundredth.
-UNPACKED, RATIO = 256 << 20, 100
+CHUNK = 1 << 18  # bytes per read; from 2**19, some allocators keep freed memory
+PACKED = (".gz", ".zst")  # suffixes of compressed files
+LARGEST_RECORD = 32 << 20  # bytes; the default of --max-record-bytes
+# Limits for compressed files of formats that are not read as a stream: they may decompress to
+# MAX_UNPACKED bytes, or to MAX_RATIO times their size. Parquet is compressed inside, and arrays of
+# ids rarely shrink to a hundredth.
+MAX_UNPACKED = 256 << 20
+MAX_RATIO = 100
 
 
 @dataclass
 class Block:
-    """Whole lines: the number of the first, its offset in the stream, and all up to the last end.
+    """Complete lines: the number of the first, its offset in the stream, and the bytes of all.
 
-    Who decodes them together needs no line as bytes.
+    The end of the last line is left out. `lines` splits lazily, as most blocks are decoded at once.
     """
 
     number: int
@@ -53,35 +55,37 @@ class Block:
         return self.raw.split(self.separator)
 
 
-class Derived(io.RawIOBase):
-    """A readable stream of parts, none of them empty; closing it closes the file below as well."""
+class ChunkStream(io.RawIOBase):
+    """A readable stream of non-empty chunks; closing it also closes the file they come from."""
 
-    def __init__(self, parts: Iterator[bytes], file: IO[bytes]) -> None:
-        self.parts = parts
+    def __init__(self, chunks: Iterator[bytes], file: IO[bytes]) -> None:
+        self.chunks = chunks
         self.file = file
-        self.ready = memoryview(b"")
+        self.unread = memoryview(b"")  # the rest of the last chunk
 
     def readable(self) -> bool:
-        """Say yes: this is for reading."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill the buffer with what is ready, asking for more when nothing is."""
-        self.ready = self.ready or memoryview(next(self.parts, b""))
+        """Copy unread bytes, or those of the next chunk, to the buffer; return their number."""
+        if not self.unread:
+            self.unread = memoryview(next(self.chunks, b""))
         target = memoryview(buffer)
-        size = min(len(target), len(self.ready))
-        target[:size], self.ready = self.ready[:size], self.ready[size:]
+        size = min(len(target), len(self.unread))
+        target[:size] = self.unread[:size]
+        self.unread = self.unread[size:]
         return size
 
     def close(self) -> None:
-        """Close both."""
+        """Close the stream and the file."""
         if not self.closed:
             self.file.close()
         super().close()
 
 
 def recoded(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator[bytes]:
-    """Yield a stream as UTF-8; for encodings whose line end is not one byte (UTF-16, UTF-32)."""
+    """Yield a stream as UTF-8, for encodings whose line end has several bytes (UTF-16, UTF-32)."""
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     offset = 0
     while True:
@@ -89,11 +93,11 @@ def recoded(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator[
         start = offset - len(decoder.getstate()[0])
         try:
             text = decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as bad:
-            raise undecodable(name, bad, encoding, start + bad.start) from None
-        except UnicodeError as bad:  # it has no byte order mark
+        except UnicodeDecodeError as error:
+            raise undecodable(name, error, encoding, start + error.start) from None
+        except UnicodeError as error:  # without a byte order mark
             raise InputError(
-                f"{name}: not {encoding}: {bad}",
+                f"{name}: not {encoding}: {error}",
                 f"give the right {option('encoding')}, such as utf-16-le",
             ) from None
         if text:
@@ -104,51 +108,59 @@ def recoded(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator[
 
 
 def suffix_of(path: str | Path) -> str:
-    """Return the suffix of a file in lower case; of one that is packed, that of what is in it."""
+    """Return the suffix of a file in lower case, without that of its compression."""
     path = Path(path)
-    return (path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower()
+    if path.suffix.lower() in PACKED:
+        path = path.with_suffix("")
+    return path.suffix.lower()
 
 
-def stream_of(parts: Iterator[bytes], file: IO[bytes]) -> IO[bytes]:
-    """Return a stream of these parts, none of them empty; closing it closes the ``file``."""
-    return io.BufferedReader(Derived(parts, file), CHUNK)
+def stream_of(chunks: Iterator[bytes], file: IO[bytes]) -> IO[bytes]:
+    """Return a stream of non-empty chunks; closing it closes the ``file``."""
+    return io.BufferedReader(ChunkStream(chunks, file), CHUNK)
 
 
-def undecodable(where: str, bad: UnicodeDecodeError, encoding: str, offset: int) -> InputError:
+def undecodable(where: str, error: UnicodeDecodeError, encoding: str, offset: int) -> InputError:
     """Return the error for bytes that are not text in this encoding."""
     return InputError(
-        f"{where}: byte {offset} (0x{bad.object[bad.start]:02x}) is not valid {encoding}",
+        f"{where}: byte {offset} (0x{error.object[error.start]:02x}) is not valid {encoding}",
         f"give the right {option('encoding')}, or use {option('encoding_errors', 'replace')}",
     )
 
 
 def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> IO[bytes]:
-    """Open a file (``-`` is stdin) for reading, unpacked when its suffix is .gz or .zst."""
+    """Open a file (``-`` is stdin) for reading; .gz and .zst files are decompressed.
+
+    ``count`` is called with the size of each chunk that is read from the file.
+    """
     try:
         raw: Any = _stdin() if path == "-" else open(path, "rb", buffering=0)  # noqa: SIM115
-    except OSError as failed:
-        raise unreadable(path, failed) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
 
-    def more() -> bytes:
+    def read() -> bytes:
         chunk: bytes = raw.read(CHUNK) or b""
         count(len(chunk))
         return chunk
 
-    parts, suffix = iter(more, b""), Path(path).suffix.lower()
-    return stream_of(_unpacked(parts, raw, suffix) if suffix in PACKED else parts, raw)
+    chunks = iter(read, b"")
+    suffix = Path(path).suffix.lower()
+    if suffix in PACKED:
+        chunks = _decompressed(chunks, raw, suffix)
+    return stream_of(chunks, raw)
 
 
-def _unpacked(parts: Iterator[bytes], raw: IO[bytes], suffix: str) -> Iterator[bytes]:
-    """Yield what a file holds that is packed as its suffix says."""
-    broken, opened = _packer(suffix, stream_of(parts, raw))
+def _decompressed(chunks: Iterator[bytes], raw: IO[bytes], suffix: str) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a file. Raises EOFError if it is broken."""
+    broken_data_error, file = _compressor(suffix, stream_of(chunks, raw))
     try:
-        yield from iter(partial(opened.read1, CHUNK), b"")
-    except broken as failed:
-        raise EOFError(str(failed)) from None
+        yield from iter(partial(file.read1, CHUNK), b"")
+    except broken_data_error as error:
+        raise EOFError(str(error)) from None
 
 
-def _packer(suffix: str, file: IO[bytes], mode: str = "rb") -> tuple[type[Exception], Any]:
-    """Return what a broken file raises beside EOFError, and what packs or unpacks it.
+def _compressor(suffix: str, file: IO[bytes], mode: str = "rb") -> tuple[type[Exception], Any]:
+    """Return the exception for broken data, and a file object that compresses or decompresses.
 
     No name and no time stamp are written, so that equal rows give equal bytes.
     """
@@ -162,20 +174,24 @@ def _packer(suffix: str, file: IO[bytes], mode: str = "rb") -> tuple[type[Except
 
 @contextmanager
 def packed(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Compress for a name ending in .gz or .zst."""
+    """Yield a file to write to, which is compressed if the path ends in .gz or .zst."""
     suffix = path.suffix.lower()
-    with _packer(suffix, file, "wb")[1] if suffix in PACKED else nullcontext(file) as stream:
-        yield stream
+    if suffix not in PACKED:
+        yield file
+        return
+    _, compressor = _compressor(suffix, file, "wb")
+    with compressor:
+        yield compressor
 
 
 @contextmanager
 def on_disk(
     path: str, count: Callable[[int], None] = lambda size: None
 ) -> Iterator[str | IO[bytes]]:
-    """Yield a file that can be read anywhere: its path; for stdin and packed files, a copy.
+    """Yield a seekable input: its path, or a temporary copy of stdin and of compressed files.
 
-    The copy is a temporary file without a name, so a kill leaves nothing. Raises InputError for a
-    packed file that unpacks to much more than its size, OutputError when there is no room.
+    The copy has no name, so a kill leaves nothing. Raises InputError for a file that decompresses
+    to much more than its size, OutputError if the disk is full.
     """
     is_packed = Path(path).suffix.lower() in PACKED
     if path != "-" and not is_packed:
@@ -183,11 +199,11 @@ def on_disk(
         return
     import tempfile
 
-    limit = max(UNPACKED, RATIO * (size_on_disk((path,)) or 0)) if is_packed else None
+    limit = max(MAX_UNPACKED, MAX_RATIO * (size_on_disk((path,)) or 0)) if is_packed else None
     try:
         copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
-    except OSError as failed:
-        raise unwritable(tempfile.gettempdir(), failed, OTHER_FOLDER) from None
+    except OSError as error:
+        raise unwritable(tempfile.gettempdir(), error, OTHER_FOLDER) from None
     with copy:
         size = 0
         try:
@@ -201,37 +217,41 @@ def on_disk(
                         )
                     copy.write(chunk)
             copy.seek(0)
-        except OSError as failed:  # of the copy: what cannot be read is an InputError
-            raise unwritable(tempfile.gettempdir(), failed, OTHER_FOLDER) from None
+        except OSError as error:  # while writing: reading raises InputError
+            raise unwritable(tempfile.gettempdir(), error, OTHER_FOLDER) from None
         yield copy
 
 
-def unreadable(path: str, failed: OSError | ValueError) -> InputError:
+def unreadable(path: str, error: OSError | ValueError) -> InputError:
     """Return the error for a file that cannot be opened or read."""
-    if isinstance(failed, FileNotFoundError):
+    if isinstance(error, FileNotFoundError):
         return InputError(f"{path}: file not found", "check the path; - is stdin")
-    if isinstance(failed, IsADirectoryError):
+    if isinstance(error, IsADirectoryError):
         return InputError(
             f"{path}: is a folder", f"give the files in it, with one {option('input')} each"
         )
-    return InputError(f"{path}: {getattr(failed, 'strerror', None) or failed}")
+    reason = getattr(error, "strerror", None) or error
+    return InputError(f"{path}: {reason}")
 
 
 def can_be_reread(path: str) -> bool:
-    """Tell whether an input is a file, not stdin or a pipe. InputError when nothing is there."""
+    """Return True for a regular file, False for stdin, pipes and devices.
+
+    Raises InputError for a folder and for a missing file.
+    """
     if path == "-":
         return False
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError
-    except OSError as failed:
-        raise unreadable(path, failed) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
     return stat.S_ISREG(mode)
 
 
 def too_large(where: str, limit: int) -> InputError:
-    """Return the error for a record of more bytes than are read."""
+    """Return the error for a record with more bytes than the limit."""
     return InputError(
         f"{where}: the record is larger than {limit:,} bytes",
         f"raise {option('max_record_bytes')} (where the command has it), or split the record",
@@ -239,7 +259,7 @@ def too_large(where: str, limit: int) -> InputError:
 
 
 def stop(error: InputError) -> None:
-    """Raise an error where nothing is skipped."""
+    """Raise the error: the default where records are not skipped."""
     raise error
 
 
@@ -251,55 +271,71 @@ def blocks(
     skip: Callable[[InputError], None] = stop,
     quoted: bool = False,
 ) -> Iterator[Block]:
-    """Yield the lines of a stream as they come in; the last one needs no separator.
+    """Yield the lines of a stream as they arrive; the last line needs no separator.
 
-    A line of more than ``limit`` bytes is never held whole: ``skip`` is told of it, and when that
-    returns, the line is left out, or where texts may be ``quoted``, it is the quotation mark that
-    it leaves open, or none. Raises InputError when a compressed file is broken.
+    A line of more than ``limit`` bytes is not kept in memory: ``skip`` is called with the error. If
+    it returns, the line is left out; with ``quoted``, a line with an odd number of quotation marks
+    is replaced by one, as it opens or closes a quoted cell. Raises InputError for broken data.
     """
-    number, offset = 1, 0
+    number = 1  # of the next line
+    offset = 0  # of the next line in the stream
     pieces: list[bytes] = []  # of a line whose end has not been read
-    size, large = 0, False  # its bytes so far, and whether it is passed over
-    quotes = 0  # in a line that is passed over
-    while chunk := read_chunk(stream, name, min(CHUNK, limit)):  # a line inside is not too large
-        first, line_end, others = chunk.partition(separator)
+    size = 0  # bytes of that line so far
+    is_skipped = False  # that line is too large
+    quotes = 0  # in a line that is skipped
+    while chunk := read_chunk(stream, name, min(CHUNK, limit)):  # no line inside is too large
+        first, line_end, rest = chunk.partition(separator)
         if size + len(first) > limit:
-            if not large:
+            if not is_skipped:
                 skip(too_large(f"{name}:{number}", limit))
-            quotes += b"".join([*pieces, first]).count(b'"')
-            pieces, size, large = [], size + len(first), True
+            pieces.append(first)
+            quotes += b"".join(pieces).count(b'"')
+            pieces = []
+            size += len(first)
+            is_skipped = True
             if not line_end:
                 continue
             if quoted:
                 yield Block(number, offset, b'"' * (quotes % 2))
-            number, offset, chunk = number + 1, offset + size + 1, others
-            size, large, quotes = 0, False, 0
-        whole, line_end, rest = chunk.rpartition(separator)
+            number += 1
+            offset += size + 1
+            chunk = rest
+            size = 0
+            is_skipped = False
+            quotes = 0
+        complete, line_end, rest = chunk.rpartition(separator)
         if line_end:
-            block = Block(number, offset, b"".join([*pieces, whole]), separator)
+            pieces.append(complete)
+            block = Block(number, offset, b"".join(pieces), separator)
             yield block
             number += block.raw.count(separator) + 1
             offset += len(block.raw) + 1
-            pieces, size = [], 0
+            pieces = []
+            size = 0
         pieces.append(rest)
         size += len(rest)
     last = b"".join(pieces)
-    if last and not (number == 1 and last == codecs.BOM_UTF8):
+    is_byte_order_mark = number == 1 and last == codecs.BOM_UTF8
+    if last and not is_byte_order_mark:
         yield Block(number, offset, last, separator)
 
 
 class LineDecoder:
-    """Bytes of lines -> text, with the place of a bad byte."""
+    """Decodes lines, and reports where invalid bytes are."""
 
     def __init__(self, name: str, encoding: str, errors: str, *, separator: bytes = b"\n") -> None:
-        self.name, self.encoding, self.errors = name, encoding, errors
+        self.name = name
+        self.encoding = encoding
+        self.errors = errors
         self.separator = separator
-        self.line_end = "\r" if separator == b"\n" else ""  # what may stand before the separator
-        self.replaced = 0
+        self.line_end = "\r" if separator == b"\n" else ""  # optional before the separator
+        self.replaced = 0  # characters in place of invalid bytes
 
     def lines(self, block: Block) -> list[str] | None:
-        """Return all lines of a block at once; None when they need a closer look."""
-        raw = block.raw.removeprefix(codecs.BOM_UTF8) if block.number == 1 else block.raw
+        """Return all lines of a block; None if it has invalid bytes, to be decoded by line."""
+        raw = block.raw
+        if block.number == 1:
+            raw = raw.removeprefix(codecs.BOM_UTF8)
         try:
             text = raw.decode(self.encoding)
         except UnicodeDecodeError:
@@ -316,36 +352,37 @@ class LineDecoder:
             line = line.removeprefix(codecs.BOM_UTF8)
         try:
             text = line.decode(self.encoding)
-        except UnicodeDecodeError as bad:
+        except UnicodeDecodeError as error:
             if self.errors == "strict":
-                at = sum(len(earlier) + 1 for earlier in block.lines[: index + 1])
-                at += bad.start - len(line) - 1
-                where = f"{self.name}:{block.number + block.raw.count(block.separator, 0, at)}"
-                raise undecodable(where, bad, self.encoding, block.offset + at) from None
+                line_end = sum(len(earlier) + 1 for earlier in block.lines[: index + 1]) - 1
+                offset = line_end - len(line) + error.start  # in the block
+                number = block.number + block.raw.count(block.separator, 0, offset)
+                where = f"{self.name}:{number}"
+                raise undecodable(where, error, self.encoding, block.offset + offset) from None
             text = line.decode(self.encoding, self.errors)
             self.replaced += text.count("\ufffd")
         return text.removesuffix(self.line_end)
 
 
 def read_chunk(stream: Any, name: str, most: int = CHUNK, *, peek: bool = False) -> bytes:
-    """Return the next bytes, b"" at the end; a ``peek`` leaves them to be read.
+    """Return the next bytes, b"" at the end; with ``peek``, without consuming them.
 
-    Raises InputError where they cannot be read.
+    Raises InputError if they cannot be read.
     """
     try:
         chunk: bytes = stream.peek(CHUNK) if peek else stream.read1(most)
-    except (EOFError, zlib.error) as broken:
+    except (EOFError, zlib.error) as error:
         raise InputError(
-            f"{name}: the compressed data is broken or truncated: {broken}",
+            f"{name}: the compressed data is broken or truncated: {error}",
             "nothing after this point can be read; download or write the file again",
         ) from None
-    except OSError as failed:  # gzip.BadGzipFile is one too
-        raise unreadable(name, failed) from None
+    except OSError as error:  # among them gzip.BadGzipFile
+        raise unreadable(name, error) from None
     return chunk
 
 
 def _stdin() -> Any:
-    """Return stdin without its buffer, whose lock a thread that reads would hold at the end."""
+    """Return stdin unbuffered: a reading thread would keep the lock of the buffer at exit."""
     if sys.stdin is None:
         return io.BytesIO()
     if sys.stdin.closed:
@@ -354,7 +391,7 @@ def _stdin() -> Any:
 
 
 def size_on_disk(paths: tuple[str, ...]) -> int | None:
-    """Return the bytes of all files together; None when one of them is a pipe."""
+    """Return the total size of files in bytes; None if one of them is no regular file."""
     if any(not os.path.isfile(path) for path in paths):
         return None
     return sum(os.path.getsize(path) for path in paths)

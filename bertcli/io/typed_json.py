@@ -1,10 +1,10 @@
-"""JSON from outside: parsed here only, and every value checked before it is used.
+"""Read JSON, and check the type of every value before it is used.
 
-    settings = read_object(Path("tokenizer_config.json"))   # empty when there is no such file
-    settings.text("unk_token")            # None when the key is missing or null
-    settings.whole("model_max_length")    # ModelError unless it is a whole number
+    settings = read_object(Path("tokenizer_config.json"))   # empty if there is no such file
+    settings.text("unk_token")            # None if the key is missing or null
+    settings.whole("model_max_length")    # ModelError unless it is an integer
 
-An error names the file, the key, what was found and what is expected.
+Errors have the file, the key, the value found and the value expected.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from typing import Any, NamedTuple
 from bertcli.errors import BertcliError, ModelError
 
 LARGEST_FILE = 256 << 20  # bytes; the largest tokenizer.json in use has about 35 MB
-LARGEST_NUMBER = 10**9  # of any count; what is larger is a mistake, and overflows torch's numbers
-MOST = 1.7e308  # of any number: the largest float, nearly
-SHOWN = 60  # characters of a value in a message
-MANY_DIGITS = b"0" * 19  # of a whole number that may have more than 64 bits
+LARGEST_NUMBER = 10**9  # of counts; larger ones are mistakes, and overflow in torch
+LARGEST_FLOAT = 1.7e308  # nearly
+SHOWN_CHARACTERS = 60  # of a value in a message
+MANY_DIGITS = b"0" * 19  # digits of an integer that may have more than 64 bits
 DIGITS = bytes(0x30 if chr(byte).isascii() and chr(byte).isdigit() else 0x20 for byte in range(256))
 AGAIN = "download the file again: this copy is incomplete or damaged"
 HINT = "correct the file, or fetch it again"
 
 
 class BadJsonError(ValueError):
-    """Why a text is not JSON that can be worked with."""
+    """The reason why a text is not valid JSON."""
 
 
 def parse(text: str | bytes) -> Any:
-    """Return the value of a JSON text; NaN and Infinity are read, as Python's own reader does.
+    """Return the value of a JSON text, in which NaN and Infinity are valid, as in Python's `json`.
 
-    Raises BadJsonError for anything else, also for lists and objects nested too deeply and numbers
-    of thousands of digits. Strings may hold half of a surrogate pair: see `is_text`.
+    Raises BadJsonError for invalid JSON, too deep nesting, and integers of thousands of digits.
+    Strings may contain lone surrogates: see `is_text`.
     """
     try:
         return json.loads(text)
-    except json.JSONDecodeError as bad:
-        place = (
-            f"line {bad.lineno}, column {bad.colno}" if bad.lineno > 1 else f"column {bad.colno}"
-        )
-        raise BadJsonError(f"{bad.msg}, {place}") from None
+    except json.JSONDecodeError as error:
+        location = f"column {error.colno}"
+        if error.lineno > 1:
+            location = f"line {error.lineno}, {location}"
+        raise BadJsonError(f"{error.msg}, {location}") from None
     except RecursionError:
         raise BadJsonError("lists or objects are nested too deeply") from None
-    except UnicodeDecodeError as bad:
-        raise BadJsonError(f"byte {bad.start} is not valid UTF-8") from None
-    except ValueError as bad:  # an integer of more digits than Python converts
-        raise BadJsonError(str(bad).partition(";")[0]) from None
+    except UnicodeDecodeError as error:
+        raise BadJsonError(f"byte {error.start} is not valid UTF-8") from None
+    except ValueError as error:  # an integer with more digits than Python converts
+        raise BadJsonError(str(error).partition(";")[0]) from None
 
 
 def parse_lines(texts: Sequence[str]) -> list[Any] | None:
-    """Return the values of JSON texts, which are those of `parse`, many at a time.
+    """Return the values of many JSON texts, equal to those of `parse`, but faster.
 
-    None where one of them is not JSON, or orjson could read it otherwise: whole numbers of more
-    than 64 bits, NaN, infinity, half of a surrogate pair.
+    None if one of them is invalid, or if orjson may read it differently: integers of more than 64
+    bits, NaN, infinity, lone surrogates.
     """
     if MANY_DIGITS in "".join(texts).encode(errors="replace").translate(DIGITS):
         return None
-    import orjson  # when there is much to read: it takes its time
+    import orjson  # here, because the import is slow
 
     try:
         return list(map(orjson.loads, texts))
@@ -71,12 +71,12 @@ def parse_lines(texts: Sequence[str]) -> list[Any] | None:
 
 
 def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is read back after this was written as JSON: tuples become lists."""
+    """Return the value after writing and reading it as JSON: tuples become lists."""
     return json.loads(json.dumps(value))
 
 
 def strict(value: Any) -> Any:
-    """Return a value for JSON, which has neither NaN nor infinity, though Python reads them."""
+    """Return a value with None in place of NaN and infinity, which standard JSON lacks."""
     match value:
         case Mapping():
             return {name: strict(inner) for name, inner in value.items()}
@@ -88,16 +88,16 @@ def strict(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON for people, in ASCII."""
+    """Write a value as indented JSON, in ASCII."""
     path.write_bytes(json.dumps(value, indent=2).encode() + b"\n")
 
 
 def read_bytes(
     path: Path, error: type[BertcliError] = ModelError, hint: str = HINT
 ) -> bytes | None:
-    """Return the contents of a regular file of reasonable size; None when there is no such file.
+    """Return the contents of a regular file; None if there is no such file.
 
-    Never waits for a pipe, nor reads a device.
+    Raises ``error`` for a file of more than LARGEST_FILE bytes, and for pipes and devices.
     """
     try:
         if not is_regular(path, error, hint):
@@ -111,9 +111,9 @@ def read_bytes(
 
 
 def is_regular(path: Path, error: type[BertcliError] = ModelError, hint: str = HINT) -> bool:
-    """Whether there is a file; one that is not regular raises ``error``.
+    """Return True if there is a regular file, False if there is none.
 
-    To be asked before anything opens a file of a model folder: a pipe would be waited for.
+    Raises ``error`` for others: opening a pipe would block, so call this before opening a file.
     """
     try:
         status = os.stat(path)
@@ -148,27 +148,27 @@ def parse_objects(content: bytes, path: Path) -> list[JsonObject]:
     values = _parsed(content, path, ModelError)
     if not isinstance(values, list):
         raise ModelError(f"{path}: expected a list of objects, found {shown(values)}", HINT)
-    listed = JsonObject({str(index): value for index, value in enumerate(values)}, str(path))
-    return [*listed.objects().values()]
+    by_index = JsonObject({str(index): value for index, value in enumerate(values)}, str(path))
+    return list(by_index.objects().values())
 
 
 def read_object(path: Path, error: type[BertcliError] = ModelError) -> JsonObject:
-    """Return the object in a JSON file; an empty one when there is no such file."""
+    """Return the object in a JSON file; empty if there is no such file."""
     content = read_bytes(path, error)
-    return (
-        JsonObject({}, str(path), error) if content is None else parse_object(content, path, error)
-    )
+    if content is None:
+        return JsonObject({}, str(path), error)
+    return parse_object(content, path, error)
 
 
 class Check(NamedTuple):
-    """Whether a value will do, and what one that will is called."""
+    """A test of a value, and its description for messages."""
 
     holds: Callable[[Any], bool]
     expected: str
 
 
 def whole_number(least: int = 0, most: int = LARGEST_NUMBER) -> Check:
-    """Return the check for a whole number in a range, its ends included."""
+    """Return the check for an integer from `least` to `most`."""
 
     def holds(value: Any) -> bool:
         return type(value) is int and least <= value <= most
@@ -177,7 +177,7 @@ def whole_number(least: int = 0, most: int = LARGEST_NUMBER) -> Check:
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is a string without half of a surrogate pair."""
+    """Return True for a string without lone surrogates, which UTF-8 cannot encode."""
     if not isinstance(value, str):
         return False
     try:
@@ -190,7 +190,8 @@ def is_text(value: Any) -> bool:
 TEXT = Check(is_text, "a string")
 TEXTS = Check(lambda v: isinstance(v, list) and all(map(is_text, v)), "a list of strings")
 NUMBER = Check(
-    lambda value: type(value) is float or (type(value) is int and abs(value) <= MOST), "a number"
+    lambda value: type(value) is float or (type(value) is int and abs(value) <= LARGEST_FLOAT),
+    "a number",
 )
 SWITCH = Check(lambda value: isinstance(value, bool), "true or false")
 PROBABILITY = Check(
@@ -205,19 +206,19 @@ ENTRIES = Check(lambda value: isinstance(value, list | dict), "a list or an obje
 
 
 def shown(value: Any) -> str:
-    """Return a JSON value for a message, shortened."""
+    """Return a JSON value for a message, shortened if it is long."""
     try:
         text = json.dumps(value)
-    except (TypeError, ValueError, RecursionError):  # it came from Python
+    except (TypeError, ValueError, RecursionError):  # a value from Python, not from JSON
         text = f"a value of the type {type(value).__name__}"
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
 
 
 class JsonObject(dict[str, Any]):
-    """An object of a JSON file whose values are asked for by type.
+    """An object of a JSON file, with methods that return values of one type.
 
-    A value that is missing or null is None. One of another type, or outside the range, raises
-    ``error`` with the file, the key, what was found and what is expected.
+    A missing or null value is None. A value of another type or outside the range raises ``error``
+    with the file, the key, the value found and the value expected.
     """
 
     def __init__(
@@ -229,29 +230,32 @@ class JsonObject(dict[str, Any]):
         path: str = "",
     ) -> None:
         super().__init__(values)
-        self.source, self.error, self.hint = source, error, hint
-        self.path = path  # of keys, from the top of the file: "added_tokens_decoder.5."
-        self.origins: Mapping[str, str] = {}  # key -> its file, where that is not the source
+        self.source = source
+        self.error = error
+        self.hint = hint
+        self.path = path  # prefix of its keys in the file, such as "added_tokens_decoder.5."
+        self.origins: Mapping[str, str] = {}  # key -> its file, if that is not `source`
 
     def bad(self, key: str, expected: str) -> BertcliError:
         """Return the error for the value of a key."""
         actual = f"found {shown(self[key])}" if key in self else "but it is missing"
-        place = f"{self.origins.get(key, self.source)}: {self.path}{_in_words(key)}"
-        return self.error(f"{place}: expected {expected}, {actual}", self.hint)
+        source = self.origins.get(key, self.source)
+        location = f"{source}: {self.path}{_key_text(key)}"
+        return self.error(f"{location}: expected {expected}, {actual}", self.hint)
 
     def over(self, other: JsonObject) -> JsonObject:
-        """Return an object with the keys of two files; where both have one, this one's counts."""
-        both = JsonObject({**other, **self}, self.source, self.error, self.hint, self.path)
-        theirs = dict.fromkeys(other.keys() - self.keys(), other.source)
-        both.origins = {**other.origins, **theirs, **self.origins}
+        """Return the keys of two objects; values of this one replace those of the other."""
+        both = JsonObject(other | self, self.source, self.error, self.hint, self.path)
+        others = dict.fromkeys(other.keys() - self.keys(), other.source)
+        both.origins = dict(other.origins) | others | dict(self.origins)
         return both
 
     def checked(self, key: str, check: Check) -> Any:
-        """Return the value of a key that passes a check, or None."""
+        """Return the value of a key, or None. Raises ``error`` if it fails the check."""
         return None if self.get(key) is None else self.needed(key, check)
 
     def needed(self, key: str, check: Check) -> Any:
-        """Return the value of a key that has to be there, and passes a check."""
+        """Return the value of a key. Raises ``error`` if it is missing or fails the check."""
         value = self.get(key)
         if not check.holds(value):
             raise self.bad(key, check.expected)
@@ -271,43 +275,43 @@ class JsonObject(dict[str, Any]):
         return self.checked(key, TEXTS)
 
     def switch(self, key: str) -> bool | None:
-        """Return true or false."""
+        """Return a boolean."""
         return self.checked(key, SWITCH)
 
     def whole(self, key: str, least: int = 0) -> int | None:
-        """Return a whole number that is not below the least one."""
+        """Return an integer that is at least `least`."""
         return self.checked(key, whole_number(least))
 
     def object(self, key: str) -> JsonObject:
-        """Return an object inside; an empty one when there is none."""
-        return self._inside(key, self.checked(key, OBJECT) or {})
+        """Return a nested object; empty if it is missing."""
+        return self._nested(key, self.checked(key, OBJECT) or {})
 
     def objects(self) -> dict[str, JsonObject]:
-        """Return the objects that all values have to be."""
-        return {key: self._inside(key, self.needed(key, OBJECT)) for key in self}
+        """Return all values, which must be objects."""
+        return {key: self._nested(key, self.needed(key, OBJECT)) for key in self}
 
     def entries(self, key: str) -> JsonObject:
-        """Return what a list or an object holds, by number or by key; empty when there is none."""
+        """Return the entries of a list or an object, by index or by key; empty if it is missing."""
         entries = self.checked(key, ENTRIES)
         if isinstance(entries, list):
-            entries = {str(at): value for at, value in enumerate(entries)}
-        return self._inside(key, entries or {})
+            entries = {str(index): value for index, value in enumerate(entries)}
+        return self._nested(key, entries or {})
 
     def check_keys(self, holds: Callable[[str], bool], expected: str) -> None:
-        """Raise ``error`` unless all keys are as expected."""
+        """Raise ``error`` if `holds` is false for a key."""
         for key in self:
             if not holds(key):
-                place = f"{self.source}: {self.path}".removesuffix(".").removesuffix(": ")
-                raise self.error(f"{place}: expected {expected}, found {shown(key)}", self.hint)
+                location = f"{self.source}: {self.path}".removesuffix(".").removesuffix(": ")
+                raise self.error(f"{location}: expected {expected}, found {shown(key)}", self.hint)
 
-    def _inside(self, key: str, values: Mapping[str, Any]) -> JsonObject:
+    def _nested(self, key: str, values: Mapping[str, Any]) -> JsonObject:
         source = self.origins.get(key, self.source)
-        return JsonObject(values, source, self.error, self.hint, f"{self.path}{_in_words(key)}.")
+        return JsonObject(values, source, self.error, self.hint, f"{self.path}{_key_text(key)}.")
 
 
-def _in_words(key: str) -> str:
-    """Return a key for a message: as it is where it is a plain name."""
+def _key_text(key: str) -> str:
+    """Return a key for a message, quoted unless it is a plain name."""
     return key if key.isidentifier() or key.isdecimal() else shown(key)
 
 
-NOTHING = JsonObject({}, "")  # what there is no file of
+NOTHING = JsonObject({}, "")  # of a file that does not exist

@@ -1,10 +1,10 @@
 """Attention kernels: how tokens attend to each other.
 
-Letters: `B` batch, `L` length, `T` packed tokens, `H` heads, `D` head size; `...` in front of `H`
-is `[B, L]` or `[T]`, and only the kernel knows which.
+Letters: `B` batch, `L` length, `T` packed tokens, `H` heads, `D` head size. `...` before `H` is
+`[B, L]` or `[T]`; only the kernel knows which.
 
-Everything else in BERT treats each token alone. So padding, packing, caching, recording and head
-masks are all kernels, or kernels around kernels, and a model takes them as an argument.
+Everything else in BERT works per token. So padding, packing, caching, recording and head masks are
+kernels, or kernels around kernels, and a model takes its kernel as an argument.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertcli.models.positions import Backwards, Distance, hide
+from bertcli.models.positions import Causal, Distance, hide
 
 # (q, k, v, distance, dropout probability) with q, k, v [..., H, D] -> [..., H, D]
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Distance, float], Tensor]
 
-SHORT = 64  # tokens of texts for which `varlen` has another kernel
+LONGEST_SHORT_TEXT = 64  # tokens; `varlen` uses another kernel for texts up to this length
 
 
 # --- kernels ---
 
 
 def padded(keep: Tensor | None = None) -> Attend:
-    """Make the kernel for [B, L]: scaled dot-product attention to every token of the mask `keep`.
+    """Return the kernel for [B, L]: scaled dot-product attention to the tokens of the mask `keep`.
 
-    `keep` is [..., Lk], 1 for tokens and 0 for padding, or [..., Lq, Lk], 1 where a query may look
-    at a key, with the `...` of the queries; ValueError for another shape. The queries are the last
-    of the keys, as in a decoder with a cache.
+    `keep` is [..., Lk], 1 for tokens and 0 for padding, or [..., Lq, Lk], 1 where a query may
+    attend to a key, with the `...` of the queries. The queries belong to the last Lq keys, as in a
+    decoder with a cache. Raises ValueError for another shape.
     Source: Attention Is All You Need, section 3.2.1.
     """
 
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        q, k, v, bias = _scored(q, k, v, distance, keep)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=drop)
-        return mixed.transpose(-2, -3)
+        q, k, v, bias = _heads_and_bias(q, k, v, distance, keep)
+        output = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=drop)
+        return output.transpose(-2, -3)
 
     return attend
 
@@ -53,49 +53,57 @@ TO_ALL: Attend = padded()  # without a mask: each token attends to all of its te
 class Recording:
     """A kernel like `padded` that also appends its attention map, [..., H, Lq, Lk], to `maps`.
 
-    The maps come in the order of the calls, so one per layer, and before dropout; `keep` is as in
-    `padded`. Kernels around it have its attributes, as `functools.wraps` gives them; so a head mask
-    finds the maps.
+    One map per call, so per layer, before dropout; `keep` is as in `padded`. `functools.wraps`
+    copies the attributes to the kernels around it, where `head_masked` finds the maps.
     """
 
     def __init__(self, maps: list[Tensor], keep: Tensor | None = None) -> None:
-        self.maps, self.keep = maps, keep
+        self.maps = maps
+        self.keep = keep
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        """Attend and record the map."""
-        q, k, v, bias = _scored(q, k, v, distance, self.keep)
+        """Attend, and record the map."""
+        q, k, v, bias = _heads_and_bias(q, k, v, distance, self.keep)
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         probabilities = (scores if bias is None else scores + bias).softmax(-1)
         self.maps.append(probabilities)
         return (F.dropout(probabilities, drop) @ v).transpose(-2, -3)
 
 
-def _scored(
+def _heads_and_bias(
     q: Tensor, k: Tensor, v: Tensor, distance: Distance, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return q, k and v as [..., H, L, D], turned by `distance`, and what is added to scores."""
-    q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
-    first = k.shape[-2] - q.shape[-2]
-    near = distance(q, k, first)
-    q, k = distance.rotate(q, k, first)
-    return q, k, v, near if keep is None else hide(_spread(keep, q, k) == 0, q, near)
+    """Return q, k and v as [..., H, L, D], rotated by `distance`, and the bias of the scores.
+
+    The bias, [..., H, Lq, Lk] or a shape that broadcasts to it, has the distances and the mask;
+    None if there are neither.
+    """
+    q = q.transpose(-2, -3)
+    k = k.transpose(-2, -3)
+    v = v.transpose(-2, -3)
+    first_position = k.shape[-2] - q.shape[-2]
+    bias = distance(q, k, first_position)
+    q, k = distance.rotate(q, k, first_position)
+    if keep is not None:
+        bias = hide(_expanded_mask(keep, q, k) == 0, q, bias)
+    return q, k, v, bias
 
 
-def _spread(keep: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Give a mask the axes of the scores, [..., H, Lq, Lk]."""
-    axes = (*q.shape[:-3], 1, q.shape[-2], k.shape[-2])
-    rows = torch.atleast_1d(keep)
-    spread = rows[..., None, :, :] if _from_to(keep, q) else rows[..., None, None, :]
+def _expanded_mask(keep: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """Return a mask with the axes of the scores, [..., 1, Lq, Lk]. Raises ValueError."""
+    shape = (*q.shape[:-3], 1, q.shape[-2], k.shape[-2])
+    mask = torch.atleast_1d(keep)
+    mask = mask[..., None, :, :] if _has_query_axis(keep, q) else mask[..., None, None, :]
     try:
-        if spread.shape[-1] == axes[-1]:
-            return spread.expand(axes)
-    except RuntimeError:  # it has other axes
+        if mask.shape[-1] == shape[-1]:
+            return mask.expand(shape)
+    except RuntimeError:  # the leading axes differ
         pass
-    raise ValueError(f"an attention mask {[*keep.shape]} does not fit scores {[*axes]}")
+    raise ValueError(f"an attention mask {[*keep.shape]} does not fit scores {[*shape]}")
 
 
-def _from_to(keep: Tensor, q: Tensor) -> bool:
-    """Tell whether a mask has an axis of queries, from the number of leading axes of q."""
+def _has_query_axis(keep: Tensor, q: Tensor) -> bool:
+    """Return True if a mask is [..., Lq, Lk], not [..., Lk]."""
     return keep.ndim == q.ndim - 1
 
 
@@ -103,117 +111,124 @@ def _from_to(keep: Tensor, q: Tensor) -> bool:
 
 
 def packed(lengths: Sequence[int]) -> Attend:
-    """Make the kernel for [T]: texts of these lengths, concatenated, without padding.
+    """Return the kernel for [T]: texts of these lengths, concatenated, without padding.
 
     Neighbours of equal length go to `padded()` as one [B, L] batch, so texts that are sorted by
     length need few calls.
     """
-    inner = padded()
-    shapes = [(len(list(same)), length) for length, same in groupby(lengths)]
+    attend_padded = padded()
+    shapes = [(len(list(texts)), length) for length, texts in groupby(lengths)]
 
-    def runs(x: Tensor) -> list[Tensor]:  # [T, H, D] -> [B, L, H, D] of these shapes
-        parts = x.split([count * length for count, length in shapes])
-        return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
+    def batches(x: Tensor) -> list[Tensor]:  # [T, H, D] -> one [B, L, H, D] per shape
+        flat = x.split([count * length for count, length in shapes])
+        return [tokens.unflatten(0, shape) for tokens, shape in zip(flat, shapes, strict=True)]
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, *beside: Any) -> Tensor:
-        parts = zip(runs(q), runs(k), runs(v), strict=True)
-        mixed = [inner(q, k, v, *beside) for q, k, v in parts]
-        return torch.cat([run.flatten(0, 1) for run in mixed])
+    def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
+        outputs = []
+        for q_batch, k_batch, v_batch in zip(batches(q), batches(k), batches(v), strict=True):
+            output = attend_padded(q_batch, k_batch, v_batch, distance, drop)
+            outputs.append(output.flatten(0, 1))
+        return torch.cat(outputs)
 
     return attend
 
 
 def varlen(bounds: Tensor, longest: int) -> Attend:
-    """Make the kernel for [T] with which CUDA takes texts of all lengths in one call.
+    """Return the kernel for [T] on CUDA, which computes texts of all lengths in one call.
 
-    Text i is the tokens from `bounds[i]` to `bounds[i + 1]`, int32 [B + 1]; none is longer than
-    `longest`. Every token of a text sees all of it, and nothing is added to the scores or dropped:
-    `distance` and `drop` are not asked. RuntimeError where torch has no kernel for that.
+    Text i has the tokens from `bounds[i]` to `bounds[i + 1]`, int32 [B + 1]; `longest` is the
+    greatest length. Every token attends to all of its text: the kernel ignores `distance` and
+    `drop`. Raises RuntimeError if torch has no such kernel.
 
-    Of torch's two kernels, FlashAttention computes with 128 tokens of a text at a time, however
-    many there are, and the other one, which is slower for long texts, with 64. Both are called
-    without torch.nn.attention.varlen, which brings torch's compiler: nearly as long a start again.
+    FlashAttention computes tiles of 128 tokens per text, the memory-efficient kernel, slower for
+    long texts, tiles of 64. Both are called without torch.nn.attention.varlen, because that imports
+    torch's compiler, which doubles the start-up time.
     """
-    aten, texts = torch.ops.aten, (bounds, bounds, longest, longest)
+    aten = torch.ops.aten
+    texts = (bounds, bounds, longest, longest)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
-        if longest > SHORT:
+        if longest > LONGEST_SHORT_TEXT:
             return aten._flash_attention_forward(q, k, v, *texts, 0.0, False, False)[0]
-        row = q[None], k[None], v[None]
-        return aten._efficient_attention_forward(*row, None, *texts, 0.0, 0)[0][0]
+        batch = (q[None], k[None], v[None])
+        return aten._efficient_attention_forward(*batch, None, *texts, 0.0, 0)[0][0]
 
     return attend
 
 
 def causal(kernel: Attend) -> Attend:
-    """Mask the tokens after each token.
+    """Return the kernel that hides later tokens from each token.
 
     Source: Attention Is All You Need, section 3.2.3.
     """
 
     @wraps(kernel)
     def attend(q: Tensor, k: Tensor, v: Tensor, distance: Distance, drop: float) -> Tensor:
-        return kernel(q, k, v, Backwards(distance), drop)
+        return kernel(q, k, v, Causal(distance), drop)
 
     return attend
 
 
 def bidirectional(kernel: Attend) -> Attend:
-    """Mask nothing: the counterpart of `causal` in an encoder."""
+    """Return the kernel unchanged: the counterpart of `causal` for encoders."""
     return kernel
 
 
 def masked(
     keep: Tensor | None, direction: Callable[[Attend], Attend], kernel: Attend | None = None
 ) -> Attend:
-    """Make the kernel for the mask that a caller gives: [..., L] holds within the `direction`.
+    """Return the kernel for a caller's mask.
 
-    A mask of queries and keys, [..., Lq, Lk], replaces the direction, also in a decoder. `kernel`
-    is the one of that mask, `padded(keep)` by default.
+    A mask [..., L] is combined with the `direction` (`causal` or `bidirectional`); a mask of
+    queries and keys, [..., Lq, Lk], replaces the direction, also in a decoder. `kernel` applies the
+    mask itself, by default `padded(keep)`.
     Source: get_extended_attention_mask of transformers 4.57.
     """
-    everywhere = padded(keep) if kernel is None else kernel
-    directed = direction(everywhere)
+    undirected = padded(keep) if kernel is None else kernel
+    directed = direction(undirected)
 
-    @wraps(everywhere)
-    def attend(q: Tensor, *beside: Any) -> Tensor:
-        has_queries = keep is not None and _from_to(keep, q)
-        return (everywhere if has_queries else directed)(q, *beside)
+    @wraps(undirected)
+    def attend(q: Tensor, *inputs: Any) -> Tensor:
+        if keep is not None and _has_query_axis(keep, q):
+            return undirected(q, *inputs)
+        return directed(q, *inputs)
 
     return attend
 
 
 def cached(kernel: Attend, past: Sequence[Tensor], present: list[Tensor]) -> Attend:
-    """Make a kernel that lets new tokens attend to all tokens, past ones included.
+    """Return a kernel in which new tokens attend to past and new tokens.
 
-    `past` has the keys and values of one layer so far, each [B, L, H, D], or nothing at the start;
-    `present` gets those and the new ones. It may be the same list.
+    `past` has the keys and values of one layer so far, each [B, L, H, D]; it is empty at the start.
+    `present` receives past and new ones, and may be the same list.
     """
 
     @wraps(kernel)
-    def attend(q: Tensor, k: Tensor, v: Tensor, *beside: Any) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> Tensor:
         if past:
-            k, v = (torch.cat(pair, dim=-3) for pair in zip(past, (k, v), strict=True))
-        present[:] = k, v
-        return kernel(q, k, v, *beside)
+            past_keys, past_values = past
+            k = torch.cat((past_keys, k), dim=-3)
+            v = torch.cat((past_values, v), dim=-3)
+        present[:] = (k, v)
+        return kernel(q, k, v, *inputs)
 
     return attend
 
 
 def head_masked(kernel: Attend, weights: Tensor) -> Attend:
-    """Multiply the output of each head by its weight, [H] or [..., H]; 0 masks the head.
+    """Return a kernel that multiplies the output of each head by its weight, [H] or [..., H].
 
-    The maps that the kernel records are multiplied as well.
+    0 masks a head. Maps that the kernel records are multiplied as well.
     Source: Are Sixteen Heads Really Better than One?, section 2.3.
     """
     maps: list[Tensor] = getattr(kernel, "maps", [])
-    of_maps = torch.atleast_2d(weights)[..., None].transpose(-2, -3)  # [..., H, L or 1, 1]
+    map_weights = torch.atleast_2d(weights)[..., None].transpose(-2, -3)  # [..., H, L or 1, 1]
 
     @wraps(kernel)
     def attend(*inputs: Any) -> Tensor:
-        before = len(maps)
-        mixed = kernel(*inputs) * weights[..., None]
-        maps[before:] = [attention * of_maps for attention in maps[before:]]
-        return mixed
+        first_new = len(maps)
+        output = kernel(*inputs) * weights[..., None]
+        maps[first_new:] = [attention * map_weights for attention in maps[first_new:]]
+        return output
 
     return attend

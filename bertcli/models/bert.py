@@ -1,4 +1,4 @@
-"""BERT itself, parts first, the whole last.
+"""BERT: the layers first, then the model.
 
 Letters as in attention.py: a hidden state is `[..., hidden]`, where `...` is `[B, L]` (padded) or
 `[T]` (packed). Every attribute that holds parameters has the checkpoint's name, so a checkpoint's
@@ -48,32 +48,33 @@ KV: TypeAlias = tuple[Tensor, Tensor]  # keys and values, each [..., H, D]
 Kernels: TypeAlias = Attend | Sequence[Attend]  # one for all layers, or one per layer
 
 
-# --- the parts ---
+# --- layers ---
 
 
 def layer_norm(config: BertConfig, width: int | None = None) -> nn.LayerNorm:
-    """Return the norm of vectors of this width, by default of hidden states."""
-    size, bias = width or config.hidden_size, config.structure.norm_bias
-    return nn.LayerNorm(size, eps=config.layer_norm_eps, bias=bias)
+    """Return a LayerNorm of this width, by default the hidden size."""
+    return nn.LayerNorm(
+        width or config.hidden_size, eps=config.layer_norm_eps, bias=config.structure.norm_bias
+    )
 
 
 def unchanged(x: Tensor) -> Tensor:
-    """Return x: a part that does nothing, and that `print(model)` does not show."""
+    """Return x: a layer that does nothing. As a function it is not shown by `print(model)`."""
     return x
 
 
-def norm_where(here: bool, config: BertConfig) -> Callable[[Tensor], Tensor]:
-    """Return a norm of hidden states, or `unchanged` where the model has it elsewhere."""
-    return layer_norm(config) if here else unchanged
+def norm_if(has_norm: bool, config: BertConfig) -> Callable[[Tensor], Tensor]:
+    """Return a LayerNorm of hidden states, or `unchanged` if the model has none at this point."""
+    return layer_norm(config) if has_norm else unchanged
 
 
 def dropout(config: BertConfig, rate: float | None) -> nn.Dropout:
-    """Return a dropout layer, by default with the rate of hidden states."""
+    """Return a dropout layer; a rate of None is that of hidden states."""
     return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 
 
 def absent(name: str) -> Callable[..., Tensor]:
-    """Return a stand-in for a part that this model lacks: calling it raises ModelError."""
+    """Return a stand-in for a layer that the model lacks: a call raises ModelError."""
 
     def refuse(*inputs: object) -> Tensor:
         raise ModelError(f"this model has no {name}")
@@ -89,7 +90,10 @@ class CrossAttentionMemory(NamedTuple):
 
 
 def extra_tables(sizes: Mapping[str, int], width: int) -> dict[str, nn.Module] | nn.ModuleDict:
-    """Return an embedding of each name; ModelError for a name that torch does not take."""
+    """Return an embedding table [size, width] for each name.
+
+    Raises ModelError for a name that torch does not accept.
+    """
     if not sizes:
         return {}
     tables: dict[str, nn.Module] = {}
@@ -97,8 +101,8 @@ def extra_tables(sizes: Mapping[str, int], width: int) -> dict[str, nn.Module] |
         tables[name] = nn.Embedding(size, width)
     try:
         return nn.ModuleDict(tables)
-    except KeyError as taken:  # torch has such a name itself
-        raise ModelError(f"invalid name in extra_embeddings: {taken}") from None
+    except KeyError as error:  # an attribute of nn.ModuleDict has the name
+        raise ModelError(f"invalid name in extra_embeddings: {error}") from None
 
 
 class BertEmbeddings(nn.Module):
@@ -106,10 +110,11 @@ class BertEmbeddings(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        width, pad, structure = config.table_size, config.pad_token_id, config.structure
-        self.word_embeddings = nn.Embedding(config.vocab_size, width, pad)
+        width = config.table_size
+        structure = config.structure
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, config.pad_token_id)
         self.position_embeddings = positions(config)
-        self.first = structure.first_position
+        self.first_position = structure.first_position
         self.token_type_embeddings: Callable[[Tensor], Any] = nothing_added
         if structure.token_types:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
@@ -127,11 +132,11 @@ class BertEmbeddings(nn.Module):
         at: Tensor | None = None,
         extra: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Embed ids [..., L], or take vectors [..., L, width] in place of the word embeddings.
+        """Embed ids [..., L], or use vectors [..., L, width] in place of the word embeddings.
 
-        `types` (0 by default), `at` (the places in a text, 0 to L-1 by default) and each of `extra`
-        are ids [..., L]. The width is that of the tables, in most models the hidden size.
-        ValueError unless `extra` names exactly the tables that the model has.
+        `types` (token types, by default 0), `at` (positions in the text, by default 0 to L-1) and
+        each tensor of `extra` are [..., L]. `width` is that of the tables, in most models the
+        hidden size. Raises ValueError unless `extra` has the names of the extra tables.
         """
         extra = extra or {}
         if set(extra) != set(self.extra):
@@ -141,8 +146,8 @@ class BertEmbeddings(nn.Module):
             types = torch.zeros((), dtype=torch.long, device=words.device)
         if at is None:
             at = torch.arange(words.shape[-2], device=words.device)
-        if self.first:
-            at = after_padding(self.first - 1, ids, at)
+        if self.first_position:
+            at = after_padding(self.first_position - 1, ids, at)
         total = words + self.token_type_embeddings(types) + self.position_embeddings(at)
         for name, table in self.extra.items():
             total = total + table(extra[name])
@@ -155,7 +160,7 @@ class BertSelfAttention(nn.Module):
     def __init__(
         self, config: BertConfig, heads: int | None = None, distance: Distance | None = None
     ) -> None:
-        """Make the attention of this number of heads, by default all of the config's."""
+        """Create the attention of this number of heads, by default that of the config."""
         super().__init__()
         self.head_size = config.head_size
         width = (config.num_attention_heads if heads is None else heads) * self.head_size
@@ -164,19 +169,19 @@ class BertSelfAttention(nn.Module):
         self.key = nn.Linear(config.hidden_size, width, bias)
         self.value = nn.Linear(config.hidden_size, width, bias)
         self.distance_embedding = distance or Distance()
-        self.distance_embedding.makers = {"query": self.query, "key": self.key}
+        self.distance_embedding.projections = {"query": self.query, "key": self.key}
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def heads(self, x: Tensor) -> Tensor:
-        """Split [..., H*D] into [..., H, D]; H follows from the size, as pruning changes it."""
+        """Split [..., H*D] into [..., H, D]; H is computed, because pruning changes it."""
         return x.unflatten(-1, (-1, self.head_size))
 
     def kv(self, x: Tensor) -> KV:
-        """Make the keys and values of x."""
+        """Return the keys and the values of x [..., hidden]."""
         return self.heads(self.key(x)), self.heads(self.value(x))
 
     def forward(self, x: Tensor, attend: Attend = TO_ALL, kv: KV | None = None) -> Tensor:
-        """Attend from each token of x to `kv`, by default those of x itself; [..., H*D]."""
+        """Attend from the tokens of x to `kv`, by default those of x; return [..., H*D]."""
         k, v = self.kv(x) if kv is None else kv
         drop = self.dropout.p if self.training else 0.0
         q = self.heads(self.query(x))
@@ -184,21 +189,21 @@ class BertSelfAttention(nn.Module):
 
 
 class Residual(nn.Module):
-    """A projection back to the hidden size, added to the input, normalised where norms are last."""
+    """A projection to the hidden size, a residual connection, and a norm if norms come last."""
 
     def __init__(self, config: BertConfig, width: int, bias: bool, drop: float | None) -> None:
         super().__init__()
         self.dense = nn.Linear(width, config.hidden_size, bias)
-        self.LayerNorm = norm_where(not config.structure.norm_first, config)
+        self.LayerNorm = norm_if(not config.structure.norm_first, config)
         self.dropout = dropout(config, drop)
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
-        """Add the output y [..., width], projected, to the input x [..., hidden]."""
+        """Project y [..., width] and add it to x [..., hidden]."""
         return self.LayerNorm(self.dropout(self.dense(y)) + x)
 
 
 class BertSelfOutput(Residual):
-    """What follows the attention of a number of heads, by default all of the config's."""
+    """The projection of the heads' output; `heads` is by default that of the config."""
 
     def __init__(self, config: BertConfig, heads: int | None = None) -> None:
         structure = config.structure
@@ -217,7 +222,7 @@ class BertAttention(nn.Module):
         norm_first: bool = False,
     ) -> None:
         super().__init__()
-        self.LayerNorm = norm_where(norm_first, config)
+        self.LayerNorm = norm_if(norm_first, config)
         self.self = BertSelfAttention(config, heads, distance)
         self.output = BertSelfOutput(config, heads)
 
@@ -227,7 +232,7 @@ class BertAttention(nn.Module):
 
 
 class BertIntermediate(nn.Module):
-    """The wide half of a feed-forward block, whose units a second matrix may open and close.
+    """The first matrix of a feed-forward block, in some models with a gate.
 
     Source: GLU Variants Improve Transformer, equation 6.
     """
@@ -235,11 +240,12 @@ class BertIntermediate(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         structure = config.structure
-        sizes = config.hidden_size, config.intermediate_size, structure.feed_forward_bias[0]
-        self.dense = nn.Linear(*sizes)
+        sizes = (config.hidden_size, config.intermediate_size)
+        bias = structure.feed_forward_bias[0]
+        self.dense = nn.Linear(*sizes, bias)
         self.gate: nn.Linear | None = None
         if structure.gated:
-            self.gate = nn.Linear(*sizes)
+            self.gate = nn.Linear(*sizes, bias)
             self.dropout = nn.Dropout(structure.dropouts.gated)
         self.intermediate_act_fn = activation(config.hidden_act)
 
@@ -251,7 +257,7 @@ class BertIntermediate(nn.Module):
 
 
 class BertOutput(Residual):
-    """The narrow half of a feed-forward block."""
+    """The second matrix of a feed-forward block."""
 
     def __init__(self, config: BertConfig) -> None:
         structure = config.structure
@@ -263,19 +269,19 @@ class BertLayer(nn.Module):
     """Attention, cross-attention in some decoders, feed-forward. Section 3."""
 
     def __init__(self, config: BertConfig, index: int = 0, table: nn.Module | None = None) -> None:
-        """Make layer `index`; `table` is the one of distances, where layers share it."""
+        """Create layer `index`; `table` is the table of distances that layers share, if any."""
         super().__init__()
         structure = config.structure
-        normed = structure.norm_first and index > 0
+        norm_first = structure.norm_first and index > 0  # the embeddings are normalised already
         distance = distances(config, index, table)
-        self.attention = BertAttention(config, config.heads(index), distance, normed)
+        self.attention = BertAttention(config, config.heads(index), distance, norm_first)
         self.crossattention: Any = absent("cross-attention")
         if config.add_cross_attention:
             self.crossattention = BertAttention(config)
-        self.LayerNorm = norm_where(structure.norm_first, config)
+        self.LayerNorm = norm_if(structure.norm_first, config)
         self.intermediate = BertIntermediate(config)
         self.output = BertOutput(config)
-        self.chunk = config.chunk_size_feed_forward  # tokens at a time, which takes less memory
+        self.chunk_size = config.chunk_size_feed_forward  # tokens at a time, to save memory; 0: all
 
     def forward(
         self, x: Tensor, attend: Attend = TO_ALL, memory: CrossAttentionMemory | None = None
@@ -284,49 +290,51 @@ class BertLayer(nn.Module):
         x = self.attention(x, attend)
         if memory is not None:
             x = self.crossattention(x, memory.attend, memory.kv)
-        if not self.chunk:
+        if not self.chunk_size:
             return self.feed_forward(x)
-        return torch.cat([self.feed_forward(tokens) for tokens in x.split(self.chunk, -2)], -2)
+        return torch.cat([self.feed_forward(tokens) for tokens in x.split(self.chunk_size, -2)], -2)
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Expand, activate, project, add; [..., hidden]."""
         return self.output(self.intermediate(self.LayerNorm(x)), x)
 
 
-class ConvolutionBeside(nn.Module):
-    """What the neighbours of a token say is added to what the first layer makes of it.
+class ParallelConvolution(nn.Module):
+    """A convolution over the embeddings, added to the output of the first layer.
 
     Source: ConvLayer in transformers' modeling_deberta_v2.py.
     """
 
-    def __init__(self, config: BertConfig, kind: Convolution) -> None:
+    def __init__(self, config: BertConfig, convolution: Convolution) -> None:
         super().__init__()
         size = config.hidden_size
-        self.conv = nn.Conv1d(size, size, kind.size, groups=kind.groups)
+        self.conv = nn.Conv1d(size, size, convolution.size, groups=convolution.groups)
         self.LayerNorm = layer_norm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.activation = activation(kind.activation)
+        self.activation = activation(convolution.activation)
 
     def forward(self, output: Tensor, x: Tensor, at: Tensor | None, keep: Tensor | None) -> Tensor:
-        """Add the neighbours in x [..., hidden], the embeddings, to what the layer `made` of it.
+        """Add the convolution of x, the embeddings, to the `output` of the layer: [..., hidden].
 
-        `at` and `keep` are as in `BertModel.states`: neighbours are of the same text.
+        `at` and `keep` are as in `BertModel.states`; only tokens of the same text are convolved.
         """
-        tokens, size = torch.arange(x.shape[-2], device=x.device), self.conv.kernel_size[0]
+        size = self.conv.kernel_size[0]
+        tokens = torch.arange(x.shape[-2], device=x.device)
         at = tokens if at is None else at
         steps = torch.arange(size, device=x.device) - size // 2
-        rows = (tokens[:, None] + steps).clamp(0, len(tokens) - 1)  # [L, size]
-        own = at[..., rows] == at[..., None] + steps  # or of another text, or there is none
-        near = x[..., rows, :] * own[..., None]  # [..., L, size, hidden]
-        mixed = self.conv(near.flatten(0, -3).transpose(-1, -2)).view(x.shape)
-        real = 1.0 if keep is None else keep[..., None].to(x.dtype)
-        return self.LayerNorm(output + self.activation(self.dropout(mixed * real))) * real
+        neighbours = (tokens[:, None] + steps).clamp(0, len(tokens) - 1)  # [L, size]
+        in_same_text = at[..., neighbours] == at[..., None] + steps
+        windows = x[..., neighbours, :] * in_same_text[..., None]  # [..., L, size, hidden]
+        convolved = self.conv(windows.flatten(0, -3).transpose(-1, -2)).view(x.shape)
+        mask = 1.0 if keep is None else keep[..., None].to(x.dtype)
+        return self.LayerNorm(output + self.activation(self.dropout(convolved * mask))) * mask
 
 
 class BertEncoder(nn.Module):
-    """The stack of layers, in an `order` that may repeat some, and a norm where norms are first.
+    """The stack of layers, and a last norm if norms come first.
 
-    Set `recompute` to train with less memory: activations are recomputed for the gradient.
+    `order` has the index of the layer for each step, as layers may be repeated. `recompute = True`
+    saves memory in training: activations are recomputed for the gradient.
     Source: Training Deep Nets with Sublinear Memory Cost, known as gradient checkpointing.
     """
 
@@ -337,12 +345,12 @@ class BertEncoder(nn.Module):
         if table is not None:
             self.relative_attention_bias = table
         layers = (BertLayer(config, i, table) for i in range(config.distinct_layers))
-        self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which a ModuleList's type hides
-        self.LayerNorm = norm_where(config.structure.norm_first, config)
-        beside = config.structure.convolution
-        self.conv: ConvolutionBeside | None = None
-        if beside:
-            self.conv = ConvolutionBeside(config, beside)
+        self.layer: Any = nn.ModuleList(layers)  # of BertLayer, which the type cannot express
+        self.LayerNorm = norm_if(config.structure.norm_first, config)
+        convolution = config.structure.convolution
+        self.conv: ParallelConvolution | None = None
+        if convolution:
+            self.conv = ParallelConvolution(config, convolution)
         self.recompute = False
 
     def states(
@@ -353,24 +361,26 @@ class BertEncoder(nn.Module):
         at: Tensor | None = None,
         keep: Tensor | None = None,
     ) -> Iterator[Tensor]:
-        """Yield x and then the output of each layer; layers that are not asked for do not run.
+        """Yield x and then the output of each layer. A layer runs when its output is requested.
 
-        `at` and `keep` are as in `BertModel.states`, for what is beside the first layer.
+        `at` and `keep` are as in `BertModel.states`; only the parallel convolution uses them.
         """
         attends = [kernels] * len(self.order) if callable(kernels) else kernels
         memories = [None] * len(self.order) if memories is None else memories
         yield x
-        embedded = x
-        steps = zip(self.order, attends, memories, strict=True)
-        for place, (index, attend, memory) in enumerate(steps):
-            layer, inputs = self.layer[index], (x, attend, memory)
+        embeddings = x
+        last_step = len(self.order) - 1
+        for step, (index, attend, memory) in enumerate(
+            zip(self.order, attends, memories, strict=True)
+        ):
+            layer = self.layer[index]
             if self.recompute:
-                x = checkpoint(layer, *inputs, use_reentrant=False)
+                x = checkpoint(layer, x, attend, memory, use_reentrant=False)
             else:
-                x = layer(*inputs)
-            if self.conv is not None and not place:
-                x = self.conv(x, embedded, at, keep)
-            yield self.LayerNorm(x) if place == len(self.order) - 1 else x
+                x = layer(x, attend, memory)
+            if self.conv is not None and step == 0:
+                x = self.conv(x, embeddings, at, keep)
+            yield self.LayerNorm(x) if step == last_step else x
 
 
 class BertPooler(nn.Module):
@@ -384,8 +394,8 @@ class BertPooler(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Map the states of texts [..., L, hidden] to [..., hidden].
 
-        ValueError for states [n, hidden], of which nothing says whether they are of one text or
-        the first ones of several: the latter go to `pool_first`.
+        Raises ValueError for states [n, hidden], which are ambiguous: the tokens of one text, or
+        the first tokens of several, which `pool_first` takes.
         """
         if hidden.ndim < 3:
             raise ValueError(
@@ -399,9 +409,9 @@ class BertPooler(nn.Module):
         return self.activation(self.dense(first))
 
 
-# --- the whole ---
+# --- models ---
 
-WORDS = (  # parameters with a row for each word
+VOCABULARY_PARAMETERS = (  # parameters with a row for each token of the vocabulary
     "word_embeddings.weight",
     "predictions.bias",
     "predictions.decoder.weight",
@@ -410,34 +420,34 @@ WORDS = (  # parameters with a row for each word
 
 
 class Network(nn.Module):
-    """What all models have: the calls and methods of transformers' models."""
+    """The base of all models: they are called, loaded and saved as those of transformers."""
 
     config: BertConfig
 
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Call `forward`; arguments have our names, or those that transformers gives them.
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Call `forward`. Arguments have the names of `forward`, or those of transformers.
 
-        UsageError for an argument of transformers that is not taken, with the line to write.
+        Raises UsageError for an unsupported argument of transformers, with the line to write.
         """
-        as_output = named.pop("return_dict", None)
+        as_output = options.pop("return_dict", None)
         if as_output is None:
             as_output = self.config.other.get("return_dict", True)
-        arguments = call_arguments(self.config, inputs, named, type(self).__name__)
+        arguments = call_arguments(self.config, inputs, options, type(self).__name__)
         output: ModelOutput = super().__call__(**arguments)
         return output if as_output else output.to_tuple()
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **options: Any) -> Self:
-        """Return the model of this class in a folder or of a name.
+        """Load a model of this class, by the name of the model or the path of its folder.
 
-        Options are those of `bertcli.load` or of transformers. `num_labels=3` asks for a head with
-        3 labels, drawn at random where the folder has none.
+        Options are those of `bertcli.load` or of transformers. `num_labels=3` loads a head with
+        3 labels, initialised at random if the folder has none.
         """
         import bertcli
 
         config: BertConfig | None = options.pop("config", None)
-        named, flags = loading_options(options, config, cls.__name__)
-        loaded, report = bertcli.load(name, cls, **named)  # type: ignore[type-var]
+        load_options, flags = loading_options(options, config, cls.__name__)
+        loaded, report = bertcli.load(name, cls, **load_options)  # type: ignore[type-var]
         if report.fresh:
             LOG.warn(f"drawn at random, to be trained: {', '.join(report.fresh)}")
         if config is not None:
@@ -445,7 +455,7 @@ class Network(nn.Module):
         if flags:
             bert = getattr(loaded, "bert", loaded)
             use_cache = flags.pop("use_cache", bert.config.use_cache)
-            other = {**bert.config.other, **flags}
+            other = dict(bert.config.other) | flags
             bert.config = replace(bert.config, use_cache=use_cache, other=other)
         return loaded
 
@@ -456,8 +466,12 @@ class Network(nn.Module):
         bertcli.save(self, self.config, folder)  # type: ignore[arg-type]
 
     def num_parameters(self, only_trainable: bool = False) -> int:
-        """Return the number of weights, tied ones once."""
-        return sum(x.numel() for x in self.parameters() if x.requires_grad or not only_trainable)
+        """Return the number of weights; tied weights count once."""
+        return sum(
+            weight.numel()
+            for weight in self.parameters()
+            if weight.requires_grad or not only_trainable
+        )
 
     @property
     def device(self) -> torch.device:
@@ -475,7 +489,7 @@ class Network(nn.Module):
         return bert.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Put other word embeddings in their place; `config.vocab_size` follows them."""
+        """Replace the word embeddings, and set `config.vocab_size` to their number."""
         bert: Any = getattr(self, "bert", self)
         bert.embeddings.word_embeddings = value
         bert.config = replace(bert.config, vocab_size=value.num_embeddings)
@@ -483,34 +497,34 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def resize_token_embeddings(self, size: int) -> nn.Embedding:
-        """Give the vocabulary this size; new rows are drawn at random, as before training."""
+        """Resize the vocabulary; new rows are random, as before training."""
         bert: Any = getattr(self, "bert", self)
         for path, weight in list(self.named_parameters(remove_duplicate=False)):
-            owner, _, name = path.rpartition(".")
-            if path.endswith(WORDS):
-                grown = weight.new_zeros(size, *weight.shape[1:])
+            module_path, _, name = path.rpartition(".")
+            if path.endswith(VOCABULARY_PARAMETERS):
+                resized = weight.new_zeros(size, *weight.shape[1:])
                 if weight.ndim > 1:
-                    grown.normal_(std=self.config.initializer_range)
-                grown[: len(weight)] = weight[:size]
-                setattr(self.get_submodule(owner), name, nn.Parameter(grown))
+                    resized.normal_(std=self.config.initializer_range)
+                resized[: len(weight)] = weight[:size]
+                setattr(self.get_submodule(module_path), name, nn.Parameter(resized))
         bert.config = replace(bert.config, vocab_size=size)
         self.tie()
-        words = self.get_input_embeddings()
-        words.num_embeddings = size
-        return words
+        word_embeddings = self.get_input_embeddings()
+        word_embeddings.num_embeddings = size
+        return word_embeddings
 
     def tie(self) -> None:
-        """Tie weights again that are one, after they were replaced."""
+        """Tie weights again after they were replaced; models without tied weights do nothing."""
 
 
 class BertModel(Network):
-    """BERT: ids to hidden states, and [CLS] pooled."""
+    """BERT: ids to hidden states, and the pooled state of [CLS]."""
 
-    def __init__(self, config: BertConfig, pooler: bool = True, **named: Any) -> None:
-        """Make a model of a config; `pooler` is also called `add_pooling_layer`."""
+    def __init__(self, config: BertConfig, pooler: bool = True, **options: Any) -> None:
+        """Create a model with random weights; `pooler` is also called `add_pooling_layer`."""
         super().__init__()
-        if named:
-            pooler = constructor_pooler(pooler, named, type(self).__name__)
+        if options:
+            pooler = constructor_pooler(pooler, options, type(self).__name__)
         config.refuse_unbuildable()
         self.config = config
         self.embeddings = BertEmbeddings(config)
@@ -531,12 +545,12 @@ class BertModel(Network):
         kernels: Kernels | None = None,
         memories: Sequence[CrossAttentionMemory | None] | None = None,
     ) -> Iterator[Tensor]:
-        """Yield the embeddings and then each layer's hidden states, [..., hidden], as asked for.
+        """Yield the embeddings, then the hidden states of each layer, [..., hidden], lazily.
 
-        `ids`, `types`, `at` and `extra` are as in BertEmbeddings; `keep` [B, L] is 1 for tokens
-        and 0 for padding; [B, L, L] is 1 where a token may look, and then that alone counts, in a
-        decoder too. `kernels` replace the one that `keep` makes: both are a ValueError. `memories`
-        are those of cross-attention, one a layer.
+        `ids`, `types`, `at` and `extra` are as in BertEmbeddings. `keep` [B, L] is 1 for tokens and
+        0 for padding; `keep` [B, L, L] is 1 where a token may attend to another, and replaces the
+        causal mask of a decoder. `kernels` replace the kernel for `keep`; ValueError for both.
+        `memories` are for cross-attention, one per layer.
         """
         kernels_of = partial(masked, direction=self.direction)
         return self._states(ids, keep, types, at, extra, kernels, memories, kernels_of)
@@ -552,25 +566,28 @@ class BertModel(Network):
         memories: Sequence[CrossAttentionMemory | None] | None,
         kernels_of: Callable[[Tensor | None], Kernels],
     ) -> Iterator[Tensor]:
-        """Yield what `states` does; `kernels_of` makes kernels of the mask where none are given."""
+        """Yield as `states` does; `kernels_of` returns the kernels for a mask if none are given."""
         if kernels is not None and keep is not None:
             raise ValueError("kernels have their own mask: pass `keep` to the kernel")
         x = self.embeddings(ids, types, at, extra)
         mask = keep
         if self.config.structure.blank_padding and keep is not None and keep.ndim < x.ndim:
             x = x * keep[..., None].to(x.dtype)
-            mask = keep[..., None] * keep[..., None, :]  # from padding, all is hidden
+            mask = keep[..., None] * keep[..., None, :]  # padding attends to nothing
         kernels = kernels_of(mask) if kernels is None else kernels
         return self.encoder.states(x, kernels, memories, at, keep)
 
-    def hidden(self, *inputs: Any, **named: Any) -> Tensor:
+    def hidden(self, *inputs: Any, **options: Any) -> Tensor:
         """Return the last hidden states, [..., hidden]; arguments as in `states`."""
-        for state in self.states(*inputs, **named):
+        for state in self.states(*inputs, **options):
             last = state
         return last
 
     def pool_first(self, first: Tensor) -> Tensor:
-        """Map the states of first tokens [..., hidden] to [..., hidden]; ModelError unpooled."""
+        """Map the states of first tokens [..., hidden] to [..., hidden].
+
+        Raises ModelError if the model has no pooler.
+        """
         if self.pooler is None:
             raise ModelError("this model has no pooler")
         return self.pooler.pool_first(first)
@@ -593,11 +610,12 @@ class BertModel(Network):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
     ) -> EncoderOutput:
-        """Run all layers and the pooler; arguments as in `states`, and of transformers.
+        """Run all layers and the pooler.
 
-        Packed texts, [T, hidden], are not pooled.
+        Arguments before the asterisk are as in `states`, the others as in transformers. Packed
+        texts, [T, hidden], are not pooled.
         """
-        made = LayerKernels(
+        layer_kernels = LayerKernels(
             len(self.encoder.order),
             self.direction,
             head_mask=head_mask,
@@ -606,30 +624,32 @@ class BertModel(Network):
             output_attentions=output_attentions,
         )
         if encoder_hidden_states is not None:
-            kernel = made.cross_kernel(encoder_attention_mask)
+            kernel = layer_kernels.cross_kernel(encoder_attention_mask)
             memories = self.memories_of(encoder_hidden_states, kernel)
-        if at is None and made.past_length:
-            at = torch.arange(ids.shape[1], device=ids.device) + made.past_length
+        if at is None and layer_kernels.past_length:
+            at = torch.arange(ids.shape[1], device=ids.device) + layer_kernels.past_length
         states: list[Tensor] = []
-        for state in self._states(ids, keep, types, at, extra, kernels, memories, made):
+        for state in self._states(ids, keep, types, at, extra, kernels, memories, layer_kernels):
             last = state
             if output_hidden_states:
                 states.append(state)
+        pooled = self.pooler(last) if self.pooler and last.ndim > 2 else None
         return EncoderOutput(
             last_hidden_state=last,
-            pooler_output=self.pooler(last) if self.pooler and last.ndim > 2 else None,
+            pooler_output=pooled,
             hidden_states=tuple(states) or None,
-            past_key_values=made.past_key_values,
-            attentions=made.attentions,
-            cross_attentions=made.cross_attentions,
+            past_key_values=layer_kernels.past_key_values,
+            attentions=layer_kernels.attentions,
+            cross_attentions=layer_kernels.cross_attentions,
         )
 
     def memories_of(
         self, states: Tensor, kernel: Attend | None = None
     ) -> list[CrossAttentionMemory]:
-        """Prepare an encoder's states [B, S, hidden] for every layer's cross-attention.
+        """Return the memory of each layer's cross-attention to an encoder's states [B, S, hidden].
 
-        `kernel` brings the encoder's mask, `padded(keep)`. ModelError without cross-attention.
+        `kernel` has the mask of the encoder, as `padded(keep)` does. Raises ModelError if the model
+        has no cross-attention.
         """
         if not self.config.add_cross_attention:
             raise ModelError(

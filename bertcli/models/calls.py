@@ -1,10 +1,10 @@
-"""Arguments as transformers names them: what they are called here, or what to write instead.
+"""Arguments of transformers: their names here, or an error that says what to write instead.
 
     model(input_ids, attention_mask=mask, output_attentions=True)
     BertModel(config, add_pooling_layer=False)
     BertModel.from_pretrained(name, num_labels=3, output_hidden_states=True)
 
-A call is translated, checked, and then made with the names of `BertModel.states`.
+Calls are translated to the names of `BertModel.states` and checked.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from bertcli.models.attention import (
 from bertcli.models.config import BertConfig
 from bertcli.models.outputs import LOSS, PastKeyValues
 
-# --- the names ---
+# --- names ---
 
-NAMES: Mapping[str, str] = {  # of transformers -> ours, which are understood as well
+OUR_NAMES: Mapping[str, str] = {  # argument of transformers -> argument here
     "input_ids": "ids",
     "inputs_embeds": "ids",
     "attention_mask": "keep",
@@ -40,7 +40,7 @@ NAMES: Mapping[str, str] = {  # of transformers -> ours, which are understood as
     "torch_dtype": "dtype",
     "local_files_only": "offline",
 }
-INSTEAD: Mapping[str, str] = {  # of transformers and its predecessors -> what to write instead
+ALTERNATIVES: Mapping[str, str] = {  # argument of transformers and its predecessors -> advice
     "labels": f"write loss = {LOSS}",
     "masked_lm_labels": f"write loss = {LOSS}",
     "lm_labels": f"write loss = {LOSS}",
@@ -57,7 +57,7 @@ INSTEAD: Mapping[str, str] = {  # of transformers and its predecessors -> what t
     "from_tf": "leave it out: files of TensorFlow are recognised",
     "from_flax": "convert the model with transformers first",
 }
-# Arguments of a call that make no sense where models are made or loaded.
+# Arguments of a call, not of constructors and loaders.
 CALL_ONLY = (
     "input_ids",
     "inputs_embeds",
@@ -69,59 +69,72 @@ CALL_ONLY = (
     "encoder_hidden_states",
     "encoder_attention_mask",
 )
-# Options of `from_pretrained` without a meaning here: there is one kernel, one loader, no code.
-IDLE = (
+# Options of `from_pretrained` that are accepted without effect.
+IGNORED_OPTIONS = (
     "attn_implementation",
     "low_cpu_mem_usage",
     "trust_remote_code",
     "use_safetensors",
     "ignore_mismatched_sizes",
 )
-POSITIONS = ("ids", "keep", "types", "at", "extra", "kernels", "memories")
-# Fields of a config that say nothing of the weights.
-FREE = ("other", "architectures", "id2label", "label2id", "problem_type", "use_cache", "structure")
-KERNELS = "kernels record, mask heads and cache themselves: leave kernels= out"
-FLAGS = ("output_attentions", "output_hidden_states", "return_dict")  # of the config, and of calls
+POSITIONAL_ARGUMENTS = ("ids", "keep", "types", "at", "extra", "kernels", "memories")
+# Fields of a config that the weights do not depend on.
+FREE_FIELDS = (
+    "other",
+    "architectures",
+    "id2label",
+    "label2id",
+    "problem_type",
+    "use_cache",
+    "structure",
+)
+KERNELS_ADVICE = "kernels record, mask heads and cache themselves: leave kernels= out"
+FLAGS = (
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+)  # both in the config and in calls
 
 
 def refusal(problem: str, line: str) -> UsageError:
-    """Return an error whose message has the line to write: Python shows no hints."""
+    """Return an error whose message includes the advice, because Python does not show hints."""
     return UsageError(f"{problem}: {line}", line)
 
 
-def refuse_foreign(named: Mapping[str, Any], owner: str) -> None:
-    """Raise UsageError for an argument of transformers that is not taken, with what to write."""
-    for name in named:
-        if name in INSTEAD:
-            raise refusal(f"{owner} takes no {name}", INSTEAD[name])
+def refuse_foreign(arguments: Mapping[str, Any], owner: str) -> None:
+    """Raise UsageError, with advice, for an unsupported argument of transformers."""
+    for name in arguments:
+        if name in ALTERNATIVES:
+            raise refusal(f"{owner} takes no {name}", ALTERNATIVES[name])
 
 
 # --- calls ---
 
 
 def call_arguments(
-    config: BertConfig, inputs: Sequence[Any], named: Mapping[str, Any], owner: str
+    config: BertConfig, inputs: Sequence[Any], keywords: Mapping[str, Any], owner: str
 ) -> dict[str, Any]:
-    """Return the arguments of a call by our names, with the config's defaults.
+    """Return the arguments of a call under our names, with the defaults of the config.
 
-    UsageError for what a model does not take, and for values that mislead: masks of other values
-    than 0 and 1, token types where a mask is expected.
+    ``inputs`` are the arguments by position. Raises UsageError for unsupported arguments, and for
+    likely mistakes: masks with values other than 0 and 1, token types in place of a mask.
     """
-    given = {name: value for name, value in named.items() if value is not None}
-    refuse_foreign(given, owner)
-    if len(inputs) > len(POSITIONS):
-        raise TypeError(f"{owner} takes {len(POSITIONS)} arguments by position: {POSITIONS}")
-    arguments = dict(zip(POSITIONS, inputs, strict=False))
-    for name, value in given.items():
-        ours = NAMES.get(name, name)
-        if arguments.get(ours) is not None:
+    keywords = {name: value for name, value in keywords.items() if value is not None}
+    refuse_foreign(keywords, owner)
+    if len(inputs) > len(POSITIONAL_ARGUMENTS):
+        count = len(POSITIONAL_ARGUMENTS)
+        raise TypeError(f"{owner} takes {count} arguments by position: {POSITIONAL_ARGUMENTS}")
+    arguments = dict(zip(POSITIONAL_ARGUMENTS, inputs, strict=False))
+    for name, value in keywords.items():
+        our_name = OUR_NAMES.get(name, name)
+        if arguments.get(our_name) is not None:
             raise refusal(f"{owner} got {name} and another value for it", "give one of the two")
-        arguments[ours] = value
+        arguments[our_name] = value
     _check_ids(arguments.get("ids"), owner)
-    if given.get("position_ids") is not None or "at" in POSITIONS[: len(inputs)]:
+    if keywords.get("position_ids") is not None or "at" in POSITIONAL_ARGUMENTS[: len(inputs)]:
         _check_positions(config)
     _check_cross_attention(arguments)
-    if not torch.compiler.is_compiling():  # which knows no values
+    if not torch.compiler.is_compiling():  # a compiler has no values to check
         for name in ("keep", "encoder_attention_mask"):
             _check_mask(arguments.get(name))
         if len(inputs) > 1:
@@ -134,12 +147,12 @@ def call_arguments(
         "output_hidden_states": config.output_hidden_states,
         "use_cache": config.use_cache,
     }
-    arguments = {**flags, **arguments}
-    arguments["use_cache"] &= config.is_decoder  # an encoder reads a text at once
+    arguments = flags | arguments
+    arguments["use_cache"] &= config.is_decoder  # an encoder has no cache
     if "kernels" in arguments:
         for name in ("output_attentions", "head_mask", "past_key_values"):
-            if name in given:
-                raise refusal(f"{owner} got kernels and {name}", KERNELS)
+            if name in keywords:
+                raise refusal(f"{owner} got kernels and {name}", KERNELS_ADVICE)
         arguments |= {"output_attentions": False, "use_cache": False}
     return arguments
 
@@ -154,8 +167,9 @@ def _check_ids(ids: Any, owner: str) -> None:
 
 
 def _check_positions(config: BertConfig) -> None:
-    """Raise UsageError for a model whose position_ids are not the places of tokens in a text."""
-    title, first = config.family.title, config.structure.first_position
+    """Raise UsageError for a model whose position_ids do not count from 0."""
+    title = config.family.title
+    first = config.structure.first_position
     if not config.structure.absolute_positions:
         line = "leave them out"
         raise refusal(f"{title} has relative positions, which position_ids do not change", line)
@@ -193,27 +207,28 @@ def _check_mask(mask: Any) -> None:
 def _refuse_types_for_mask(ids: Tensor, mask: Tensor | None, padding: int | None) -> None:
     """Raise UsageError for a mask, given by position, that hides the first token of a text.
 
-    Before 2019 token types came second, and those of a first sentence are 0.
+    Those are probably token types, which were the second argument before 2019.
     """
     if mask is None or ids.is_floating_point() or mask.shape != ids.shape or not ids.numel():
         return
-    first = ids[..., 0]
-    real = torch.ones_like(first, dtype=torch.bool) if padding is None else first != padding
-    hidden = real & (mask[..., 0] == 0)
-    if hidden.any():
+    first_ids = ids[..., 0]
+    hides_token = mask[..., 0] == 0
+    if padding is not None:
+        hides_token &= first_ids != padding
+    if hides_token.any():
         line = "write token_type_ids=..., attention_mask=..."
         raise refusal(
             "the second argument is the attention mask, and hides the first token of a text", line
         )
 
 
-# --- the kernels of a call ---
+# --- kernels of a call ---
 
 
 class LayerKernels:
-    """Makes the kernels of one call, one a layer: recording, with head masks, with a cache.
+    """The attention kernels of one call, one per layer, with recording, head masks and a cache.
 
-    `attentions` and `past_key_values` are complete when all layers have run.
+    `attentions` and `past_key_values` are complete after all layers have run.
     """
 
     def __init__(
@@ -226,7 +241,7 @@ class LayerKernels:
         use_cache: bool = False,
         output_attentions: bool = False,
     ) -> None:
-        """Take a mask of heads [H] or [layers, H], and the cache of `layers` layers."""
+        """Create kernels for `layers` layers; `head_mask` is [H] or [layers, H]."""
         self.direction = direction
         self.use_cache = use_cache or past_key_values is not None
         self.maps: list[Tensor] | None = [] if output_attentions else None
@@ -245,11 +260,9 @@ class LayerKernels:
         base = padded(keep) if self.maps is None else Recording(self.maps, keep)
         kernels = [masked(keep, self.direction, base) for _ in self.presents]
         if self.head_masks:
-            pairs = zip(kernels, self.head_masks, strict=True)
-            kernels = [head_masked(kernel, weights) for kernel, weights in pairs]
+            kernels = list(map(head_masked, kernels, self.head_masks))
         if self.use_cache:
-            layers = zip(kernels, self.pasts, self.presents, strict=True)
-            kernels = [cached(kernel, past, present) for kernel, past, present in layers]
+            kernels = list(map(cached, kernels, self.pasts, self.presents))
         return kernels
 
     def cross_kernel(self, keep: Tensor | None) -> Attend:
@@ -261,12 +274,12 @@ class LayerKernels:
 
     @property
     def cross_attentions(self) -> tuple[Tensor, ...] | None:
-        """The maps of each layer's cross-attention, [B, H, Lq, S]; None where there are none."""
+        """The maps of each layer's cross-attention, [B, H, Lq, S], or None."""
         return None if self.cross_maps is None else tuple(self.cross_maps)
 
     @property
     def attentions(self) -> tuple[Tensor, ...] | None:
-        """The maps of each layer, [B, H, Lq, Lk]; None where they are not recorded."""
+        """The maps of each layer, [B, H, Lq, Lk]; None if they are not recorded."""
         return None if self.maps is None else tuple(self.maps)
 
     @property
@@ -280,14 +293,14 @@ class LayerKernels:
 # --- constructors and loading ---
 
 
-def constructor_pooler(pooler: bool, named: Mapping[str, Any], owner: str) -> bool:
-    """Return whether a model shall have a pooler, by the arguments of its constructor.
+def constructor_pooler(pooler: bool, keywords: Mapping[str, Any], owner: str) -> bool:
+    """Return True if the model gets a pooler, given the other arguments of its constructor.
 
-    UsageError for an argument of transformers that belongs elsewhere, with the line to write.
+    Raises UsageError, with the line to write, for arguments of calls and of configs.
     """
-    refuse_foreign(named, owner)
-    for name, value in named.items():
-        if NAMES.get(name) == "pooler":
+    refuse_foreign(keywords, owner)
+    for name, value in keywords.items():
+        if OUR_NAMES.get(name) == "pooler":
             pooler = bool(value)
         elif name in CALL_ONLY:
             line = f"write model({name}=...)"
@@ -301,23 +314,23 @@ def constructor_pooler(pooler: bool, named: Mapping[str, Any], owner: str) -> bo
 
 
 def loading_options(
-    named: Mapping[str, Any], config: BertConfig | None, owner: str
+    keywords: Mapping[str, Any], config: BertConfig | None, owner: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options of `bertcli.load` for those of `from_pretrained`, and flags of the config.
+    """Return the options of `bertcli.load`, and the flags of the config.
 
-    `num_labels`, `id2label` and the labels of `config` ask for a head with those labels, drawn at
-    random where the folder has none of that size. UsageError for an option that is not taken, with
-    the line to write.
+    ``keywords`` are the arguments of `from_pretrained`. `num_labels`, `id2label` and the labels of
+    `config` set the labels of the head, which is initialised at random if the folder has none of
+    that size. Raises UsageError, with the line to write, for an unsupported option.
     """
-    refuse_foreign(named, owner)
+    refuse_foreign(keywords, owner)
     options: dict[str, Any] = {}
     flags: dict[str, Any] = {}
     if config is not None:
         flags = {name: config.other[name] for name in FLAGS if name in config.other}
         if config.id2label:
             options["labels"] = config.labels(config.num_labels)
-    for name, value in named.items():
-        if value is None or name in (*IDLE, "label2id", "num_labels"):
+    for name, value in keywords.items():
+        if value is None or name in (*IGNORED_OPTIONS, "label2id", "num_labels"):
             continue
         if name in CALL_ONLY:
             line = f"write model({name}=...)"
@@ -326,26 +339,26 @@ def loading_options(
             flags[name] = value
         elif name == "id2label":
             options["labels"] = [str(label) for _, label in sorted(value.items())]
-        elif NAMES.get(name, name) == "dtype":
+        elif OUR_NAMES.get(name, name) == "dtype":
             if value != "auto":
                 options["dtype"] = getattr(torch, value) if isinstance(value, str) else value
         else:
-            options[NAMES.get(name, name)] = value
-    count = named.get("num_labels")
-    if count is not None and len(options.get("labels", ())) != count:
-        options["labels"] = [f"LABEL_{index}" for index in range(count)]
+            options[OUR_NAMES.get(name, name)] = value
+    label_count = keywords.get("num_labels")
+    if label_count is not None and len(options.get("labels", ())) != label_count:
+        options["labels"] = [f"LABEL_{index}" for index in range(label_count)]
     if "labels" in options:
         options.setdefault("fresh", True)
     return options, flags
 
 
-def refuse_other_config(given: BertConfig, loaded: BertConfig, owner: str) -> None:
-    """Raise UsageError when `config=` is not that of the folder, which decides."""
-    names = [
-        entry.name
-        for entry in fields(BertConfig)
-        if entry.name not in FREE and getattr(given, entry.name) != getattr(loaded, entry.name)
-    ]
+def refuse_other_config(config: BertConfig, loaded: BertConfig, owner: str) -> None:
+    """Raise UsageError if `config=` differs from that of the folder, which was loaded."""
+    names = []
+    for entry in fields(BertConfig):
+        differs = getattr(config, entry.name) != getattr(loaded, entry.name)
+        if differs and entry.name not in FREE_FIELDS:
+            names.append(entry.name)
     if names:
         listing = ", ".join(names)
         line = f"leave config= out, or write {owner}(config) for a model without trained weights"

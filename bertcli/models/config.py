@@ -1,8 +1,7 @@
-"""What a BERT is made of: config.json as a frozen record, in the words of BERT's file.
+"""config.json as a frozen record, with the names of BERT's config.
 
-The page of a family says how its file calls them. A key that is not known here is kept and written
-back. A value that is not known is refused by the code that would have to act on it. Nothing here
-needs torch.
+The page of a family maps the names in its own file to these. Unknown keys are kept and written
+back; unknown values are refused by the code that would use them. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from bertcli.families.structure import Structure
 from bertcli.io.typed_json import JsonObject, read_object, shown, whole_number
 from bertcli.models.activations import ACTIVATIONS
 
-SCHEMES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
-MADE = ("other", "family", "structure")  # fields that are no keys of config.json
+POSITION_TYPES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
+DERIVED_FIELDS = ("other", "family", "structure")  # not keys of config.json
 
-# Sizes of extra embeddings in the configs of others -> the embedding.
-EXTRA_SIZES: Mapping[str, str] = {
+# Key of third-party configs -> the extra embedding whose size it has.
+EXTRA_SIZE_KEYS: Mapping[str, str] = {
     "emotion_vocab_size": "emotion",
     "syllable_vocab_size": "syllable",
 }
@@ -35,7 +34,7 @@ class BertConfig:
     """The shape of a BERT and of its heads; the defaults are those of bert-base-uncased.
 
     `BertConfig(...)` takes the keys of config.json as keywords, as `from_dict` does.
-    Source: transformers' BertConfig (names, defaults), and for the last line our own additions.
+    Source: transformers' BertConfig (names, defaults); the last six fields are our additions.
     """
 
     vocab_size: int = 30522
@@ -70,9 +69,10 @@ class BertConfig:
     structure: Structure = field(default_factory=Structure)  # the family makes it
 
     def __init__(self, *vocab_size: int, **keys: Any) -> None:
-        """Take keys of config.json, or the value of each field, as `dataclasses.replace` does.
+        """Create a config from keys of config.json, or from all fields, as `replace` does.
 
-        `hidden_act` may be a function. UsageError for a misspelt key, ModelError for a bad value.
+        `hidden_act` may be a function. Raises UsageError for a misspelt key and ModelError for an
+        invalid value.
         """
         values = dict(zip(("vocab_size",), vocab_size, strict=False), **keys)
         if "structure" not in keys:
@@ -91,54 +91,54 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], source: str = "the config") -> BertConfig:
-        """Read config.json's content; ModelError, naming `source`, when no family has it."""
+        """Read the content of config.json. Raises ModelError, with `source`, if it is invalid."""
         config = cls(**_values(raw, source))
         config.refuse_contradictions(source)
         return config
 
     @classmethod
     def from_json_file(cls, path: str | Path) -> BertConfig:
-        """Read a config.json. Raises ModelError when it is missing or broken."""
+        """Read a config.json. Raises ModelError if it is missing or invalid."""
         if not Path(path).is_file():
             raise ModelError(f"{path}: file not found", "give the path of a config.json")
         return cls.from_dict(read_object(Path(path)), str(path))
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **keys: Any) -> BertConfig:
-        """Read the config of a folder, or of a name as in `find_model`; `keys` replace its own."""
+        """Read the config of a model by its folder or name; `keys` replace values of the file."""
         import bertcli
 
         folder = Path(name).expanduser()
         if not folder.is_dir():
             folder = bertcli.find_model(str(name)).path
         raw = read_object(folder / "config.json")
-        return cls.from_dict({**raw, **keys}, str(folder / "config.json"))
+        return cls.from_dict(dict(raw) | keys, str(folder / "config.json"))
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return the value of a key of config.json that is no field, as from transformers."""
+            """Return the value of a key of config.json that is no field, as transformers does."""
             other = self.__dict__.get("other", {})
             if name in other:
                 return other[name]
-            if name in EXTRA_SIZES and EXTRA_SIZES[name] in self.extra_embeddings:
-                return self.extra_embeddings[EXTRA_SIZES[name]]
+            if name in EXTRA_SIZE_KEYS and EXTRA_SIZE_KEYS[name] in self.extra_embeddings:
+                return self.extra_embeddings[EXTRA_SIZE_KEYS[name]]
             raise AttributeError(f"this config has no {name!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return config.json's content: all keys but defaults, unknown ones included."""
-        unset = BertConfig()
-        values = {name: getattr(self, name) for name in _own_keys(self.family)}
+        """Return the content of config.json: unknown keys, and keys without their default."""
+        defaults = BertConfig()
+        values = {name: getattr(self, name) for name in _keys_of_fields(self.family)}
         values["architectures"] = tuple(map(self.family.their_class, self.architectures))
         written = {
             self.family.key(name): value
             for name, value in values.items()
-            if value != getattr(unset, name) or value not in (None, (), {})
+            if value != getattr(defaults, name) or value not in (None, (), {})
         }
-        return {"model_type": self.family.model_type, **written, **self.other}
+        return {"model_type": self.family.model_type} | written | dict(self.other)
 
     def to_json(self) -> str:
-        """Return config.json's text. ModelError for a ``hidden_act`` that is a function."""
+        """Return the text of config.json. Raises ModelError if ``hidden_act`` is a function."""
         if not isinstance(self.hidden_act, str):
             names = ", ".join(ACTIVATIONS)
             raise ModelError(
@@ -150,7 +150,7 @@ class BertConfig:
 
     @property
     def model_type(self) -> str:
-        """The key of config.json that names the family."""
+        """The value of `model_type` in config.json, which identifies the family."""
         return self.family.model_type
 
     @property
@@ -172,28 +172,30 @@ class BertConfig:
         )
 
     def refuse_contradictions(self, source: str) -> None:
-        """Raise ModelError, naming `source`, for pruned heads or a length that cannot be."""
+        """Raise ModelError, with `source`, for impossible pruned heads or number of positions."""
         self.refuse_bad_heads(source)
-        family, first = self.family, self.structure.first_position
         if self.structure.absolute_positions and self.most_tokens < 1:
-            key = family.key("max_position_embeddings")
+            key = self.family.key("max_position_embeddings")
             settings = JsonObject({key: self.max_position_embeddings}, source)
-            settings.needed(key, whole_number(first + 1))  # the first token has a position
+            least = self.structure.first_position + 1  # one token
+            settings.needed(key, whole_number(least))
 
     def refuse_bad_heads(self, source: str) -> None:
-        """Raise ModelError, naming `source`, when heads are pruned that do not exist, or all."""
-        layers, heads = self.num_hidden_layers, self.num_attention_heads
-        for layer, gone in self.pruned_heads.items():
-            present = 0 <= layer < layers and all(0 <= head < heads for head in gone)
-            if not present or len({*gone}) == heads:
+        """Raise ModelError, with `source`, if pruned heads do not exist or a layer keeps none."""
+        layers = self.num_hidden_layers
+        heads = self.num_attention_heads
+        for layer, pruned in self.pruned_heads.items():
+            exist = 0 <= layer < layers and all(0 <= head < heads for head in pruned)
+            if not exist or len(set(pruned)) == heads:
                 raise ModelError(
-                    f"{source}: pruned_heads: layer {layer} cannot lose the heads {shown(gone)}: "
+                    f"{source}: pruned_heads: layer {layer} cannot lose the heads {shown(pruned)}: "
                     f"there are {layers} layers of {heads} heads, and one has to stay"
                 )
 
-    def refuse_unbuildable(self, kind: str = "BertModel") -> None:
-        """Raise ModelError for a config that contradicts itself: no such class can be built."""
-        pad, structure = self.pad_token_id, self.structure
+    def refuse_unbuildable(self, architecture: str = "BertModel") -> None:
+        """Raise ModelError for a config from which this class cannot be built."""
+        pad = self.pad_token_id
+        structure = self.structure
         if pad is not None and not 0 <= pad < self.vocab_size:
             raise ModelError(f"pad_token_id {pad} is outside the vocabulary of {self.vocab_size}")
         if self.add_cross_attention and not self.is_decoder:
@@ -202,30 +204,33 @@ class BertConfig:
             raise ModelError(f"rotary positions need an even head size, not {self.head_size}")
         if self.pruned_heads and (structure.buckets or structure.disentangled):
             raise ModelError("heads of a model whose layers share a table cannot be pruned")
-        if kind == "BertForQuestionAnswering" and self.num_labels != 2:
+        if architecture == "BertForQuestionAnswering" and self.num_labels != 2:
             raise ModelError(f"an answer has a start and an end, not {self.num_labels} labels")
-        for key, choices in (("hidden_act", ACTIVATIONS), ("position_embedding_type", SCHEMES)):
+        for key, choices in (
+            ("hidden_act", ACTIVATIONS),
+            ("position_embedding_type", POSITION_TYPES),
+        ):
             value = getattr(self, key)
             if isinstance(value, str) and value not in choices:
                 raise ModelError(f"{key} {value!r} is unknown", f"known: {', '.join(choices)}")
 
     @property
     def fields_of_extra(self) -> dict[str, str]:
-        """Extra embedding -> the field of records with its ids; NAME_ids where none is named."""
+        """Extra embedding -> the field of records with its ids, by default NAME_ids."""
         return {name: self.extra_fields.get(name, f"{name}_ids") for name in self.extra_embeddings}
 
     @property
     def num_labels(self) -> int:
-        """Number of labels of the classification heads; two when the file names none."""
+        """Number of labels of the classification heads; 2 if the file lists none."""
         return len(self.id2label) or 2
 
     def labels(self, count: int) -> list[str]:
-        """Return the names of this number of labels, in the order of the logits."""
+        """Return the names of the first `count` labels, in the order of the logits."""
         return [self.id2label.get(index, f"LABEL_{index}") for index in range(count)]
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head; ModelError when the heads do not divide the hidden size."""
+        """Size of an attention head. Raises ModelError unless the heads divide the hidden size."""
         size, remainder = divmod(self.hidden_size, self.num_attention_heads)
         if remainder:
             raise ModelError(
@@ -236,39 +241,39 @@ class BertConfig:
 
     @property
     def distinct_layers(self) -> int:
-        """Number of layers with weights of their own."""
-        return len({*(self.structure.layer_groups or range(self.num_hidden_layers))})
+        """Number of layers in the checkpoint: repeated layers count once."""
+        return len(set(self.structure.layer_groups or range(self.num_hidden_layers)))
 
     @property
     def table_size(self) -> int:
-        """Width of the tables of words, positions and token types."""
+        """Width of the word, position and token type embeddings."""
         return self.structure.embedding_size or self.hidden_size
 
     @property
     def most_tokens(self) -> int:
-        """The longest text that has positions, in tokens."""
+        """Greatest number of tokens of a text that have positions."""
         return self.max_position_embeddings - self.structure.first_position
 
     def takes_types(self, highest: int) -> bool:
-        """Tell whether tokens may have token types up to this one."""
+        """Return True if the model has embeddings for token types up to `highest`."""
         return not self.structure.token_types or highest < self.type_vocab_size
 
     def heads(self, layer: int) -> int:
-        """Return the number of heads of this layer after pruning."""
+        """Return the number of heads of a layer after pruning."""
         return self.num_attention_heads - len(self.pruned_heads.get(layer, ()))
 
 
-# JSON knows neither tuples nor whole numbers as keys.
-_READERS: Mapping[str, Any] = {
+# How to read fields whose types JSON lacks: tuples, and integers as keys.
+_FIELD_READERS: Mapping[str, Any] = {
     "id2label": lambda labels: {int(i): str(name) for i, name in labels.items()},
     "label2id": lambda labels: {str(name): int(i) for name, i in labels.items()},
     "pruned_heads": lambda layers: {int(i): tuple(sorted({*heads})) for i, heads in layers.items()},
 }
 
 
-def _own_keys(family: Family) -> dict[str, str]:
-    """Return field -> key of config.json, of all fields that are keys there."""
-    skipped = {*MADE, *family.lacks}
+def _keys_of_fields(family: Family) -> dict[str, str]:
+    """Return field -> key of config.json in a family, for all fields that have a key."""
+    skipped = {*DERIVED_FIELDS, *family.lacks}
     return {
         entry.name: family.key(entry.name)
         for entry in fields(BertConfig)
@@ -277,7 +282,7 @@ def _own_keys(family: Family) -> dict[str, str]:
 
 
 def _values(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return the fields of a BertConfig for config.json's content; ModelError names `source`."""
+    """Return the fields of a BertConfig from the content of config.json, read from `source`."""
     content = JsonObject(raw, source)
     for key in ("model_type", "architectures"):
         content.checked(key, CHECKS[key])
@@ -287,42 +292,49 @@ def _values(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
     structure = family.structure(settings)
     if structure.token_types:
         settings.whole("type_vocab_size", 1)
-    own, remaining = _own_keys(family), dict(settings)
-    tables = {name: remaining.pop(key) for key, name in EXTRA_SIZES.items() if key in remaining}
-    if tables:
-        remaining["extra_embeddings"] = {**tables, **remaining.get("extra_embeddings", {})}
-    values = {name: remaining[key] for name, key in own.items() if key in remaining}
-    values |= {name: read(values[name]) for name, read in _READERS.items() if name in values}
+    keys = _keys_of_fields(family)
+    content_values = dict(settings)
+    extra_sizes = {}
+    for key, name in EXTRA_SIZE_KEYS.items():
+        if key in content_values:
+            extra_sizes[name] = content_values.pop(key)
+    if extra_sizes:
+        listed = content_values.get("extra_embeddings", {})
+        content_values["extra_embeddings"] = extra_sizes | dict(listed)
+    values = {name: content_values[key] for name, key in keys.items() if key in content_values}
+    for name, read in _FIELD_READERS.items():
+        if name in values:
+            values[name] = read(values[name])
     values["architectures"] = tuple(map(family.our_class, values.get("architectures", ())))
-    used = {*own.values(), *EXTRA_SIZES, "model_type"}
-    other = {key: value for key, value in raw.items() if key not in used}
-    count = other.pop("num_labels", None)
-    if count is not None and not values.get("id2label"):
-        values["id2label"] = {i: f"LABEL_{i}" for i in range(count)}
-    return {**values, "other": other, "family": family, "structure": structure}
+    known = {*keys.values(), *EXTRA_SIZE_KEYS, "model_type"}
+    other = {key: value for key, value in raw.items() if key not in known}
+    label_count = other.pop("num_labels", None)
+    if label_count is not None and not values.get("id2label"):
+        values["id2label"] = {index: f"LABEL_{index}" for index in range(label_count)}
+    return values | {"other": other, "family": family, "structure": structure}
 
 
-def _as_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keywords as keys of config.json, which some families call otherwise than BERT.
+def _as_keys(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments under the keys of the family's config.json.
 
-    UsageError for one that is nearly a key, or that older classes had.
+    Raises UsageError for a misspelt key, and for arguments of older classes.
     """
-    older = "vocab_size_or_config_json_file"
-    first = keys.get(older, keys.get("vocab_size"))
-    if isinstance(first, str | Path):
-        line = f"write BertConfig.from_json_file({str(first)!r})"
+    older_name = "vocab_size_or_config_json_file"
+    first_argument = keywords.get(older_name, keywords.get("vocab_size"))
+    if isinstance(first_argument, str | Path):
+        line = f"write BertConfig.from_json_file({str(first_argument)!r})"
         raise UsageError(f"BertConfig takes no file: {line}", line)
-    if older in keys:
-        line = f"write BertConfig(vocab_size={first!r})"
-        raise UsageError(f"BertConfig takes no {older}: {line}", line)
+    if older_name in keywords:
+        line = f"write BertConfig(vocab_size={first_argument!r})"
+        raise UsageError(f"BertConfig takes no {older_name}: {line}", line)
     from difflib import get_close_matches  # only constructors in Python need it
 
-    family = family_of(keys, "BertConfig")
-    own = _own_keys(family)
-    known = {*own.values(), *CHECKS, *family.defaults, *vars(BertConfig)}
-    for key in keys:
-        similar = [] if key in known else get_close_matches(key, known, 1, 0.85)
+    family = family_of(keywords, "BertConfig")
+    keys = _keys_of_fields(family)
+    known = {*keys.values(), *CHECKS, *family.defaults, *vars(BertConfig)}
+    for name in keywords:
+        similar = [] if name in known else get_close_matches(name, known, 1, 0.85)
         if similar:
             line = f"did you mean {similar[0]}?"
-            raise UsageError(f"BertConfig has no {key!r}: {line}", line)
-    return {own.get(key, key): value for key, value in keys.items()}
+            raise UsageError(f"BertConfig has no {name!r}: {line}", line)
+    return {keys.get(name, name): value for name, value in keywords.items()}

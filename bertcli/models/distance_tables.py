@@ -1,7 +1,7 @@
-"""Numbers that positions are made of, by the config alone: for torch and for OpenVINO the same.
+"""Tables of distances and angles, which depend on the config alone; torch and OpenVINO share them.
 
-Logarithms and powers are float32 as in torch, rounded from float64: those of libraries, compilers
-and devices differ in the last bit. Nothing here needs torch.
+Logarithms and powers are computed in float64 and rounded to float32, because those of libraries,
+compilers and devices differ in the last bit. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -14,46 +14,55 @@ import numpy as np
 if TYPE_CHECKING:
     from bertcli.families.structure import Disentangled, Rotary
 
-EXACT = 128  # of buckets: all distances from here on share one on each side
+LAST_BUCKET_DISTANCE = 128  # from here on, all distances on a side share a bucket
 
 
 def distance_buckets() -> np.ndarray:
-    """Return the bucket, of 32, of each distance from -EXACT to EXACT, of a query behind a key.
+    """Return the bucket, 0 to 31, of each distance from -LAST_BUCKET_DISTANCE to its positive.
+
+    A distance is the position of the query minus that of the key.
 
     Source: T5, section 2.1; the buckets of MPNet.
     """
-    apart = np.arange(-EXACT, EXACT + 1)
-    away, half, near = np.abs(apart), 16, 8
-    far = _log(np.maximum(away, near) / near) / np.float32(math.log(EXACT / near)) * (half - near)
-    far = np.minimum(near + far.astype(np.int64), half - 1)
-    return np.where(away < near, away, far) + half * (apart < 0)
+    buckets_per_side = 16
+    exact_buckets = 8  # per side, of one distance each; the others are logarithmic
+    distances = np.arange(-LAST_BUCKET_DISTANCE, LAST_BUCKET_DISTANCE + 1)
+    sizes = np.abs(distances)
+    logs = _log(np.maximum(sizes, exact_buckets) / exact_buckets)
+    log_range = np.float32(math.log(LAST_BUCKET_DISTANCE / exact_buckets))
+    steps = logs / log_range * (buckets_per_side - exact_buckets)
+    far = np.minimum(exact_buckets + steps.astype(np.int64), buckets_per_side - 1)
+    return np.where(sizes < exact_buckets, sizes, far) + buckets_per_side * (distances < 0)
 
 
 def distance_rows(disentangled: Disentangled) -> np.ndarray:
-    """Return the row of each distance from -2 longest to 2 longest, of a query behind a key.
+    """Return the row of the table of vectors for each distance from -2 longest to 2 longest.
 
+    A distance is the position of the query minus that of the key.
     Source: make_log_bucket_position of DeBERTa.
     """
-    span, longest = disentangled.span, disentangled.longest
-    apart = np.arange(-2 * longest, 2 * longest + 1)
+    span = disentangled.span
+    longest = disentangled.longest
+    distances = np.arange(-2 * longest, 2 * longest + 1)
     if disentangled.buckets:
-        near = span // 2
-        size = np.maximum(np.abs(apart), near)
-        far = _log(size / near) / _log(np.array((longest - 1) / near))
-        far = np.ceil(far * np.float32(near - 1)) + near
-        apart = np.where(np.abs(apart) <= near, apart, (far * np.sign(apart)).astype(np.int64))
-    return np.clip(apart + span, 0, 2 * span - 1)
+        exact = span // 2  # distances up to here have a row each; the others are logarithmic
+        sizes = np.maximum(np.abs(distances), exact)
+        far = _log(sizes / exact) / _log(np.array((longest - 1) / exact))
+        far = np.ceil(far * np.float32(exact - 1)) + exact
+        far_rows = (far * np.sign(distances)).astype(np.int64)
+        distances = np.where(np.abs(distances) <= exact, distances, far_rows)
+    return np.clip(distances + span, 0, 2 * span - 1)
 
 
 def rotary_turns(head_size: int, rotary: Rotary) -> np.ndarray:
-    """Return the angle from place to place of each pair of dimensions, float32 [D / 2].
+    """Return the angle per position of each pair of dimensions, float32 [D / 2].
 
     Source: RoFormer, section 3.2.2.
     """
-    even = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
-    with np.errstate(all="ignore"):  # what is not finite is refused with the vectors
+    exponents = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
+    with np.errstate(all="ignore"):  # vectors that are not finite are refused later
         theta = np.float64(np.float32(rotary.theta))
-        powers = (theta ** even.astype(np.float64)).astype(np.float32)
+        powers = (theta ** exponents.astype(np.float64)).astype(np.float32)
         return np.float32(1) / powers / np.float32(rotary.scaling)
 
 

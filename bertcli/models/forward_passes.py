@@ -1,7 +1,6 @@
 """Other ways to run a BertModel: with its attention recorded, and step by step.
 
-A decoder computes each token once: a cache is a kernel around a kernel, one per layer, that puts
-past keys and values before the new ones. Letters as in attention.py.
+Letters as in attention.py.
 """
 
 from __future__ import annotations
@@ -30,16 +29,18 @@ def attention_maps(
     layers: int,
     extra: Mapping[str, Sequence[int]],
 ) -> list[Any]:
-    """Return the maps of the first `layers` layers, each a numpy array [H, L, L].
+    """Return the attention maps of a text in the first `layers` layers, NumPy arrays [H, L, L].
 
-    ModelError for maps that are not finite.
+    `extra` has the ids of extra embeddings by their names. Raises ModelError for maps that are not
+    finite.
     """
     maps: list[torch.Tensor] = []
     kernel = model.direction(Recording(maps))
-    also = {name: torch.tensor([column]) for name, column in extra.items()}
-    tokens = torch.tensor([ids]), torch.tensor([types])
-    states = model.states(tokens[0], types=tokens[1], extra=also, kernels=kernel)
-    for _ in range(layers + 1):  # the first state is the embeddings
+    extra_ids = {name: torch.tensor([column]) for name, column in extra.items()}
+    states = model.states(
+        torch.tensor([ids]), types=torch.tensor([types]), extra=extra_ids, kernels=kernel
+    )
+    for _ in range(layers + 1):  # the first state is the embeddings; others run one layer each
         next(states)
     for layer, attention in enumerate(maps):
         if not attention.isfinite().all():
@@ -54,9 +55,10 @@ def attention_maps(
 
 
 class Decoder:
-    """A batch of texts that grow: new tokens go in, their hidden states come out.
+    """A batch of growing texts: each call takes the next tokens and returns their hidden states.
 
-    One call with the whole text is the full pass; many calls with parts of it give the same.
+    Keys and values of past tokens are cached per layer, so each token is computed once. One call
+    with all tokens returns the same as many calls with some of them.
     """
 
     def __init__(
@@ -74,9 +76,9 @@ class Decoder:
         types: Tensor | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
-        """Read the next tokens, ids [B, L], and return their hidden states, [B, L, hidden].
+        """Return the hidden states [B, L, hidden] of the next tokens, ids [B, L].
 
-        `keep` covers the past as well: [B, past + L], 0 for padding; or [B, L, past + L].
+        `keep` includes the past tokens: [B, past + L], 0 for padding, or [B, L, past + L].
         """
         end = self.length + ids.shape[1]
         if at is None:

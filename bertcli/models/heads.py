@@ -28,15 +28,16 @@ from bertcli.models.outputs import (
 )
 
 
-def _dropout(config: BertConfig, own: float | None) -> nn.Dropout:
-    return dropout(config, config.classifier_dropout if own is None else own)
+def _head_dropout(config: BertConfig, rate: float | None) -> nn.Dropout:
+    """Return a dropout layer; a rate of None is that of the config."""
+    return dropout(config, config.classifier_dropout if rate is None else rate)
 
 
 # --- predicting words ---
 
 
 class HeadLayer(nn.Module):
-    """A layer of the head before the scores.
+    """A dense layer of the head, before the last one.
 
     Source: RobertaClassificationHead and ModernBertPredictionHead of transformers.
     """
@@ -65,7 +66,7 @@ class HeadLayer(nn.Module):
 
 
 class BertPredictionHeadTransform(HeadLayer):
-    """The layer before the scores of words."""
+    """The dense layer before the scores of the vocabulary."""
 
     def __init__(self, config: BertConfig) -> None:
         head = config.structure.word_head
@@ -74,7 +75,7 @@ class BertPredictionHeadTransform(HeadLayer):
 
 
 class BertLMPredictionHead(nn.Module):
-    """Scores of every word of the vocabulary. Section 3.1, Task #1."""
+    """Scores of every token of the vocabulary. Section 3.1, Task #1."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -82,18 +83,20 @@ class BertLMPredictionHead(nn.Module):
         self.transform = BertPredictionHeadTransform(config)
         self.decoder = nn.Linear(config.table_size, config.vocab_size, head.bias)
         if head.bias_twice:
-            self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # checkpoints hold it twice
+            self.bias = nn.Parameter(
+                torch.zeros(config.vocab_size)
+            )  # twice in checkpoints: also decoder.bias
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., hidden] to [..., vocabulary]."""
         return self.decoder(self.transform(x))
 
 
-# --- judging a text, or its tokens ---
+# --- classifying texts ---
 
 
 def mean_token(hidden: Tensor, keep: Tensor | None) -> Tensor:
-    """Return the mean of the states [..., L, hidden] of a text's tokens, [..., 1, hidden]."""
+    """Return the mean over the tokens of states [..., L, hidden]: [..., 1, hidden]."""
     if keep is None:
         return hidden.mean(-2, keepdim=True)
     total = (hidden * keep.unsqueeze(-1)).sum(-2, keepdim=True)
@@ -102,7 +105,7 @@ def mean_token(hidden: Tensor, keep: Tensor | None) -> Tensor:
 
 # --- the heads ---
 
-GROUPS = {  # what a group of heads is made of -> its name in `print(model)`
+GROUP_NAMES = {  # modules of a group of heads -> its name in `print(model)`
     ("predictions",): "BertOnlyMLMHead",
     ("seq_relationship",): "BertOnlyNSPHead",
     ("predictions", "seq_relationship"): "BertPreTrainingHeads",
@@ -110,35 +113,39 @@ GROUPS = {  # what a group of heads is made of -> its name in `print(model)`
 
 
 class HeadGroup(nn.ModuleDict):
-    """The heads whose names begin alike, as in `cls.predictions` and `cls.seq_relationship`."""
+    """Heads with a common prefix, such as `cls.predictions` and `cls.seq_relationship`."""
 
     def _get_name(self) -> str:
-        return GROUPS.get((*self,), "HeadGroup")
+        return GROUP_NAMES.get(tuple(self), "HeadGroup")
 
 
 class BertWithHead(Network):
-    """The base of all heads: `parts` says what one is made of, and in which order.
+    """The base of all heads; `parts` lists the modules of one.
 
-    `forward` returns `logits` of BERT's last hidden states, and what else a call asks for.
+    `forward` returns the `logits` of BERT's last hidden states, and further tensors on request.
     """
 
     parts: HeadParts
     output: Callable[..., ModelOutput] = HeadOutput
-    cls: Any  # of what scores words, or pairs
+    cls: Any  # the group of heads that score the vocabulary or pairs
 
-    def __init__(self, config: BertConfig, **named: Any) -> None:
+    def __init__(self, config: BertConfig, **options: Any) -> None:
         super().__init__()
-        constructor_pooler(True, named, type(self).__name__)
+        constructor_pooler(True, options, type(self).__name__)
         parts = self.parts
         head = config.structure.own_layer(parts)
         self.bert = BertModel(config, parts.pooler and head is None)
-        self.means = head is not None and head.mean  # of a text's tokens: not the first is judged
+        self.means = head is not None and head.mean  # the mean of all tokens, not the first
         self.classifier_head: nn.Module | None = None
         if head:
-            before = _dropout(config, head.drop_first)
-            width, act = config.hidden_size, head.activation
+            before = _head_dropout(config, head.drop_first)
             self.classifier_head = HeadLayer(
-                config, width, act, bias=head.bias, norm=head.norm, before=before
+                config,
+                config.hidden_size,
+                head.activation,
+                bias=head.bias,
+                norm=head.norm,
+                before=before,
             )
         self.dropout = self.dropout_before_scores(config, head)
         path, _, name = parts.scores.rpartition(".")
@@ -146,43 +153,46 @@ class BertWithHead(Network):
         if parts.words:
             group["predictions"] = BertLMPredictionHead(config)
         if parts.scores:
-            last = nn.Linear(config.hidden_size, parts.outputs or config.num_labels)
-            (group if path else self).add_module(name, last)
+            scores = nn.Linear(config.hidden_size, parts.outputs or config.num_labels)
+            owner = group if path else self
+            owner.add_module(name, scores)
         if group:
             self.add_module(path or "cls", group)
         for name, module in self.named_children():
-            if name != "bert":  # which is initialised
+            if name != "bert":  # BertModel initialises itself
                 initialise(module, config.initializer_range, normal)
         self.tie()
 
     def dropout_before_scores(
         self, config: BertConfig, head: TextHead | None
     ) -> Callable[[Tensor], Tensor]:
-        """Return what drops values of what is scored; `head` is the layer before, if any."""
+        """Return the dropout before the scores; `head` describes the layer before, if any."""
         if not self.parts.own:
             return unchanged
-        return _dropout(config, head and head.dropout)
+        return _head_dropout(config, head and head.dropout)
 
     @property
     def config(self) -> BertConfig:  # type: ignore[override]
-        """The config of the model, with the changes that surgery made."""
+        """The config of the model, with the changes of surgery.py."""
         return self.bert.config
 
     def tie(self) -> None:
-        """Share the word embeddings with the decoder, unless the config says not to."""
+        """Share the word embeddings with the decoder, unless the config disables it."""
         if self.parts.words and self.config.tie_word_embeddings:
             head = self.cls.predictions
             head.decoder.weight = self.bert.embeddings.word_embeddings.weight
             if hasattr(head, "bias"):
                 head.decoder.bias = head.bias
 
-    def forward(self, ids: Tensor, keep: Tensor | None = None, **named: Any) -> ModelOutput:
+    def forward(self, ids: Tensor, keep: Tensor | None = None, **options: Any) -> ModelOutput:
         """Return the logits; arguments as in `BertModel.forward`."""
-        encoded: EncoderOutput = nn.Module.__call__(self.bert, ids, keep, **named)  # checked above
+        # nn.Module.__call__, because Network.__call__ has translated the arguments already.
+        encoded: EncoderOutput = nn.Module.__call__(self.bert, ids, keep, **options)
         hidden = encoded.last_hidden_state
         logits = self.logits(mean_token(hidden, keep) if self.means else hidden)
+        tensors = logits if isinstance(logits, tuple) else (logits,)
         return self.output(
-            *(logits if isinstance(logits, tuple) else (logits,)),
+            *tensors,
             past_key_values=encoded.past_key_values,
             hidden_states=encoded.hidden_states,
             attentions=encoded.attentions,
@@ -195,10 +205,10 @@ class BertWithHead(Network):
         return self.config.num_labels
 
     def logits(self, hidden: Tensor) -> Any:
-        """Turn hidden states [..., L, hidden] into logits.
+        """Return the logits of hidden states [..., L, hidden].
 
-        Scores are [..., n] of a text, or [..., L, n]; words are scored at every token, [..., L,
-        vocabulary]. What has both returns words and scores.
+        Those of texts are [..., n], of tokens [..., L, n], of the vocabulary [..., L, vocabulary].
+        A head with logits of the vocabulary and of texts returns both as a tuple.
         """
         parts = self.parts
         if not parts.scores:
@@ -208,89 +218,91 @@ class BertWithHead(Network):
         if parts.pooler:
             x = hidden[..., 0, :]
             layer = layer or self.bert.pool_first
-        scores = self.get_submodule(parts.scores)(self.dropout(layer(x) if layer else x))
+        if layer:
+            x = layer(x)
+        scores = self.get_submodule(parts.scores)(self.dropout(x))
         if parts.words:
             return self.cls.predictions(hidden), scores
         return scores.squeeze(-1) if parts.outputs == 1 else scores
 
     def packed_logits(self, states: Tensor) -> Tensor:
-        """Turn packed states [n, hidden], of the tokens that are judged, into logits [n, ...]."""
+        """Return the logits [n, ...] of the packed states [n, hidden] of classified tokens."""
         logits = self.logits(states.unsqueeze(-2) if self.parts.pooler else states)
         return logits if isinstance(logits, Tensor) else torch.stack(logits, -1)
 
 
 class BertForMaskedLM(BertWithHead):
-    """Which words the masked tokens were."""
+    """Predicts masked tokens. Section 3.1, Task #1."""
 
     parts = HEAD_PARTS["BertForMaskedLM"]
 
 
 class BertLMHeadModel(BertForMaskedLM):
-    """Which word comes next: causal when the config says `is_decoder`."""
+    """Predicts the next token; causal if the config has `is_decoder`."""
 
 
 class BertForPreTraining(BertWithHead):
-    """Which words were masked, and whether the second sentence follows the first."""
+    """Predicts masked tokens, and if the second sentence follows the first."""
 
     parts = HEAD_PARTS["BertForPreTraining"]
     output = PretrainingOutput
 
 
 class BertForNextSentencePrediction(BertWithHead):
-    """Whether the second sentence follows the first, or is random. Section 3.1, Task #2."""
+    """Predicts if the second sentence follows the first. Section 3.1, Task #2."""
 
     parts = HEAD_PARTS["BertForNextSentencePrediction"]
 
 
 class BertForSequenceClassification(BertWithHead):
-    """Which class a text or a pair belongs to, or one score. Section 4.1."""
+    """Scores the classes of a text or pair, or predicts one number. Section 4.1."""
 
     parts = HEAD_PARTS["BertForSequenceClassification"]
 
 
 class BertForMultipleChoice(BertWithHead):
-    """Which of several continuations fits: ids are [B, choices, L]. Section 4.4."""
+    """Scores the choices of a question: ids are [B, choices, L]. Section 4.4."""
 
     parts = HEAD_PARTS["BertForMultipleChoice"]
 
 
 class BertForTokenClassification(BertWithHead):
-    """Which class each token belongs to. Section 5.3."""
+    """Scores the classes of each token. Section 5.3."""
 
     parts = HEAD_PARTS["BertForTokenClassification"]
 
 
 class BertForQuestionAnswering(BertWithHead):
-    """Where in the second sentence the answer to the first starts and ends. Section 4.2."""
+    """Scores the start and the end of an answer in the second sentence. Section 4.2."""
 
     parts = HEAD_PARTS["BertForQuestionAnswering"]
     output = AnswerOutput
 
-    def __init__(self, config: BertConfig, **named: Any) -> None:
+    def __init__(self, config: BertConfig, **options: Any) -> None:
         config.refuse_unbuildable("BertForQuestionAnswering")
-        super().__init__(config, **named)
+        super().__init__(config, **options)
 
     def dropout_before_scores(
         self, config: BertConfig, head: TextHead | None
     ) -> Callable[[Tensor], Tensor]:
-        """Return what drops values of what is scored; most families drop none."""
+        """Return the dropout before the scores; most families have none."""
         rate = config.structure.answer_dropout
         return nn.Dropout(rate) if rate else unchanged
 
     def logits(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Score every token as the start and as the end, each [..., L]."""
+        """Return the scores of each token as the start and as the end, each [..., L]."""
         start, end = super().logits(hidden).unbind(-1)
         return start, end
 
 
 class BertForReplacedTokens(BertWithHead):
-    """Which tokens a generator has put in place of those of the text. Source: ELECTRA."""
+    """Detects tokens that a generator replaced. Source: ELECTRA."""
 
     parts = HEAD_PARTS["BertForReplacedTokens"]
     discriminator_predictions: Any
 
-    def __init__(self, config: BertConfig, **named: Any) -> None:
-        super().__init__(config, **named)
+    def __init__(self, config: BertConfig, **options: Any) -> None:
+        super().__init__(config, **options)
         width = config.hidden_size
         dense = nn.Linear(width, width)
         initialise(dense, config.initializer_range, normal)
@@ -298,7 +310,7 @@ class BertForReplacedTokens(BertWithHead):
         self.activation = activation(config.hidden_act)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Score every token, [..., L]; above 0 it is taken for a replaced one."""
+        """Return the scores of tokens, [..., L]; above 0 means replaced."""
         dense = self.discriminator_predictions.dense
         return super().logits(self.activation(dense(hidden)))
 

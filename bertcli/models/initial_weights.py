@@ -1,4 +1,4 @@
-"""Random weights, as they are before any training."""
+"""Random initial weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def truncated_normal(weight: Tensor, std: float = 1.0) -> Tensor:
-    """Draw from a normal distribution without values beyond two standard deviations.
+    """Fill a weight from a normal distribution truncated at two standard deviations.
 
     Source: create_initializer in modeling.py of google-research/bert.
     """
@@ -17,7 +17,7 @@ def truncated_normal(weight: Tensor, std: float = 1.0) -> Tensor:
 
 
 def normal(weight: Tensor, std: float = 1.0) -> Tensor:
-    """Draw from a normal distribution. Source: _init_weights of transformers."""
+    """Fill a weight from a normal distribution. Source: _init_weights of transformers."""
     return nn.init.normal_(weight, std=std)
 
 
@@ -25,7 +25,7 @@ def normal(weight: Tensor, std: float = 1.0) -> Tensor:
 def initialise(
     module: nn.Module, std: float, draw: Callable[[Tensor, float], Tensor] = truncated_normal
 ) -> None:
-    """Draw all weights of a module; biases and rows of padding are 0, norms 1.
+    """Initialise all weights of a module; biases and rows of padding become 0, norms 1.
 
     `std` is the config's `initializer_range`.
     """
@@ -42,7 +42,7 @@ def initialise_weight(
     std: float,
     draw: Callable[[Tensor, float], Tensor] = truncated_normal,
 ) -> None:
-    """Draw one weight; by its name, a bias is 0 and the weight of a LayerNorm 1."""
+    """Initialise one weight; the name shows if it is a bias (0) or of a LayerNorm (1)."""
     if name.endswith("bias"):
         nn.init.zeros_(weight)
     elif name.endswith("LayerNorm.weight"):

@@ -1,11 +1,11 @@
-"""What calling a model returns: tensors by name, and in order.
+"""Outputs of models: tensors by name, and in order.
 
     output = model(ids)
     output.last_hidden_state, output["last_hidden_state"], output[0]   # [B, L, hidden]
     last, pooled = model(ids)
 
-Names and order are those of transformers' outputs. What a call does not return is None, and is
-counted in no order.
+Names and order are those of transformers' outputs. Tensors that a call does not compute are None,
+and are left out of the order.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ LOSS = "torch.nn.functional.cross_entropy(output.logits.flatten(0, -2), labels.f
 class ModelOutput:
     """Tensors by name, or in order without those that are None.
 
-    Unlike in transformers, iteration yields the tensors, as unpacking needs them, not their names.
+    Iteration yields the tensors, so that outputs can be unpacked; in transformers it yields names.
     """
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """Return what is not None, in order."""
+        """Return the values that are not None, in order."""
         return tuple(self.values())
 
     def keys(self) -> list[str]:
-        """Return the names of what is not None."""
+        """Return the names of the values that are not None."""
         return [entry.name for entry in fields(self) if getattr(self, entry.name) is not None]
 
     def values(self) -> list[Any]:
-        """Return what is not None."""
+        """Return the values that are not None."""
         return [getattr(self, name) for name in self.keys()]
 
     def items(self) -> list[tuple[str, Any]]:
-        """Return the names of what is not None, and the values."""
+        """Return pairs of name and value, without values of None."""
         return [(name, getattr(self, name)) for name in self.keys()]
 
     def __getitem__(self, key: Any) -> Any:
@@ -77,11 +77,11 @@ PastKeyValues = tuple[tuple[Tensor, Tensor], ...]
 
 @dataclass(eq=False)
 class EncoderOutput(ModelOutput):
-    """What a BertModel returns."""
+    """The output of a BertModel."""
 
     last_hidden_state: Tensor  # [B, L, hidden]
     pooler_output: Tensor | None = None  # [B, hidden]
-    hidden_states: tuple[Tensor, ...] | None = None  # the embeddings, and each layer's
+    hidden_states: tuple[Tensor, ...] | None = None  # of the embeddings and of each layer
     past_key_values: PastKeyValues | None = None
     attentions: tuple[Tensor, ...] | None = None  # each layer's [B, H, L, L]
     cross_attentions: tuple[Tensor, ...] | None = None  # each layer's [B, H, L, S]
@@ -89,7 +89,7 @@ class EncoderOutput(ModelOutput):
 
 @dataclass(eq=False)
 class HeadOutput(ModelOutput):
-    """What a head with one kind of scores returns."""
+    """The output of a head with one tensor of logits."""
 
     logits: Tensor
     past_key_values: PastKeyValues | None = None
@@ -100,7 +100,7 @@ class HeadOutput(ModelOutput):
 
 @dataclass(eq=False)
 class PretrainingOutput(ModelOutput):
-    """What BertForPreTraining returns."""
+    """The output of BertForPreTraining."""
 
     prediction_logits: Tensor  # [B, L, vocabulary]
     seq_relationship_logits: Tensor  # [B, 2]
@@ -112,7 +112,7 @@ class PretrainingOutput(ModelOutput):
 
 @dataclass(eq=False)
 class AnswerOutput(ModelOutput):
-    """What BertForQuestionAnswering returns."""
+    """The output of BertForQuestionAnswering."""
 
     start_logits: Tensor  # [B, L]
     end_logits: Tensor  # [B, L]

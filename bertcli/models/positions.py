@@ -1,7 +1,7 @@
-"""Positions of tokens: in the embeddings, or in the attention scores.
+"""Positions of tokens: added to the embeddings, or to the attention scores.
 
 Each scheme is a module for `embeddings.position_embeddings` and one for
-`attention.self.distance_embedding`, a `Distance`; one of them may do nothing. Letters as in
+`attention.self.distance_embedding`, a `Distance`; one of the two may do nothing. Letters as in
 attention.py.
 """
 
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from bertcli.families.structure import Disentangled, Rotary
 from bertcli.models.config import BertConfig
 from bertcli.models.distance_tables import (
-    EXACT,
+    LAST_BUCKET_DISTANCE,
     distance_buckets,
     distance_rows,
     rotary_turns,
@@ -26,62 +26,66 @@ from bertcli.models.distance_tables import (
 
 
 def after_padding(padding: int, ids: Tensor, at: Tensor) -> Tensor:
-    """Return rows of the table of positions, [..., L], that begin behind the id of the padding.
+    """Return the rows of a table of positions, [..., L], in a model that counts from padding + 1.
 
-    Padding has its id and is not counted. `ids` are [..., L], or vectors [..., L, width]; `at` is 0
-    where a text starts, so several may follow one another in ids [T].
+    Padding tokens have the position `padding`, the id of the padding token, and are not counted.
+    `ids` are [..., L], or vectors [..., L, width]. `at` has the positions of tokens in their texts;
+    packed ids [T] may contain several texts, each starting at 0.
     Source: make_positions of fairseq, create_position_ids_from_input_ids of transformers.
     """
     if ids.is_floating_point():
         return at + padding + 1
-    real = (ids != padding).long()
-    before = real.cumsum(-1) - real
-    starts = (torch.arange(ids.shape[-1], device=ids.device) - at).clamp(min=0).expand(ids.shape)
-    place = before - before.gather(-1, starts) + at.expand(ids.shape).gather(-1, starts)
-    return (place + 1) * real + padding
+    is_token = (ids != padding).long()
+    tokens_before = is_token.cumsum(-1) - is_token
+    indices = torch.arange(ids.shape[-1], device=ids.device)
+    starts = (indices - at).clamp(min=0).expand(ids.shape)  # index where each token's text starts
+    position = (
+        tokens_before - tokens_before.gather(-1, starts) + at.expand(ids.shape).gather(-1, starts)
+    )
+    return (position + 1) * is_token + padding
 
 
-def hide(hidden: Tensor, q: Tensor, near: Tensor | None) -> Tensor:
-    """Return what to add to the scores of q: `near`, and a large penalty where `hidden`."""
-    # Not -inf: a row of padding alone would become NaN, which spreads.
+def hide(hidden: Tensor, q: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the bias of the scores of q, with a large penalty where `hidden` is true."""
+    # Not -inf: the softmax of a row of padding alone would be NaN.
     penalty = torch.zeros_like(hidden, dtype=q.dtype)
     penalty = penalty.masked_fill(hidden, torch.finfo(q.dtype).min / 2)
-    return penalty if near is None else near + penalty
+    return penalty if bias is None else bias + penalty
 
 
 class Distance:
-    """How a layer knows the positions of tokens: by changing queries and keys, and their scores.
+    """Positions in the attention of a layer: rotated queries and keys, or a bias of their scores.
 
-    q, k are [..., H, L, D], and `at` is the position of the first query among the keys. Absolute
-    and sinusoidal positions enter through the embeddings: this class changes nothing. `makers` are
-    the layers that make queries and keys.
+    q, k are [..., H, L, D]; `first` is the index of the first query among the keys. This class
+    changes nothing: absolute and sinusoidal positions are in the embeddings. `projections` are the
+    layers `query` and `key` of the attention.
     """
 
-    makers: dict[str, nn.Linear]
+    projections: dict[str, nn.Linear]
 
-    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Return queries and keys as they are multiplied."""
+    def rotate(self, q: Tensor, k: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Return the queries and keys to multiply."""
         return q, k
 
-    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
-        """Return what is added to the scores, [..., H, Lq, Lk] or what fits it, or None."""
+    def __call__(self, q: Tensor, k: Tensor, first: int) -> Tensor | None:
+        """Return the bias of the scores, which broadcasts to [..., H, Lq, Lk], or None."""
         return None
 
 
-def _places(x: Tensor, at: int = 0) -> Tensor:
-    """Return the places of the tokens of x [..., L, D], [L]."""
-    return torch.arange(at, at + x.shape[-2], device=x.device)
+def _token_positions(x: Tensor, first: int = 0) -> Tensor:
+    """Return the positions of the tokens of x [..., L, D], counted from `first`: [L]."""
+    return torch.arange(first, first + x.shape[-2], device=x.device)
 
 
-def _apart(q: Tensor, k: Tensor, at: int) -> Tensor:
-    """Return how far each query stands behind each key, [Lq, Lk]."""
-    return _places(q, at)[:, None] - _places(k)
+def _token_distances(q: Tensor, k: Tensor, first: int) -> Tensor:
+    """Return the position of each query minus that of each key, [Lq, Lk]."""
+    return _token_positions(q, first)[:, None] - _token_positions(k)
 
 
 class RelativeKey(nn.Module, Distance):
-    """Scores also compare the query with the distance to the key, or both with it.
+    """A learned vector per distance, multiplied with the query, or with query and key (`both`).
 
-    There is one vector of the head's size for each distance from -(P-1) to P-1: `weight` [2P-1, D].
+    `weight` [2P-1, D] has a vector for each distance from -(P-1) to P-1.
     Source: Self-Attention with Relative Position Representations, equation 5; Improve Transformer
     Models with Better Relative Position Embeddings, method 4.
     """
@@ -91,56 +95,66 @@ class RelativeKey(nn.Module, Distance):
         self.weight = nn.Parameter(torch.randn(2 * positions - 1, head_size))
         self.both = both
 
-    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor:
-        """Add q . distance or (q + k) . distance, [..., H, Lq, Lk]."""
+    def forward(self, q: Tensor, k: Tensor, first: int) -> Tensor:
+        """Return q . distance or (q + k) . distance, [..., H, Lq, Lk]."""
         middle = self.weight.shape[0] // 2
-        between = F.embedding(_apart(q, k, at) + middle, self.weight) / math.sqrt(q.shape[-1])
-        scores = torch.einsum("...id,ijd->...ij", q, between)
-        return scores + torch.einsum("...jd,ijd->...ij", k, between) if self.both else scores
+        rows = _token_distances(q, k, first) + middle
+        vectors = F.embedding(rows, self.weight) / math.sqrt(q.shape[-1])  # [Lq, Lk, D]
+        scores = torch.einsum("...id,ijd->...ij", q, vectors)
+        if self.both:
+            scores = scores + torch.einsum("...jd,ijd->...ij", k, vectors)
+        return scores
 
 
 class Buckets(Distance):
-    """One learned score a head for each bucket of distances, from a table that layers share.
+    """A learned bias per head and bucket of distances, from a table that all layers share.
 
-    Near distances have a bucket each, those further away share one by their logarithm.
+    Short distances have a bucket each; longer ones share buckets of logarithmic width.
     Source: T5, section 2.1; the buckets of MPNet.
     """
 
     def __init__(self, table: nn.Module) -> None:
-        self.table = table  # a module of the encoder, not of each layer
-        self.bucket = distance_buckets().tolist()  # a list, as it may be made on `meta`
+        self.table = table  # a submodule of the encoder, not of each layer
+        self.buckets = distance_buckets().tolist()  # a list, as models may be built on `meta`
 
-    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor:
-        """Add the score of each distance, [H, Lq, Lk]."""
-        bucket = torch.tensor(self.bucket, device=q.device)
-        scores = self.table(bucket).T  # [H, distances]
-        return scores[:, _apart(q, k, at).clamp(-EXACT, EXACT) + EXACT]
+    def __call__(self, q: Tensor, k: Tensor, first: int) -> Tensor:
+        """Return the bias of each distance, [H, Lq, Lk]."""
+        buckets = torch.tensor(self.buckets, device=q.device)
+        biases = self.table(buckets).T  # [H, distances]
+        return biases[
+            :,
+            _token_distances(q, k, first).clamp(-LAST_BUCKET_DISTANCE, LAST_BUCKET_DISTANCE)
+            + LAST_BUCKET_DISTANCE,
+        ]
 
 
 class RotaryPositions(Distance):
-    """Queries and keys are turned by angles that grow with their position.
+    """Queries and keys are rotated by angles proportional to their position.
 
-    Dimension i of the first half and dimension i of the second are a pair.
+    Dimension i of the first half and dimension i of the second half are a pair.
     Source: RoFormer, section 3.2.2.
     """
 
     def __init__(self, head_size: int, rotary: Rotary) -> None:
-        self.turns = rotary_turns(head_size, rotary).tolist()  # a list, as it may be on `meta`
+        self.turns = rotary_turns(head_size, rotary).tolist()  # a list, as in `Buckets`
 
-    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Turn each query and each key by its place."""
-        return self._turned(q, _places(q, at)), self._turned(k, _places(k))
+    def rotate(self, q: Tensor, k: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Rotate each query and each key by its position."""
+        rotated_queries = self._rotated(q, _token_positions(q, first))
+        rotated_keys = self._rotated(k, _token_positions(k))
+        return rotated_queries, rotated_keys
 
-    def _turned(self, x: Tensor, places: Tensor) -> Tensor:
+    def _rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         turns = torch.tensor(self.turns, dtype=torch.float32, device=x.device)
-        angles = places[:, None].float() * turns
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        angles = positions[:, None].float() * turns  # [L, D / 2]
+        cos = angles.cos().to(x.dtype)
+        sin = angles.sin().to(x.dtype)
         left, right = x.chunk(2, -1)
         return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
 
 
 class DistanceVectors(nn.Module):
-    """The vectors of distances, which the layers of a DeBERTa share: [2 span, hidden]."""
+    """The vectors of distances that all layers of a DeBERTa share: [2 span, hidden]."""
 
     def __init__(self, config: BertConfig, disentangled: Disentangled) -> None:
         super().__init__()
@@ -151,94 +165,100 @@ class DistanceVectors(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self) -> Tensor:
-        """Return the vectors as layers use them."""
+        """Return the vectors, normalised and with dropout."""
         return self.dropout(self.LayerNorm(self.table.weight))
 
 
 class DisentangledDistance(nn.Module, Distance):
-    """Queries meet the vectors of distances, and so do keys.
+    """Queries are multiplied with keys of distances, and keys with queries of distances.
 
     Source: DeBERTa, section 3.1, equation 4; its buckets are those of make_log_bucket_position.
     """
 
     def __init__(self, config: BertConfig, terms: Disentangled, vectors: nn.Module) -> None:
         super().__init__()
-        self.terms, self.shared, self.head_size = terms, (vectors,), config.head_size
-        sizes = config.hidden_size, config.num_attention_heads * config.head_size
+        self.terms = terms
+        self.vectors = (vectors,)  # in a tuple, so that it is no submodule of each layer
+        self.head_size = config.head_size
+        sizes = (config.hidden_size, config.num_attention_heads * config.head_size)
         if terms.word_to_distance and not terms.shared:
             self.key = nn.Linear(*sizes)
         if terms.distance_to_word and not terms.shared:
             self.query = nn.Linear(*sizes)
-        self.rows = distance_rows(terms).tolist()  # a list, as it may be made on `meta`
+        self.rows = distance_rows(terms).tolist()  # a list, as in `Buckets`
 
-    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Shrink queries, as their scores are one part of several."""
+    def rotate(self, q: Tensor, k: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Scale queries down, because their scores are one term of several."""
         return q / math.sqrt(self.terms.parts), k
 
-    def forward(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
-        """Add the scores of queries and keys with the distance between them, [..., H, Lq, Lk]."""
+    def forward(self, q: Tensor, k: Tensor, first: int) -> Tensor | None:
+        """Return the scores of queries and keys with their distance, [..., H, Lq, Lk]."""
         if self.terms.parts == 1:
             return None
         longest = self.terms.longest
-        apart = _apart(q, k, at).clamp(-2 * longest, 2 * longest) + 2 * longest
-        rows = torch.tensor(self.rows, device=q.device)[apart]  # [Lq, Lk]
-        vectors, total = self.shared[0](), q.new_zeros(())
+        distances = _token_distances(q, k, first).clamp(-2 * longest, 2 * longest)
+        rows = torch.tensor(self.rows, device=q.device)[distances + 2 * longest]  # [Lq, Lk]
+        vectors = self.vectors[0]()
+        total = q.new_zeros(())
         if self.terms.word_to_distance:
-            total = total + self._met(q, "key", vectors, rows)
+            total = total + self._scores(q, "key", vectors, rows)
         if self.terms.distance_to_word:
-            total = total + self._met(k, "query", vectors, rows.T).transpose(-1, -2)
+            total = total + self._scores(k, "query", vectors, rows.T).transpose(-1, -2)
         return total / math.sqrt(self.head_size * self.terms.parts)
 
-    def _met(self, x: Tensor, part: str, vectors: Tensor, rows: Tensor) -> Tensor:
-        """Return the scores of x [..., H, L, D] with the keys or queries of distances in `rows`."""
-        maker = self.makers[part] if self.terms.shared else self.get_submodule(part)
-        of_distances = maker(vectors).unflatten(-1, (-1, self.head_size)).transpose(0, 1)
-        met = x @ of_distances.transpose(-1, -2)  # [..., H, L, 2 span]
-        return met.gather(-1, rows.expand(*met.shape[:-2], *rows.shape))
+    def _scores(self, x: Tensor, name: str, vectors: Tensor, rows: Tensor) -> Tensor:
+        """Return the scores of x [..., H, L, D] with keys or queries (`name`) of the vectors.
+
+        `rows` [L, L'] selects the vector for each pair of tokens.
+        """
+        projection = self.projections[name] if self.terms.shared else self.get_submodule(name)
+        projected = projection(vectors).unflatten(-1, (-1, self.head_size)).transpose(0, 1)
+        scores = x @ projected.transpose(-1, -2)  # [..., H, L, 2 span]
+        return scores.gather(-1, rows.expand(*scores.shape[:-2], *rows.shape))
 
 
-class Within(Distance):
-    """Hides some tokens from each; positions are known in some other way."""
+class MaskedDistance(Distance):
+    """A base for masks that depend on the distance, around another scheme of positions."""
 
-    def __init__(self, within: Distance) -> None:
-        self.within = within
+    def __init__(self, distance: Distance) -> None:
+        self.distance = distance
 
-    def rotate(self, q: Tensor, k: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        """Turn as it is done where nothing is hidden."""
-        return self.within.rotate(q, k, at)
+    def rotate(self, q: Tensor, k: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Rotate as the other scheme does."""
+        return self.distance.rotate(q, k, first)
 
 
-class SlidingWindow(Within):
-    """Tokens see so many neighbours on each side.
+class SlidingWindow(MaskedDistance):
+    """Tokens attend to `reach` neighbours on each side.
 
     Source: Longformer, section 3.1.
     """
 
-    def __init__(self, reach: int, within: Distance) -> None:
-        super().__init__(within)
+    def __init__(self, reach: int, distance: Distance) -> None:
+        super().__init__(distance)
         self.reach = reach
 
-    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor | None:
-        """Add the penalty of tokens that are further away."""
-        near: Tensor | None = self.within(q, k, at)
+    def __call__(self, q: Tensor, k: Tensor, first: int) -> Tensor | None:
+        """Return the bias, with the penalty of tokens outside the window."""
+        bias: Tensor | None = self.distance(q, k, first)
         if k.shape[-2] <= self.reach + 1:
-            return near  # all see all
-        return hide(_apart(q, k, at).abs() > self.reach, q, near)
+            return bias  # the window covers all tokens
+        return hide(_token_distances(q, k, first).abs() > self.reach, q, bias)
 
 
-class Backwards(Within):
-    """Tokens see those before them alone."""
+class Causal(MaskedDistance):
+    """Tokens attend to themselves and earlier tokens."""
 
-    def __call__(self, q: Tensor, k: Tensor, at: int) -> Tensor:
-        """Add the penalty of later tokens."""
-        return hide(_apart(q, k, at) < 0, q, self.within(q, k, at))
+    def __call__(self, q: Tensor, k: Tensor, first: int) -> Tensor:
+        """Return the bias, with the penalty of later tokens."""
+        return hide(_token_distances(q, k, first) < 0, q, self.distance(q, k, first))
 
 
 class UnusedPositions(nn.Embedding):
-    """The unused table of absolute positions in checkpoints with relative ones; adds nothing."""
+    """The unused table of absolute positions in checkpoints with relative ones."""
 
     def forward(self, at: Tensor) -> Tensor:
-        """Add zero, whatever the positions."""
+        """Return zero."""
         return self.weight.new_zeros(())
 
 
@@ -253,7 +273,7 @@ class SinusoidalPositions(nn.Module):
         self.hidden_size = hidden_size
 
     def forward(self, at: Tensor) -> Tensor:
-        """Turn positions [...] into vectors [..., hidden], sine and cosine alternating."""
+        """Return the vectors [..., hidden] of positions [...]: sines and cosines alternate."""
         even = torch.arange(0, self.hidden_size, 2, device=at.device)
         angles = at[..., None] / 10000 ** (even / self.hidden_size)
         waves = torch.stack((angles.sin(), angles.cos()), dim=-1)
@@ -261,7 +281,7 @@ class SinusoidalPositions(nn.Module):
 
 
 def nothing_added(ids: Tensor) -> float:
-    """Return zero, in place of a table of the embeddings that this model lacks."""
+    """Return zero: stands in for an embedding table that the model lacks."""
     return 0.0
 
 
@@ -269,7 +289,8 @@ def positions(config: BertConfig) -> Callable[[Tensor], Any]:
     """Return the module that adds positions to the embeddings."""
     if not config.structure.absolute_positions:
         return nothing_added
-    rows, width = config.max_position_embeddings, config.table_size
+    rows = config.max_position_embeddings
+    width = config.table_size
     match config.position_embedding_type:
         case "absolute":
             first = config.structure.first_position
@@ -280,27 +301,31 @@ def positions(config: BertConfig) -> Callable[[Tensor], Any]:
 
 
 def shared_table(config: BertConfig) -> nn.Module | None:
-    """Return the table of distances that all layers share, if the model has one."""
+    """Return the table of distances that all layers share, or None."""
     structure = config.structure
     if structure.disentangled:
         return DistanceVectors(config, structure.disentangled)
-    return (
-        nn.Embedding(structure.buckets, config.num_attention_heads) if structure.buckets else None
-    )
+    if structure.buckets:
+        return nn.Embedding(structure.buckets, config.num_attention_heads)
+    return None
 
 
 def distances(config: BertConfig, layer: int, table: nn.Module | None) -> Distance:
-    """Return what knows places in the attention of a layer; `table` is that of all layers."""
-    structure, scheme = config.structure, config.position_embedding_type
-    within = Distance()
+    """Return the scheme of positions in the attention of a layer.
+
+    `table` is the one that all layers share, if any.
+    """
+    structure = config.structure
+    position_type = config.position_embedding_type
+    distance = Distance()
     if table is not None and structure.disentangled:
-        within = DisentangledDistance(config, structure.disentangled, table)
+        distance = DisentangledDistance(config, structure.disentangled, table)
     elif table is not None:
-        within = Buckets(table)
-    elif scheme in ("relative_key", "relative_key_query"):
-        both = scheme == "relative_key_query"
-        within = RelativeKey(config.max_position_embeddings, config.head_size, both)
+        distance = Buckets(table)
+    elif position_type in ("relative_key", "relative_key_query"):
+        both = position_type == "relative_key_query"
+        distance = RelativeKey(config.max_position_embeddings, config.head_size, both)
     if structure.rotary:
-        within = RotaryPositions(config.head_size, structure.rotary[layer])
+        distance = RotaryPositions(config.head_size, structure.rotary[layer])
     reach = structure.windows[layer] if structure.windows else None
-    return within if reach is None else SlidingWindow(reach, within)
+    return distance if reach is None else SlidingWindow(reach, distance)

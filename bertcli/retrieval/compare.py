@@ -1,13 +1,12 @@
-"""How far apart the vectors of two files are, in the memory of a block.
+"""Compare the vectors of two files, a block at a time.
 
     compare("a.npy", "b.parquet").max_abs
     compare("minilm.npy", "mpnet.npy").similarity.neighbour_overlap   # of other widths
 
-Rows are numbered from 0. A row with NaN or infinity in either file is counted, and left out of the
-other numbers. Vectors of different widths have no difference: what they agree on is measured, in
-two numbers of cosines between texts: the correlation (Pearson) of the two similarity matrices, and
-the share of the nearest neighbours of a text that both have. Of many rows a sample is taken, the
-same in both.
+Rows are numbered from 0. Rows with NaN or infinity in either file are counted, and left out of the
+other numbers. Vectors of different widths are compared by the cosines between texts: the Pearson
+correlation of the two similarity matrices, and the share of the nearest neighbours of a text that
+both have. For many rows, these are computed for the same sample of both files.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from bertcli.formats.vector_files import ROWS, Array, floats, manifest_of, put_a
 
 @dataclass(frozen=True)
 class Row:
-    """How far apart two rows are."""
+    """The difference of a row between the two files."""
 
     row: int
     max_abs: float
@@ -36,7 +35,7 @@ class Row:
 
 @dataclass
 class Agreement:
-    """What two files have in common, and what not. None where there is no row to measure."""
+    """The differences of two files; None where there is no row to compare."""
 
     a: str
     b: str
@@ -49,17 +48,21 @@ class Agreement:
     cosine_mean: float | None = None
     not_finite: int = 0  # rows
     worst: list[Row] = field(default_factory=list)
-    widths: list[int] | None = None  # of vectors of different widths, and what they agree on
+    widths: list[int] | None = None  # of vectors of different widths, with `similarity`
     similarity: SimilarityAgreement | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return what is written."""
-        written = asdict(self)
-        widths, similarity = written.pop("widths"), written.pop("similarity")
-        return rounded(written | ({"widths": widths, **similarity} if similarity else {}))
+        """Return the fields to write, with those of `similarity` among them."""
+        fields = asdict(self)
+        widths = fields.pop("widths")
+        similarity = fields.pop("similarity")
+        if similarity:
+            fields["widths"] = widths
+            fields |= similarity
+        return rounded(fields)
 
     def check(self, tolerance: float) -> None:
-        """Raise BertcliError when a difference is greater than this, or cannot be measured."""
+        """Raise BertcliError if a difference exceeds the tolerance, or cannot be computed."""
         if self.widths:
             widths = " and ".join(map(str, self.widths))
             raise BertcliError(
@@ -83,10 +86,10 @@ class Agreement:
 
 
 def compare(a: str, b: str, worst: int = 5) -> Agreement:
-    """Compare two files of vectors row by row, and keep the ``worst`` rows.
+    """Compare two files of vectors row by row; list the ``worst`` rows.
 
-    Vectors of a lower precision are restored first when their manifest says how. Raises InputError
-    when a file cannot be read, or their rows are not as many.
+    Quantized vectors are restored first if their manifest has the ranges. Raises InputError if a
+    file cannot be read, or if the numbers of rows differ.
     """
     agreement = Agreement(a, b)
     sides = []
@@ -99,76 +102,91 @@ def compare(a: str, b: str, worst: int = 5) -> Agreement:
             sides.append(put_aside(chain([first], blocks), np.float64))
             agreement.dtype.append(precision or first.dtype.name)
         x, y = sides
-        sizes = [side.shape[1:] for side in sides]  # of a file without lines it is not known
-        unlike = all(sizes) and sizes[0] != sizes[1]
-        of_widths = unlike and all(side.ndim == 2 and len(side) for side in sides)
-        what = ""
-        if unlike and not of_widths:
+        sizes = [side.shape[1:] for side in sides]  # empty for a file without lines
+        sizes_differ = all(sizes) and sizes[0] != sizes[1]
+        by_similarity = sizes_differ and all(side.ndim == 2 and len(side) for side in sides)
+        difference = ""
+        if sizes_differ and not by_similarity:
             shown = [" x ".join(map(str, size)) for size in sizes]
-            what = f"{a} has {shown[0]} dimensions, {b} has {shown[1]}"
+            difference = f"{a} has {shown[0]} dimensions, {b} has {shown[1]}"
         elif len(x) != len(y):
-            what = f"{a} has {counted(len(x), 'row')}, {b} has {len(y):,}"
-        if what:
+            difference = f"{a} has {counted(len(x), 'row')}, {b} has {len(y):,}"
+        if difference:
             hint = "both must hold the same texts, same model"
-            raise InputError(f"nothing to compare: {what}", hint)
+            raise InputError(f"nothing to compare: {difference}", hint)
         if not all(sizes):
             agreement.dtype = []
-        agreement.shape = [len(x), *([] if of_widths else max(sizes, key=len))]
-        whole = finite_rows(x) & finite_rows(y)
-        agreement.not_finite = int((~whole).sum())
-        if of_widths:
-            agreement.widths, agreement.identical = [x.shape[1], y.shape[1]], False
-            agreement.similarity = similarity_agreement(x, y, whole)
+        agreement.shape = [len(x)]
+        finite = finite_rows(x) & finite_rows(y)
+        agreement.not_finite = int((~finite).sum())
+        if by_similarity:
+            agreement.identical = False
+            agreement.widths = [x.shape[1], y.shape[1]]
+            agreement.similarity = similarity_agreement(x, y, finite)
         else:
-            _compare(agreement, x, y, whole, worst)
+            agreement.shape += sizes[0] or sizes[1]  # one of them may be empty
+            _compare_rows(agreement, x, y, finite, worst)
     return agreement
 
 
 def finite_rows(vectors: Array) -> Array:
-    """Return which rows, [n], have neither NaN nor infinity."""
-    blocks = (vectors[at : at + ROWS] for at in range(0, len(vectors), ROWS))
-    finite = (np.isfinite(block).reshape(len(block), -1).all(axis=1) for block in blocks)
-    return np.concatenate([np.zeros(0, bool), *finite])
+    """Return True for each row without NaN and infinity, bool [n]."""
+    is_finite = np.ones(len(vectors), bool)
+    for start in range(0, len(vectors), ROWS):
+        block = vectors[start : start + ROWS]
+        is_finite[start : start + ROWS] = np.isfinite(block).reshape(len(block), -1).all(axis=1)
+    return is_finite
 
 
-def _compare(agreement: Agreement, x: Array, y: Array, whole: Array, worst: int) -> None:
-    """Compare rows of one width, those that are ``whole`` [n] by their distance too."""
-    measured: list[tuple[Array, ...]] = []  # rows, largest and mean differences, cosines
+def _compare_rows(agreement: Agreement, x: Array, y: Array, is_finite: Array, worst: int) -> None:
+    """Compare rows of one width; rows that are not finite only count for `identical`."""
     if not x.size:
         return
-    x, y = (side.reshape(len(side), -1) for side in (x, y))
+    blocks: list[tuple[Array, ...]] = []  # rows, largest and mean differences, cosines
+    x = x.reshape(len(x), -1)
+    y = y.reshape(len(y), -1)
     for start in range(0, len(x), ROWS):
-        p, q = x[start : start + ROWS], y[start : start + ROWS]
-        same = (p == q) | (np.isnan(p) & np.isnan(q))
-        agreement.identical = agreement.identical and bool(same.all())
-        finite = whole[start : start + ROWS]
-        p, q = p[finite], q[finite]
-        dots, pp, qq = ((left * right).sum(axis=1) for left, right in ((p, q), (p, p), (q, q)))
-        scale, alike = np.sqrt(pp) * np.sqrt(qq), ((pp == 0) & (qq == 0)).astype(np.float64)
-        # Two vectors of zeros are alike, one is not.
-        cosines = np.clip(np.divide(dots, scale, out=alike, where=scale > 0), -1, 1)
-        apart = np.abs(p - q)
+        block = slice(start, start + ROWS)
+        equal = (x[block] == y[block]) | (np.isnan(x[block]) & np.isnan(y[block]))
+        agreement.identical = agreement.identical and bool(equal.all())
+        finite = is_finite[block]
+        p = x[block][finite]
+        q = y[block][finite]
+        differences = np.abs(p - q)
         rows = start + np.flatnonzero(finite)
-        measured.append((rows, apart.max(axis=1), apart.mean(axis=1), cosines))
-    if not whole.any():
+        largest = differences.max(axis=1)
+        blocks.append((rows, largest, differences.mean(axis=1), _row_cosines(p, q)))
+    if not is_finite.any():
         return
-    rows, largest, means, cosines = map(np.concatenate, zip(*measured, strict=True))
-    agreement.mean_abs, agreement.cosine_mean = float(means.mean()), float(cosines.mean())
-    agreement.max_abs, agreement.cosine_min = float(largest.max()), float(cosines.min())
+    rows, largest, means, cosines = map(np.concatenate, zip(*blocks, strict=True))
+    agreement.mean_abs = float(means.mean())
+    agreement.cosine_mean = float(cosines.mean())
+    agreement.max_abs = float(largest.max())
+    agreement.cosine_min = float(cosines.min())
     top = np.lexsort((rows, -largest))[:worst]
-    columns = rows[top].tolist(), largest[top].tolist(), cosines[top].tolist()
-    agreement.worst = [*map(Row, *columns)]
+    columns = (rows[top].tolist(), largest[top].tolist(), cosines[top].tolist())
+    agreement.worst = list(map(Row, *columns))
 
 
-SAMPLE = 2048  # rows, at most: all their similarities are held
+def _row_cosines(p: Array, q: Array) -> Array:
+    """Return the cosine of each row of p and q; 1 for two rows of zeros, 0 for one."""
+    products = (p * q).sum(axis=1)
+    p_squares = (p * p).sum(axis=1)
+    q_squares = (q * q).sum(axis=1)
+    lengths = np.sqrt(p_squares) * np.sqrt(q_squares)
+    both_zero = ((p_squares == 0) & (q_squares == 0)).astype(np.float64)
+    return np.clip(np.divide(products, lengths, out=both_zero, where=lengths > 0), -1, 1)
+
+
+SAMPLE = 2048  # rows at most, because all their similarities are in memory
 NEIGHBOURS = 10  # of each row, at most
 SEED = 0  # of the sample
-FEWEST = 3  # rows that have more than one similarity
+FEWEST_ROWS = 3  # with fewer, there is one similarity at most
 
 
 @dataclass(frozen=True)
 class SimilarityAgreement:
-    """What two files agree on; None where there are too few rows to tell."""
+    """How far the similarities of two files agree; None if there are too few rows."""
 
     similarity_correlation: float | None
     neighbour_overlap: float | None
@@ -177,23 +195,29 @@ class SimilarityAgreement:
     seed: int | None  # None: all rows were compared
 
 
-def similarity_agreement(a: Array, b: Array, whole: Array) -> SimilarityAgreement:
-    """Compare the similarities of rows that are ``whole`` [n], of a sample of many."""
+def similarity_agreement(a: Array, b: Array, is_finite: Array) -> SimilarityAgreement:
+    """Compare the similarities between finite rows, or between those of a sample."""
     keys = np.random.default_rng(SEED).random(len(a))
-    chosen = np.sort(np.argsort(keys, kind="stable")[:SAMPLE])
-    x, y = (unit(vectors[chosen[whole[chosen]]]).astype(np.float32) for vectors in (a, b))
-    rows = len(x)
-    nearest = max(0, min(NEIGHBOURS, rows - 1))
+    sample = np.sort(np.argsort(keys, kind="stable")[:SAMPLE])
+    sample = sample[is_finite[sample]]
+    count = len(sample)
+    neighbours = max(0, min(NEIGHBOURS, count - 1))
     seed = SEED if len(a) > SAMPLE else None
-    if rows < FEWEST:
-        return SimilarityAgreement(None, None, nearest, rows, seed)
-    similarities = [vectors @ vectors.T for vectors in (x, y)]
-    pairs = [cosines[~np.eye(rows, dtype=bool)].astype(np.float64) for cosines in similarities]
-    correlation = None  # of a constant there is none
+    if count < FEWEST_ROWS:
+        return SimilarityAgreement(None, None, neighbours, count, seed)
+    similarities = []
+    for vectors in (a, b):
+        normalized = unit(vectors[sample]).astype(np.float32)
+        similarities.append(normalized @ normalized.T)
+    off_diagonal = ~np.eye(count, dtype=bool)
+    pairs = [cosines[off_diagonal].astype(np.float64) for cosines in similarities]
+    correlation = None  # undefined for constant similarities
     if min(map(np.var, pairs)) >= 1e-12:
         correlation = float(np.asarray(np.corrcoef(pairs))[0, 1])
-    for cosines in similarities:  # a row is no neighbour of its own
-        np.fill_diagonal(cosines, -np.inf)
-    p, q = (np.argpartition(-cosines, nearest - 1)[:, :nearest] for cosines in similarities)
-    shared = sum(len({*a} & {*b}) for a, b in zip(p.tolist(), q.tolist(), strict=True))
-    return SimilarityAgreement(correlation, shared / (rows * nearest), nearest, rows, seed)
+    nearest = []
+    for cosines in similarities:
+        np.fill_diagonal(cosines, -np.inf)  # a row is not its own neighbour
+        nearest.append(np.argpartition(-cosines, neighbours - 1)[:, :neighbours].tolist())
+    shared = sum(len({*p} & {*q}) for p, q in zip(*nearest, strict=True))
+    overlap = shared / (count * neighbours)
+    return SimilarityAgreement(correlation, overlap, neighbours, count, seed)

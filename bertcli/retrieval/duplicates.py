@@ -1,15 +1,14 @@
-"""Texts of a corpus that say nearly the same, by the cosine of their vectors.
+"""Find near-duplicate texts of a corpus, by the cosine of their vectors.
 
-    run = Duplicates(search, 0.95)      # whose vectors are stored
+    run = Duplicates(search, 0.95)      # the vectors of the search are stored
     for step in run:
         ...
     run.groups[0].keep, run.groups[0].rows
 
-A text is kept unless it is a duplicate of a text kept before it: unless their cosine is at least
-the threshold. So each text that is removed is close to the text that is kept instead of it. With
+Two texts are duplicates if their cosine is at least the threshold. A text is kept unless it is a
+duplicate of a text that was kept before it, so each removed text is close to a kept one. With
 ``chain``, groups are the connected components of all pairs of duplicates, whose members may be far
-from each other. Either way all pairs that matter are compared, in float64 where float32 cannot
-decide.
+from each other. All relevant pairs are compared, in float64 where float32 is not exact enough.
 
 Letters: `n` rows, `D` dimensions, `d` dimensions of the screen, `a` and `b` rows of two blocks.
 """
@@ -35,7 +34,7 @@ from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors
 
 
 class DuplicateGroup(NamedTuple):
-    """A text that is kept, the rows of its duplicates [n], and their cosines to it."""
+    """The row of a kept text, the rows of its duplicates [n], and their cosines to it."""
 
     keep: int
     rows: Array
@@ -44,24 +43,24 @@ class DuplicateGroup(NamedTuple):
 
 @dataclass
 class Duplicates:
-    """A search for the duplicates of a corpus whose vectors are stored. Iterate it once.
+    """Finds the duplicates of a corpus whose vectors are stored. Iterate it once.
 
-    In memory are the texts of groups, as columns, and a number for each other text.
+    Only texts that are in groups are kept in memory.
     """
 
     search: Search
-    threshold: float = 0.95  # least cosine of duplicates
-    keep: str = "first"  # text of a group, or the longest
+    threshold: float = 0.95  # minimum cosine of duplicates
+    keep: str = "first"  # the text of a group that is kept: "first" or "longest"
     chain: bool = False  # join duplicates of duplicates
     records: int = field(default=0, init=False)  # texts of the corpus
     groups: list[DuplicateGroup] = field(default_factory=list, init=False)
-    members: Array = field(init=False)  # the rows of all groups, in order; their records:
-    texts: RecordBatch = field(init=False)
+    members: Array = field(init=False)  # the rows of all groups, ascending
+    texts: RecordBatch = field(init=False)  # the texts of `members`
 
     def execute(self, show: Show = show_nothing) -> list[DuplicateGroup]:
         """Compare all texts, and return the groups.
 
-        Raises InputError when the vectors were made from other texts than those of the corpus.
+        Raises InputError if the vectors were computed from other texts than those of the corpus.
         """
         vectors = corpus_vectors(self.search, of_others=True)
         self.records = len(vectors)
@@ -92,7 +91,7 @@ class Duplicates:
         return np.fromiter(lengths, np.int64, self.records)
 
     def _texts_of_members(self, corpus: CorpusTexts) -> Iterator[RecordBatch]:
-        """Yield the texts of the groups. Raises InputError when the corpus is another one."""
+        """Yield the texts of `members`. Raises InputError if the corpus has changed."""
         first = 0
         for block in corpus.blocks(self.records):
             start, stop = self.members.searchsorted([first, first + len(block)])
@@ -101,24 +100,24 @@ class Duplicates:
 
     @property
     def dropped(self) -> int:
-        """The number of texts that are removed."""
+        """The number of removed texts."""
         return len(self.members) - len(self.groups)
 
     @property
     def is_kept(self) -> Array:
-        """Whether each text is kept, [n]."""
+        """True for each text that is kept, bool [n]."""
         is_kept = np.ones(self.records, bool)
         for group in self.groups:
             is_kept[group.rows] = False
         return is_kept
 
     def record_of(self, row: int) -> Record:
-        """Return a text of a group; its id is its row where it has none."""
+        """Return the record of a row in a group; without an id, it gets the number of the row."""
         record = self.texts[int(self.members.searchsorted(row))]
         return record._replace(id=row) if record.id is None else record
 
     def fields(self, group: DuplicateGroup) -> dict[str, Any]:
-        """Return what is written of a group, with ids, files and lines where there are any."""
+        """Return the fields of a group to write, with ids, files and lines if there are any."""
         rows = group.rows.tolist()
         columns = {"keep": group.keep, "rows": rows, "scores": group.scores.tolist()}
         names = ["id"] if any(key is not None for key in self.texts.ids or ()) else []
@@ -128,40 +127,48 @@ class Duplicates:
         return columns
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield what is written to a table: a row for each near-duplicate."""
+        """Yield the rows of a table: one for each removed text."""
         for group in self.groups:
-            keep = {"keep": group.keep, "keep_id": self.record_of(group.keep).id}
-            for row, score in zip(map(int, group.rows), map(float, group.scores), strict=True):
+            keep_id = self.record_of(group.keep).id
+            for row, score in zip(group.rows.tolist(), group.scores.tolist(), strict=True):
                 record = self.record_of(row)
-                own = {"row": row, "id": record.id, "score": score, "text": record.text}
-                yield {**keep, **own, **(record.extra or {})}
+                fields = {
+                    "keep": group.keep,
+                    "keep_id": keep_id,
+                    "row": row,
+                    "id": record.id,
+                    "score": score,
+                    "text": record.text,
+                }
+                yield fields | (record.extra or {})
 
 
 def longest_first(rows: Array, lengths: Array) -> Array:
-    """Return the rows of a group, the one with the longest text first; of equal ones the first."""
+    """Return the rows of a group, with that of the longest text (the first of these) in front."""
     longest = int(rows[lengths[rows].argmax()])
     return np.concatenate([[longest], rows[rows != longest]])
 
 
 def scored(vectors: Array, rows: Array) -> DuplicateGroup:
-    """Return the group of some rows, of which the first is kept."""
-    keep, others = int(rows[0]), rows[1:]
+    """Return the group of these rows; the first row is kept."""
+    keep = int(rows[0])
+    others = rows[1:]
     scores = cosines(vectors, np.repeat(keep, len(others)), others)
     return DuplicateGroup(keep, others, scores)
 
 
 # --- pairs of rows ---
 
-TALL = 4096  # rows of a block
-ROWS = 1024  # rows that are compared with a block together
-ROUNDING = 1e-4  # more than float32 takes from a product of vectors of length 1
-SAMPLED = 512  # vectors, whose principal axes screen all
-SCREENED = 4  # dimensions, of which one chooses the pairs that are compared
-PAIRS = 4096  # whose cosines are computed in float64 together
+ROWS_PER_BLOCK = 4096
+ROWS_PER_STRIP = 1024  # rows that are compared with a block at once
+ROUNDING = 1e-4  # above the float32 error of a product of vectors of length 1
+SAMPLED_ROWS = 512  # the principal axes of this many vectors screen all
+SCREEN_RATIO = 4  # dimensions of vectors for one dimension of the screen
+PAIRS_PER_STEP = 4096  # pairs whose cosines are computed in float64 at once
 
 
 class ScreenedRows(NamedTuple):
-    """Some rows, their vectors [n, D], and what screens these [n, d + 1]."""
+    """Rows [n], their vectors [n, D], and their screens [n, d + 1] (see `screen`)."""
 
     rows: Array
     vectors: Array
@@ -169,19 +176,19 @@ class ScreenedRows(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Pairs of two lists of rows that may be alike."""
+    """Candidate pairs between two lists of rows."""
 
     rows: Array  # [a]
     others: Array  # [b]
-    near: Array  # [a, b]: not below the threshold in float32
-    products: Array  # [a, b]
+    is_candidate: Array  # bool [a, b]: not below the threshold in float32
+    products: Array  # float32 [a, b]
 
 
 class Comparison:
-    """The comparison of vectors of length 1, [n, D], with a threshold.
+    """Compares vectors of length 1, [n, D], with a threshold.
 
-    ``kept_by`` is the row that a row is removed for, so far; its own while it is kept. Of equal
-    vectors those later in the ``order`` are removed at once.
+    ``kept_by`` [n] has the row that is kept in place of each row; its own number while it is kept.
+    Of equal vectors, only the first in the ``order`` is compared: ``distinct``.
     """
 
     def __init__(self, vectors: Array, threshold: float, order: Array | None = None) -> None:
@@ -192,15 +199,15 @@ class Comparison:
         seen: dict[bytes, int] = {}
         for row in order.tolist():
             self.kept_by[row] = seen.setdefault(blake2b(vectors[row]).digest(), row)
-        nothing = np.flatnonzero(~vectors.any(axis=1))  # is like no other
-        self.kept_by[nothing] = nothing
+        zeros = np.flatnonzero(~vectors.any(axis=1))  # no duplicates of each other
+        self.kept_by[zeros] = zeros
         self.distinct = order[self.kept_by[order] == order]
-        sample = vectors[self.distinct[:: len(self.distinct) // SAMPLED + 1]]
-        right = np.linalg.svd(sample, full_matrices=False).Vh
-        self.axes = right[: sample.shape[1] // SCREENED].T
+        sample = vectors[self.distinct[:: len(self.distinct) // SAMPLED_ROWS + 1]]
+        principal_axes = np.linalg.svd(sample, full_matrices=False).Vh
+        self.axes = principal_axes[: sample.shape[1] // SCREEN_RATIO].T
 
     def groups(self) -> list[Array]:
-        """Return the rows of each group of two or more: the one that is kept, then the others."""
+        """Return the rows of each group of two or more rows; the first is the kept one."""
         order = np.argsort(self.kept_by, kind="stable")
         starts = np.flatnonzero(np.diff(self.kept_by[order], prepend=-1))
         groups = []
@@ -211,50 +218,54 @@ class Comparison:
         return groups
 
     def block(self, rows: Array) -> ScreenedRows:
-        """Return some rows with their vectors."""
+        """Return these rows with their vectors and screens."""
         vectors = self.vectors[rows]
         return ScreenedRows(rows, vectors, screen(vectors, self.axes))
 
     def pairs(self, left: ScreenedRows, right: ScreenedRows, allowed: Array | None = None) -> Pairs:
-        """Return the pairs of two blocks that may be alike, of those ``allowed`` [a, b]."""
-        near = left.screens @ right.screens.T >= self.threshold - ROUNDING
+        """Return the candidate pairs of two blocks, among those ``allowed``, bool [a, b]."""
+        is_candidate = left.screens @ right.screens.T >= self.threshold - ROUNDING
         if allowed is not None:
-            near &= allowed
-        a, b = nonzero_lines(near)
+            is_candidate &= allowed
+        a, b = nonzero_lines(is_candidate)
         products = left.vectors[a] @ right.vectors[b].T
-        near = submatrix(near, a, b) & (products >= self.threshold - ROUNDING)
-        i, j = nonzero_lines(near)
-        rows, others = left.rows[a[i]], right.rows[b[j]]
-        return Pairs(rows, others, submatrix(near, i, j), submatrix(products, i, j))
+        is_candidate = submatrix(is_candidate, a, b) & (products >= self.threshold - ROUNDING)
+        i, j = nonzero_lines(is_candidate)
+        return Pairs(
+            rows=left.rows[a[i]],
+            others=right.rows[b[j]],
+            is_candidate=submatrix(is_candidate, i, j),
+            products=submatrix(products, i, j),
+        )
 
-    def are_alike(self, rows: Array, others: Array) -> Array:
-        """Return whether pairs of rows are alike, decided in float64: [p]."""
+    def are_duplicates(self, rows: Array, others: Array) -> Array:
+        """Return True for each pair of rows that are duplicates, computed in float64: [p]."""
         return cosines(self.vectors, rows, others) >= self.threshold
 
 
 class Selection(Comparison):
-    """The rows that are kept one after another, in an order. Iterate it once."""
+    """Keeps or removes one row after the other, in the order. Iterate it once."""
 
     def __iter__(self) -> Iterator[int]:
-        """Yield how many rows are decided."""
-        left = self.distinct
-        while len(left):
-            kept = self.block(self._kept_among(left[:TALL]))
-            left = left[TALL:]
-            for start in range(0, len(left), ROWS):
-                self._remove(kept, self.block(left[start : start + ROWS]))
-            left = self._still_kept(left)
-            yield len(self.vectors) - len(left)
-        self.kept_by = self.kept_by[self.kept_by]  # equal rows
+        """Yield the number of rows that are kept or removed."""
+        remaining = self.distinct
+        while len(remaining):
+            kept = self.block(self._kept_among(remaining[:ROWS_PER_BLOCK]))
+            remaining = remaining[ROWS_PER_BLOCK:]
+            for start in range(0, len(remaining), ROWS_PER_STRIP):
+                self._remove(kept, self.block(remaining[start : start + ROWS_PER_STRIP]))
+            remaining = self._still_kept(remaining)
+            yield len(self.vectors) - len(remaining)
+        self.kept_by = self.kept_by[self.kept_by]  # for rows with equal vectors
 
     def _still_kept(self, rows: Array) -> Array:
         return rows[self.kept_by[rows] == rows]
 
     def _kept_among(self, rows: Array) -> Array:
-        """Return the rows of a block that are kept."""
+        """Return the rows that are kept of a block that is compared with itself."""
         kept = rows[:0]
-        for start in range(0, len(rows), ROWS):
-            strip = rows[start : start + ROWS]
+        for start in range(0, len(rows), ROWS_PER_STRIP):
+            strip = rows[start : start + ROWS_PER_STRIP]
             if len(kept):
                 self._remove(self.block(kept), self.block(strip))
                 strip = self._still_kept(strip)
@@ -263,115 +274,118 @@ class Selection(Comparison):
         return kept
 
     def _remove(self, kept: ScreenedRows, others: ScreenedRows) -> None:
-        """Remove the others that are alike to a row that is kept, for the first such row."""
+        """Remove the rows of `others` that are duplicates of a kept row, in favour of the first."""
         pairs = self.pairs(kept, others)
         count = len(pairs.rows)
         if not count:
             return
         certain = pairs.products >= self.threshold + ROUNDING
         first = np.where(certain.any(axis=0), certain.argmax(axis=0), count)  # [b]
-        doubtful = pairs.near & (np.arange(count)[:, None] < first)
+        doubtful = pairs.is_candidate & (np.arange(count)[:, None] < first)
         a, b = doubtful.nonzero()
-        for start in range(0, len(a), PAIRS):
-            rows = a[start : start + PAIRS]
-            columns = b[start : start + PAIRS]
-            alike = self.are_alike(pairs.rows[rows], pairs.others[columns])
-            np.minimum.at(first, columns[alike], rows[alike])
+        for start in range(0, len(a), PAIRS_PER_STEP):
+            rows = a[start : start + PAIRS_PER_STEP]
+            columns = b[start : start + PAIRS_PER_STEP]
+            confirmed = self.are_duplicates(pairs.rows[rows], pairs.others[columns])
+            np.minimum.at(first, columns[confirmed], rows[confirmed])
         removed = first < count
         self.kept_by[pairs.others[removed]] = pairs.rows[first[removed]]
 
     def _select(self, block: ScreenedRows) -> None:
-        """Remove the rows of a block that are alike to an earlier one that is kept."""
+        """Remove the rows of a block that are duplicates of an earlier kept row of the block."""
         count = len(block.rows)
         pairs = self.pairs(block, block, np.arange(count)[:, None] < np.arange(count))
-        for number in np.flatnonzero(pairs.near.any(axis=1)):
+        for number in np.flatnonzero(pairs.is_candidate.any(axis=1)):
             row = pairs.rows[number]
             if self.kept_by[row] != row:
                 continue
-            columns = np.flatnonzero(pairs.near[number])
+            columns = np.flatnonzero(pairs.is_candidate[number])
             columns = columns[self.kept_by[pairs.others[columns]] == pairs.others[columns]]
-            alike = pairs.products[number, columns] >= self.threshold + ROUNDING
-            doubtful = columns[~alike]
-            alike[~alike] = self.are_alike(np.repeat(row, len(doubtful)), pairs.others[doubtful])
-            self.kept_by[pairs.others[columns[alike]]] = row
+            removed = pairs.products[number, columns] >= self.threshold + ROUNDING
+            doubtful = pairs.others[columns[~removed]]
+            removed[~removed] = self.are_duplicates(np.repeat(row, len(doubtful)), doubtful)
+            self.kept_by[pairs.others[columns[removed]]] = row
 
 
 class Components(Comparison):
-    """The connected components of rows that are alike, each kept by its first. Iterate it once."""
+    """Groups the connected components of pairs of duplicates by their first rows. Iterate once."""
 
     def __iter__(self) -> Iterator[int]:
-        """Yield how many rows were compared with all others."""
-        for top in range(0, len(self.distinct), TALL):
-            left = self.block(self.distinct[top : top + TALL])
-            for start in range(top, len(self.distinct), ROWS):
-                right = self.block(self.distinct[start : start + ROWS])
-                overlap = start < top + TALL
+        """Yield the number of rows that were compared with all others."""
+        for top in range(0, len(self.distinct), ROWS_PER_BLOCK):
+            left = self.block(self.distinct[top : top + ROWS_PER_BLOCK])
+            for start in range(top, len(self.distinct), ROWS_PER_STRIP):
+                right = self.block(self.distinct[start : start + ROWS_PER_STRIP])
+                overlap = start < top + ROWS_PER_BLOCK
                 later = left.rows[:, None] < right.rows if overlap else None
                 self._join(self.pairs(left, right, later))
             yield int(left.rows[-1]) + 1
         self.kept_by = self._roots(np.arange(len(self.kept_by)))
 
     def _join(self, pairs: Pairs) -> None:
-        """Join the components of pairs that are alike."""
-        rows, others, near, products = pairs
-        doubtful = near & (products < self.threshold + ROUNDING)
+        """Join the components of pairs of duplicates."""
+        rows, others, is_duplicate, products = pairs
+        doubtful = is_duplicate & (products < self.threshold + ROUNDING)
         for line in np.flatnonzero(doubtful.any(axis=1)):
             columns = np.flatnonzero(doubtful[line])
-            near[line, columns] = self.are_alike(
+            is_duplicate[line, columns] = self.are_duplicates(
                 np.repeat(rows[line], len(columns)), others[columns]
             )
-        while True:  # at least half of the components are joined
-            near &= self._roots(rows)[:, None] != self._roots(others)
-            if not near.any():
+        while True:  # each turn joins at least half of the components that are left
+            is_duplicate &= self._roots(rows)[:, None] != self._roots(others)
+            if not is_duplicate.any():
                 break
-            a, b = nonzero_lines(near)
-            self._unite(rows[a], others[near[a].argmax(axis=1)])
-            self._unite(rows[near[:, b].argmax(axis=0)], others[b])
+            a, b = nonzero_lines(is_duplicate)
+            self._unite(rows[a], others[is_duplicate[a].argmax(axis=1)])
+            self._unite(rows[is_duplicate[:, b].argmax(axis=0)], others[b])
 
     def _unite(self, a: Array, b: Array) -> None:
         """Join the components of pairs of rows."""
         while len(a):
             a = self._roots(a)
             b = self._roots(b)
-            apart = a != b
-            a, b = a[apart], b[apart]
+            differ = a != b
+            a = a[differ]
+            b = b[differ]
             np.minimum.at(self.kept_by, np.maximum(a, b), np.minimum(a, b))
 
     def _roots(self, rows: Array) -> Array:
-        """Return the first row of the component of each row, so far."""
+        """Return the first row of the current component of each row."""
         roots = self.kept_by[rows]
-        while ((further := self.kept_by[roots]) != roots).any():
-            roots = further
+        parents = self.kept_by[roots]
+        while (parents != roots).any():
+            roots = parents
+            parents = self.kept_by[roots]
         self.kept_by[rows] = roots
         return roots
 
 
 def nonzero_lines(matrix: Array) -> tuple[Array, Array]:
-    """Return the rows and the columns of a matrix that hold anything."""
+    """Return the indices of the rows and of the columns of a matrix that are not all zero."""
     return np.flatnonzero(matrix.any(axis=1)), np.flatnonzero(matrix.any(axis=0))
 
 
 def submatrix(matrix: Array, rows: Array, columns: Array) -> Array:
-    """Return some rows and columns of a matrix, five times as fast as by indices."""
+    """Return these rows and columns of a matrix, five times as fast as `np.ix_`."""
     return matrix.take(rows, 0).take(columns, 1)
 
 
 def screen(vectors: Array, axes: Array) -> Array:
-    """Return [n, d + 1] whose products are at least those of vectors [n, D] of length 1.
+    """Return screens [n, d + 1], whose products bound those of vectors [n, D] from above.
 
-    They are the coordinates along ``axes`` [D, d], and the length of the rest: the product of two
-    such rests is at most that of their lengths (Cauchy and Schwarz).
+    A screen has the coordinates of a vector along ``axes`` [D, d], and the length of its residual:
+    the product of two residuals is at most that of their lengths (Cauchy-Schwarz).
     """
     coordinates = vectors @ axes
-    rest = 1 - np.vecdot(coordinates, coordinates)
-    return np.column_stack([coordinates, np.sqrt(rest.clip(0) + ROUNDING)])
+    squared_residuals = 1 - np.vecdot(coordinates, coordinates)
+    return np.column_stack([coordinates, np.sqrt(squared_residuals.clip(0) + ROUNDING)])
 
 
 def cosines(vectors: Array, rows: Array, others: Array) -> Array:
     """Return the cosines of pairs of rows in float64, [p]."""
     scores = [np.zeros(0)]
-    for start in range(0, len(rows), PAIRS):
-        left = unit(vectors[rows[start : start + PAIRS]])
-        right = unit(vectors[others[start : start + PAIRS]])
+    for start in range(0, len(rows), PAIRS_PER_STEP):
+        left = unit(vectors[rows[start : start + PAIRS_PER_STEP]])
+        right = unit(vectors[others[start : start + PAIRS_PER_STEP]])
         scores.append(np.einsum("nd,nd->n", left, right))
     return np.concatenate(scores).round(DIGITS)

@@ -1,16 +1,17 @@
-"""The rows of a corpus that are nearest to some queries, by cosine or dot product, in one pass.
+"""Find the rows of a corpus that are nearest to queries, by cosine or dot product, in one pass.
 
-    near = Nearest(queries, 10)      # [q, D]
+    nearest = Nearest(queries, 10)      # [q, D]
     for vectors in floats("corpus.npy"):
-        near.add(vectors)            # [n, D]
-    near.matches()[0][0].row
+        nearest.add(vectors)            # [n, D]
+    nearest.matches()[0][0].row
 
-`TermProducts` scores by the dot product of weights of terms, `MaxSim` by the similarity of each
-token of the query to the nearest token of a text, summed (ColBERT; Khattab and Zaharia 2020,
-section 3.3). All are exact, computed in float64: equal texts score alike in any block.
+`TermProducts` scores by the dot product of term weights, `MaxSim` by the sum, over the tokens of
+the query, of the similarity to the nearest token of a text (ColBERT; Khattab and Zaharia 2020,
+section 3.3). All scores are exact and computed in float64: equal texts have equal scores in any
+block.
 
-Letters: `q` queries, `n` vectors of a block, `k` rows kept for each query, `D` dimensions. Nothing
-here knows a model: vectors come from a file, or from an embedder while it computes them.
+Letters: `q` queries, `n` vectors of a block, `k` rows kept for each query, `D` dimensions. Vectors
+come from a file, or from an embedder while it computes them.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ from bertcli.errors import InputError
 from bertcli.formats.vector_files import SAME_MODEL, Array
 from bertcli.records.record import Record
 
-DIGITS = 9  # scores are equal when these are: then the earlier row comes first
-SQUARES = (1e-24, 1e30)  # of lengths: float32 loses no digit between them
+DIGITS = 9  # decimals of scores; of rows with equal scores, the earlier one comes first
+SAFE_SQUARES = (1e-24, 1e30)  # squared lengths for which float32 neither underflows nor overflows
 LOWEST = -1e38  # below all scores
-AT_ONCE = 256  # queries whose products with a block are held
-NO_TEXT = Record(None)  # type: ignore[arg-type] # of a row with nothing but its vector
+QUERIES_PER_PRODUCT = 256  # to bound the memory of their products with a block
+NO_TEXT = Record(None)  # type: ignore[arg-type] # of a row of which only the vector is known
 
 
 class Match(NamedTuple):
     """A row of the corpus, numbered from 0, and its similarity to the query.
 
-    Its text and fields are in the ``record``, once they were read and as far as they are there.
+    ``record`` has its text and fields, once they have been read.
     """
 
     row: int
     score: float
-    # In the searches that it is fused of, and the score of the search before it was reranked.
+    # Ranks in the searches that were fused, and the score before reranking.
     ranks: Mapping[str, float | int | None] = {}
     record: Record = NO_TEXT
 
     @property
     def id(self) -> Any:
-        """The id of its text or its vector, else its own number."""
+        """The id of the text or vector; without one, the number of the row."""
         return self.row if self.record.id is None else self.record.id
 
     def fields(self) -> dict[str, Any]:
-        """Return what is written."""
+        """Return the fields to write."""
         row = {"row": self.row, "id": self.id, "score": self.score, **self.ranks}
         if self.record.text is not None:
             row["text"] = self.record.text
@@ -59,43 +60,47 @@ class Match(NamedTuple):
 
 
 class BestRows:
-    """The rows with the highest scores for each query; of equals, the earlier ones.
+    """The ``k`` rows with the highest scores for each query; of equal scores, the earlier rows.
 
-    ``rows`` counts all that were seen. Those below the ``threshold`` are left out.
+    ``rows`` is the number of rows so far. Rows below the ``threshold`` are left out.
     """
 
     def __init__(self, queries: Any, k: int, threshold: float | None = None) -> None:
-        self.queries, self.k, self.rows = queries, k, 0
+        self.queries = queries
+        self.k = k
+        self.rows = 0
         self.threshold = -inf if threshold is None else threshold
-        self.excluded: Array = np.zeros(0, int)  # rows that are never among the best
+        self.excluded: Array = np.zeros(0, int)  # rows that never match
         self._best: list[list[Match]] = [[] for _ in queries]
 
     def keep(self, number: int, rows: Array, scores: Array) -> None:
-        """Take the best of some rows [n], later than all before, for one query."""
+        """Keep the best of rows [n], which come after all earlier ones, for query `number`."""
         scores = scores.round(DIGITS)
         if len(self.excluded):
             allowed = ~np.isin(rows, self.excluded)
-            rows, scores = rows[allowed], scores[allowed]
+            rows = rows[allowed]
+            scores = scores[allowed]
         best = self._best[number]
         least = best[-1].score if len(best) == self.k else -np.inf
-        better = scores > least  # a tie goes to the row that was first
-        rows, scores = rows[better], scores[better]
+        better = scores > least  # of equal scores, the earlier row stays
+        rows = rows[better]
+        scores = scores[better]
         order = np.lexsort((rows, -scores))[: self.k]
-        best += [Match(int(rows[at]), float(scores[at])) for at in order]
+        best += map(Match, rows[order].tolist(), scores[order].tolist())
         best.sort(key=lambda match: (-match.score, match.row))
         del best[self.k :]
 
     def matches(self) -> list[list[Match]]:
-        """Return for each query its rows, the best first."""
+        """Return the rows of each query, the best first."""
         return [[match for match in best if match.score >= self.threshold] for best in self._best]
 
 
 class Nearest(BestRows):
-    """The best ``k`` rows for each query among all that it has seen, by cosine or ``dot`` product.
+    """The best ``k`` rows for each query by cosine or ``dot`` product.
 
-    Those below the ``threshold`` are left out, and those above a query's own ceiling. Products in
-    float32 choose the rows that may be among the best, whatever their rounding, and their scores
-    are computed in float64: equal rows get equal scores in any block.
+    Rows below the ``threshold`` or above the query's ceiling are left out. Products in float32
+    select the candidates, with a margin for rounding; their scores are computed in float64, so that
+    equal rows have equal scores in any block.
     """
 
     def __init__(
@@ -104,106 +109,122 @@ class Nearest(BestRows):
         super().__init__(queries, k, threshold)
         self.dot = dot
         self.queries = self.scaled(queries)
-        self._narrow = self.queries.astype(np.float32)
+        self._float32_queries = self.queries.astype(np.float32)
         self._lengths = np.linalg.norm(self.queries, axis=1)
         self.ceilings: Array | None = None
 
     def scaled(self, vectors: Array) -> Array:
-        """Return vectors in float64 whose products are the scores."""
+        """Return vectors in float64 whose dot products are the scores."""
         return vectors.astype(np.float64) if self.dot else unit(vectors)
 
     def add(self, vectors: Array) -> None:
-        """Take in the next rows of the corpus, [n, D]. InputError when they are not finite."""
-        narrow = vectors.astype(np.float32, copy=False)
-        squares = np.vecdot(narrow, narrow)
-        usual = bool(((squares > SQUARES[0]) & (squares < SQUARES[1])).all())
-        if not usual:
+        """Add the next rows of the corpus, [n, D]. Raises InputError if they are not finite."""
+        float32 = vectors.astype(np.float32, copy=False)
+        squares = np.vecdot(float32, float32)
+        are_safe = bool(((squares > SAFE_SQUARES[0]) & (squares < SAFE_SQUARES[1])).all())
+        if not are_safe:
             refuse_infinite(vectors, self.rows)
             if not self.dot:
                 vectors = unit(vectors)
-                narrow, squares = vectors.astype(np.float32), np.ones(len(vectors), np.float32)
+                float32 = vectors.astype(np.float32)
+                squares = np.ones(len(vectors), np.float32)
         lengths = np.sqrt(squares)
         rounding = (vectors.shape[1] + 8) * float(np.finfo(np.float32).eps)
         rounding *= float(lengths.max(initial=0)) if self.dot else 1.0
-        hidden = self.excluded - self.rows
+        hidden = self.excluded - self.rows  # indices in this block
         hidden = hidden[(hidden >= 0) & (hidden < len(vectors))]
-        for at in range(0, len(self._best), AT_ONCE):
-            near = self._narrow[at : at + AT_ONCE] @ narrow.T
+        for start in range(0, len(self._best), QUERIES_PER_PRODUCT):
+            products = self._float32_queries[start : start + QUERIES_PER_PRODUCT] @ float32.T
             if not self.dot:
-                near /= lengths
-            near[:, hidden] = -np.inf
-            self._take(at, near, vectors, rounding)
+                products /= lengths
+            products[:, hidden] = -np.inf
+            self._keep_candidates(start, products, vectors, rounding)
         self.rows += len(vectors)
 
-    def _take(self, first: int, near: Array, vectors: Array, rounding: float) -> None:
-        """Take the best rows for ``len(near)`` queries, of which this is the first.
+    def _keep_candidates(
+        self, first: int, products: Array, vectors: Array, rounding: float
+    ) -> None:
+        """Compute the exact scores of rows that may be among the best, and keep the best.
 
-        Their scores in float32, ``near`` [q, n], are no farther from the exact ones than
-        ``rounding`` times the length of the query.
+        ``products`` [q, n] are the scores of the queries from ``first`` in float32, whose error is
+        at most ``rounding`` times the length of the query.
         """
-        part = slice(first, first + len(near))
-        slack = (rounding * self._lengths[part, None]).astype(np.float32)
+        queries = slice(first, first + len(products))
+        slack = (rounding * self._lengths[queries, None]).astype(np.float32)
         if self.ceilings is not None:
-            near[near > self.ceilings[part, None].astype(np.float32) + slack] = -np.inf
-        last = [best[-1].score if len(best) == self.k else LOWEST for best in self._best[part]]
-        least = np.array(last, np.float32)[:, None] - slack
-        places = np.flatnonzero(near >= least)
-        if len(places) > self.k * len(near):
-            best = np.partition(near, -self.k, 1)[:, [-self.k]]
-            places = np.flatnonzero(near >= np.maximum(least, best - 2 * slack))
-        borders = np.searchsorted(places, len(vectors) * np.arange(1, len(near)))
-        for number, of_query in enumerate(np.split(places, borders), first):
+            ceilings = self.ceilings[queries, None].astype(np.float32)
+            products[products > ceilings + slack] = -np.inf
+        lowest_kept = [
+            best[-1].score if len(best) == self.k else LOWEST for best in self._best[queries]
+        ]
+        least = np.array(lowest_kept, np.float32)[:, None] - slack
+        candidates = np.flatnonzero(products >= least)  # flat indices
+        if len(candidates) > self.k * len(products):
+            kth_best = np.partition(products, -self.k, 1)[:, [-self.k]]
+            candidates = np.flatnonzero(products >= np.maximum(least, kth_best - 2 * slack))
+        borders = np.searchsorted(candidates, len(vectors) * np.arange(1, len(products)))
+        for number, of_query in enumerate(np.split(candidates, borders), first):
             if len(of_query):
                 rows = of_query % len(vectors)
                 scores = self.scaled(vectors[rows]) @ self.queries[number]
                 self.keep(number, self.rows + rows, scores)
 
 
-def refuse_infinite(vectors: Array, before: int) -> None:
-    """Raise InputError for a row [n, D] with NaN or infinity, of which so many come before."""
+def refuse_infinite(vectors: Array, first_row: int) -> None:
+    """Raise InputError if a row of vectors [n, D], numbered from `first_row`, is not finite."""
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
-        raise InputError(f"row {before + int(finite.argmin())} contains NaN or infinity")
+        raise InputError(f"row {first_row + int(finite.argmin())} contains NaN or infinity")
 
 
 class TermProducts(BestRows):
-    """The texts with the largest dot products with each query: terms [k, 2], ids and weights."""
+    """The texts with the largest dot products with each query.
+
+    A text or query is its terms, [t, 2]: ids and weights.
+    """
 
     def __init__(
         self, queries: Sequence[np.ndarray], k: int, threshold: float | None = None
     ) -> None:
         super().__init__(queries, k, threshold)
         self.ids = np.unique(np.concatenate([np.zeros(0), *(terms[:, 0] for terms in queries)]))
-        self.weights = np.zeros((len(queries), len(self.ids) + 1))  # the last: terms of no query
+        self.weights = np.zeros(
+            (len(queries), len(self.ids) + 1)
+        )  # the last column: terms of no query
         for row, terms in zip(self.weights, queries, strict=True):
             row[np.searchsorted(self.ids, terms[:, 0])] = terms[:, 1]
 
     def add(self, texts: Sequence[np.ndarray]) -> None:
-        """Take in the terms of the next texts, [k, 2] each."""
-        flat = np.concatenate([np.zeros((0, 2)), *texts])
-        at = np.searchsorted(self.ids, flat[:, 0])
-        asked = np.append(self.ids, -1)[at] == flat[:, 0]
-        owners = np.repeat(np.arange(len(texts)), [len(terms) for terms in texts])[asked]
-        places, weights = at[asked], flat[asked, 1]
+        """Add the terms of the next texts, [t, 2] each."""
+        all_terms = np.concatenate([np.zeros((0, 2)), *texts])
+        columns = np.searchsorted(self.ids, all_terms[:, 0])
+        in_queries = np.append(self.ids, -1)[columns] == all_terms[:, 0]
+        text_numbers = np.repeat(np.arange(len(texts)), [len(terms) for terms in texts])
+        text_numbers = text_numbers[in_queries]
+        columns = columns[in_queries]
+        weights = all_terms[in_queries, 1]
         rows = self.rows + np.arange(len(texts))
-        for number, mine in enumerate(self.weights):
-            scores = np.bincount(owners, mine[places] * weights, len(texts))
+        for number, query_weights in enumerate(self.weights):
+            scores = np.bincount(text_numbers, query_weights[columns] * weights, len(texts))
             self.keep(number, rows, scores)
         self.rows += len(texts)
 
 
 class MaxSim(BestRows):
-    """The texts that match each query best, token by token: vectors [L, D] of both."""
+    """The texts with the largest sums of token similarities to each query (MaxSim).
+
+    A text or query is the vectors of its tokens, [L, D].
+    """
 
     def add(self, texts: Sequence[np.ndarray]) -> None:
-        """Take in the vectors of the tokens of the next texts, [L, D] each.
+        """Add the token vectors of the next texts, [L, D] each.
 
-        Raises InputError when they have other dimensions than those of the queries.
+        Raises InputError if their number of dimensions differs from that of the queries.
         """
         for number, query in enumerate(self.queries):
-            wide = query.astype(np.float64)
+            query_tokens = query.astype(np.float64)
             scores = np.zeros(len(texts))
-            for at, tokens in enumerate(texts):
+            for index, tokens in enumerate(texts):
                 if len(tokens) and len(query):
                     if tokens.shape[1:] != query.shape[1:]:
                         raise InputError(
@@ -211,6 +232,7 @@ class MaxSim(BestRows):
                             f"query have {query.shape[-1]}",
                             SAME_MODEL,
                         )
-                    scores[at] = (wide @ tokens.astype(np.float64).T).max(1).sum()
+                    similarities = query_tokens @ tokens.astype(np.float64).T
+                    scores[index] = similarities.max(1).sum()
             self.keep(number, self.rows + np.arange(len(texts)), scores)
         self.rows += len(texts)

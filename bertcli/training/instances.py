@@ -1,4 +1,4 @@
-"""The folder that `bertcli pretrain prepare` writes, read: rows for training, texts for people.
+"""Read the folder of `bertcli pretrain prepare`: rows for training, instances as text.
 
     data = Instances(Path("instances"))
     data.rows["input_ids"][0]     # int32 [max_length]
@@ -25,20 +25,20 @@ from bertcli.training.options import INDEX
 from bertcli.training.prepare import FORMAT, ROWS, VERSION, row_type
 
 AGAIN = "run bertcli pretrain prepare again"
-MOST = 1 << 22  # tokens of a vocabulary, or of an instance
+LARGEST_SIZE = 1 << 22  # of a vocabulary, and of an instance in tokens
 
 
 class TrainingInstance(NamedTuple):
-    """An instance as people read it.
+    """An instance in readable form.
 
     Source: TrainingInstance in create_pretraining_data.py of google-research/bert.
     """
 
-    tokens: list[str]  # with [MASK] and random tokens in place of some
+    tokens: list[str]  # some replaced by [MASK] or random tokens
     segment_ids: list[int]
     is_random_next: bool
     masked_lm_positions: list[int]
-    masked_lm_labels: list[str]  # the tokens that were there
+    masked_lm_labels: list[str]  # the original tokens
 
     def __str__(self) -> str:
         return "\n".join(
@@ -53,10 +53,10 @@ class TrainingInstance(NamedTuple):
 
 
 class Instances:
-    """The folder that `PrepareRun` wrote; its ``rows`` are mapped, not read.
+    """The folder that `PrepareRun` wrote; its ``rows`` are a mapped file.
 
-    Raises InputError or ModelError where there is none, or none of this version, or where the file
-    has not the size that the index says. What the file holds is checked by ``verify`` only.
+    Raises InputError or ModelError for another folder or version, and if the size of the file does
+    not match the index. Only ``verify`` checks the contents of the files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,32 +64,34 @@ class Instances:
         if (index.get("format"), index.get("version")) != (FORMAT, VERSION):
             raise InputError(f"{folder / INDEX}: no instances of version {VERSION} found", AGAIN)
         index.hint = AGAIN
-        self.folder, self.index = folder, index
-        self.max_length, self.max_predictions, self.vocab_size, self.pad_token_id = (
-            index.needed(key, whole_number(0, MOST))
-            for key in ("max_length", "max_predictions", "vocab_size", "pad_token_id")
-        )
-        self.extra_embeddings, self.extra_fields = (
-            index.needed(key, CHECKS[key]) for key in ("extra_embeddings", "extra_fields")
-        )
-        kind = row_type(self.max_length, self.max_predictions, self.extra_embeddings)
-        size = kind.itemsize * index.object("statistics").needed("instances", whole_number(1))
-        rows = folder / ROWS
-        if not is_regular(rows, InputError) or rows.stat().st_size != size:
-            raise InputError(f"{rows}: has not the {size:,} bytes that {INDEX} says", AGAIN)
-        self.rows = np.memmap(rows, kind, "r")
+        self.folder = folder
+        self.index = index
+        is_size = whole_number(0, LARGEST_SIZE)
+        self.max_length = index.needed("max_length", is_size)
+        self.max_predictions = index.needed("max_predictions", is_size)
+        self.vocab_size = index.needed("vocab_size", is_size)
+        self.pad_token_id = index.needed("pad_token_id", is_size)
+        self.extra_embeddings = index.needed("extra_embeddings", CHECKS["extra_embeddings"])
+        self.extra_fields = index.needed("extra_fields", CHECKS["extra_fields"])
+        dtype = row_type(self.max_length, self.max_predictions, self.extra_embeddings)
+        count = index.object("statistics").needed("instances", whole_number(1))
+        size = dtype.itemsize * count
+        path = folder / ROWS
+        if not is_regular(path, InputError) or path.stat().st_size != size:
+            raise InputError(f"{path}: has not the {size:,} bytes that {INDEX} says", AGAIN)
+        self.rows = np.memmap(path, dtype, "r")
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def verify(self) -> None:
-        """Check the sha256 of every file. Raises InputError when one was changed."""
+        """Check the sha256 of every file. Raises InputError if one was changed."""
         hashes = self.index.object("sha256")
         for name in (ROWS, *(name for name in TOKENIZER_FILES if name in hashes)):
             refuse_changed_file(self.folder / name, hashes.text(name), InputError, AGAIN)
 
     def shown(self, number: int) -> TrainingInstance:
-        """Return an instance, counted from 0, with its tokens. InputError for unknown ids."""
+        """Return an instance, counted from 0, as text. Raises InputError for unknown ids."""
         row = self.rows[number]
         length = int(row["lengths"])
         masked = int(row["masked_lm_counts"])
@@ -103,5 +105,5 @@ class Instances:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that was used."""
+        """The tokenizer of the instances."""
         return Tokenizer.load(self.folder)

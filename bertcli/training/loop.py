@@ -1,7 +1,7 @@
-"""The training loop: a task with its objective, AdamW, and one optimizer step after another.
+"""The training loop: processes, batches, the objective of a task, AdamW, optimizer steps.
 
-Rows are numbers: what stands in them is the objective's. The processes of a run are its `Ranks`:
-one alone, or those that torchrun started.
+Rows are numbers of training examples, which only the objective reads. A run has one process, or
+those that torchrun started: `Ranks`.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes for all."""
+        """True for the process that writes files."""
         return self.index == 0
 
     def sum(self, tensor: Any) -> None:
-        """Replace a tensor by the sum over all processes; BertcliError when one of them died."""
+        """Replace a tensor by its sum over all processes. Raises BertcliError if one has died."""
         if self.count > 1:
             try:
                 distributed.all_reduce(tensor)
-            except RuntimeError as lost:
+            except RuntimeError as error:
                 raise BertcliError(
                     f"process {self.index} lost its connection to the others: "
-                    f"{str(lost).splitlines()[0]}",
+                    f"{str(error).splitlines()[0]}",
                     "see the message of the process that ended first",
                 ) from None
 
@@ -68,15 +68,17 @@ class Ranks:
 
 @contextmanager
 def joined(name: str) -> Iterator[Ranks]:
-    """Join the processes that torchrun started; without torchrun there is one.
+    """Yield the ranks of the processes that torchrun started, or of this process alone.
 
-    `name` is a device; with several processes auto and cuda are each one's own GPU.
+    `name` is a device. With several processes, auto and cuda are one GPU for each process.
     """
-    count, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
-    own = name
+    count = int(os.environ.get("WORLD_SIZE", 1))
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    local_name = name
     if count > 1 and name in ("auto", "cuda"):
-        own = f"cuda:{local}" if name == "cuda" or torch.cuda.is_available() else "cpu"
-    device, *others = devices(own)
+        has_gpu = name == "cuda" or torch.cuda.is_available()
+        local_name = f"cuda:{local_rank}" if has_gpu else "cpu"
+    device, *others = devices(local_name)
     if others:
         raise UsageError(
             f"{option('device', name)}: each process trains on one device",
@@ -91,7 +93,7 @@ def joined(name: str) -> Iterator[Ranks]:
     try:
         ranks = Ranks(device, distributed.get_rank(), count)
         yield ranks
-        ranks.wait()  # one that leaves earlier can take down gloo's threads in the others
+        ranks.wait()  # a process that exits earlier can crash gloo in the others
     finally:
         distributed.destroy_process_group()
 
@@ -101,90 +103,97 @@ def joined(name: str) -> Iterator[Ranks]:
 
 @lru_cache(2)
 def epoch_order(count: int, seed: int, epoch: int) -> Any:
-    """Return the numbers below ``count`` in the order of an epoch."""
+    """Return the numbers below ``count`` in the random order of an epoch."""
     return np.random.default_rng((seed, epoch)).permutation(count)
 
 
 def batch_of(rows: Any, step: int, size: int, seed: int) -> Any:
     """Return the rows of a step, counted from 0.
 
-    Each epoch is shuffled on its own, and batches may span two epochs: a function of the seed and
-    the step alone, so there is no state to save.
+    Every epoch is shuffled, and a batch may span epochs. The rows depend on the seed and the step
+    alone, so there is no state to save.
     """
-    epochs, places = np.divmod(np.arange(step * size, (step + 1) * size), len(rows))
-    inside = [
-        epoch_order(len(rows), seed, epoch)[places[epochs == epoch]]
-        for epoch in range(epochs[0], epochs[-1] + 1)
-    ]
-    return rows[np.concatenate(inside)]
+    epochs, positions = np.divmod(np.arange(step * size, (step + 1) * size), len(rows))
+    numbers = []
+    for epoch in range(epochs[0], epochs[-1] + 1):
+        order = epoch_order(len(rows), seed, epoch)
+        numbers.append(order[positions[epochs == epoch]])
+    return rows[np.concatenate(numbers)]
 
 
-# --- what a run asks of a task ---
+# --- tasks ---
 
 
-Sums = Callable[[Any], Sequence[Tensor]]  # runs the model for a part; the sum of each loss
+Sums = Callable[[Any], Sequence[Tensor]]  # positions of a micro-batch -> the sum of each loss
 
 
 @dataclass(frozen=True)
 class Objective(ABC):
-    """What a model is trained for: one loss or several, whose sum is minimised.
+    """The losses of a task; their sum is minimised.
 
-    A loss is a sum over the rows of a part, divided by a count over the rows of the whole step, so
-    that a step is the same in any number of parts.
+    A loss is a sum over the rows of a micro-batch, divided by a count over the rows of the whole
+    step, so that a step is the same for any number of micro-batches.
     """
 
     losses: ClassVar[Sequence[str]] = ("loss",)  # their names in the log
 
     data: Any
-    held: Any = ()  # the numbers of rows that no step trains on
+    held: Any = ()  # rows held out for evaluation
 
     def lengths(self, rows: Any) -> Any:
         """Return the number of tokens of each row."""
         return self.data.lengths[rows]
 
     def counts(self, rows: Any) -> Sequence[float]:
-        """Return what each loss of a step is divided by: the number of rows."""
+        """Return the divisors of the losses of a step: by default the number of rows."""
         return (len(rows),)
 
     @abstractmethod
     def predict(self, model: Any, rows: Any) -> Any:
-        """Return what a model makes of rows, as `sums` takes it."""
+        """Return the predictions of a model for rows, as `sums` takes them."""
 
     @abstractmethod
     def sums(self, predicted: Any, rows: Any) -> Sequence[Tensor]:
         """Return the sum of each loss over rows."""
 
     def parts(
-        self, model: Any, rows: Any, own: Sequence[Any], seeds: Sequence[int], ranks: Ranks
+        self,
+        model: Any,
+        rows: Any,
+        micro_batches: Sequence[Any],
+        seeds: Sequence[int],
+        ranks: Ranks,
     ) -> Sums:
-        """Return what gives the sums of a part of a step.
+        """Return the function that computes the sums of a micro-batch.
 
-        ``rows`` are those of the step, ``own`` the places in it of the parts of this process, and
-        ``seeds`` those with which the sums are computed. Every process calls this.
+        ``rows`` are those of the step, ``micro_batches`` the positions in it of those of this
+        process, and ``seeds`` the seed for each. Every process calls this.
         """
 
-        def sums(places: Any) -> Sequence[Tensor]:
-            return self.sums(self.predict(model, rows[places]), rows[places])
+        def sums(positions: Any) -> Sequence[Tensor]:
+            return self.sums(self.predict(model, rows[positions]), rows[positions])
 
         return sums
 
     def outputs(self, predicted: Any) -> Any:
-        """Return what `metrics` gets of each batch held out, on the CPU."""
+        """Return the outputs of a held-out batch for `metrics`, on the CPU."""
         return predicted.float().cpu()
 
     @abstractmethod
     def metrics(self, outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return the numbers of a model, beside its losses, from its outputs for all batches."""
+        """Return the metrics other than losses, from the outputs of all held-out batches."""
 
     def evaluate(
         self, model: Any, batch_size: int, dtype: torch.dtype = torch.float32
     ) -> dict[str, Any]:
-        """Return the numbers of a model on the rows held out; every process does it all.
+        """Return losses and metrics on the held-out rows; every process evaluates all of them.
 
-        It computes without dropout and gradients, in this precision, and is then in training.
+        The model computes in this dtype, without dropout and gradients; afterwards it is in
+        training mode.
         """
         model.eval()
-        sums, outputs = np.zeros(len(self.losses)), []
+        sums = np.zeros(len(self.losses))
+        outputs = []
         with torch.no_grad(), autocast(next(model.parameters()).device, dtype):
             for rows in in_batches(self.held, batch_size):
                 predicted = self.predict(model, rows)
@@ -192,36 +201,38 @@ class Objective(ABC):
                 outputs.append(self.outputs(predicted))
         model.train()
         means = (sums / self.counts(self.held)).tolist()
-        named = {f"eval_{name}": mean for name, mean in zip(self.losses, means, strict=True)}
-        return {"eval_loss": sum(means), **named, **self.metrics(outputs)}
+        metrics = {"eval_loss": sum(means)}
+        for name, mean in zip(self.losses, means, strict=True):
+            metrics[f"eval_{name}"] = mean
+        return metrics | self.metrics(outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedTask:
-    """What a run trains: the numbers of the run, losses, and the numbers of the rows to train on.
+    """A task to train: its options, its objective, and the rows to train on.
 
-    ``identity`` is what decides the results, beside the numbers of the run; files by their sha256.
-    ``notes`` are what a user should know before the first step.
+    ``identity`` has what the results depend on beside the options, files by their sha256.
+    ``notes`` are shown to the user before the first step.
     """
 
     options: TrainingOptions
     objective: Objective
     rows: Any
     identity: dict[str, Any]
-    build: Callable[[Path | None], nn.Module]  # as before the first step, or from a checkpoint
-    put: Callable[[Path, Any], None]  # writes what ``build`` builds the same model from
-    publish: Callable[[Path, Any], None]  # writes the result, for others to load
-    manifest: Mapping[str, Any] | None = None  # of the result, but for its metrics
+    build: Callable[[Path | None], nn.Module]  # the initial model, or that of a checkpoint
+    put: Callable[[Path, Any], None]  # writes a checkpoint for ``build``
+    publish: Callable[[Path, Any], None]  # writes the trained model
+    manifest: Mapping[str, Any] | None = None  # of the result, without its metrics
     notes: Sequence[str] = ()
-    keeps_best: bool = True  # the weights with the least `eval_loss`, or the last ones
-    tally: TokenCounts = field(default_factory=TokenCounts)  # of the texts
-    max_length: int | None = None  # tokens of a text
+    keeps_best: bool = True  # the result has the weights of the least `eval_loss`, else the last
+    tally: TokenCounts = field(default_factory=TokenCounts)  # of the training texts
+    max_length: int | None = None  # of a text, in tokens
 
 
 def rebuilt(start: Model, checkpoint: Path | None) -> Any:
-    """Return a model as it begins, or as it is in a checkpoint of it.
+    """Return a copy of the initial model, or of its checkpoint.
 
-    Weights are copied, not mapped, whose address can change last bits.
+    Weights are copied, because the alignment of mapped memory can change the last bits of results.
     """
     if checkpoint is not None:
         start, _ = load(checkpoint, type(start), dtype=torch.float32)
@@ -229,7 +240,7 @@ def rebuilt(start: Model, checkpoint: Path | None) -> Any:
 
 
 def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
-    """Write a model with its tokenizer, for bertcli and transformers."""
+    """Write a model and its tokenizer to a folder, for bertcli and transformers."""
     for name in TOKENIZER_FILES:
         if (tokenizer / name).is_file():
             shutil.copyfile(tokenizer / name, folder / name)
@@ -237,39 +248,46 @@ def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
-    """Return what computes in this precision; in float32 as without it."""
+    """Return the context in which torch computes in this dtype; it does nothing for float32."""
     return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
 
-def tensor(array: Any, beside: Tensor) -> Tensor:
-    """Return an array on the device of another tensor."""
-    return torch.from_numpy(array).to(beside.device, non_blocking=True)
+def tensor(array: Any, like: Tensor) -> Tensor:
+    """Copy an array to the device of another tensor."""
+    return torch.from_numpy(array).to(like.device, non_blocking=True)
 
 
 def states(bert: BertModel, tokens: Tokens) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden].
 
-    A GPU pads them; a CPU gets them one after the other, and is fastest where those of equal length
-    are neighbours.
+    Texts are packed on a CPU, which is fastest if neighbours have equal lengths, and padded on a
+    GPU.
     """
-    weight, keep, at, kernel = next(bert.parameters()), None, None, None
+    weight = next(bert.parameters())
     if weight.is_cpu:
-        columns, at = tokens.columns.T.astype(np.int64), tensor(tokens.places, weight)
+        ids, types, extra = _input_tensors(tokens, tokens.columns.T.astype(np.int64), weight)
+        at = tensor(tokens.places, weight)
         kernel = bert.direction(packed(tokens.lengths.tolist()))
-    else:
-        columns, places, attended = Reading().padded(tokens, int(tokens.lengths.max()))
-        keep, real = tensor(attended, weight), tensor(places, weight)
+        return bert.hidden(ids, None, types, at, extra, kernel)
+    columns, indices, attended = Reading().padded(tokens, int(tokens.lengths.max()))
+    ids, types, extra = _input_tensors(tokens, columns, weight)
+    hidden = bert.hidden(ids, tensor(attended, weight), types, None, extra)
+    return hidden.flatten(0, 1).index_select(0, tensor(indices, weight))
+
+
+def _input_tensors(
+    tokens: Tokens, columns: Any, weight: Tensor
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Return the ids, the token types and the extra ids of a batch on the device of a weight."""
     ids, types, *others = tensor(columns, weight)
-    extra = dict(zip(tokens.extra, others, strict=True))
-    hidden = bert.hidden(ids, keep, types, at, extra, kernel)
-    return hidden if kernel else hidden.flatten(0, 1).index_select(0, real)
+    return ids, types, dict(zip(tokens.extra, others, strict=True))
 
 
-# --- weights and their optimizer ---
+# --- the optimizer ---
 
 
 def moments(optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    """Return the moments of the optimizer, by the number of the weight and their name."""
+    """Return the state of the optimizer: NUMBER.NAME -> tensor, by the number of the weight."""
     return {
         f"{number}.{name}": moment
         for number, state in optimizer.state_dict()["state"].items()
@@ -278,7 +296,7 @@ def moments(optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
 
 
 def restore_moments(optimizer: torch.optim.AdamW, stored: Mapping[str, Tensor]) -> None:
-    """Restore what `moments` returned."""
+    """Restore the state of the optimizer that `moments` returned."""
     restored = optimizer.state_dict()
     for key, moment in stored.items():
         number, _, name = key.partition(".")
@@ -290,12 +308,11 @@ def restore_moments(optimizer: torch.optim.AdamW, stored: Mapping[str, Tensor]) 
 
 
 class Training:
-    """A model, its optimizer and its objective: `step` moves the weights once.
+    """A model, its objective and its optimizer; `step` updates the weights once.
 
-    Losses are means over the whole batch, whoever computes which part of it. Every process sums
-    gradients that are already divided by the counts of the whole batch, so that any number of
-    processes and of parts gives the same weights, up to rounding. Dropout is seeded by the seed,
-    the step, the process and the part.
+    Losses are means over the whole batch. Gradients are divided by the counts of the whole batch
+    before they are summed, so that any number of processes and micro-batches gives the same
+    weights, up to rounding. Dropout depends on the seed, the step, the process and the micro-batch.
     """
 
     def __init__(
@@ -306,18 +323,22 @@ class Training:
         options: TrainingOptions,
         ranks: Ranks,
     ) -> None:
-        self.model, self.objective = model.train(), objective
-        self.options, self.ranks = options, ranks
+        self.model = model.train()
+        self.objective = objective
+        self.options = options
+        self.ranks = ranks
         self.rows = rows
         self.weights: list[nn.Parameter] = []
         with_decay: list[nn.Parameter] = []
         without_decay: list[nn.Parameter] = []
         for name, weight in model.named_parameters():
             if weight.requires_grad:
-                weight.grad = torch.zeros_like(weight)  # also where a process has no rows for it
+                weight.grad = torch.zeros_like(weight)  # for processes without rows in a step
                 # Source: BERT, appendix A.2, and the optimizer of google-research/bert.
-                no_decay = name.endswith("bias") or "LayerNorm" in name
-                (without_decay if no_decay else with_decay).append(weight)
+                if name.endswith("bias") or "LayerNorm" in name:
+                    without_decay.append(weight)
+                else:
+                    with_decay.append(weight)
                 self.weights.append(weight)
         self.optimizer = torch.optim.AdamW(
             [
@@ -330,19 +351,21 @@ class Training:
             fused=self.weights[0].device.type in ("cpu", "cuda"),
         )
         self.dtype = dtype_of(options.dtype)
-        half = self.dtype == torch.float16
-        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=half)
+        is_float16 = self.dtype == torch.float16
+        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=is_float16)
         if options.gradient_checkpointing:
-            for part in model.modules():
-                if isinstance(part, BertEncoder):
-                    part.recompute = True
+            for module in model.modules():
+                if isinstance(module, BertEncoder):
+                    module.recompute = True
 
     def step(self, number: int) -> dict[str, float]:
-        """Run a step, numbered from 0; FloatingPointError when its loss is not finite.
+        """Run a step, numbered from 0.
 
         Return the losses, the learning rate, the norm of the gradients and the number of tokens.
+        Raises FloatingPointError if the loss or the norm is not finite.
         """
-        objective, ranks = self.objective, self.ranks
+        objective = self.objective
+        ranks = self.ranks
         rows = batch_of(self.rows, number, self.options.batch_size, self.options.seed)
         counts = torch.tensor(objective.counts(rows), device=ranks.device)
         lengths = objective.lengths(rows)
@@ -350,35 +373,45 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
-        pieces = ranks.count * self.options.gradient_accumulation_steps
-        # The parts have about as many tokens each, and in each the longest row comes first.
-        longest_first = np.argsort(-lengths, kind="stable")
-        parts = range(ranks.index, min(pieces, len(rows)), ranks.count)
-        own = [longest_first[part::pieces] for part in parts]
-        keys = ((self.options.seed, number, ranks.index, part) for part in range(len(own)))
-        seeds = [int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) for key in keys]
+        micro_batches = self._micro_batches(lengths)
+        seeds = [self._seed(number, index) for index in range(len(micro_batches))]
         with autocast(ranks.device, self.dtype):
-            sums_of = objective.parts(self.model, rows, own, seeds, ranks)
+            loss_sums = objective.parts(self.model, rows, micro_batches, seeds, ranks)
         sums = torch.zeros(len(counts), device=ranks.device)
-        for places, seed in zip(own, seeds, strict=True):
+        for positions, seed in zip(micro_batches, seeds, strict=True):
             torch.manual_seed(seed)
             with autocast(ranks.device, self.dtype):
-                of_part = torch.stack([*sums_of(places)])
-            loss: Tensor = self.scaler.scale((of_part / counts).sum())
+                micro_sums = torch.stack(list(loss_sums(positions)))
+            loss: Tensor = self.scaler.scale((micro_sums / counts).sum())
             loss.backward()
-            sums += of_part.detach()
+            sums += micro_sums.detach()
         ranks.sum(sums)
         for weight in self.weights:
             ranks.sum(weight.grad)
         self.scaler.unscale_(self.optimizer)
-        clipped = nn.utils.clip_grad_norm_(self.weights, self.options.max_grad_norm or inf)
+        grad_norm = nn.utils.clip_grad_norm_(self.weights, self.options.max_grad_norm or inf)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        *losses, norm = torch.cat([sums / counts, clipped[None]]).tolist()
-        skipped = self.scaler.is_enabled() and not isfinite(norm)
-        if not isfinite(sum(losses) + (0 if skipped else norm)):
+        *losses, norm = torch.cat([sums / counts, grad_norm[None]]).tolist()
+        was_skipped = self.scaler.is_enabled() and not isfinite(norm)  # by the gradient scaler
+        if not isfinite(sum(losses)) or not (was_skipped or isfinite(norm)):
             raise FloatingPointError(
                 f"the loss is {sum(losses)}, and the norm of the gradients {norm}"
             )
-        named = dict(zip(objective.losses, losses, strict=True))
-        return {**named, "lr": rate, "grad_norm": norm, "tokens": int(lengths.sum())}
+        values = dict(zip(objective.losses, losses, strict=True))
+        return values | {"lr": rate, "grad_norm": norm, "tokens": int(lengths.sum())}
+
+    def _micro_batches(self, lengths: Any) -> list[Any]:
+        """Return the positions of the rows of each micro-batch of this process.
+
+        All micro-batches have about as many tokens; in each, the longest row comes first.
+        """
+        count = self.ranks.count * self.options.gradient_accumulation_steps
+        longest_first = np.argsort(-lengths, kind="stable")
+        numbers = range(self.ranks.index, min(count, len(lengths)), self.ranks.count)
+        return [longest_first[number::count] for number in numbers]
+
+    def _seed(self, step: int, micro_batch: int) -> int:
+        """Return the seed of the dropout in a micro-batch of this process."""
+        key = (self.options.seed, step, self.ranks.index, micro_batch)
+        return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])

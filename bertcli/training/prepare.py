@@ -1,23 +1,22 @@
-"""From a corpus to a folder of training instances: sentence pairs, masked.
+"""Prepare a corpus for pretraining: a folder of masked sentence pairs.
 
     instances.json   the index: lengths, options, statistics, sha256
-    instances.bin    the rows, one after the other, as `row_type` says
+    instances.bin    the rows, of the type `row_type`
 
-The corpus is tokenized once, into files. Each pass over a document makes other pairs and other
-masks; the rows of all its passes lie together. Random choices depend only on the seed, the
-document and the pass, so the same command gives the same bytes.
+The corpus is tokenized once, into temporary files. Each pass over a document makes other pairs and
+masks; the rows of all passes over a document are adjacent. Random choices depend only on the seed,
+the document and the pass, so equal commands give equal bytes.
 
-A text file has one sentence per line and blank lines between documents. In other formats a record
-is a document: text with one sentence per line, or a list of sentences; and fields with ids of extra
-embeddings for its words.
+A text file has one sentence per line and blank lines between documents. In other formats, a record
+is a document: text with one sentence per line, or a list of sentences; and fields with the ids of
+extra embeddings of its words.
 
 Sources: Devlin et al. 2018, section 3.1, and `create_instances_from_document` and
 `create_masked_lm_predictions` of Google's code, with two changes: a random segment always comes
 from another document, and a random token is never a special one.
 
-Python promises the same sequence of `Random.random` for a seed on every machine and in every
-version, and promises it of no other method; NumPy promises nothing of the kind. So every random
-choice here is built on `Random.random` alone.
+Random choices use `Random.random` alone: it is the only method for which Python guarantees the same
+sequence in every version and on every machine; NumPy guarantees none.
 """
 
 from __future__ import annotations
@@ -58,59 +57,59 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.options import INDEX, PrepareOptions
 
 Array = NDArray[Any]
-Ids = Any  # [n, width]: the ids of tokens, and their ids of each extra embedding
+Ids = Any  # int32 [n, 1 + extra embeddings]: ids of tokens, then their ids of each embedding
 
 # --- documents ---
 
 
 class Documents:
-    """Tokenized documents in two files that are mapped into memory; read in any order.
+    """Tokenized documents in two mapped files, for access in any order.
 
-    One file holds the tokens, int32: each is its id, followed by its id of each extra embedding.
-    The other holds where sentences end, int64. The first sentence of each document is in memory.
-    Neither file has a name, so a kill leaves nothing.
+    One file has the `Ids` of all tokens, the other the offsets at which sentences end, int64. The
+    number of the first sentence of each document is in memory. The files have no names, so a kill
+    leaves nothing.
     """
 
     def __init__(self, folder: Path, extra: Mapping[str, str]) -> None:
-        self.folder, self.extra = folder, extra
-        self.fields = dict.fromkeys(extra.values(), 0)  # of documents, with a number for each
-        self.largest = np.zeros(1 + len(extra), np.int32)  # id of each kind
+        self.folder = folder
+        self.extra = extra
+        self.fields = dict.fromkeys(extra.values(), 0)  # field of documents -> any number
+        self.largest = np.zeros(1 + len(extra), np.int32)  # largest id of each column of `Ids`
         self.starts = array("q", [0])  # the first sentence of each document, and the end
         self.sentences = 0
-        self.file = ""  # that is read
+        self.file = ""  # the file that is being read
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def split(self, reader: Reader, block: RecordBatch, first: int) -> Iterator[RecordBatch]:
-        """Yield the sentences of records as they are read; a blank one ends a document.
+        """Yield the sentences of a block of records; an empty sentence ends a document.
 
-        Each has its part of the ids in the fields of its document. Raises UsageError for a text
-        file, which has no fields.
+        Sentences have their share of the ids in the fields of the document. Raises UsageError for a
+        text file if fields are needed. `first` is not used.
         """
-        end = Record("", extra=self.fields)
+        document_end = Record("", extra=self.fields)
 
-        def lines_of(record: Record) -> list[Record]:
+        def sentences_of(record: Record) -> list[Record]:
             lines = record.text if isinstance(record.text, list) else record.text.split("\n")
             ids = [sentence_ids(record, lines, field) for field in self.fields]
-            return [
-                *(
-                    record._replace(text=line, extra=dict(zip(self.fields, values, strict=True)))
-                    for line, *values in zip(lines, *ids, strict=True)
-                    if line.strip()
-                ),
-                end,
-            ]
+            sentences = []
+            for line, *values in zip(lines, *ids, strict=True):
+                if line.strip():
+                    fields = dict(zip(self.fields, values, strict=True))
+                    sentences.append(record._replace(text=line, extra=fields))
+            sentences.append(document_end)
+            return sentences
 
         if not len(block):
             return
-        before, self.file = self.file, block[0].file
-        if before != self.file:
-            yield RecordBatch.of([end])
+        if block[0].file != self.file:
+            yield RecordBatch.of([document_end])
+        self.file = block[0].file
         paths = {input_name(path): path for path in reader.source.paths}
         if reader.format_of(paths[self.file]) != TXT:
-            documents = reader.collect(lines_of, block)
-            yield RecordBatch.of([*chain.from_iterable(documents)])
+            documents = reader.collect(sentences_of, block)
+            yield RecordBatch.of(list(chain.from_iterable(documents)))
         elif not self.fields:
             yield block
         else:
@@ -121,27 +120,28 @@ class Documents:
 
     def fill(self, reader: Reader, tokenizer: Tokenizer, show: Callable[[int], None]) -> None:
         """Add the sentences of a corpus; show their number after each block."""
-        width, reader.divide = len(self.largest), self.split
+        width = len(self.largest)
+        reader.divide = self.split
         columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MAX_EXTRA_IDS))
         names = ("input_ids", "token_type_ids", *columns.needed)
         layout = Layout(columns=names, special_tokens=False)
-        place = self.folder
-        with TemporaryFile(dir=place) as tokens_file, TemporaryFile(dir=place) as ends_file:
+        folder = self.folder
+        with TemporaryFile(dir=folder) as tokens_file, TemporaryFile(dir=folder) as ends_file:
             end = np.zeros(1, np.int64)
-            ends_file.write(end.data)  # array.tofile does not say why it failed
+            ends_file.write(end.data)  # not array.tofile, whose errors have no reason
             for block in TokenizeRun(reader, tokenizer, layout):
                 tokens = Tokens.of(columns.added(block, tokenizer))
                 table = np.delete(tokens.columns, 1, 1).astype(np.int32)  # without token types
                 self.largest = np.maximum(self.largest, table.reshape(-1, width).max(0, initial=0))
-                filled = tokens.lengths > 0  # a sentence without a token is none
-                reached = self.sentences + filled.cumsum()
-                blank = [not str(text).strip() for text in block.records.texts]
-                self.starts.extend(reached[blank].tolist())
-                ends = end + tokens.offsets[1:][filled]
+                has_tokens = tokens.lengths > 0  # sentences without tokens are not counted
+                counts = self.sentences + has_tokens.cumsum()
+                is_document_end = [not str(text).strip() for text in block.records.texts]
+                self.starts.extend(counts[is_document_end].tolist())
+                ends = end + tokens.offsets[1:][has_tokens]
                 end += len(table)
                 tokens_file.write(np.ascontiguousarray(table).data)
                 ends_file.write(ends.data)
-                self.sentences = int(reached[-1])
+                self.sentences = int(counts[-1])
                 show(self.sentences)
             self.starts.append(self.sentences)
             self.starts = array("q", np.unique(self.starts))
@@ -149,22 +149,23 @@ class Documents:
                 tokens_file.flush()
                 ends_file.flush()
                 tokens_map = np.memmap(tokens_file, np.int32, "r")
-                self.tokens = np.asarray(tokens_map).reshape(-1, width)  # sliced far faster
+                self.tokens = np.asarray(tokens_map).reshape(-1, width)  # slices faster
                 self.ends = np.memmap(ends_file, np.int64, "r")
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, list[int]]:
-        """Return the tokens of a document, and where its sentences begin and the last one ends."""
+        """Return the tokens of a document, and the offsets of its sentences, with the end."""
         ends = self.ends[self.starts[number] : self.starts[number + 1] + 1]
         return self.tokens[ends[0] : ends[-1]], (ends - ends[0]).tolist()
 
     def elsewhere(self, number: int, tokens: int, rng: Random) -> np.ndarray:
         """Return consecutive sentences of a random other document.
 
-        They are at least one, and end with that which reaches this number of ``tokens``.
+        That is one sentence, and more until they have this number of ``tokens``.
         """
         other = below(rng, len(self) - 1)
         other += other >= number
-        first, stop = self.starts[other], self.starts[other + 1]
+        first = self.starts[other]
+        stop = self.starts[other + 1]
         ends = self.ends[first + below(rng, stop - first) : stop + 1]
         last = 1 + int(np.searchsorted(ends[1:-1], ends[0] + tokens))
         return self.tokens[ends[0] : ends[last]]
@@ -174,16 +175,19 @@ class Documents:
 
 
 def below(rng: Random, count: int) -> int:
-    """Return one of 0 ... count - 1, each as likely as the others."""
+    """Return a random number from 0 to count - 1, uniformly distributed."""
     return int(rng.random() * count)
 
 
-MASK, KEEP = 0.8, 0.9  # below the first: [MASK]; below the second: the token itself; else another
-SPECIAL = 3  # [CLS] A [SEP] B [SEP]
+# A masked token becomes [MASK] for random numbers below 0.8, stays for those below 0.9, and becomes
+# a random token for others.
+MASK_BELOW = 0.8
+KEEP_BELOW = 0.9
+SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
-Pair = tuple[Ids, Ids, bool]  # two segments of text, and whether the second is from another one
+Pair = tuple[Ids, Ids, bool]  # segments A and B; True if B comes from another document
 
 
 def pairs(
@@ -193,47 +197,54 @@ def pairs(
     other: Callable[[int, Random], Ids],
     rng: Random,
 ) -> Iterator[Pair]:
-    """Yield the pairs of one document, which together use all of its sentences.
+    """Yield the pairs of a document, which together use all of its sentences.
 
-    ``bounds`` say where sentences begin, and where the last one ends. ``other`` returns sentences
-    of another document: at least one, up to about this many tokens.
+    ``bounds`` has the offsets of the sentences, with the end. ``other`` returns sentences of
+    another document: at least one, up to about this many tokens.
     """
-    room = options.max_length - SPECIAL
-    short = rng.random() < options.short_seq_prob  # mostly, pairs fill all of the room
-    target, start, last = 2 + below(rng, room - 1) if short else room, 0, len(bounds) - 1
+    max_tokens = options.max_length - SPECIAL_TOKENS
+    target = max_tokens
+    if rng.random() < options.short_seq_prob:
+        target = 2 + below(rng, max_tokens - 1)
+    start = 0  # of the next pair, as the number of a sentence
+    last = len(bounds) - 1
     while start < last:
         end = start + 1
         while end < last and bounds[end] - bounds[start] < target:
             end += 1
-        alone = end - start == 1
-        middle = end if alone else start + 1 + below(rng, end - start - 1)
+        is_single = end - start == 1
+        middle = end if is_single else start + 1 + below(rng, end - start - 1)
         a = tokens[bounds[start] : bounds[middle]]
-        is_random = alone or rng.random() < 0.5
-        if is_random:  # the sentences that B did not use come again
-            b, start = other(target - len(a), rng), middle
+        is_random = is_single or rng.random() < 0.5
+        if is_random:
+            b = other(target - len(a), rng)
+            start = middle  # the sentences that B did not use are in the next pair
         else:
-            b, start = tokens[bounds[middle] : bounds[end]], end
-        yield *truncated(a, b, room, rng), is_random
+            b = tokens[bounds[middle] : bounds[end]]
+            start = end
+        a, b = truncated(a, b, max_tokens, rng)
+        yield a, b, is_random
 
 
-def truncated(a: Ids, b: Ids, room: int, rng: Random) -> tuple[Ids, Ids]:
+def truncated(a: Ids, b: Ids, max_tokens: int, rng: Random) -> tuple[Ids, Ids]:
     """Remove tokens of the longer segment, randomly at its start or end, until both fit."""
-    of_a, of_b = range(len(a)), range(len(b))  # what is left of both
-    while len(of_a) + len(of_b) > room:
+    kept_a = range(len(a))
+    kept_b = range(len(b))
+    while len(kept_a) + len(kept_b) > max_tokens:
         remaining = slice(1, None) if rng.random() < 0.5 else slice(-1)
-        if len(of_b) >= len(of_a):
-            of_b = of_b[remaining]
+        if len(kept_b) >= len(kept_a):
+            kept_b = kept_b[remaining]
         else:
-            of_a = of_a[remaining]
-    return a[of_a.start : of_a.stop], b[of_b.start : of_b.stop]
+            kept_a = kept_a[remaining]
+    return a[kept_a.start : kept_a.stop], b[kept_b.start : kept_b.stop]
 
 
 @dataclass(frozen=True)
 class InstanceMaker:
-    """Makes masked sequences of pairs, with the tokens of one vocabulary.
+    """Makes masked sequences from pairs, with the tokens of one vocabulary.
 
-    A random token is never a special or unused one: no text has these, so they would reveal the
-    replacement. (Google's code allows any.)
+    A random token is never special or unused: texts do not contain these, so they would reveal the
+    replacement. (Google's code allows any token.)
     """
 
     options: PrepareOptions
@@ -243,10 +254,10 @@ class InstanceMaker:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, options: PrepareOptions) -> InstanceMaker:
-        """Return that of a tokenizer.
+        """Create the maker for a tokenizer.
 
-        Raises ModelError where special tokens or words are missing, UsageError for a length over
-        the limit.
+        Raises ModelError if special tokens or words are missing, UsageError for a length above the
+        model's limit.
         """
         if tokenizer.limit is not None and options.max_length > tokenizer.limit:
             raise UsageError(
@@ -254,7 +265,8 @@ class InstanceMaker:
                 f"{tokenizer.limit} tokens",
                 f"give a smaller one, or a {option('model')} that takes more",
             )
-        ids, roles = tokenizer.special_ids(), tokenizer.roles
+        ids = tokenizer.special_ids()
+        roles = tokenizer.roles
         names = [roles[role] for role in ("cls_token", "sep_token", "pad_token", "mask_token")]
         for name in names:
             if name not in ids:
@@ -262,12 +274,13 @@ class InstanceMaker:
                     f"the vocabulary has no {name}, which instances are made with",
                     f"choose another {option('model')}, or train one with bertcli pretrain vocab",
                 )
-        vocabulary, added = tokenizer.core.get_vocab(), tokenizer.core.get_added_tokens_decoder()
-        outside = {id for id, token in added.items() if token.special} | set(ids.values())
+        vocabulary = tokenizer.core.get_vocab()
+        added = tokenizer.core.get_added_tokens_decoder()
+        special_ids = {id for id, token in added.items() if token.special} | set(ids.values())
         words = sorted(
             id
             for token, id in vocabulary.items()
-            if id not in outside and not _UNUSED.fullmatch(token)
+            if id not in special_ids and not _UNUSED.fullmatch(token)
         )
         if not words:
             raise ModelError(
@@ -283,26 +296,31 @@ class InstanceMaker:
         return cls(options, [ids[name] for name in names], words, pieces)
 
     def fill(self, row: Any, pair: Pair, rng: Random) -> None:
-        """Write a pair to an empty row: with its special tokens, masked.
+        """Write a masked pair with its special tokens to an empty row.
 
-        Masked tokens keep their ids of extra embeddings, as they keep their positions: these ids
-        are given, not predicted, and they would hardly be learnt if they never stood where a word
-        is predicted. Special tokens have id 0.
+        Masked tokens keep their ids of extra embeddings, which are inputs, not targets: otherwise
+        these embeddings would never be trained where a token is predicted. Special tokens have the
+        extra id 0.
         """
         cls, sep, pad, _ = self.special
         a, b, is_random = pair
-        first, length = len(a) + 2, len(a) + len(b) + SPECIAL
+        b_start = len(a) + 2
+        length = len(a) + len(b) + SPECIAL_TOKENS
         tokens = np.zeros((length, a.shape[1]), np.int32)
-        tokens[1 : first - 1], tokens[first:-1] = a, b
-        tokens[[0, first - 1, -1], 0] = cls, sep, sep
+        tokens[1 : b_start - 1] = a
+        tokens[b_start:-1] = b
+        tokens[[0, b_start - 1, -1], 0] = cls, sep, sep
         ids = tokens[:, 0].tolist()
-        masked, positions = self.mask(ids, [range(1, first - 1), range(first, length - 1)], rng)
+        segments = [range(1, b_start - 1), range(b_start, length - 1)]
+        masked, positions = self.mask(ids, segments, rng)
         count = len(positions)
-        row["input_ids"][:length], row["input_ids"][length:] = masked, pad
-        row["token_type_ids"][first:length] = 1
+        row["input_ids"][:length] = masked
+        row["input_ids"][length:] = pad
+        row["token_type_ids"][b_start:length] = 1
         row["masked_lm_positions"][:count] = positions
         row["masked_lm_ids"][:count] = [ids[position] for position in positions]
-        row["masked_lm_counts"], row["lengths"] = count, length
+        row["masked_lm_counts"] = count
+        row["lengths"] = length
         row["next_sentence_labels"] = is_random
         extra = [name for name in row.dtype.names if name.startswith(EXTRA)]
         for name, column in zip(extra, tokens.T[1:], strict=True):
@@ -311,30 +329,30 @@ class InstanceMaker:
     def mask(
         self, ids: Sequence[int], segments: Sequence[range], rng: Random
     ) -> tuple[list[int], list[int]]:
-        """Return a sequence masked, and the positions to predict, which ascend.
+        """Return the masked ids, and the positions to predict in ascending order.
 
-        Only positions in ``segments`` are ever touched.
+        Only positions in ``segments`` are masked.
         """
         options = self.options
         count = min(options.max_predictions, max(1, round(len(ids) * options.masked_lm_prob)))
-        words: list[list[int]] = []  # or tokens
-        for part in segments:
-            for position in part:
-                inside = options.whole_word and ids[position] in self.continuing
-                if position == part.start or not inside:
+        words: list[list[int]] = []  # the positions of words, or of single tokens
+        for segment in segments:
+            for position in segment:
+                continues = options.whole_word and ids[position] in self.continuing
+                if position == segment.start or not continues:
                     words.append([])
                 words[-1].append(position)
         positions: list[int] = []
         for word in sorted(words, key=lambda _: rng.random()):
-            if len(positions) + len(word) <= count:  # a word longer than what is left is skipped
+            if len(positions) + len(word) <= count:  # words that do not fit are skipped
                 positions += word
         positions.sort()
         masked = list(ids)
         for position in positions:
             chance = rng.random()
-            if chance < MASK:
+            if chance < MASK_BELOW:
                 masked[position] = self.special[-1]
-            elif chance >= KEEP:
+            elif chance >= KEEP_BELOW:
                 masked[position] = self.replacements[below(rng, len(self.replacements))]
         return masked, positions
 
@@ -347,9 +365,9 @@ VERSION = 3
 
 
 def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dtype[Any]:
-    """Return the type of a row of these sizes, with these extra embeddings.
+    """Return the dtype of a row, which is one instance, with these extra embeddings.
 
-    `L` is the length, `P` the most predictions. A row is one instance.
+    `length` (`L`) and `predictions` (`P`) are the maximum numbers of tokens and of masked tokens.
     """
     return np.dtype(
         [
@@ -368,9 +386,9 @@ def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dty
 
 @dataclass
 class PrepareRun:
-    """A corpus in, a folder of instances out; ``statistics`` are those of the instances.
+    """Prepares a folder of instances from a corpus; ``statistics`` describe the instances.
 
-    ``extra`` names embeddings, and the fields of documents with the ids of their words.
+    ``extra`` maps extra embeddings to the fields of documents with the ids of their words.
     """
 
     reader: Reader
@@ -385,11 +403,12 @@ class PrepareRun:
     def execute(self, show: Show = show_nothing) -> dict[str, Any]:
         """Write the folder, and return the statistics.
 
-        Raises InputError when the corpus has fewer than two documents, or cannot be read,
-        OutputError for a folder that is not to be replaced, and ModelError or UsageError for a
-        tokenizer that no such instances can be made with.
+        Raises InputError if the corpus has fewer than two documents or cannot be read, OutputError
+        for a folder that must not be replaced, and ModelError or UsageError for an unsuitable
+        tokenizer.
         """
-        options, paths = self.options, self.reader.source.paths
+        options = self.options
+        paths = self.reader.source.paths
         maker = InstanceMaker.of(self.tokenizer, options)
         inputs: list[str | Path] = [*paths, self.model]
         command = "pretrain prepare"
@@ -410,7 +429,7 @@ class PrepareRun:
                     "JSONL with one document per record",
                 )
             sizes = dict(zip(self.extra, (1 + documents.largest[1:]).tolist(), strict=True))
-            kind = row_type(options.max_length, options.max_predictions, self.extra)
+            dtype = row_type(options.max_length, options.max_predictions, self.extra)
             count = len(documents)
             with (folder / ROWS).open("xb") as file:
                 for number in range(count):
@@ -418,13 +437,14 @@ class PrepareRun:
                     for step in range(number, options.dupe_factor * count, count):
                         rng = Random(f"{options.seed}:{step}")
                         for pair in pairs(*documents[number], options, other, rng):
-                            row = np.zeros(1, kind)
+                            row = np.zeros(1, dtype)
                             maker.fill(row[0], pair, rng)
                             file.write(row.tobytes())
                     show(Advance(number, "documents", number / count))
-            rows: Array = np.memmap(folder / ROWS, kind, "r")
-            tokens, predictions = (int(rows[n].sum()) for n in ("lengths", "masked_lm_counts"))
-            self.statistics = {  # tokens include special ones, but no padding
+            rows: Array = np.memmap(folder / ROWS, dtype, "r")
+            tokens = int(rows["lengths"].sum())
+            predictions = int(rows["masked_lm_counts"].sum())
+            self.statistics = {  # tokens include special tokens, not padding
                 "documents": count,
                 "sentences": documents.sentences,
                 "instances": len(rows),
@@ -433,7 +453,7 @@ class PrepareRun:
                 "predictions": predictions,
                 "predicted_share": round(predictions / tokens, 6),
             }
-            del rows  # or a system that locks open files would move no folder with it
+            del rows  # Windows cannot move a folder with an open file
             digests = {ROWS: sha256(folder / ROWS)}
             for path in ModelFolder(self.model).encoder.tokenizer_files:
                 digests[path.name] = sha256(shutil.copyfile(path, folder / path.name))

@@ -1,7 +1,7 @@
 """Pretraining as a task of the loop: prepared instances, a config, and BertForPreTraining.
 
-Only the masked tokens go through the decoder: it is as wide as the vocabulary, and six tokens of
-seven are not predicted. Source: BERT, section 3.1 and appendix A.2; the loss is that of
+Only masked tokens, one of seven, go through the decoder, which is as wide as the vocabulary.
+Source: BERT, section 3.1 and appendix A.2; the loss is that of
 transformers' BertForPreTraining.
 """
 
@@ -39,19 +39,18 @@ from bertcli.training.options import INDEX, PretrainingJob, TrainingOptions
 # --- losses ---
 
 
-# Logits with their targets, of `M` masked tokens, [M, words of the vocabulary] and [M], and of `B`
-# rows, [B, 2] and [B].
+# Logits and targets: of masked tokens, [M, vocabulary] and [M], and of rows, [B, 2] and [B].
 Predicted: TypeAlias = Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class PretrainingObjective(Objective):
-    """Masked words and next sentences of prepared instances."""
+    """The losses of masked tokens and of next sentences."""
 
     losses: ClassVar[Sequence[str]] = ("mlm_loss", "nsp_loss")
 
     data: Instances
-    others: Instances | None = None  # of the rows held out, where those are not of ``data``
+    others: Instances | None = None  # with the held-out rows; None: they are in ``data``
 
     def lengths(self, rows: Any) -> Any:
         """Return the number of tokens of each row."""
@@ -59,45 +58,53 @@ class PretrainingObjective(Objective):
 
     def counts(self, rows: Any) -> Sequence[float]:
         """Return the number of masked tokens, and of rows."""
-        return max(int(self.data.rows["masked_lm_counts"][rows].sum()), 1), len(rows)
+        masked = int(self.data.rows["masked_lm_counts"][rows].sum())
+        return max(masked, 1), len(rows)
 
     def predict(self, model: BertForPreTraining, rows: Any) -> Predicted:
-        """Run the model on rows of instances."""
+        """Return the logits and the targets of both losses for rows of instances."""
         columns = self.data.rows[rows]
         lengths = columns["lengths"].astype(np.int64)
-        chosen = np.arange(self.data.max_predictions) < columns["masked_lm_counts"][:, None]
-        real = np.arange(self.data.max_length) < lengths[:, None]
-        extra = [*model.bert.config.extra_embeddings]
+        is_masked = np.arange(self.data.max_predictions) < columns["masked_lm_counts"][:, None]
+        is_token = np.arange(self.data.max_length) < lengths[:, None]
+        extra = list(model.bert.config.extra_embeddings)
         names = (*COLUMNS, *(EXTRA + name for name in extra))
-        table = np.stack([columns[name][real] for name in names], 1)
+        table = np.stack([columns[name][is_token] for name in names], 1)
         tokens = Tokens(table, offsets_of(lengths), extra)
-        starts, hidden = tokens.offsets[:-1], states(model.bert, tokens)
+        starts = tokens.offsets[:-1]
+        hidden = states(model.bert, tokens)
         pooled = model.bert.pool_first(hidden.index_select(0, tensor(starts, hidden)))
-        masked = (starts[:, None] + columns["masked_lm_positions"])[chosen]
-        words = model.cls.predictions(hidden.index_select(0, tensor(masked, hidden)))
-        follows = model.cls.seq_relationship(pooled)
-        targets = columns["masked_lm_ids"][chosen], columns["next_sentence_labels"]
+        masked = (starts[:, None] + columns["masked_lm_positions"])[is_masked]
+        token_logits = model.cls.predictions(hidden.index_select(0, tensor(masked, hidden)))
+        pair_logits = model.cls.seq_relationship(pooled)
+        token_targets = columns["masked_lm_ids"][is_masked].astype(np.int64)
+        pair_targets = columns["next_sentence_labels"].astype(np.int64)
         return [
-            (logits, tensor(truth.astype(np.int64), hidden))
-            for logits, truth in zip((words, follows), targets, strict=True)
+            (token_logits, tensor(token_targets, hidden)),
+            (pair_logits, tensor(pair_targets, hidden)),
         ]
 
     def sums(self, predicted: Predicted, rows: Any) -> Sequence[Tensor]:
         """Return both losses, summed over the masked tokens and over the rows."""
-        return [F.cross_entropy(x.float(), truth, reduction="sum") for x, truth in predicted]
+        return [
+            F.cross_entropy(logits.float(), targets, reduction="sum")
+            for logits, targets in predicted
+        ]
 
     def outputs(self, predicted: Predicted) -> Any:
-        """Return how many targets some rows have of each loss, and how many are predicted."""
-        return np.array(
-            [[len(truth), (logits.argmax(-1) == truth).sum().item()] for logits, truth in predicted]
-        )
+        """Return the number of targets and of correct predictions for each loss, int [2, 2]."""
+        counts = []
+        for logits, targets in predicted:
+            correct = (logits.argmax(-1) == targets).sum().item()
+            counts.append([len(targets), correct])
+        return np.array(counts)
 
     def metrics(self, outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return accuracies."""
-        (masked, words), (rows, follows) = sum(outputs).tolist()
+        """Return the accuracies."""
+        (masked, correct_tokens), (rows, correct_pairs) = sum(outputs).tolist()
         return {
-            "masked_accuracy": words / max(masked, 1),
-            "next_sentence_accuracy": follows / rows,
+            "masked_accuracy": correct_tokens / max(masked, 1),
+            "next_sentence_accuracy": correct_pairs / rows,
             "masked": masked,
             "rows": rows,
         }
@@ -105,19 +112,20 @@ class PretrainingObjective(Objective):
     def evaluate(
         self, model: Any, batch_size: int, dtype: torch.dtype = torch.float32
     ) -> dict[str, Any]:
-        """Return the numbers of a model on the rows held out, and its perplexity."""
-        judging = replace(self, data=self.others or self.data)
-        metrics = super(PretrainingObjective, judging).evaluate(model, batch_size, dtype)
-        return {**metrics, "perplexity": exp(min(metrics["eval_mlm_loss"], 700))}
+        """Return losses and metrics on the held-out rows, with the perplexity."""
+        held_out = replace(self, data=self.others or self.data)
+        metrics = super(PretrainingObjective, held_out).evaluate(model, batch_size, dtype)
+        metrics["perplexity"] = exp(min(metrics["eval_mlm_loss"], 700))
+        return metrics
 
 
 # --- the task ---
 
 
 def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks) -> TrainedTask:
-    """Return the task of BertForPreTraining on prepared instances; its last weights are the result.
+    """Return the task of BertForPreTraining on prepared instances; it keeps the last weights.
 
-    Raises InputError or ModelError for instances, or a config, that cannot be trained.
+    Raises InputError or ModelError for unsuitable instances or an unsuitable config.
     """
     data = Instances(job.data)
     if job.extra:
@@ -128,15 +136,19 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
         data.extra_embeddings = {name: data.extra_embeddings[name] for name in job.extra}
         data.extra_fields = job.extra
     other = Instances(job.eval_dir) if job.eval_dir else None
-    for instances in filter(None, (data, other) if ranks.first else ()):
-        instances.verify()
+    if ranks.first:
+        data.verify()
+        if other is not None:
+            other.verify()
     if other is None:
-        # The last ones, not random ones: copies of a text masked in other places are neighbours.
+        # The last rows, not random ones, because differently masked copies of a text are adjacent.
         least = min(1, len(data) - 1) if options.eval_fraction else 0
-        cut = len(data) - max(least, int(len(data) * options.eval_fraction))
-        rows, held = np.arange(cut), np.arange(cut, len(data))
+        train_count = len(data) - max(least, int(len(data) * options.eval_fraction))
+        rows = np.arange(train_count)
+        held_out = np.arange(train_count, len(data))
     else:
-        rows, held = np.arange(len(data)), np.arange(len(other))
+        rows = np.arange(len(data))
+        held_out = np.arange(len(other))
         if data.vocab_size != other.vocab_size:
             raise InputError(
                 f"{other.folder}: its tokenizer has {other.vocab_size} tokens, that of "
@@ -159,10 +171,10 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
     else:
         start = BertForPreTraining(config)
         initialise(start, config.initializer_range)
-    put = partial(put_model, config=config, tokenizer=data.folder)
+    write = partial(put_model, config=config, tokenizer=data.folder)
     return TrainedTask(
         options=options.settled(len(rows)),
-        objective=PretrainingObjective(data, held, other),
+        objective=PretrainingObjective(data, held_out, other),
         rows=rows,
         identity={
             "config": config.to_dict(),
@@ -170,13 +182,13 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
             "init_sha256": weights and " ".join(map(sha256, weights)),
         },
         build=partial(rebuilt, start),
-        put=put,
-        publish=put,
+        put=write,
+        publish=write,
         keeps_best=False,
     )
 
 
-# --- the config: a config.json, a named size, or that of a model ---
+# --- the config: of a file, of a named size, or of a model ---
 
 # Layers and hidden size. Source: Well-Read Students Learn Better, table 1; base: BERT, section 3.
 SIZES = {
@@ -187,19 +199,21 @@ SIZES = {
     "base": (12, 768),
 }
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-HEAD, WIDER = 64, 4  # the width of a head, and of the feed-forward layer in hidden sizes
-ROUNDING = 128  # an embedding may have as many rows more as make it a multiple of up to this
+HEAD_SIZE = 64
+FEED_FORWARD_RATIO = 4  # of the feed-forward size to the hidden size
+VOCABULARY_MULTIPLE = 128  # vocab_size may be rounded up to a multiple of up to this
 
 
-def config_of(job: PretrainingJob, data: Instances, held: Instances) -> BertConfig:
+def config_of(job: PretrainingJob, data: Instances, held_out: Instances) -> BertConfig:
     """Return the config to train, with the extra embeddings of the instances.
 
-    Sizes of those are those of the config, else what the ids need. Raises ModelError for a config
-    that cannot be trained on the instances.
+    Their sizes are those of the config, or else as large as the ids need. Raises ModelError for a
+    config that cannot be trained on the instances.
     """
     source = str(job.init or job.config)
-    config = ModelFolder(job.init).config if job.init else _named(job.config or "", data)
-    size, tokens = config.vocab_size, data.vocab_size
+    config = ModelFolder(job.init).config if job.init else _config_by_name(job.config or "", data)
+    size = config.vocab_size
+    tokens = data.vocab_size
     refusals = [
         (
             "BertForPreTraining" not in config.family.classes.values(),
@@ -207,7 +221,7 @@ def config_of(job: PretrainingJob, data: Instances, held: Instances) -> BertConf
             f"{config.family.title} has no such head",
         ),
         (
-            not tokens <= size < tokens + ROUNDING,
+            not tokens <= size < tokens + VOCABULARY_MULTIPLE,
             f"vocab_size {size} does not match the instances: their tokenizer has {tokens} tokens",
         ),
         (
@@ -235,9 +249,9 @@ def config_of(job: PretrainingJob, data: Instances, held: Instances) -> BertConf
                 f"{source}: {problem}",
                 f"fix the config, or prepare instances for this model (-m, {option('max_length')})",
             )
-    sizes = {
-        name: max(size, held.extra_embeddings[name]) for name, size in data.extra_embeddings.items()
-    }
+    sizes = {}
+    for name, size in data.extra_embeddings.items():
+        sizes[name] = max(size, held_out.extra_embeddings[name])
     for name, size in config.extra_embeddings.items():
         if sizes.get(name, inf) > size:
             raise ModelError(
@@ -245,17 +259,20 @@ def config_of(job: PretrainingJob, data: Instances, held: Instances) -> BertConf
                 f"{sizes.get(name, 'none')}",
                 f"prepare the instances with {option('extra', name)}=FIELD, and ids below {size}",
             )
-    embeddings = {**sizes, **config.extra_embeddings}
+    embeddings = sizes | dict(config.extra_embeddings)
     return replace(config, extra_embeddings=embeddings, extra_fields=data.extra_fields)
 
 
-def _named(name: str, data: Instances) -> BertConfig:
-    """Return a size, or a config in a file; vocab_size and pad_token_id may be missing there."""
+def _config_by_name(name: str, data: Instances) -> BertConfig:
+    """Return the config of a named size or of a file.
+
+    vocab_size and pad_token_id are by default those of the instances.
+    """
     ids: dict[str, Any] = {"vocab_size": data.vocab_size, "pad_token_id": data.pad_token_id}
     if name in SIZES:
         layers, hidden = SIZES[name]
-        shape = (hidden, layers, hidden // HEAD, WIDER * hidden)
-        return BertConfig(**{**ids, **dict(zip(SHAPE, shape, strict=True))})
+        shape = (hidden, layers, hidden // HEAD_SIZE, FEED_FORWARD_RATIO * hidden)
+        return BertConfig(**(ids | dict(zip(SHAPE, shape, strict=True))))
     if not os.path.isfile(name):
         raise ModelError(
             f"{option('config', name)}: file not found",
@@ -265,8 +282,8 @@ def _named(name: str, data: Instances) -> BertConfig:
         values = read_object(Path(name))
         if values.keys().isdisjoint(SHAPE):  # the defaults are those of bert-base
             raise ModelError(f"{name}: names none of {', '.join(SHAPE)}")
-        return BertConfig.from_dict({**ids, **values}, name)
-    except ModelError as bad:
+        return BertConfig.from_dict(ids | values, name)
+    except ModelError as error:
         raise ModelError(
-            str(bad), f"fix it, or give {option('config')} one of {', '.join(SIZES)}"
+            str(error), f"fix it, or give {option('config')} one of {', '.join(SIZES)}"
         ) from None

@@ -1,9 +1,8 @@
-"""A WordPiece vocabulary from text, by the trainer of the tokenizers library.
+"""Train a WordPiece vocabulary from text, with the trainer of the tokenizers library.
 
-That trainer numbers pieces in the order in which it meets them, and that order changes from run to
-run: so the characters and their continuing forms are given to it beforehand, sorted. Then the same
-words give the same vocabulary. To know the characters, words are counted first; memory is that of
-the different words, as they stand in the text.
+The trainer numbers characters in an order that differs from run to run. So they are passed to it as
+special tokens, sorted, and equal texts give equal vocabularies. Words are counted first to find the
+characters; memory grows with the number of different words.
 """
 
 from __future__ import annotations
@@ -20,11 +19,13 @@ from bertcli.model_folder.tokenizer_classes import PREFIX, ROLES
 from bertcli.model_folder.tokenizer_files import normalizer
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-VOCABULARY, CONFIG, WHOLE = "vocab.txt", "tokenizer_config.json", "tokenizer.json"
-FREE = 99  # unused tokens: [UNK] is then 100, as in Google's vocabularies
-LONGEST = 100  # characters; longer words become [UNK]
-REPEATS = 1000  # of a word, in one text for the trainer
-SPECIAL = re.compile("|".join(map(re.escape, ROLES.values())))  # already tokens, not words
+VOCABULARY_FILE = "vocab.txt"
+CONFIG_FILE = "tokenizer_config.json"
+TOKENIZER_FILE = "tokenizer.json"
+UNUSED_TOKENS = 99  # [UNK] is then 100, as in Google's vocabularies
+LONGEST_WORD = 100  # characters; longer words become [UNK]
+REPEATS_PER_TEXT = 1000  # of a word, in one text for the trainer
+SPECIAL_TOKEN = re.compile("|".join(map(re.escape, ROLES.values())))
 
 
 @dataclass(frozen=True)
@@ -39,30 +40,39 @@ class WordPieceOptions:
     max_length: int = 512
 
     def special(self) -> list[str]:
-        """Return the tokens that come first."""
-        free = [f"[unused{number}]" for number in range(FREE if self.unused else 0)]
-        first = (ROLES["unk_token"], ROLES["cls_token"], ROLES["sep_token"], ROLES["mask_token"])
-        return [ROLES["pad_token"], *free, *first]
+        """Return the special and unused tokens, with which the vocabulary starts."""
+        tokens = [ROLES["pad_token"]]
+        if self.unused:
+            tokens += [f"[unused{number}]" for number in range(UNUSED_TOKENS)]
+        tokens += [ROLES[role] for role in ("unk_token", "cls_token", "sep_token", "mask_token")]
+        return tokens
 
 
 def count_words(texts: Iterable[str], *, cased: bool) -> Counter[str]:
-    """Count the words of texts, split as BERT does: each punctuation mark is a word."""
+    """Count the words of texts, split as BERT does: each punctuation mark is a word.
+
+    Special tokens are not counted.
+    """
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
-    clean = normalizer(NOTHING, lower=not cased).normalize_str
-    cut = BertPreTokenizer().pre_tokenize_str
+    normalize = normalizer(NOTHING, lower=not cased).normalize_str
+    split = BertPreTokenizer().pre_tokenize_str
+    chunk_counts: Counter[str] = Counter()
+    for text in texts:
+        chunk_counts.update(text.split())
     counts: Counter[str] = Counter()
-    for part, count in Counter(part for text in texts for part in text.split()).items():
-        for word, _ in cut(clean(SPECIAL.sub(" ", part))):
-            if len(word) <= LONGEST:
+    for chunk, count in chunk_counts.items():
+        for word, _ in split(normalize(SPECIAL_TOKEN.sub(" ", chunk))):
+            if len(word) <= LONGEST_WORD:
                 counts[word] += count
     return counts
 
 
 def train(counts: Mapping[str, int], options: WordPieceOptions) -> list[str]:
-    """Return the tokens of a vocabulary by their ids.
+    """Return the tokens of a vocabulary, in the order of their ids.
 
-    Raises UsageError when the size has no room for the characters.
+    Raises UsageError if the size is too small for the special tokens and characters, InputError if
+    there are no words.
     """
     from tokenizers import Tokenizer as Core
     from tokenizers import models, pre_tokenizers, trainers
@@ -74,19 +84,18 @@ def train(counts: Mapping[str, int], options: WordPieceOptions) -> list[str]:
     common = sorted(characters, key=lambda character: (-characters[character], character))
     alphabet = sorted(common[: options.limit_alphabet])
     kept_characters = frozenset(alphabet)
-    whole = {word: count for word, count in counts.items() if kept_characters.issuperset(word)}
-    inside = sorted({character for word in whole for character in word[1:]})
+    words = {word: count for word, count in counts.items() if kept_characters.issuperset(word)}
+    continuing = sorted({character for word in words for character in word[1:]})
     special = options.special()
-    first = [*special, *alphabet, *(PREFIX + character for character in inside)]
+    first = special + alphabet + [PREFIX + character for character in continuing]
     if options.size < len(first):
         raise UsageError(
             f"{option('size', options.size)} is too small: {len(special)} special and unused "
-            "tokens "
-            f"and {len(first) - len(special)} for single characters are {len(first)}",
+            f"tokens and {len(first) - len(special)} for single characters are {len(first)}",
             f"give a larger one, a smaller {option('limit_alphabet')}, or "
             f"{option('unused', False)}",
         )
-    if not whole:
+    if not words:
         raise InputError("no words in the corpus", "give files of text")
     core = Core(models.WordPiece(unk_token=ROLES["unk_token"]))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -97,10 +106,10 @@ def train(counts: Mapping[str, int], options: WordPieceOptions) -> list[str]:
         continuing_subword_prefix=PREFIX,
         show_progress=False,
     )
-    texts = (  # with each word as often as it was counted
-        f"{word} " * min(REPEATS, count - start)
-        for word, count in whole.items()
-        for start in range(0, count, REPEATS)
+    texts = (  # in which each word occurs as often as it was counted
+        f"{word} " * min(REPEATS_PER_TEXT, count - start)
+        for word, count in words.items()
+        for start in range(0, count, REPEATS_PER_TEXT)
     )
     core.train_from_iterator(texts, trainer)
     vocabulary = core.get_vocab(with_added_tokens=True)
@@ -109,16 +118,15 @@ def train(counts: Mapping[str, int], options: WordPieceOptions) -> list[str]:
 
 def write(tokens: list[str], options: WordPieceOptions, folder: Path) -> None:
     """Write a tokenizer to an empty folder."""
-    (folder / VOCABULARY).write_bytes("".join(f"{token}\n" for token in tokens).encode())
+    (folder / VOCABULARY_FILE).write_bytes("".join(f"{token}\n" for token in tokens).encode())
     settings = {
         "do_lower_case": not options.cased,
         "model_max_length": options.max_length,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
         "tokenizer_class": "BertTokenizer",
-        **ROLES,
     }
-    write_json(folder / CONFIG, settings)
-    # tokenizers' own save raises a bare Exception on a full disk.
-    whole = Tokenizer.load(folder).core.to_str(pretty=True)
-    (folder / WHOLE).write_bytes(whole.encode())
+    write_json(folder / CONFIG_FILE, settings | ROLES)
+    # Not `save` of tokenizers, which raises a bare Exception on a full disk.
+    tokenizer = Tokenizer.load(folder).core.to_str(pretty=True)
+    (folder / TOKENIZER_FILE).write_bytes(tokenizer.encode())

@@ -297,7 +297,7 @@ def test_when_memory_runs_out_batches_are_halved(tmp_path, monkeypatch, failure)
         return run(self, batch, finish)
 
     monkeypatch.setattr(openvino_engine.CompiledModel, "begin", small)
-    monkeypatch.setattr(openvino_engine, "BUDGET", 100)
+    monkeypatch.setattr(openvino_engine, "TOKENS_PER_BATCH", 100)
     given, out = tmp_path / "texts.txt", tmp_path / "again.npy"
     argv = ("embed", "-m", TINY, "-i", given, "-o", out, *OPENVINO)
     done = call(*argv)
@@ -396,7 +396,7 @@ def test_auto_is_openvino_on_a_cpu_and_torch_for_all_else(monkeypatch):
 def test_auto_is_torch_where_there_is_a_gpu(monkeypatch):
     monkeypatch.setattr(runtime, "gpu_possible", lambda: True)
     assert backend() == "openvino"  # torch finds none
-    monkeypatch.setattr(torch_engine, "available", lambda: ["cuda:0", "cpu"])
+    monkeypatch.setattr(torch_engine, "available_devices", lambda: ["cuda:0", "cpu"])
     monkeypatch.setattr(runtime, "require_torch", lambda why: pytest.skip(why))
     with pytest.raises(pytest.skip.Exception, match="device cuda:0"):
         backend()

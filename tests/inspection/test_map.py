@@ -109,15 +109,15 @@ def test_the_page_holds_the_points_and_asks_for_nothing(corpus):
 
 
 def test_a_label_is_of_words_that_half_of_the_cluster_has():
-    from bertcli.inspection.corpus_map import labels_of
+    from bertcli.inspection.corpus_map import cluster_labels
 
     texts = ["the rocket is delayed by the storm", "the rocket lands", "a rocket for the moon"]
     others = ["the tea is against the law", "no tea for the minister", "the tea of the moon"]
     many = ["as one", "as two", "as three"]
     clusters = np.repeat([0, 1, 2], 3)
-    assert labels_of([*texts, *others, *many], clusters)[:2] == ["rocket", "tea"]
-    assert labels_of([*texts, *others, *many], clusters)[2] in ("one", "two", "three")
-    assert labels_of(["the", "and", "of"], np.zeros(3, int)) == [""]
+    assert cluster_labels([*texts, *others, *many], clusters)[:2] == ["rocket", "tea"]
+    assert cluster_labels([*texts, *others, *many], clusters)[2] in ("one", "two", "three")
+    assert cluster_labels(["the", "and", "of"], np.zeros(3, int)) == [""]
 
 
 @pytest.mark.parametrize("given", ["c.txt", "notes/"])
@@ -146,7 +146,7 @@ def test_a_field_that_is_not_there_or_not_drawn_is_refused(corpus, tmp_path):
 
 def test_a_sample_of_many_texts_is_drawn(corpus, monkeypatch):
     folder, _ = corpus
-    monkeypatch.setattr("bertcli.inspection.corpus_map.MOST", 20)
+    monkeypatch.setattr("bertcli.inspection.corpus_map.MAX_TEXTS", 20)
     *_, note = mapped(folder, name="map.jsonl")
     assert note.startswith("note: 20 of 90 texts in ")
     rows = rows_in(folder / "map.jsonl")

@@ -18,13 +18,13 @@ from front import (
 from bertcli.errors import ModelError
 from bertcli.families.family import CHECKS, SIZES
 from bertcli.models.bert import BertModel
-from bertcli.models.config import EXTRA_SIZES, MADE, BertConfig
+from bertcli.models.config import DERIVED_FIELDS, EXTRA_SIZE_KEYS, BertConfig
 
-FIELDS = [one.name for one in fields(BertConfig) if one.name not in MADE]
+FIELDS = [one.name for one in fields(BertConfig) if one.name not in DERIVED_FIELDS]
 ODD = ["x", [], {}, -1, None]
 
 
-OTHERS = ("num_labels", "model_type", "output_attentions", "output_hidden_states", *EXTRA_SIZES)
+OTHERS = ("num_labels", "model_type", "output_attentions", "output_hidden_states", *EXTRA_SIZE_KEYS)
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from model_reference import TINY, tiny
 
 from bertcli.errors import BertcliError, ModelError
 from bertcli.models.bert import BertModel
-from bertcli.models.config import MADE, BertConfig
+from bertcli.models.config import DERIVED_FIELDS, BertConfig
 
 
 def test_the_defaults_are_those_of_transformers():
     wanted = transformers.BertConfig()
     for field in dataclasses.fields(BertConfig):
         if field.name not in {
-            *MADE,
+            *DERIVED_FIELDS,
             "id2label",
             "label2id",
             "architectures",

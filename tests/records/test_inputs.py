@@ -392,7 +392,7 @@ def test_a_line_that_is_no_vector(tmp_path, line):
 
 def test_a_packed_file_unpacks_to_no_more_than_a_hundred_times_its_size(tmp_path, monkeypatch):
     """Of formats that need a copy in the temporary folder; the others are read as streams."""
-    monkeypatch.setattr(streams, "UNPACKED", 1 << 20)
+    monkeypatch.setattr(streams, "MAX_UNPACKED", 1 << 20)
     content = b"PAR1" + bytes(2 << 20)
     path = tmp_path / "bomb.parquet.zst"
     path.write_bytes(zstandard.ZstdCompressor().compress(content))

@@ -95,8 +95,8 @@ def made(rows, width, seed=0):
 @pytest.mark.parametrize("threshold", [0.3, 0.9, 0.98, 1.0])
 @pytest.mark.parametrize("blocks", [(8192, 2048), (96, 32)])
 def test_groups_are_those_of_all_pairs(monkeypatch, width, threshold, blocks):
-    monkeypatch.setattr(grouping, "TALL", blocks[0])
-    monkeypatch.setattr(grouping, "ROWS", blocks[1])
+    monkeypatch.setattr(grouping, "ROWS_PER_BLOCK", blocks[0])
+    monkeypatch.setattr(grouping, "ROWS_PER_STRIP", blocks[1])
     vectors = made(400, width)
     assert found(vectors, threshold) == components(vectors, threshold)
     for order in (range(400), np.random.default_rng(2).permutation(400).tolist()):

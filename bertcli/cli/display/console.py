@@ -31,16 +31,17 @@ REFRESH_SECONDS = 0.1  # time between two pictures of a bar
 
 
 class ProgressBar:
-    """A line on stderr: counts, the share that is done, the time that is left.
+    """A line on stderr: counts, the share that is done, and the remaining time.
 
-    Short work shows none.
+    It is not shown for short work.
     """
 
     def __init__(self, shown: bool) -> None:
         self.shown = shown
-        self.start = self.last = monotonic()  # of what goes on, and of its last step
-        self.due = self.start + QUIET_SECONDS  # when the next picture is drawn
-        self.what = ""
+        self.start = monotonic()  # when the current work began
+        self.last_step = self.start
+        self.next_refresh = self.start + QUIET_SECONDS
+        self.unit = ""  # of the current work, such as "texts"
         self.drawn: Drawn | None = None
 
     def show(self, step: Any, progress: Progress, reader: Reader | None, truncated: int) -> None:
@@ -58,17 +59,18 @@ class ProgressBar:
             counts += f"  {rates}{f'  {truncated:,} truncated' if truncated else ''}"
             share = total and progress.texts / max(progress.texts, total - progress.before)
             self.update(counts, share, progress.seconds)
-        self.last = monotonic()
+        self.last_step = monotonic()
 
-    def seconds(self, what: str) -> float:
-        """Return how long this has been going on: what went on before took its own time."""
-        if what != self.what:
-            self.what, self.start = what, self.last
+    def seconds(self, unit: str) -> float:
+        """Return the duration of the current work, which begins when the unit changes."""
+        if unit != self.unit:
+            self.unit = unit
+            self.start = self.last_step
         return max(monotonic() - self.start, 1e-9)
 
     def update(self, counts: str, share: float | None, seconds: float) -> None:
-        """Show how far the run is after so many seconds; a share of None is unknown."""
-        if not self.shown or monotonic() < self.due:
+        """Show the progress after some seconds; the share is from 0 to 1, None if unknown."""
+        if not self.shown or monotonic() < self.next_refresh:
             return
         self.drawn = self.drawn or _drawn()
         left = "" if not share else clock(seconds * (1 - share) / share)
@@ -77,7 +79,7 @@ class ProgressBar:
         self.drawn.update(task, completed=share or 0.0, total=total, counts=counts, left=left)
         self.drawn.start()
         self.drawn.refresh()
-        self.due = monotonic() + REFRESH_SECONDS
+        self.next_refresh = monotonic() + REFRESH_SECONDS
 
     def close(self) -> None:
         """Remove the bar."""
@@ -130,12 +132,12 @@ LONGEST = 1200  # characters of a message: names of fields and tensors may have 
 
 
 def stdout_is_terminal() -> bool:
-    """Return whether stdout is a terminal; closed, it is None."""
+    """Return True if stdout is a terminal; a closed stdout is None."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
 def stdin_is_terminal() -> bool:
-    """Return whether somebody types at stdin; closed, it is None."""
+    """Return True if stdin is a terminal; a closed stdin is None."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -270,28 +272,33 @@ LINE_SECONDS = 60.0  # between lines of a slower run
 
 
 def follow_training(run: TrainingRun, console: Console) -> None:
-    """Train, and show the events: in a bar on a terminal, else in about ten lines.
+    """Train, and show the progress: as a bar on a terminal, else in about ten lines.
 
-    The bar leaves what was last, and which weights are kept; the log has all of it.
+    After the bar, the last losses and the step of the kept weights are shown.
     """
     from bertcli.training.run import evaluation_line
 
     steps = run.options.steps or 0
     first = run.state.step
     start = monotonic()
-    place = counts = losses = held_out = ""
+    position = ""  # "step 1/9"
+    counts = ""
+    losses = ""
+    held_out = ""
     lines = TrainingLines(console, steps, first)
     with closing(ProgressBar(console.watched)) as bar:
 
         def show(event: Event) -> None:
-            nonlocal place, counts, losses, held_out
-            place = f"step {event.step:,}/{steps:,}"
+            nonlocal position, counts, losses, held_out
+            position = f"step {event.step:,}/{steps:,}"
             share = (event.step - first) / max(steps - first, 1)  # of the steps of this process
             seconds = monotonic() - start
             match event.kind:
                 case "step":
-                    parts = (event.values[name] for name in event.values if name.endswith("loss"))
-                    counts = f"{place}  loss {sum(parts):.4f}"
+                    loss = sum(
+                        value for name, value in event.values.items() if name.endswith("loss")
+                    )
+                    counts = f"{position}  loss {loss:.4f}"
                 case "log":
                     losses = training_line(event.values)
                 case "evaluation":
@@ -306,15 +313,15 @@ def follow_training(run: TrainingRun, console: Console) -> None:
     if not bar.shown:
         lines.close()
     elif losses:
-        console.note(f"{place}  {losses}")
+        console.note(f"{position}  {losses}")
     if best := run.state.best:
         console.note(f"weights of step {best['step']:,} kept; {evaluation_line(best)}")
     elif bar.shown and held_out:
-        console.note(f"{place}; {held_out}")
+        console.note(f"{position}; {held_out}")
 
 
 class TrainingLines:
-    """Lines about a training run: one for each tenth of it or each minute, and the last."""
+    """Lines about a training run: one per tenth of it or per minute, and the last."""
 
     def __init__(self, console: Console, steps: int, first: int) -> None:
         self.console = console
@@ -323,17 +330,17 @@ class TrainingLines:
         self.shown_at = monotonic()
         self.line = ""  # of the last step with news, which may be shown
 
-    def show(self, kind: str, step: int, losses: str, held_out: str, left: str) -> None:
-        """Take an event; write the line of the step before when it is due."""
-        if kind == "step":  # all events of the step before are there
+    def show(self, event: str, step: int, losses: str, held_out: str, remaining: str) -> None:
+        """Process an event; write the line of the step before if it is due."""
+        if event == "step":  # the events of the step before are complete
             is_due = (step - 1 - self.shown_step) * LINES_OF_RUN >= self.steps
             if self.line and (is_due or monotonic() - self.shown_at >= LINE_SECONDS):
                 self.close()
                 self.shown_step = step - 1
             return
-        if kind in ("log", "evaluation"):
-            parts = [f"step {step:,}/{self.steps:,}", losses, held_out, f"{left} left"]
-            self.line = "  ".join(filter(None, parts))
+        if event in ("log", "evaluation"):
+            fields = [f"step {step:,}/{self.steps:,}", losses, held_out, f"{remaining} left"]
+            self.line = "  ".join(filter(None, fields))
 
     def close(self) -> None:
         """Write the last line, if it was not written."""
@@ -344,10 +351,10 @@ class TrainingLines:
 
 def training_line(values: Any) -> str:
     """Describe the losses and the speed."""
-    parts = ""
+    details = ""
     if "mlm_loss" in values:
-        parts = f" (words {values['mlm_loss']:.4f}, pairs {values['nsp_loss']:.4f})"
+        details = f" (words {values['mlm_loss']:.4f}, pairs {values['nsp_loss']:.4f})"
     return (
-        f"loss {values['loss']:.4f}{parts}  lr {values['lr']:.2e}  "
+        f"loss {values['loss']:.4f}{details}  lr {values['lr']:.2e}  "
         f"gradients {values['grad_norm']:.2f}  {values['tokens_per_second']:,.0f} tokens/s"
     )

@@ -1,4 +1,4 @@
-"""What `bertcli inspect` shows; the same without colours in a pipe."""
+"""The output of `bertcli inspect`; without colours in a pipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.tree import Tree
 from bertcli.cli.display.tables import described, drawing, facts, rows_table, shortened
 from bertcli.embedding.options import option_for
 from bertcli.inspection import FileReport, FolderReport
-from bertcli.inspection.attention import SENTENCES, AttentionMaps, head_name
+from bertcli.inspection.attention import SENTENCE_COLORS, AttentionMaps, head_name
 from bertcli.inspection.folder import StaticReport, VerifyCheck, by, tokenizer_details
 from bertcli.io.printable import printable
 from bertcli.tasks.head import command_of, is_pooled_head
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bertcli.training.instances import Instances, TrainingInstance
 
 
-SHOWN = {  # part of a report -> what the summary has of it; --json has all
+SUMMARY_FIELDS = {  # section of a report -> its fields in the summary; --json has all
     "architecture": ("name", "library"),
     "config": (
         "num_hidden_layers",
@@ -42,7 +42,7 @@ SHOWN = {  # part of a report -> what the summary has of it; --json has all
     "tokenizer": ("file", "vocabulary_size", "lower_case", "limit", "special_tokens"),
     "sentence": ("modules", "pooling", "normalize", "max_length", "prompts"),
 }
-MANIFEST = (  # what is shown of a manifest, of which --json has all
+MANIFEST_FIELDS = (  # the fields of a manifest to show; --json has all
     "model",
     "pooling",
     "layers",
@@ -52,14 +52,14 @@ MANIFEST = (  # what is shown of a manifest, of which --json has all
     "counts",
     "versions",
 )
-LONGEST = 300  # characters of a value
-SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
+LONGEST_VALUE = 300  # characters
+CHECK_SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
 
 
 def show_model(
     report: FolderReport | StaticReport, views: Collection[str], verified: Iterable[VerifyCheck]
 ) -> bool:
-    """Show these views of a model or a table, and return whether all requested checks passed."""
+    """Show these views of a model or table; return False if a requested check failed."""
     values = report.to_json()
     with drawing() as screen:
         if not views:
@@ -67,8 +67,8 @@ def show_model(
         if "config" in views:
             screen.print_json(data=values["config"])
         if "tokenizer" in views:
-            place = report.bert if isinstance(report, FolderReport) else report.folder
-            details = report.tokenizer or tokenizer_details(Tokenizer.load(place), place)
+            folder = report.bert if isinstance(report, FolderReport) else report.folder
+            details = report.tokenizer or tokenizer_details(Tokenizer.load(folder), folder)
             screen.print(facts(details.items()))
         if "tensors" in views:
             rows = [row | {"shape": by(row["shape"])} for row in report.tensor_rows]
@@ -81,8 +81,9 @@ def show_model(
 def summary(
     screen: Console, report: FolderReport | StaticReport, values: Mapping[str, Any]
 ) -> None:
-    """Show a model on one screen: which it is, where, what it is for, and the facts."""
-    folder, command = report.folder, "embed"
+    """Show the summary of a model: name, path, the command to use it, and the main fields."""
+    folder = report.folder
+    command = "embed"
     if isinstance(report, FolderReport):
         pooled = is_pooled_head(folder)
         command = "classify" if pooled else command_of(folder) or command
@@ -93,11 +94,14 @@ def summary(
     ]
     if isinstance(report, FolderReport):
         rows.append(("family", values["family"]))
-    for part, names in SHOWN.items():
-        held = values.get(part) or {}
-        chosen = {name: held[name] for name in names if held.get(name) not in (None, [], (), {})}
+    for section, names in SUMMARY_FIELDS.items():
+        fields = values.get(section) or {}
+        chosen = {}
+        for name in names:
+            if fields.get(name) not in (None, [], (), {}):
+                chosen[name] = fields[name]
         if chosen:
-            rows.append((part, shortened(described(chosen), LONGEST)))
+            rows.append((section, shortened(described(chosen), LONGEST_VALUE)))
     if command == "embed" and not (report.sentence.pooling or option_for(folder)):
         rows.append(("pooling", "not specified; embed uses mean"))
     screen.print(facts(rows))
@@ -105,13 +109,13 @@ def summary(
 
 
 def warnings(screen: Console, messages: Iterable[str]) -> None:
-    """Show the warnings."""
+    """Print warnings."""
     for warning in messages:
         screen.print(f"warning: {warning}", style="yellow")
 
 
 def tree(node: Node) -> Tree:
-    """Return the parts of a model as a tree: name, shapes, and the parameters below."""
+    """Return the modules of a model as a tree, with shapes and numbers of parameters."""
     line = Text(node.name, "bold")
     for name, shape in node.shapes.items():
         line.append(f"  {name} {by(shape)}")
@@ -124,24 +128,24 @@ def tree(node: Node) -> Tree:
 
 
 def checks(screen: Console, verified: Iterable[VerifyCheck]) -> bool:
-    """Show each check when it is done, and return whether all passed."""
-    sound = True
+    """Show each check when it is done; return False if one failed."""
+    all_passed = True
     for result in verified:
-        sign, style = SIGNS[result.ok]
+        sign, style = CHECK_SIGNS[result.ok]
         line = Text.assemble((f"{sign:<6}", style), result.what)
         line.append(f"  {result.detail}" if result.detail else "", "dim")
         screen.print(line, soft_wrap=True)
-        sound = sound and result.ok is not False
-    return sound
+        all_passed = all_passed and result.ok is not False
+    return all_passed
 
 
-ROWS = 20  # arrays that are shown
+MAX_ARRAYS = 20  # shown without --tensors
 
 
 def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: bool) -> None:
-    """Show a file of vectors and its check; `whole`: all of its arrays, however many."""
+    """Show a file of vectors and its check; `whole`: all arrays, not only the first."""
     rows = []
-    for array in report.arrays[: None if whole else ROWS]:
+    for array in report.arrays[: None if whole else MAX_ARRAYS]:
         norm = array["norm"]
         rows.append(
             {
@@ -161,11 +165,12 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
         if len(rows) < len(report.arrays):
             screen.print(f"and {len(report.arrays) - len(rows)} more: --tensors shows all")
         if report.manifest is not None:
-            made = {**report.manifest}
-            for part in ("fingerprint", "options"):
-                made |= made[part] if isinstance(made.get(part), dict) else {}
+            fields = dict(report.manifest)
+            for section in ("fingerprint", "options"):  # nested, in this order
+                if isinstance(fields.get(section), dict):
+                    fields |= fields[section]
             screen.print("manifest")
-            screen.print(facts((name, made[name]) for name in MANIFEST if name in made))
+            screen.print(facts((name, fields[name]) for name in MANIFEST_FIELDS if name in fields))
         warnings(screen, report.warnings)
         checks(screen, filter(None, [verified]))
 
@@ -173,7 +178,7 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
 def show_instances(
     data: Instances, examples: Sequence[TrainingInstance], *, verified: bool
 ) -> None:
-    """Show the statistics of training instances, and some of them as Google's code prints them."""
+    """Show the statistics of training instances, and examples in the format of Google's code."""
     index = data.index
     with drawing() as screen:
         names = ("max_length", "max_predictions", "vocab_size", "extra_embeddings")
@@ -189,33 +194,36 @@ def show_instances(
             screen.print("files: the sha256 of each is as recorded")
 
 
-LABEL, CELL = 14, 3  # characters of a token beside its row, and of a weight in per cent
+LABEL_WIDTH = 14  # characters of the token in front of its row
+CELL_WIDTH = 3  # characters of a weight in per cent
 
 
 def attention_view(screen: Console, maps: AttentionMaps) -> None:
-    """Print a map for each layer: that of the only head, or the mean of all that were chosen."""
+    """Print a map for each layer: the mean over the selected heads."""
     labels = [
-        Text(token, "dim" if special else SENTENCES[sentence % 2])
+        Text(token, "dim" if special else SENTENCE_COLORS[sentence % 2])
         for token, special, sentence in zip(maps.tokens, maps.special, maps.sentences, strict=True)
     ]
-    labels = labels[: max(1, (screen.width - LABEL - 2) // CELL)]
+    labels = labels[: max(1, (screen.width - LABEL_WIDTH - 2) // CELL_WIDTH)]
     for layer, heads in maps.maps.items():
-        which = f"mean of {len(heads)} heads" if len(heads) > 1 else head_name(*heads)
-        title = Text.assemble((f"layer {layer}", "bold"), f" (of 0 to {maps.layers - 1}), {which}")
+        name = f"mean of {len(heads)} heads" if len(heads) > 1 else head_name(*heads)
+        title = Text.assemble((f"layer {layer}", "bold"), f" (of 0 to {maps.layers - 1}), {name}")
         screen.print(title.append(": each row looks at the columns", "dim"))
         drawn = Table(box=None, padding=0)
-        drawn.add_column(justify="right", max_width=LABEL, no_wrap=True)
+        drawn.add_column(justify="right", max_width=LABEL_WIDTH, no_wrap=True)
         drawn.add_column()
         for label in labels:
             letters = Text("\n".join(label.plain), label.style)
-            drawn.add_column(letters, justify="right", vertical="bottom", width=CELL)
+            drawn.add_column(letters, justify="right", vertical="bottom", width=CELL_WIDTH)
         mean: Any = sum(heads.values()) / len(heads)
         for label, weights in zip(labels, mean.tolist(), strict=False):
             cells = []
             for weight in weights[: len(labels)]:
                 grey = round(255 * (1 - weight**0.5))
-                back, ink = f"rgb({grey},{grey},{grey})", "black" if grey > 140 else "white"
-                cells.append(Text(f"{round(100 * weight) or ''}".rjust(CELL), f"{ink} on {back}"))
+                background = f"rgb({grey},{grey},{grey})"
+                color = "black" if grey > 140 else "white"
+                per_cent = f"{round(100 * weight) or ''}".rjust(CELL_WIDTH)
+                cells.append(Text(per_cent, f"{color} on {background}"))
             drawn.add_row(label, Text(" ▏", label.style), *cells)
         screen.print(drawn)
         if len(labels) < len(maps.tokens):

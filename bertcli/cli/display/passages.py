@@ -17,13 +17,13 @@ from rich.text import Text
 
 WORD = re.compile(r"\w+")
 SENTENCE_START = re.compile(r"(?<=[.!?])\s+(?=\S)|\s+(?=#)")
-PREFIX = 4  # letters of a word in the query that begin a longer word in the text
-BEFORE = 0.3  # share of the passage before the first matching word, at most
+LEAST_PREFIX = 4  # letters of a word in the query that also matches longer words in the text
+MAX_LEAD = 0.3  # maximum share of the passage before the first matching word
 ELLIPSIS = "…"
 
 
 class WordMatch(NamedTuple):
-    """A word of the text that the query has."""
+    """A word of the text that matches a word of the query."""
 
     start: int
     stop: int
@@ -34,7 +34,8 @@ def passage(text: str, query: str, length: int) -> Text:
     """Return at most ``length`` characters of a text, in one line, around the matching words."""
     text = " ".join(text.split())
     matches = word_matches(text, query)
-    start, stop = 0, len(text)
+    start = 0
+    stop = len(text)
     if len(text) > length:
         start, stop = passage_bounds(text, matches, length)
     before = ELLIPSIS if start else ""
@@ -48,48 +49,48 @@ def passage(text: str, query: str, length: int) -> Text:
 
 
 def word_matches(text: str, query: str) -> list[WordMatch]:
-    """Return the words of a text that are in the query, in their order."""
+    """Return the matching words of a text, in their order."""
     words = content_words(query)
     matches = []
-    for found in WORD.finditer(text):
-        written = found[0].casefold()
-        if written in words:
-            matches.append(WordMatch(*found.span(), written))
+    for text_word in WORD.finditer(text):
+        folded = text_word[0].casefold()
+        if folded in words:
+            matches.append(WordMatch(*text_word.span(), folded))
             continue
         for word in words:
-            if written.startswith(word) and len(word) >= PREFIX:
-                matches.append(WordMatch(*found.span(), word))
+            if folded.startswith(word) and len(word) >= LEAST_PREFIX:
+                matches.append(WordMatch(*text_word.span(), word))
                 break
-            if not word.isascii() and word in written:  # scripts without blanks between words
-                start = found.start() + written.index(word)
+            if not word.isascii() and word in folded:  # scripts without spaces between words
+                start = text_word.start() + folded.index(word)
                 matches.append(WordMatch(start, start + len(word), word))
                 break
     return matches
 
 
 def content_words(query: str) -> set[str]:
-    """Return the words of a query, in lower case, without short ones such as "the" if it can be.
+    """Return the words of a query in lower case, without short ones unless all are short.
 
-    Acronyms, numbers and words of other scripts may be short.
+    Acronyms, numbers and words of other scripts are kept.
     """
     words = WORD.findall(query)
     longest = max(map(len, words), default=0)
     return {
         word.casefold()
         for word in words
-        if len(word) >= min(longest, PREFIX)
+        if len(word) >= min(longest, LEAST_PREFIX)
         or word.isupper()
         or not (word.isascii() and word.isalpha())
     }
 
 
 def passage_bounds(text: str, matches: list[WordMatch], length: int) -> tuple[int, int]:
-    """Return where the best passage of at most ``length`` characters starts and stops."""
+    """Return the start and stop of the best passage of at most ``length`` characters."""
     if not matches:
         return 0, word_end(text, length)
     counts = Counter(match.word for match in matches)
     starts = [match.start for match in matches]
-    reach = int(length * (1 - BEFORE))
+    reach = int(length * (1 - MAX_LEAD))
     best_score = 0.0
     best = 0
     best_last = 0
@@ -103,29 +104,29 @@ def passage_bounds(text: str, matches: list[WordMatch], length: int) -> tuple[in
             best = index
             best_last = best_last if is_tighter else last
     first = matches[best].start
-    if first <= length * BEFORE:
+    if first <= length * MAX_LEAD:
         return 0, word_end(text, length)
-    start = passage_start(text, first, int(length * BEFORE))
+    start = passage_start(text, first, int(length * MAX_LEAD))
     if len(text) - start < length:
         start = next_word(text, len(text) - length)
     return start, word_end(text, start + length)
 
 
 def passage_start(text: str, first: int, most: int) -> int:
-    """Return where the sentence of a position begins, or a word at most so many characters ago."""
+    """Return the start of the sentence of a position, or of a word, at most ``most`` before it."""
     earliest = first - most
-    sentences = [found.end() for found in SENTENCE_START.finditer(text, earliest, first + 1)]
+    sentences = [start.end() for start in SENTENCE_START.finditer(text, earliest, first + 1)]
     return sentences[-1] if sentences else next_word(text, earliest)
 
 
 def next_word(text: str, offset: int) -> int:
-    """Return where the first word from an offset on begins; the offset, if there is none near."""
+    """Return the start of the next word; the offset, if none starts within 40 characters."""
     blank = text.find(" ", max(offset - 1, 0), offset + 40)
     return offset if blank < 0 else blank + 1
 
 
 def word_end(text: str, offset: int) -> int:
-    """Return where the last word before an offset ends; the offset, if there is none near."""
+    """Return the end of the previous word; the offset, if none ends within 40 characters."""
     if offset >= len(text):
         return len(text)
     blank = text.rfind(" ", offset - 40, offset + 1)

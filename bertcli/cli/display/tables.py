@@ -188,7 +188,7 @@ def cell(value: Any, column: str = "") -> str | Text:
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """Return a text in one line, or how it begins."""
+    """Return a text in one line, cut off after ``most`` characters."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[:most]}…"
 
@@ -203,11 +203,12 @@ def kept_cells(record: Record, without: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def shown(item: Encoded | Result) -> str:
-    """Return the text of an item and its pair, or how they begin."""
-    parts = [part for part in (item.record.text, item.record.pair) if part is not None]
-    return shortened(
-        " | ".join(" ".join(part) if isinstance(part, list) else part for part in parts)
-    )
+    """Return the text and the pair of an item, shortened."""
+    texts = []
+    for text in (item.record.text, item.record.pair):
+        if text is not None:
+            texts.append(" ".join(text) if isinstance(text, list) else text)
+    return shortened(" | ".join(texts))
 
 
 @contextmanager
@@ -232,9 +233,9 @@ def opened_table(
             screen.print(note)
 
 
-def not_drawn(more: int, what: str = "more") -> list[Text]:
-    """Say how many were not drawn, if any."""
-    return [Text(f"... {more:,} {what}; -f jsonl for all", "dim")] if more > 0 else []
+def not_drawn(count: int, noun: str = "more") -> list[Text]:
+    """Return a note on the number of items that were not drawn, if any."""
+    return [Text(f"... {count:,} {noun}; -f jsonl for all", "dim")] if count > 0 else []
 
 
 # --- tokens ---
@@ -250,14 +251,15 @@ def token_views(tokenizer: Tokenizer, records: Sequence[Encoded]) -> Iterator[Re
     for encoded in records:
         columns = zip(*(encoded.columns[name] for name in TABLE_COLUMNS), strict=True)
         rows = []
-        for at, (index, kind, mask, token, (start, stop)) in enumerate(islice(columns, MOST)):
+        for number, column in enumerate(islice(columns, MOST)):
+            token_id, token_type, mask, token, (start, stop) = column
             role = roles.get(token, "")
             rows.append(
                 {
-                    "#": at,
-                    "id": index,
+                    "#": number,
+                    "id": token_id,
                     "token": Text(token, "cyan" if role else ""),
-                    "type": kind,
+                    "type": token_type,
                     "mask": mask,
                     "span": f"{start}-{stop}" if stop else "",
                     "special": role,

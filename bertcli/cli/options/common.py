@@ -145,7 +145,9 @@ FORMAT = (
 
 def format_option(*formats: str, about: str = FORMAT) -> Any:
     """Return the option that chooses one of these formats, or auto."""
-    return option(about, None, "--format", "-f", default="auto", kind=one_of("auto", *formats))
+    return option(
+        about, None, "--format", "-f", default="auto", annotation=one_of("auto", *formats)
+    )
 
 
 def one_of(*choices: str) -> Any:
