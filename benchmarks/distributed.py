@@ -85,7 +85,7 @@ def stages(path: Path, threads: int) -> dict[str, float]:
 
     use_threads(threads)
     embedder = Embedder.open(find_model(DEFAULT_MODEL, files=MODEL_FILES), EmbedOptions())
-    source = Input(paths=(str(path),))
+    source = Input.of(paths=(str(path),))
     clock = [time.perf_counter()]
     records = sum(len(block) for block in Reader(source).blocks())
     clock.append(time.perf_counter())

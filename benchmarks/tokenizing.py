@@ -70,7 +70,7 @@ from bertcli.records.input import Input
 from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
-reader = Reader(Input(paths=(sys.argv[1],)))
+reader = Reader(Input.of(paths=(sys.argv[1],)))
 for batch in TokenizeRun(reader, Tokenizer.load({str(FOLDER)!r}), Layout()):
     found = batch.ids, batch.offsets
 """

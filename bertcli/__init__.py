@@ -36,9 +36,9 @@ if TYPE_CHECKING:
         BertForTokenClassification,
         BertLMHeadModel,
     )
-    from bertcli.records.input import Input as Source
     from bertcli.records.reader import Reader
     from bertcli.records.record import Record
+    from bertcli.records.source import Source
     from bertcli.tasks.answer import Answerer
     from bertcli.tasks.choose import Chooser
     from bertcli.tasks.classify import Classifier
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from bertcli.training.train import train
     from bertcli.versions import __version__
 
-_NAMED = {"Embedder": "TextEmbedder", "Source": "Input"}  # public name -> name of the class
+_NAMED = {"Embedder": "TextEmbedder"}  # public name -> name of the class
 _FUNCTIONS = "chunk corpus_map distil duplicates export search tokenize"
 _HEADS = """
 BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining
@@ -75,7 +75,7 @@ _PLACES = {
     "Record": "bertcli.records.record",
     "Recording": "bertcli.models.attention",
     "Reranker": "bertcli.tasks.rerank",
-    "Source": "bertcli.records.input",
+    "Source": "bertcli.records.source",
     "Tagger": "bertcli.tasks.tag",
     "Tokenizer": "bertcli.tokenizing.tokenizer",
     "find_model": "bertcli.model_folder.find",

@@ -60,7 +60,7 @@ def tokenize(texts: Any, *, quiet: bool = False, **options: Any) -> Rows:
     extra = {"length": call.return_length, "truncated": cuts}
     task = Task(layout, tuple(name for name, is_chosen in extra.items() if is_chosen))
     reader = records_of(
-        texts, chosen["reading"], taken=task.fields, pre_split=call.is_split_into_words
+        texts, chosen["reading"], reserved=task.fields, pre_split=call.is_split_into_words
     )
     run = task.run(reader, tokenizer)
     rows: Rows = []
@@ -86,7 +86,7 @@ def chunk(texts: Any, *, quiet: bool = False, parse_special: bool = True, **opti
         _find(chosen["finding"], TOKENIZER_FILES).path, parse_special=parse_special
     )
     settings = options_from(ChunkSettings, chosen["chunks"])
-    reader = records_of(texts, chosen["reading"], single=True, taken=frozenset(WRITTEN))
+    reader = records_of(texts, chosen["reading"], no_pairs=True, reserved=frozenset(WRITTEN))
     rows: Rows = []
     for pieces in ChunkRun(reader, Chunker(tokenizer, settings), JSONL):
         rows += pieces
@@ -139,7 +139,7 @@ def search(
         settings = replace(settings, corpus=[os.fspath(corpus)])
     elif how.get("index") and corpus is not None:
         raise UsageError(f"{option('index')} follows files", "give their names as the corpus")
-    texts = None if corpus is None else records_of(corpus, chosen["reading"], taken=OF_HITS)
+    texts = None if corpus is None else records_of(corpus, chosen["reading"], reserved=OF_HITS)
     vectors = options_from(EmbedOptions, chosen["vectors"])
     if texts and WHOLE_FILE in map(texts.format_of, texts.source.paths) and not vectors.several:
         vectors = replace(vectors, on_truncate="chunk", at="paragraph")
@@ -152,7 +152,7 @@ def search(
     opened = Search.open(folder, vectors, settings, texts)
     if reranker:
         opened.rerank = reranker
-    asked = GivenTexts(queries, Input(single=True))
+    asked = GivenTexts(queries, Input.of(no_pairs=True))
     rows = [answer.fields() for found in answers(opened, asked, display) for answer in found]
     display.warn(opened.asked.truncation(opened.embedder.max_length, "queries"))
     return rows
@@ -210,7 +210,7 @@ def corpus_map(
     require_scikit_learn()
     if color is not None:
         options = {**options, "keep_fields": options.get("keep_fields") or color}
-    opened = _corpus(texts, options, taken=frozenset({"id", *COLUMNS}))
+    opened = _corpus(texts, options, reserved=frozenset({"id", *COLUMNS}))
     with stored_vectors(opened, PrintedDisplay(quiet)) as stored:
         found = CorpusMap.of(stored, clusters, seed)
     if output is not None:
@@ -242,7 +242,7 @@ def distil(
         options, {"finding": FINDING, "compute": names_of(Compute), "reading": READING}
     )
     compute = options_from(EmbedOptions, chosen["compute"])
-    reader = None if corpus is None else records_of(corpus, chosen["reading"], single=True)
+    reader = None if corpus is None else records_of(corpus, chosen["reading"], no_pairs=True)
     if words and reader is None:
         raise UsageError(f"{option('words')} requires {option('corpus')}")
     display = PrintedDisplay(quiet)
@@ -311,7 +311,7 @@ def _corpus(texts: Any, options: Mapping[str, Any], **settings: Any) -> Search:
         },
     )
     file = chosen["file"].get("vectors")
-    reader = records_of(texts, chosen["reading"], single=True, **settings)
+    reader = records_of(texts, chosen["reading"], no_pairs=True, **settings)
     how = options_from(EmbedOptions, chosen["vectors"])
     kept = SearchOptions(vectors=None if file is None else Path(file), skip_empty=False)
     return Search.open(_find(chosen["finding"], files_for(how.dtype)), how, kept, reader)

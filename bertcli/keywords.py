@@ -21,13 +21,18 @@ def options_from(record: type[R], options: Mapping[str, Any], **other: Any) -> R
     """
     names = [name for name in names_of(record) if name not in other]
     refuse_unknown(options, names)
+    refuse_other_choices(record, options)
+    return record(**options, **other)
+
+
+def refuse_other_choices(record: type[Any], options: Mapping[str, Any]) -> None:
+    """Raise UsageError for an option whose value is none of the choices of its field."""
     for name, annotation in get_type_hints(record).items():
         parts = (annotation, *get_args(annotation))  # of what may be None as well
         choices = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
         default = getattr(record, name, None)
         if choices and options.get(name, default) not in (default, *choices):
             raise UsageError(f"unknown {name} {options[name]!r}", f"one of {', '.join(choices)}")
-    return record(**options, **other)
 
 
 def names_of(record: type[Any]) -> list[str]:

@@ -265,13 +265,13 @@ class Embedder:
             settings,
             lambda texts: RecordBatch.of(self.prepare([*map(Record, texts)])).texts,
         )
-        reader.divide = partial(pieces, chunker)
-        reader.unit = "chunks"
+        reader.divide_by(partial(pieces, chunker))
         return reader
 
     def places(self, reader: Reader) -> tuple[str, ...]:
         """Return the fields of records that say where they come from, beside their ids."""
-        return (*(PLACE if self.chunks else ()), *(ORIGIN if reader.source.placed else ()))
+        positions = PLACE if self.chunks else ()
+        return (*positions, *ORIGIN) if reader.source.fields.with_location else positions
 
     @property
     def layout(self) -> Layout:
@@ -397,7 +397,7 @@ class Embedder:
         """Raise InputError or ModelError for a record that can have no vector."""
         if batch.records.pairs is not None:
             refuse_pairs(batch, self.runtime.config)
-        if self.options.on_truncate == "error" and any(batch.cut):
+        if self.options.on_truncate == "error" and any(batch.dropped_tokens):
             item = next(item for item in batch if item.cut)
             raise InputError(
                 f"{item.record.where}: {item.length + item.cut} tokens, "
@@ -538,16 +538,16 @@ class Embedder:
 
     def _with_rest_counted(self, batch: TokenBatch, counts: TokenCounts) -> TokenBatch:
         """Return a window in which the tokens of characters that are not read count as dropped."""
-        cut = [*batch.cut]
+        dropped = [*batch.dropped_tokens]
         for at, record in enumerate(self.prepare(batch.records, whole=True)):
             texts = [text for text in (record.text, record.pair) if isinstance(text, str)]
             rest = "".join(text[self._most_characters :] for text in texts)
             if rest:
                 tokens = self.runtime.tokenizer.core.encode(rest, add_special_tokens=False)
-                counts.truncated += not cut[at]
+                counts.truncated += not dropped[at]
                 counts.cut += len(tokens)
-                cut[at] += len(tokens)
-        return replace(batch, cut=cut)
+                dropped[at] += len(tokens)
+        return replace(batch, dropped_tokens=dropped)
 
     @cached_property
     def _pooling(self) -> Finish:

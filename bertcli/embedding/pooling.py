@@ -14,9 +14,9 @@ texts are merged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby, repeat
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,19 +211,8 @@ def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded,
     return windows[0]._replace(columns=columns), np.stack([vectors[n][at] for n, at in picked])
 
 
-class Embedded(NamedTuple):
-    """A record, its tokens, and its vector [D], or [k, D] with stacked layers.
-
-    Where each token or word has a vector, those are [L, D...], and ``pieces`` says of what.
-    """
-
-    encoded: Encoded
-    vector: np.ndarray
-    pieces: TokenVectors | None = None
-
-
 class EmbeddedBlock:
-    """Records with their vectors, as columns; an `Embedded` is made where somebody asks for one.
+    """The tokens of records with their vectors.
 
     The vectors are an array [n, D...], or where tokens or words have one each, ``pieces`` says
     which, and the vectors of each record are [L, D...].
@@ -246,6 +235,3 @@ class EmbeddedBlock:
 
     def __len__(self) -> int:
         return len(self.records)
-
-    def __iter__(self) -> Iterator[Embedded]:
-        return map(Embedded, self.batch, self.vectors, self.pieces or repeat(None))

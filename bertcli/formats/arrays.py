@@ -47,7 +47,7 @@ from zipfile import ZipInfo
 from bertcli.errors import InputError, OutputError, counted, option
 from bertcli.formats import safetensors
 from bertcli.formats.safetensors import AGAIN
-from bertcli.formats.tables import NUMERIC, ColumnTable, FlatLists, Row, Spool, table_of
+from bertcli.formats.tables import NUMERIC, FlatLists, Row, Spool, Table, table_of
 from bertcli.io.printable import listed
 from bertcli.io.streams import CHUNK, open_bytes, stream_of, unreadable
 
@@ -235,14 +235,14 @@ def ids_writer_of(form: str, *, ragged: bool = False) -> Callable[[IO[bytes]], A
     names = NUMERIC[:1] if form == "npy" else NUMERIC
 
     @contextmanager
-    def ids_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
+    def ids_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], None]]:
         import numpy as np
 
         rows_before, ids_before = 0, 0
         lengths: dict[str, int] = {}  # of each row of an array, where all rows have one length
         with closing(Spool()) as spool:
 
-            def write(rows: Sequence[Row] | ColumnTable) -> None:
+            def write(rows: Sequence[Row] | Table) -> None:
                 nonlocal rows_before, ids_before
                 table = table_of(rows)
                 flat = {n: _flat(table.columns[n]) for n in names if n in table.columns}

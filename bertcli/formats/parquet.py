@@ -28,11 +28,11 @@ from bertcli.errors import BertcliError, InputError, OutputError
 from bertcli.formats.safetensors import AGAIN
 from bertcli.formats.tables import (
     TYPES,
-    ColumnTable,
     FlatLists,
     Row,
     RowBlocks,
     Spool,
+    Table,
     column_order,
     compact,
     table_of,
@@ -227,11 +227,11 @@ def file_system(place: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def opened(place: str | IO[bytes], path: str) -> Iterator[Table]:
+def opened(place: str | IO[bytes], path: str) -> Iterator[ParquetTable]:
     """Open a file that messages call ``path``. Raises InputError when it cannot be read."""
     try:
         with ParquetFile(place) as file:
-            yield Table(file, path)
+            yield ParquetTable(file, path)
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as broken:
         if isinstance(broken, OSError) and broken.errno:
             raise unreadable(path, broken) from None
@@ -246,7 +246,7 @@ def nested_names(fields: Any) -> Iterator[str]:
             yield from (f"{field.name}.{name}" for name in nested_names(field.type))
 
 
-class Table:
+class ParquetTable:
     """The columns of a file. A value that is no UTF-8 is bytes, unless ``errors`` is "replace"."""
 
     def __init__(self, file: Any, path: str) -> None:
@@ -328,7 +328,7 @@ def _parts(batch: Any, most: int) -> Iterator[Any]:
 
 
 @contextmanager
-def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTable], None]]:
+def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], None]]:
     """Yield a function that writes rows or columns; any row may have further columns.
 
     They are spooled, so that a column has a type that holds the values of all rows. The bytes
@@ -336,22 +336,22 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
     """
     column_types: dict[str, Any] = {}
     first_row: list[str] = []
-    headers: list[ColumnTable] = []
+    headers: list[Table] = []
     blocks = RowBlocks(ROWS_PER_BLOCK)
     with closing(Spool()) as spool:
 
-        def write(rows: Sequence[Row] | ColumnTable) -> None:
+        def write(rows: Sequence[Row] | Table) -> None:
             if not rows:
                 return
             table = table_of(rows)
             if not first_row:
-                first_row.extend(table.columns if isinstance(rows, ColumnTable) else rows[0])
+                first_row.extend(table.columns if isinstance(rows, Table) else rows[0])
             if not len(table):
                 headers.append(table)
             for block in blocks.add(table):
                 keep(block)
 
-        def keep(block: ColumnTable) -> None:
+        def keep(block: Table) -> None:
             _merge_types(column_types, block)
             spool.add(block)
 
@@ -360,7 +360,7 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
             keep(block)
         for table in headers:  # whose values show the types of columns without any row
             new = {name: table.columns[name] for name in table.columns if name not in column_types}
-            _merge_types(column_types, ColumnTable(new, 0))
+            _merge_types(column_types, Table(new, 0))
         if not column_types:
             return
         names = column_order(column_types, first_row)
@@ -370,7 +370,7 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | ColumnTab
                 put({name: block.columns.get(name, [None] * len(block)) for name in columns})
 
 
-def _merge_types(column_types: dict[str, Any], table: ColumnTable) -> None:
+def _merge_types(column_types: dict[str, Any], table: Table) -> None:
     """Widen the types of columns to those that hold the values of a table as well."""
     for name, values in table.columns.items():
         known = column_types.get(name)

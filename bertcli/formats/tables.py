@@ -1,4 +1,4 @@
-"""Rows of tables, as their makers say them: what CSV, TSV, Parquet and arrays share."""
+"""Tables, the rows and columns that are written: what CSV, TSV, Parquet and arrays share."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class FlatLists(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ColumnTable:
-    """Some rows as columns: flat lists, arrays or lists of values, by name."""
+class Table:
+    """Named columns of so many rows: `FlatLists`, arrays, or lists of values."""
 
     columns: Mapping[str, Any]
     rows: int
@@ -76,12 +76,12 @@ def lines_of(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if not isinstance(row, TableHeader)]
 
 
-def table_of(rows: Sequence[Row] | ColumnTable) -> ColumnTable:
+def table_of(rows: Sequence[Row] | Table) -> Table:
     """Return rows as columns; a header has the values of its columns, and no row of them counts."""
-    if isinstance(rows, ColumnTable):
+    if isinstance(rows, Table):
         return rows
     columns = {name: [row.get(name) for row in rows] for name in fields_of(rows)}
-    return ColumnTable(columns, len(lines_of(rows)))
+    return Table(columns, len(lines_of(rows)))
 
 
 class RowBlocks:
@@ -92,10 +92,10 @@ class RowBlocks:
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
-        self.waiting: list[ColumnTable] = []
+        self.waiting: list[Table] = []
         self.missing = rows
 
-    def add(self, table: ColumnTable) -> Iterator[ColumnTable]:
+    def add(self, table: Table) -> Iterator[Table]:
         """Yield the blocks that a table fills."""
         start = 0
         while len(table) - start >= self.missing:
@@ -106,7 +106,7 @@ class RowBlocks:
             self.waiting.append(_slice(table, start, len(table)))
             self.missing -= len(table) - start
 
-    def rest(self) -> Iterator[ColumnTable]:
+    def rest(self) -> Iterator[Table]:
         """Yield the rows that wait as a block, if there are any."""
         if self.waiting:
             yield _joined(self.waiting)
@@ -114,7 +114,7 @@ class RowBlocks:
         self.missing = self.rows
 
 
-def _slice(table: ColumnTable, start: int, stop: int) -> ColumnTable:
+def _slice(table: Table, start: int, stop: int) -> Table:
     columns: dict[str, Any] = {}
     for name, values in table.columns.items():
         if isinstance(values, FlatLists):
@@ -122,10 +122,10 @@ def _slice(table: ColumnTable, start: int, stop: int) -> ColumnTable:
             columns[name] = FlatLists(values.values[offsets[0] : offsets[-1]], offsets - offsets[0])
         else:
             columns[name] = values[start:stop]
-    return ColumnTable(columns, stop - start)
+    return Table(columns, stop - start)
 
 
-def _joined(tables: Sequence[ColumnTable]) -> ColumnTable:
+def _joined(tables: Sequence[Table]) -> Table:
     if len(tables) == 1:
         return tables[0]
     names = dict.fromkeys(name for table in tables for name in table.columns)
@@ -133,7 +133,7 @@ def _joined(tables: Sequence[ColumnTable]) -> ColumnTable:
         name: _joined_column([table.columns.get(name, [None] * len(table)) for table in tables])
         for name in names
     }
-    return ColumnTable(columns, sum(map(len, tables)))
+    return Table(columns, sum(map(len, tables)))
 
 
 def _joined_column(parts: Sequence[Any]) -> Any:

@@ -42,7 +42,7 @@ from bertcli.io.streams import suffix_of, unreadable
 from bertcli.io.typed_json import NOTHING, JsonObject, is_regular, read_object
 
 if TYPE_CHECKING:
-    from bertcli.formats.parquet import Table
+    from bertcli.formats.parquet import ParquetTable
 
 Array = NDArray[Any]
 
@@ -209,7 +209,7 @@ def parquet_vectors(path: str) -> Iterator[Array]:
 
 
 @contextmanager
-def parquet_table(path: str, *names: str) -> Iterator[Table]:
+def parquet_table(path: str, *names: str) -> Iterator[ParquetTable]:
     """Open a Parquet file. Raises InputError where it has no column of one of these names."""
     from bertcli.formats.parquet import opened
 

@@ -147,8 +147,7 @@ class ShardWorker:
                 reason = message.replace(path, shard.source)
                 file.write(json.dumps({"error": reason}, ensure_ascii=False) + "\n")
 
-        reader = Reader(replace(job.source, paths=(path,)))
-        reader.warn = put_letter
+        reader = Reader(replace(job.source, paths=(path,)), warn=put_letter)
         try:
             job.make(self.loaded.model, reader, output, about)
         except BertcliError as error:

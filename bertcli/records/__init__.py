@@ -1,6 +1,7 @@
 """Inputs and records: the texts, pairs and ids that commands read, with the fields beside them.
 
-- `input` has `Input` (what the user named: texts, files, formats, fields) and finds its files.
+- `input` has `Input` (what the user named: texts, files, formats, fields) and finds its files;
+  `source` has the same for Python, with all options at one level.
 - `record` has `Record` (a text or a pair), `batch` has `RecordBatch` (columns of many records), and
   divides an input into windows of bounded size.
 - `reader` has `Reader`, which turns lines and rows of files, and stdin, into records, and counts

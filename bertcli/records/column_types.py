@@ -107,7 +107,7 @@ def to_numbers(
 def delimited_rows(path: str, source: Input) -> Iterator[DelimitedRows]:
     """Yield the rows of a file, without those that cannot be read: the reader reports them."""
     is_tabbed = FORMATS[source.format_of(path)].delimiter == "\t"
-    encoding = source.encoding
+    encoding = source.format_options.encoding
     with open_bytes(path) as stream:
         if "a\n".encode(encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
             stream = stream_of(recoded(stream, path, encoding, "replace"), stream)
@@ -116,9 +116,9 @@ def delimited_rows(path: str, source: Input) -> Iterator[DelimitedRows]:
         rows = DelimitedRows(
             stream,
             decode,
-            source.max_record_bytes,
+            source.format_options.max_record_bytes,
             tabs=is_tabbed,
-            delimiter=source.delimiter,
+            delimiter=source.format_options.delimiter,
         )
         rows.skip = leave_out
         yield rows

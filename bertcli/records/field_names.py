@@ -57,7 +57,7 @@ def _first_rows(path: str, source: Input, file_format: FileFormat) -> Iterator[M
     """Yield the first rows of a format that has a reader of rows."""
     with open_bytes(path) as stream:
         beginning = read_chunk(stream, path, MAX_BYTES)
-    lines = enumerate(beginning.decode(source.encoding, "replace").splitlines(), 1)
+    lines = enumerate(beginning.decode(source.format_options.encoding, "replace").splitlines(), 1)
     rows = load(file_format.reader)(lines, path, leave_out)
     for _, row in islice(rows, MAX_OBJECTS):
         yield row
@@ -69,7 +69,7 @@ def _first_objects(path: str, source: Input) -> Iterator[Mapping[str, Any]]:
     with open_bytes(path) as stream:
         while len(beginning) < MAX_BYTES and (chunk := read_chunk(stream, path)):
             beginning += chunk
-    text = beginning.decode(source.encoding, "replace").lstrip("\ufeff \t\r\n[")
+    text = beginning.decode(source.format_options.encoding, "replace").lstrip("\ufeff \t\r\n[")
     decoder = json.JSONDecoder()
     for _ in range(MAX_OBJECTS):
         try:

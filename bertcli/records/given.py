@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import InputError, UsageError
-from bertcli.keywords import names_of, options_from
-from bertcli.records.input import Input, input_files
-from bertcli.records.reader import Reader, is_frame
+from bertcli.keywords import refuse_other_choices, refuse_unknown
+from bertcli.records.input import PARTS, Input, input_files, option_names
+from bertcli.records.reader import Divide, Reader, is_frame
 from bertcli.records.record import Record, checked
 from bertcli.records.record_fields import record_fields
 
@@ -39,7 +39,7 @@ READING = (
     "encoding",
     "encoding_errors",
 )
-RENAMED = {"keep_fields": "keep", "input_format": "format"}  # in Input
+RENAMED = {"keep_fields": "keep", "input_format": "format"}  # in `Input`
 BLOCK = 1024  # records at a time
 
 
@@ -49,16 +49,15 @@ class GivenRecords(Reader):
     A record is a text, a pair of two, a `Record`, or a mapping of fields.
     """
 
-    def __init__(self, items: Sequence[Any], source: Input) -> None:
-        super().__init__(source)
+    def __init__(
+        self, items: Sequence[Any], source: Input, *, divide: Divide | None = None
+    ) -> None:
+        super().__init__(source, divide=divide)
         self.items = items
 
-    def again(self) -> GivenRecords:
-        """Return a reader of the same records, from the first."""
-        reader = GivenRecords(self.items, self.source)
-        reader.divide = self.divide
-        reader.unit = self.unit
-        return reader
+    def again(self, **options: Any) -> GivenRecords:
+        """Return a reader of the same records, from the first, perhaps with other options."""
+        return GivenRecords(self.items, self.source.changed(**options), divide=self.divide)
 
     def _blocks(self) -> Iterator[Sequence[Record]]:
         for first in range(0, len(self.items), BLOCK):
@@ -80,12 +79,23 @@ class GivenRecords(Reader):
         return checked(Record(item, line=number), self.source)
 
 
+def input_from(options: Mapping[str, Any], **settings: Any) -> Input:
+    """Return the input with options that Python code gave by name, and other settings.
+
+    Raises UsageError for an option that an input lacks, and a value that is none of its choices.
+    """
+    refuse_unknown(options, option_names())
+    for record in (Input, *PARTS.values()):
+        refuse_other_choices(record, options)
+    return Input.of(**options, **settings)
+
+
 def records_of(texts: Any, options: Mapping[str, Any], **settings: Any) -> Reader:
     """Return the reader of what a caller gave, and of ``options`` in READING.
 
     ``texts`` is the name of a file, a folder or a glob (a string or a path); an iterable of texts,
     pairs, records or mappings of fields; or a data frame of pandas, polars or Arrow. ``settings``
-    are other fields of an `Input`. Raises UsageError for an option that has no meaning, InputError
+    are other options of an `Input`. Raises UsageError for an option that has no meaning, InputError
     for a file that does not exist.
     """
     fields = {RENAMED.get(name, name): value for name, value in options.items() if name != "whole"}
@@ -96,9 +106,8 @@ def records_of(texts: Any, options: Mapping[str, Any], **settings: Any) -> Reade
         fields["keep"] = "*" if keep else None
     elif not isinstance(keep, str):
         fields["keep"] = ",".join(keep)
-    known = names_of(Input)
-    source = options_from(Input, {name: fields[name] for name in fields if name in known})
-    source = replace(source, **settings)
+    known = option_names()
+    source = input_from({name: fields[name] for name in fields if name in known}, **settings)
     if isinstance(texts, str | Path):
         return Reader(replace(source, paths=input_files([os.fspath(texts)], source)))
     if is_frame(texts):

@@ -6,10 +6,10 @@ import codecs
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from glob import has_magic
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.errors import LOG, InputError, UsageError, counted, option
 from bertcli.formats.registry import ARRAYS, FORMATS, INPUT_SUFFIXES, TSV, TXT, Holds
@@ -22,45 +22,103 @@ from bertcli.io.streams import (
     unreadable,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 ORIGIN = ("file", "line")  # fields of records of several files
 QUOTE = "quote globs, so that the shell does not expand them; ** matches folders"
 
 
 @dataclass(frozen=True)
-class Input:
-    """Where records come from, named as the options of the command line; None: the default."""
+class FormatOptions:
+    """How the bytes of files become rows: their format and encoding."""
 
-    texts: tuple[str, ...] = ()
-    pair: str | None = None
-    paths: tuple[str, ...] = ()
-    list_file: str | None = None  # the file that names the paths
-    are_pairs: bool = False  # files of two columns without a header (--pairs)
     format: str = "auto"  # "whole": each file is one text
+    are_pairs: bool = False  # files of two columns without a header (--pairs)
     delimiter: str = ","  # of csv
-    text_field: str | None = None  # or several, separated by commas; user.bio: a value of objects
-    text_option: str = "text_field"  # the option that sets it
-    text_fields: tuple[str, ...] = ()  # instead: the first that is there, kept as well
-    join: str | None = None  # what stands between several text fields; None: a blank line
-    pair_field: str | None = None
-    id_field: str | None = None
-    keep: str | None = None  # names of other fields to keep, separated by commas; "*": all
-    hit_rows: bool = False  # hits of a search carry their row of the corpus
-    full_rows: bool = False  # records carry all fields of their row, under their own names
+    null: bool = False  # texts end with NUL instead of a newline
     infer_types: bool = True  # fields of CSV that are numbers in all rows are kept as numbers
-    null: bool = False
-    skip_empty: bool = False  # leave out texts without a character
-    placed: bool | None = None  # records carry their file and line; None: those of several files
-    single: bool = False  # no pairs: a field `pair` is a field like any other
-    pre_split: bool = False
-    sentences: bool = False  # a text may be a list of sentences
-    ids: bool = False  # the records are lists of token ids
-    asked: tuple[str, ...] = ()  # options given that name fields
-    taken: frozenset[str] = frozenset()  # names of output fields, which no kept field may have
-    extra_ids: Mapping[str, int] = field(default_factory=dict)  # fields of ids, and how many each
-    on_error: Literal["fail", "skip"] = "fail"
     encoding: str = "utf-8"
     encoding_errors: Literal["strict", "replace"] = "strict"
     max_record_bytes: int = LARGEST_RECORD
+
+    def __post_init__(self) -> None:
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
+            raise UsageError(
+                f"{option('delimiter')} {self.delimiter!r} is not one character", "such as ';'"
+            )
+        try:
+            if codecs.lookup(self.encoding).name in ("idna", "punycode"):  # of names, not of files
+                raise LookupError
+            "".encode(self.encoding)
+        except (LookupError, ValueError):  # ValueError: a NUL in the name
+            raise UsageError(
+                f"unknown {option('encoding', self.encoding)}",
+                "for example utf-8, latin-1, utf-16, gb18030",
+            ) from None
+
+
+@dataclass(frozen=True)
+class FieldSelection:
+    """Which fields of a row make a record, and which are carried with it. None: the default."""
+
+    text_field: str | None = None  # or several, separated by commas; user.bio: a value of objects
+    text_option: str = "text_field"  # the option that sets it, for messages
+    example_text_fields: tuple[str, ...] = ()  # instead: the first that is there, kept as well
+    join: str | None = None  # what separates several text fields; None: a blank line
+    pair_field: str | None = None
+    no_pairs: bool = False  # a field `pair` is a field like any other
+    id_field: str | None = None
+    keep: str | None = None  # names of other fields to keep, separated by commas; "*": all
+    hit_rows: bool = False  # hits of a search carry their row of the corpus
+    keep_rows: bool = False  # records carry all fields of their row, under their own names
+    with_location: bool | None = None  # carry file and line; None: where there are several files
+    extra_ids: Mapping[str, int] = field(default_factory=dict)  # fields of ids, and how many each
+    reserved: frozenset[str] = frozenset()  # names of output fields, which no kept field may have
+    requested: tuple[str, ...] = ()  # the options given that name fields
+
+    def refuse_without_fields(self, formats: Iterable[str]) -> None:
+        """Raise UsageError if fields were requested, but all of the formats have none."""
+        if self.requested and not any(map(has_fields, formats)):
+            raise UsageError(
+                f"{', '.join(self.requested)}: the input is read as txt, which has no fields",
+                f"{option('input_format', 'csv')}, tsv or jsonl reads fields",
+            )
+
+
+@dataclass(frozen=True)
+class Input:
+    """What the user named: texts or files, and how they become records.
+
+    `Input.of` takes the options of both parts at one level, as the command line does:
+
+        Input.of(paths=("reviews.csv",), text_field="body", delimiter=";")
+    """
+
+    texts: tuple[str, ...] = ()
+    pair: str | None = None  # the second text of a single one
+    paths: tuple[str, ...] = ()
+    list_file: str | None = None  # the file that names the paths
+    format_options: FormatOptions = FormatOptions()
+    fields: FieldSelection = FieldSelection()
+    pre_split: bool = False  # texts are lists of words
+    sentences: bool = False  # a text may be a list of sentences
+    ids: bool = False  # the records are lists of token ids
+    skip_empty: bool = False  # leave out texts without a character
+    on_error: Literal["fail", "skip"] = "fail"
+
+    @classmethod
+    def of(cls, **options: Any) -> Self:
+        """Return the input with these options, whichever part they belong to."""
+        return cls().changed(**options)
+
+    def changed(self, **options: Any) -> Self:
+        """Return this input with other values of some options, whichever part they belong to."""
+        for name, record in PARTS.items():
+            part = options.pop(name, getattr(self, name))
+            of_part = {key: options.pop(key) for key in option_names(record) & options.keys()}
+            options[name] = replace(part, **of_part) if of_part else part
+        return replace(self, **options)
 
     def __post_init__(self) -> None:
         if self.texts and self.paths:
@@ -78,52 +136,62 @@ class Input:
                 f"{option('pair')} needs exactly one text, not {len(self.texts)}",
                 f"BERT takes one or two sentences; a file of pairs goes to {option('pairs')}",
             )
-        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
-            raise UsageError(
-                f"{option('delimiter')} {self.delimiter!r} is not one character", "such as ';'"
-            )
-        try:
-            if codecs.lookup(self.encoding).name in ("idna", "punycode"):  # of names, not of files
-                raise LookupError
-            "".encode(self.encoding)
-        except (LookupError, ValueError):  # ValueError: a NUL in the name
-            raise UsageError(
-                f"unknown {option('encoding', self.encoding)}",
-                "for example utf-8, latin-1, utf-16, gb18030",
-            ) from None
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The files that are read: those of records, and the list of their names."""
-        return (*self.paths, *filter(None, [self.list_file]))
+        return self.paths if self.list_file is None else (*self.paths, self.list_file)
 
     @property
     def kept_text(self) -> str:
-        """The field in which all fields are carried with the text; none where it is written."""
-        written = self.ids or self.text_fields or self.full_rows or "text" in self.taken
-        if self.keep != "*" or written:
+        """The field that carries the text where all fields are kept; "" where it is written."""
+        fields = self.fields
+        if fields.keep != "*" or "text" in fields.reserved:
             return ""
-        joined = self.text_field is None or "," in self.text_field
-        return "text" if joined else str(self.text_field)
+        if self.ids or fields.example_text_fields or fields.keep_rows:
+            return ""
+        if fields.text_field is None or "," in fields.text_field:
+            return "text"
+        return fields.text_field
 
-    def refuse_fields(self, formats: Iterable[str]) -> None:
-        """Raise UsageError when fields were asked for, but all the formats of its paths are txt."""
-        if self.asked and not any(map(has_fields, formats)):
-            raise UsageError(
-                f"{', '.join(self.asked)}: the input is read as txt, which has no fields",
-                f"{option('input_format', 'csv')}, tsv or jsonl reads fields",
-            )
+    @property
+    def options(self) -> dict[str, Any]:
+        """All options at one level, by the names that manifests have them under."""
+        values = {name: value for name, value in vars(self).items() if name not in PARTS}
+        for part in PARTS:
+            values |= vars(getattr(self, part))
+        return {PUBLIC_NAMES.get(name, name): value for name, value in values.items()}
 
     def format_of(self, path: str) -> str:
-        """Return the format of a file: that of the source, else by the suffix."""
-        form = self.format
+        """Return the format of a file: the one that was given, else by the suffix."""
+        form = self.format_options.format
         if form == "auto":
             form = INPUT_SUFFIXES.get(suffix_of(path), TXT)
-            if self.are_pairs and not has_fields(form):
+            if self.format_options.are_pairs and not has_fields(form):
                 form = TSV  # a line of text is no pair
         if form in ARRAYS and not self.ids:
             raise InputError(f"{path}: {form} holds numbers, not texts")
         return form
+
+
+PARTS = {"format_options": FormatOptions, "fields": FieldSelection}
+# Options whose names in manifests, and in `Source`, are others.
+PUBLIC_NAMES = {
+    "example_text_fields": "text_fields",
+    "no_pairs": "single",
+    "keep_rows": "full_rows",
+    "with_location": "placed",
+    "reserved": "taken",
+    "requested": "asked",
+}
+
+
+def option_names(record: type[Input | FormatOptions | FieldSelection] = Input) -> frozenset[str]:
+    """Return the names of the options of an input, those of its parts included, or of one part."""
+    names = {field.name for field in fields(record)}
+    if record is Input:
+        names = names.difference(PARTS).union(*map(option_names, PARTS.values()))
+    return frozenset(names)
 
 
 def has_fields(form: str) -> bool:
@@ -164,7 +232,8 @@ def input_files(named: Iterable[str], source: Input) -> tuple[str, ...]:
 
 def is_data(name: str, source: Input, *, glob: bool = False) -> bool:
     """Return whether a file of a folder, or one that a ``glob`` matches, is one of records."""
-    has_format = glob or source.format != "auto" or suffix_of(name) in _suffixes(source)
+    is_chosen = glob or source.format_options.format != "auto"
+    has_format = is_chosen or suffix_of(name) in _suffixes(source)
     return has_format and not name.endswith(OURS)
 
 

@@ -100,16 +100,21 @@ class Reader:
     Raises InputError for a path where no file is, UsageError for fields of inputs that have none.
     """
 
-    divide: Divide | None = None  # what makes several records of each
-    unit = "texts"  # what it yields: texts or chunks
-
-    def __init__(self, source: Input) -> None:
+    def __init__(
+        self,
+        source: Input,
+        *,
+        divide: Divide | None = None,
+        warn: Callable[[str], None] = LOG.warn,
+    ) -> None:
         paths = input_files(source.paths, source)
-        if source.placed is None:
-            source = replace(source, placed=len(paths) > 1 or paths != source.paths)
+        if source.fields.with_location is None:
+            source = source.changed(with_location=len(paths) > 1 or paths != source.paths)
         self.source = replace(source, paths=paths)
+        self.divide = divide  # makes several records of each
+        self.unit = "chunks" if divide else "texts"  # what it yields
+        self.warn = warn  # reports records that are skipped
         self.given: Iterable[Any] = source.texts
-        self.warn: Callable[[str], None] = LOG.warn  # of records that are skipped
         self.stdin_format: str | None = None  # once it is open
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
         self.skipped = self.replaced = 0
@@ -119,8 +124,8 @@ class Reader:
         self.exhausted = False  # whether all records were read
         for form in {source.format_of(path) for path in paths}:
             FORMATS[form].require()
-        if "-" not in paths or source.format != "auto":  # else stdin tells
-            source.refuse_fields(map(source.format_of, paths))
+        if "-" not in paths or source.format_options.format != "auto":  # else stdin tells
+            source.fields.refuse_without_fields(map(source.format_of, paths))
 
     def __iter__(self) -> Iterator[Record]:
         for block in self.blocks():
@@ -134,7 +139,7 @@ class Reader:
                 rows = [row for row, record in enumerate(block) if not is_empty(record)]
                 self.empty += len(block) - len(rows)
                 block = block if len(rows) == len(block) else block.take(rows)
-            if self.source.placed or self.source.kept_text:
+            if self.source.fields.with_location or self.source.kept_text:
                 block = self._carrying(block)
             first, self.records = self.records, self.records + len(block)
             for items in self.divide(self, block, first) if self.divide else [block]:
@@ -142,12 +147,9 @@ class Reader:
                 yield items
         self.exhausted = True
 
-    def again(self) -> Reader:
-        """Return a reader of the same records, from the first."""
-        reader = Reader(self.source)
-        reader.divide = self.divide
-        reader.unit = self.unit
-        return reader
+    def again(self, **options: Any) -> Reader:
+        """Return a reader of the same records, from the first, perhaps with other options."""
+        return Reader(self.source.changed(**options), divide=self.divide)
 
     def _carrying(self, block: RecordBatch) -> RecordBatch:
         """Return records that carry their file and line, and their text, as is asked for."""
@@ -156,7 +158,7 @@ class Reader:
             extra = record.extra or {}
             if text := self.source.kept_text:
                 extra = {text: record.text} | extra
-            if self.source.placed:
+            if self.source.fields.with_location:
                 extra = {"file": record.file, "line": record.line} | extra
             extras.append(extra)
         return replace(block, extras=extras)
@@ -184,7 +186,20 @@ class Reader:
 
     def reserve(self, names: frozenset[str]) -> None:
         """Refuse to keep fields of these names: the output has such fields itself."""
-        self.source = replace(self.source, taken=names)
+        self.source = self.source.changed(reserved=names)
+
+    def read_extra_ids(self, sizes: Mapping[str, int]) -> None:
+        """Read these fields of ids of extra embeddings, each with its number of possible ids."""
+        self.source = self.source.changed(extra_ids=sizes)
+
+    def divide_by(self, divide: Divide, unit: str = "chunks") -> None:
+        """Divide each record that is read from now on; ``unit`` names what it yields."""
+        self.divide = divide
+        self.unit = unit
+
+    def count_skipped(self, records: int) -> None:
+        """Count records that were skipped before, by a run that is resumed."""
+        self.skipped += records
 
     def collect(self, parse: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
         """Parse units as `map` does; one that cannot be parsed stops the run or is skipped."""
@@ -228,7 +243,7 @@ class Reader:
             row = fields.with_paths(row, where)
         key = row.get(fields.id) if fields.id else None
         if isinstance(key, bool | list | dict):
-            if self.source.id_field is not None:
+            if self.source.fields.id_field is not None:
                 raise InputError(
                     f"{where}: the id is {shown(key)}, not a string or a number",
                     f"name another field with {option('id_field')}",
@@ -249,18 +264,19 @@ class Reader:
                     f"use {option('encoding_errors', 'replace')}",
                 )
         record = checked(record, self.source)
-        for name, size in self.source.extra_ids.items():
+        for name, size in self.source.fields.extra_ids.items():
             extra_ids(record, name, size)
         return record
 
     @cached_property
     def number_types(self) -> Mapping[str, NumberType]:
         """The fields of CSV that are numbers in all rows of all files, and their type."""
-        source = self.source
-        if not source.infer_types or source.are_pairs or source.keep is None:
+        file_format = self.source.format_options
+        fields = self.source.fields
+        if not file_format.infer_types or file_format.are_pairs or fields.keep is None:
             return {}
-        types = number_columns(source)
-        own = (source.text_field, source.pair_field, source.id_field, "id", *source.extra_ids)
+        own = (fields.text_field, fields.pair_field, fields.id_field, "id", *fields.extra_ids)
+        types = number_columns(self.source)
         return {name: number_type for name, number_type in types.items() if name not in own}
 
     def rows(
@@ -277,7 +293,7 @@ class Reader:
         """
         texts, pairs, ids = (columns.get(name) if name else None for name in fields[:3])
         carried = [columns[name] for name in fields.carried if name in columns]
-        plain = not (self.source.ids or self.source.pre_split or self.source.extra_ids)
+        plain = not (self.source.ids or self.source.pre_split or self.source.fields.extra_ids)
         if not (
             plain
             and not fields.paths
@@ -370,10 +386,12 @@ def read(path: str, reader: Reader) -> Blocks:
                 yield from parquet(place, name, reader)
         return
     source = reader.source
-    ended = form == TXT or (path == "-" and form == JSONL)
-    separator = b"\0" if source.null and ended else b"\n"
+    options = source.format_options
+    may_end_with_nul = form == TXT or (path == "-" and form == JSONL)
+    separator = b"\0" if options.null and may_end_with_nul else b"\n"
     with open_bytes(path, reader.count) as stream:
-        encoding, errors = source.encoding, source.encoding_errors
+        encoding = options.encoding
+        errors: str = options.encoding_errors
         if path != "-":  # whose first line may still be typed
             head = read_chunk(stream, name, peek=True)
             try:
@@ -385,19 +403,19 @@ def read(path: str, reader: Reader) -> Blocks:
             stream = stream_of(recoded(stream, name, encoding, errors), stream)
             encoding, errors = "utf-8", "strict"
         decode = LineDecoder(name, encoding, errors, separator=separator)
-        if path == "-" and source.format == "auto" and not source.ids:
+        if path == "-" and options.format == "auto" and not source.ids:
             found, stream = begins_with_json(stream, decode, source)
             if found and form != JSONL:
                 form = found
                 LOG.note(READ_AS[found])
             reader.stdin_format = form
-            source.refuse_fields(map(reader.format_of, source.paths))
+            source.fields.refuse_without_fields(map(reader.format_of, source.paths))
         if FORMATS[form].reader:
             texts = rows_of_format(form, stream, decode, reader)
         else:
             texts = READERS[form](stream, decode, reader)
-        is_guess = path == "-" and form == "txt" and source.format == "auto"
-        if is_guess and not (source.ids or source.pre_split or source.null):
+        is_guess = path == "-" and form == "txt" and source.format_options.format == "auto"
+        if is_guess and not (source.ids or source.pre_split or source.format_options.null):
             texts = noting_tables(texts)
         yield from texts
         reader.replaced += decode.replaced
@@ -407,7 +425,7 @@ def arrays(place: str | IO[bytes], form: str, path: str, reader: Reader) -> Bloc
     """NPY, NPZ and safetensors: a row is a record of token ids."""
     from bertcli.formats.arrays import read_ids
 
-    limit = reader.source.max_record_bytes
+    limit = reader.source.format_options.max_record_bytes
 
     def parse(line: int, ids: list[int]) -> Record:
         if 8 * len(ids) > limit:
@@ -463,7 +481,7 @@ def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
 
 def _all_of(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
     """Yield what is left of a file as one line; one larger than a record may be is skipped."""
-    limit = reader.source.max_record_bytes
+    limit = reader.source.format_options.max_record_bytes
     parts, size = [], 0
     while size <= limit and (chunk := read_chunk(stream, name)):
         parts.append(chunk)
@@ -526,17 +544,20 @@ def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
 def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: bool) -> Blocks:
     """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
     source = reader.source
-    limit, delimiter = source.max_record_bytes, source.delimiter
-    rows = DelimitedRows(stream, decode, limit, tabs=tabs, delimiter=delimiter)
-    if source.are_pairs:
+    limit = source.format_options.max_record_bytes
+    are_pairs = source.format_options.are_pairs
+    rows = DelimitedRows(
+        stream, decode, limit, tabs=tabs, delimiter=source.format_options.delimiter
+    )
+    if are_pairs:
         rows.skip = reader.skip
         rows.columns = 2
     first = next(rows, None)
     rows.skip = reader.skip
     names = first[1] if first else []
     ahead: list[tuple[int, list[str]]] = []  # a row that is no header
-    if source.are_pairs:
-        names = [source.text_field or "text", source.pair_field or "pair"]
+    if are_pairs:
+        names = [source.fields.text_field or "text", source.fields.pair_field or "pair"]
         if first and (tabs or first[1] != names):
             ahead = [first]
             note_header(f"{decode.name}:{first[0]}", first[1], "tsv" if tabs else "csv")
@@ -548,7 +569,7 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
     number_types = reader.number_types if fields.carried else {}
 
     def fitting(number: int, row: list[str]) -> tuple[int, list[str]]:
-        if source.are_pairs and len(row) != 2:
+        if are_pairs and len(row) != 2:
             raise no_pair(f"{decode.name}:{number}", len(row))
         refuse_other_columns(f"{decode.name}:{number}", row, names)
         return number, row
@@ -559,7 +580,7 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
         columns: dict[str, list[Any]] = {
             name: [row[at] for _, row in batch] for at, name in enumerate(names)
         }
-        for field in () if source.are_pairs else filter(None, (fields.pair, fields.id)):
+        for field in () if are_pairs else filter(None, (fields.pair, fields.id)):
             if field in columns:
                 columns[field] = [cell or None for cell in columns[field]]  # CSV's null
         for field in number_types.keys() & fields.carried:
@@ -571,12 +592,14 @@ def parquet(place: str | IO[bytes], path: str, reader: Reader) -> Blocks:
     """Parquet, read in batches of rows and only the columns needed."""
     from bertcli.formats.parquet import opened
 
-    source = reader.source
+    file_format = reader.source.format_options
+    limit = file_format.max_record_bytes
+    errors = file_format.encoding_errors
     with opened(place, path) as table:
-        if source.are_pairs and len(table.names) > 2 and not source.pair_field:
+        names_pair = reader.source.fields.pair_field is not None
+        if file_format.are_pairs and len(table.names) > 2 and not names_pair:
             raise no_pair(path, len(table.names))
         fields = reader.table_fields(table.names, path)
-        limit, errors = source.max_record_bytes, source.encoding_errors
         for first, columns in table.columns(fields.needed, limit, reader.skip, errors):
             lines = range(first, first + len(columns[fields.needed[0]]))
             yield reader.rows(fields, columns, path, lines)
@@ -608,7 +631,7 @@ def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
 
 
 def _blocks(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[Block]:
-    limit = reader.source.max_record_bytes
+    limit = reader.source.format_options.max_record_bytes
     return blocks(stream, decode.name, decode.separator, limit, reader.skip)
 
 
@@ -643,7 +666,7 @@ class _Objects:
         source = self.source = reader.source
         self.values = (list,) if source.ids else (str,) if strings else ()  # records of their own
         self.reader, self.name = reader, name
-        self.single = replace(source, pair_field=None)  # that field may be missing
+        self.single = source.changed(pair_field=None)  # that field may be missing
         self.known: dict[tuple[str, ...], RecordFields] = {}  # by the keys of an object
 
     def __call__(self, text: str, number: int) -> Record:
@@ -660,7 +683,7 @@ class _Objects:
             return value
         escaped = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
         try:
-            return parse(escaped.decode("utf-16", self.source.encoding_errors))
+            return parse(escaped.decode("utf-16", self.source.format_options.encoding_errors))
         except UnicodeDecodeError:
             raise InputError(
                 f"{where}: a field holds half of a surrogate pair, which is not text",
@@ -669,7 +692,7 @@ class _Objects:
 
     def records(self, value: Any, number: int) -> list[Record]:
         """Return the record of a value, or those of the hits of `bertcli similar`."""
-        hits = hits_of(value) if self.source.text_field is None else None
+        hits = hits_of(value) if self.source.fields.text_field is None else None
         return [self.record(row, number) for row in ([value] if hits is None else hits)]
 
     def record(self, value: Any, number: int) -> Record:
@@ -698,7 +721,7 @@ class _Objects:
     def _fields(self, keys: tuple[str, ...], number: int) -> RecordFields:
         fields = self.known.get(keys)
         if fields is None:
-            pair = self.source.pair_field
+            pair = self.source.fields.pair_field
             source = self.source if pair and field_path(pair, keys) else self.single
             fields = self.known[keys] = record_fields(source, keys, f"{self.name}:{number}")
         return fields
@@ -718,8 +741,9 @@ def begins_with_json(
     the end of that line, or into the next one behind a lone bracket: typed lines are texts as soon
     as they are there.
     """
+    limit = source.format_options.max_record_bytes
     head = line = following = b""
-    while len(head) <= source.max_record_bytes and (chunk := read_chunk(stream, decode.name)):
+    while len(head) <= limit and (chunk := read_chunk(stream, decode.name)):
         if not head:
             _refuse_binary(chunk, decode)
         head += chunk

@@ -73,7 +73,7 @@ def _valid(text: str, record: Record, source: Input) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as bad:
-        if source.encoding_errors == "strict":
+        if source.format_options.encoding_errors == "strict":
             raise InputError(
                 f"{record.where}: character {bad.start} is half of a surrogate pair, not text",
                 f"use {option('encoding_errors', 'replace')}",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from bertcli.errors import SKIP, InputError, counted, option
 from bertcli.io.printable import listed
 from bertcli.io.typed_json import shown
-from bertcli.records.input import ORIGIN, Input
+from bertcli.records.input import ORIGIN, FieldSelection, Input
 
 # Keys that lead to a value: a field, and those of the objects in it.
 FieldPath = tuple[str, ...]
@@ -127,56 +127,26 @@ def record_fields(source: Input, names: Sequence[str], where: str) -> RecordFiel
     Raises InputError for a requested name that is missing, and for a kept field that has the name
     of an output field.
     """
-    text = source.text_field or ("input_ids" if source.ids else "text")
-    text = next((name for name in source.text_fields if name in names), text)
-    single = source.pair_field is None and (source.single or source.ids)
-    pair, key = None if single else source.pair_field or "pair", source.id_field or "id"
-    reserved = {*source.taken, *(ORIGIN if source.placed and not source.text_fields else ())}
-    if source.full_rows:
-        reserved = set()
-        carried = [*names]
-    elif source.keep == "*":
-        written = () if source.kept_text or source.text_fields else (text, pair)
-        carried = [name for name in names if name != key and name not in written]
-        replaced = replaced_fields(names) & reserved
-        carried = [name for name in carried if name not in replaced]
-    else:
-        carried = [name.strip() for name in source.keep.split(",")] if source.keep else []
-        carried = [name for name in dict.fromkeys(carried) if name != "id" or key != "id"]
-    named = filter(None, (source.pair_field, source.id_field))
+    options = source.fields
     present = {*names}
-    paths: dict[str, list[FieldPath]] = {}
+    text = _text_field(source, names)
+    pair = _pair_field(source)
+    key = options.id_field or "id"
+    reserved = _reserved_names(options)
+    carried = _carried_fields(source, names, text, pair, key)
     text_names = joined_fields(text, present)
-    for name in (*text_names, *carried, *named, *source.extra_ids):
+    named = filter(None, (options.pair_field, options.id_field))
+    paths: dict[str, list[FieldPath]] = {}
+    for name in (*text_names, *carried, *named, *options.extra_ids):
         if name in present:
             continue
-        if path := field_path(name, present):
-            paths[name] = [path]
-            continue
-        if name == text and source.text_fields and not source.text_field:
-            raise InputError(
-                f"{where}: an example needs a text and a label, and none of the fields "
-                f"{', '.join(source.text_fields)} is there",
-                f"available: {listed(names)}; name both: {option('text_field', 'NAME')} "
-                f"{option('label_field', 'NAME')}",
-            )
-        hint = f"available: {listed(names)}"
-        if name == text and source.text_option != "text_field":
-            hint += f"; choose with {option(source.text_option)}"
-        elif name == text and not (source.ids or source.text_field):
-            if "id" in present and present & RESULT_FIELDS:
-                hint += f"; {option('keep_fields')} of the command before keeps the text"
-            else:
-                hint += f"; choose with {option('text_field')}"
-        likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
-        if likely and likely in names[0]:  # the header is one column
-            advice = (
-                f"{option('input_format', 'tsv')}"
-                if likely == "\t"
-                else f"{option('delimiter')} '{likely}'"
-            )
-            hint = f"the header is one column, {names[0]!r}; try {advice}"
-        raise InputError(f"{where}: field {name!r} not found", hint)
+        path = field_path(name, present)
+        if path is None:
+            if name == text and options.example_text_fields and not options.text_field:
+                raise _no_example(options, names, where)
+            hint = _hint_for_missing(source, names, is_text=name == text)
+            raise InputError(f"{where}: field {name!r} not found", hint)
+        paths[name] = [path]
     for name in carried:
         if name in reserved:
             raise InputError(
@@ -184,17 +154,90 @@ def record_fields(source: Input, names: Sequence[str], where: str) -> RecordFiel
                 f"rename it in the input, or name the fields to keep: {option('keep_fields')} "
                 "a,b,c",
             )
-    carried += [name for name in source.extra_ids if name not in carried]
-    if source.hit_rows and HIT_FIELDS.issubset(names):
+    carried += [name for name in options.extra_ids if name not in carried]
+    if options.hit_rows and HIT_FIELDS.issubset(names):
         carried.append("row")
     if len(text_names) > 1:
-        paths[text] = [path for name in text_names if (path := field_path(name, present))]
-    if source.text_fields and text in paths:  # where the text is read from what is kept
+        found = (field_path(name, present) for name in text_names)
+        paths[text] = [path for path in found if path]
+    if options.example_text_fields and text in paths:  # the text is read from the kept fields
         carried.append(text)
     present.update(paths)
-    pair = pair if pair in present else None
-    join = "\n\n" if source.join is None else source.join
-    return RecordFields(text, pair, key if key in present else None, carried, paths, join)
+    return RecordFields(
+        text,
+        pair if pair in present else None,
+        key if key in present else None,
+        carried,
+        paths,
+        "\n\n" if options.join is None else options.join,
+    )
+
+
+def _text_field(source: Input, names: Sequence[str]) -> str:
+    """Return the name of the text field: the first known one of examples, else the option's."""
+    for name in source.fields.example_text_fields:
+        if name in names:
+            return name
+    return source.fields.text_field or ("input_ids" if source.ids else "text")
+
+
+def _pair_field(source: Input) -> str | None:
+    """Return the name of the field of the second text, which may be missing."""
+    if source.fields.pair_field is None and (source.fields.no_pairs or source.ids):
+        return None
+    return source.fields.pair_field or "pair"
+
+
+def _reserved_names(options: FieldSelection) -> set[str]:
+    """Return the names of output fields, which no kept field may have."""
+    if options.keep_rows:
+        return set()
+    if options.with_location and not options.example_text_fields:
+        return {*options.reserved, *ORIGIN}
+    return {*options.reserved}
+
+
+def _carried_fields(
+    source: Input, names: Sequence[str], text: str, pair: str | None, key: str
+) -> list[str]:
+    """Return the names of the fields to keep beside text, pair and id."""
+    options = source.fields
+    if options.keep_rows:
+        return [*names]
+    if options.keep != "*":
+        kept = [name.strip() for name in options.keep.split(",")] if options.keep else []
+        return [name for name in dict.fromkeys(kept) if name != "id" or key != "id"]
+    left_out = {key} | (replaced_fields(names) & _reserved_names(options))
+    if not (source.kept_text or options.example_text_fields):
+        left_out |= {text, pair or text}
+    return [name for name in names if name not in left_out]
+
+
+def _no_example(options: FieldSelection, names: Sequence[str], where: str) -> InputError:
+    """Return the error for a row of examples without any of the known text fields."""
+    return InputError(
+        f"{where}: an example needs a text and a label, and none of the fields "
+        f"{', '.join(options.example_text_fields)} is there",
+        f"available: {listed(names)}; name both: {option('text_field', 'NAME')} "
+        f"{option('label_field', 'NAME')}",
+    )
+
+
+def _hint_for_missing(source: Input, names: Sequence[str], *, is_text: bool) -> str:
+    """Return the hint for a field that is missing: the fields there are, and a likely option."""
+    likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
+    if likely and likely in names[0]:  # the header is one column
+        by_tab = likely == "\t"
+        advice = option("input_format", "tsv") if by_tab else f"{option('delimiter')} '{likely}'"
+        return f"the header is one column, {names[0]!r}; try {advice}"
+    hint = f"available: {listed(names)}"
+    if is_text and source.fields.text_option != "text_field":
+        return f"{hint}; choose with {option(source.fields.text_option)}"
+    if not is_text or source.ids or source.fields.text_field:
+        return hint
+    if "id" in names and RESULT_FIELDS.intersection(names):
+        return f"{hint}; {option('keep_fields')} of the command before keeps the text"
+    return f"{hint}; choose with {option('text_field')}"
 
 
 def no_pair(where: str, count: int) -> InputError:

@@ -121,7 +121,7 @@ class Duplicates:
         rows = group.rows.tolist()
         columns = {"keep": group.keep, "rows": rows, "scores": group.scores.tolist()}
         names = ["id"] if any(key is not None for key in self.texts.ids or ()) else []
-        for name in [*names, *(ORIGIN if self.search.texts.source.placed else ())]:
+        for name in [*names, *(ORIGIN if self.search.texts.source.fields.with_location else ())]:
             keep, *others = (getattr(self.record_of(row), name) for row in (group.keep, *rows))
             columns |= {f"keep_{name}": keep, f"{name}s": others}
         return columns

@@ -85,8 +85,8 @@ DIGEST_BYTES = 16
 COPIED = 1 << 20  # bytes that are copied at a time
 NUMBER = "\0number"  # the field of a record without an id: its number in its file
 FILE, ENTRY, EMPTY = "file", "entry", "empty"  # of a row in the run folder
-# Fields of `Source`: an index is of one choice of the first. With another choice of the others,
-# all files are read again, and vectors are reused.
+# Options of the `Input`, as manifests name them. An index has one choice of the first; with another
+# choice of the others, all files are read again and vectors are reused.
 TEXT_OPTIONS = ("format", "delimiter", "text_field", "join", "skip_empty")
 OTHER_OPTIONS = ("keep", "id_field", "infer_types", "placed")
 # Facts about an engine, whose vectors are compared with those of others, and sizes of batches.
@@ -184,12 +184,13 @@ class IndexUpdate:
     @property
     def _options(self) -> dict[str, Any]:
         """The options on which the texts and their vectors depend."""
-        source = self.reader.source
-        return self.embedder.chosen() | {name: getattr(source, name) for name in TEXT_OPTIONS}
+        options = self.reader.source.options
+        return self.embedder.chosen() | {name: options[name] for name in TEXT_OPTIONS}
 
     @property
     def _other_options(self) -> dict[str, Any]:
-        return {name: getattr(self.reader.source, name) for name in OTHER_OPTIONS}
+        options = self.reader.source.options
+        return {name: options[name] for name in OTHER_OPTIONS}
 
     def _compare_files(self) -> None:
         """Find out which files are unchanged."""
@@ -208,7 +209,7 @@ class IndexUpdate:
         is_current = old is not None and [file.name for file in old.files] == self.names
         self.is_current = is_current and len(self.unchanged) == len(self.found)
         is_delimited = any(FORMATS[source.format_of(path)].delimiter for path in source.paths)
-        if not self.is_current and source.keep is not None and is_delimited:
+        if not self.is_current and source.fields.keep is not None and is_delimited:
             self.unchanged.clear()  # the types of fields depend on all files together
 
     def run(self) -> IndexRun:
@@ -216,10 +217,9 @@ class IndexUpdate:
         source = self.reader.source
         changed = self.found.keys() - self.unchanged.keys()
         paths = [path for path in dict.fromkeys(source.paths) if input_name(path) in changed]
-        fresh = Reader(replace(source, paths=tuple(paths)))
         numbers = FileNumbers(self.reader.divide)
-        fresh.divide = numbers
-        fresh.unit = self.reader.unit
+        fresh = Reader(replace(source, paths=tuple(paths)))
+        fresh.divide_by(numbers, self.reader.unit)
         folder = Path(os.path.realpath(self.path))
         target = IndexTarget(folder / MANIFEST, "npy", update=True, plan=self, numbers=numbers)
         return IndexRun(self.embedder, fresh, target)
@@ -596,7 +596,7 @@ class IndexWriter(VectorWriter):
         new_files = {"vectors": NEW_OUTPUT, "texts": NEW_TEXTS, "rows": NEW_ROWS}
         digests = {name: sha256(self.folder / file) for name, file in new_files.items()}
         tag = hashlib.sha256("".join(digests.values()).encode()).hexdigest()[:16]
-        options = plan.reader.source
+        options = plan.reader.source.options
         manifest = {
             VERSION_KEY: VERSION,
             "bertcli": __version__,
@@ -604,8 +604,8 @@ class IndexWriter(VectorWriter):
             "same_bits": summary["same_bits"],
             "fingerprint": made_by(plan.embedder),
             "corpus": plan.described_corpus(),
-            "input": {name: getattr(options, name) for name in TEXT_OPTIONS},
-            "read": {name: getattr(options, name) for name in OTHER_OPTIONS},
+            "input": {name: options[name] for name in TEXT_OPTIONS},
+            "read": {name: options[name] for name in OTHER_OPTIONS},
             "chunks": plan.embedder.chunks,
             "rows": sum(section.size for section in pieces),
             "files": [asdict(file) for file in files],

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +34,7 @@ class InputCopy:
         self.in_columns = FORMATS[form].is_columnar and formats == {form}
         source = reader.source
         if form != TXT and not self.in_columns:
-            source = replace(source, full_rows=True, placed=False)
+            source = source.changed(keep_rows=True, with_location=False)
         self.reader = Reader(source)
         self.paths = list(dict.fromkeys(self.reader.source.paths))
         if self.in_columns:

@@ -289,8 +289,8 @@ class Search:
 
     def writing(self) -> VectorRun:
         """Return the run that writes the vectors of the corpus, or resumes one."""
-        path, reader = Path(str(self.options.vectors)), self.texts.again()
-        reader.source = replace(reader.source, keep=None)
+        path = Path(str(self.options.vectors))
+        reader = self.texts.again(keep=None)
         target = VectorTarget(path, format_of(path), resume=True)
         return VectorRun(self.embedder, reader, target)
 
@@ -491,9 +491,7 @@ class TemporaryVectors(EmbedRun):
     index = None
 
     def __init__(self, search: Search) -> None:
-        reader = search.texts.again()
-        reader.source = replace(reader.source, keep=None)
-        super().__init__(search.embedder, reader, self._add, full=True)
+        super().__init__(search.embedder, search.texts.again(keep=None), self._add, full=True)
         self.digest = InputDigest()
         with no_room_explained():
             self.spool = Spool()
@@ -721,7 +719,7 @@ def _fields_in(path: str, chosen: Container[int]) -> Iterator[dict[str, Any]]:
                 for values in zip(*(columns[name] for name in own), strict=True):
                     yield dict(zip(own, values, strict=True))
     elif entry.can_hold(Holds.ROWS):
-        reader = Reader(Input(paths=(path,), text_field=VECTOR, single=True, keep="*"))
+        reader = Reader(Input.of(paths=(path,), text_field=VECTOR, no_pairs=True, keep="*"))
         yield from ({"id": record.id, **(record.extra or {})} for record in reader)
 
 

@@ -29,7 +29,7 @@ def fields_of_block(block: EmbeddedBlock) -> Fields:
             pieces.fields(pair=record.pair is not None) | (record.extra or {})
             for record, pieces in zip(records, block.pieces, strict=True)
         ]
-    return Fields(len(ids), ids, batch.lengths, batch.cut, others)
+    return Fields(len(ids), ids, batch.lengths, batch.dropped_tokens, others)
 
 
 @contextmanager

@@ -55,7 +55,12 @@ from bertcli.versions import versions
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
 
-NOT_OF_RECORDS = ("asked", "taken", "max_record_bytes")  # no record is another by these
+NOT_OF_RECORDS = (
+    "asked",
+    "taken",
+    "text_option",
+    "max_record_bytes",
+)  # no record is another by these
 NOT_OF_VECTORS = ("model",)  # a text has the same vector wherever the model is
 LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # that the numbers depend on
 
@@ -245,7 +250,7 @@ class VectorRun:
         """Return what the vectors depend on besides the inputs."""
         source = self.reader.source
         paths = [input_name(path) for path in source.paths]
-        read = asdict(source) | {"texts": len(source.texts), "paths": paths}
+        read = source.options | {"texts": len(source.texts), "paths": paths}
         read = {name: value for name, value in read.items() if name not in NOT_OF_RECORDS}
         return {**self.maker, "input": read}
 

@@ -10,7 +10,7 @@ that a model knows are checked later.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,8 @@ from bertcli.io.paths import input_name
 from bertcli.io.printable import listed
 from bertcli.io.streams import can_be_reread, suffix_of
 from bertcli.io.typed_json import JsonObject
-from bertcli.keywords import options_from
 from bertcli.records.extra_ids import extra_ids
+from bertcli.records.given import input_from
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader
 from bertcli.records.record import Record
@@ -122,7 +122,7 @@ def alternatives(names: Sequence[str]) -> str:
 
 def examples_source(path: str, source: Input) -> Input:
     """Return the source of a file of examples, which is read with the options of another."""
-    file_format = source.format
+    file_format = source.format_options.format
     if file_format == "auto":
         if path == "-":
             file_format = JSONL
@@ -130,21 +130,20 @@ def examples_source(path: str, source: Input) -> Input:
             file_format = "conll"
     if source.format_of(path) == TXT and path != "-":
         can_be_reread(path)  # or it is a folder, or there is no such file
-    if source.text_field:
-        text_fields = [source.text_field]
+    if source.fields.text_field:
+        text_fields = [source.fields.text_field]
     else:
         from bertcli.tasks.registry import LEARNING_TASKS
 
         text_fields = [task.fields.text for task in LEARNING_TASKS]
-    return replace(
-        source,
+    return source.changed(
         paths=(path,),
         format=file_format,
-        text_fields=tuple(dict.fromkeys(text_fields)),
-        asked=(path,),  # its fields
+        example_text_fields=tuple(dict.fromkeys(text_fields)),
+        requested=(path,),  # its fields
         keep="*",
         infer_types=False,  # labels and ids are text
-        single=True,
+        no_pairs=True,
         sentences=True,
     )
 
@@ -170,7 +169,7 @@ def example_readers(paths: Iterable[str | None], options: Mapping[str, Any]) -> 
     chosen = options.get("input_format", "auto")
     if chosen not in INPUT_CHOICES:
         raise UsageError(f"unknown input_format {chosen!r}", f"one of {', '.join(INPUT_CHOICES)}")
-    source = options_from(Input, fields, format=chosen)
+    source = input_from(fields, format=chosen)
     return [Reader(examples_source(path, source)) for path in paths if path]
 
 

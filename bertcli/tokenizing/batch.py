@@ -101,7 +101,7 @@ class TokenBatch(Sequence[Encoded]):
     samples: Sequence[int]  # the numbers of the records in the run
     columns: Mapping[str, Any]  # name -> [T]
     offsets: Any  # [B + 1]
-    cut: list[int]  # [B], tokens that truncation dropped
+    dropped_tokens: list[int]  # [B], by truncation
 
     @classmethod
     def of(cls, rows: Sequence[Encoded], columns: Iterable[str] = ("input_ids",)) -> TokenBatch:
@@ -124,13 +124,18 @@ class TokenBatch(Sequence[Encoded]):
         at = range(len(self))[at]
         start, stop = self.offsets[at : at + 2]
         columns = {name: as_lists(flat[start:stop]) for name, flat in self.columns.items()}
-        return Encoded(self.records[at], columns, self.cut[at], self.samples[at])
+        return Encoded(self.records[at], columns, self.dropped_tokens[at], self.samples[at])
 
     def __iter__(self) -> Iterator[Encoded]:
         names = [*self.columns]
         rows = zip(*map(self.lists, names), strict=True)
         columns = (dict(zip(names, row, strict=True)) for row in rows)
-        return map(Encoded, self.records, columns, self.cut, self.samples)
+        return map(Encoded, self.records, columns, self.dropped_tokens, self.samples)
+
+    @property
+    def has_arrays(self) -> bool:
+        """True if columns and offsets are arrays, False for lists of few records."""
+        return not isinstance(self.ids, list)
 
     @property
     def ids(self) -> Any:

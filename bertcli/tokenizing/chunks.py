@@ -320,7 +320,7 @@ def _named(chunk: Chunk, source: Input) -> Record:
     In a file that is one text it has the line of the piece.
     """
     record, line, extra = chunk.record, chunk.record.line, chunk.record.extra or {}
-    if source.placed and source.format_of(record.file) == WHOLE_FILE:
+    if source.fields.with_location and source.format_of(record.file) == WHOLE_FILE:
         line += str(record.text).count("\n", 0, chunk.start)
         extra = {**extra, "line": line}
     number = chunk.sample if record.id is None else record.id
@@ -340,7 +340,7 @@ class ChunkRun(ReaderRun):
 
     def __iter__(self) -> Iterator[list[Any]]:
         source, is_empty = self.reader.source, self.form not in LINES
-        end = "\0" if source.null else "\n"
+        end = "\0" if source.format_options.null else "\n"
         self.reader.unit = "chunks"
         for records in self.blocks():
             before = self.reader.skipped

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from bertcli.errors import counted
@@ -42,8 +42,8 @@ class ExtraColumns:
 
     def read_by(self, reader: Reader) -> frozenset[str]:
         """Have a reader read the fields of ids; return those that nobody asked to keep."""
-        reader.source = replace(reader.source, extra_ids=self.limits)
-        asked = (reader.source.keep or "").split(",")
+        reader.read_extra_ids(self.limits)
+        asked = (reader.source.fields.keep or "").split(",")
         return frozenset() if asked == ["*"] else frozenset(self.limits) - {*map(str.strip, asked)}
 
     def added(self, rows: Sequence[Encoded], tokenizer: Tokenizer) -> TokenBatch:

@@ -135,21 +135,6 @@ def offsets_of(lengths: Counts | list[int]) -> Counts:
     return offsets
 
 
-def token_windows(lengths: Counts, room: int, stride: int) -> tuple[Counts, Counts, Counts]:
-    """Return the windows of texts of these lengths: the text of each, its first token, its length.
-
-    A window has ``room`` tokens at most, and shares ``stride`` with the one before.
-    """
-    counts = np.ones(len(lengths), np.int64)
-    if room:
-        is_long = lengths > room
-        counts[is_long] = -(-(lengths[is_long] - stride) // (room - stride))
-    texts = np.repeat(np.arange(len(lengths)), counts)
-    number = np.arange(len(texts)) - np.repeat(offsets_of(counts)[:-1], counts)
-    starts = number * (room - stride)
-    return texts, starts, np.minimum(lengths[texts] - starts, room)
-
-
 def ragged_lines(batch: TokenBatch, names: Sequence[str], lines: str) -> bytes:
     """Return lines of JSON with the columns of a batch of arrays, a row where each has `HOLE`."""
     bounds, between = batch.offsets.tolist(), 2**32 - 1  # no id

@@ -21,14 +21,13 @@ from bertcli.formats.jsonl import to_lines
 from bertcli.formats.plain_text import to_text
 from bertcli.formats.registry import BINARY, FINISHED, FORMATS, JSONL, LINES, TABULAR, TXT
 from bertcli.formats.tables import (
-    ColumnTable,
     FlatLists,
+    Table,
     TableHeader,
     fields_of,
 )
 from bertcli.io.streams import size_on_disk
 from bertcli.io.system_calls import cores
-from bertcli.io.threads import run_ahead
 from bertcli.records.batch import CHARACTERS, RecordBatch, record_windows
 from bertcli.records.reader import Reader
 from bertcli.records.record import Record, row_of
@@ -68,8 +67,8 @@ class TokenCounts:
         self.records += len({*batch.samples})
         self.tokens += len(batch.ids)
         self.longest = max(self.longest, *batch.lengths, 0)
-        self.truncated += len(batch.cut) - batch.cut.count(0)
-        self.cut += sum(batch.cut)
+        self.truncated += len(batch) - batch.dropped_tokens.count(0)
+        self.cut += sum(batch.dropped_tokens)
         texts, pairs = batch.records.texts, batch.records.pairs
         if pairs is not None:
             texts = [text or pair or "" for text, pair in zip(texts, pairs, strict=True)]
@@ -118,7 +117,7 @@ class ReaderRun:
         self.start = self.committed = done["records"]
         self.skipped = done["skipped"]
         self.done = dict(done)
-        self.reader.skipped += self.skipped
+        self.reader.count_skipped(self.skipped)
         self.tally.merge(TokenCounts(**done["tally"]))
 
     def blocks(self) -> Iterator[Sequence[Record]]:
@@ -175,6 +174,8 @@ class TokenizeRun(ReaderRun):
         numbered = self._numbered(groups)
         self.tokenizer.expected = size_on_disk(self.reader.source.paths) or 0
         if self.tokenizer.expected:
+            from bertcli.io.threads import run_ahead
+
             threads = min(most, THREADS, cores())
             results = run_ahead(numbered, self._tokenized, threads=threads, most=most)
         else:  # texts that may be typed are answered one by one
@@ -252,7 +253,7 @@ class Task:
             return rows
         return [row_of(record, row) for record, row in zip(tokens.records, rows, strict=True)]
 
-    def table(self, tokens: TokenBatch) -> ColumnTable:
+    def table(self, tokens: TokenBatch) -> Table:
         """Return what is written of records that are arrays, as columns."""
         import numpy as np  # pyarrow would import pandas to look at lists
 
@@ -264,7 +265,7 @@ class Task:
             columns[name] = np.array(values) if name in COUNTED else values
         for name in fields_of(filter(None, extras)):
             columns[name] = [(extra or {}).get(name) for extra in extras]
-        return ColumnTable(columns, len(tokens))
+        return Table(columns, len(tokens))
 
     def _beside(self, tokens: TokenBatch) -> dict[str, Any]:
         """Return the extra columns. Where only some records have a field, others have None or 0."""
@@ -274,9 +275,9 @@ class Task:
             "text": records.texts,
             "pair": records.pairs or [None] * len(tokens),
             "overflow_to_sample_mapping": tokens.samples,
-            "truncated": tokens.cut,
+            "truncated": tokens.dropped_tokens,
         }
-        is_cut = self.form in TABULAR or any(tokens.cut)
+        is_cut = self.form in TABULAR or any(tokens.dropped_tokens)
         return {name: columns[name] for name in self.extra if is_cut or name != "truncated"}
 
     def header(self, run: TokenizeRun) -> TableHeader:
@@ -318,7 +319,7 @@ class Task:
         if form in LINES and tokens.records.is_plain and self.fields == {"id", "length"}:
             line = b"%d\n" if form == TXT else b'{"length":%d}\n'
             return [b"".join([line % length for length in tokens.lengths])]
-        if not isinstance(tokens.ids, list):
+        if tokens.has_arrays:
             if form in BINARY:
                 return self.table(tokens)
             if form == JSONL and self.layout.columns:

@@ -52,8 +52,12 @@ from bertcli.tokenizing.batch import (
     sequence_span,
 )
 from bertcli.tokenizing.encoding import FIELDS
-from bertcli.tokenizing.special_tokens import SpecialTokens, special_tokens_around
-from bertcli.tokenizing.truncation import kept_lengths, token_windows
+from bertcli.tokenizing.truncation import (
+    dropped_tokens,
+    kept_of_many,
+    token_windows,
+    windows_of_many,
+)
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
 
     from bertcli.tokenizing.call import BatchEncoding, Texts
     from bertcli.tokenizing.ragged import WordPieceEngine
+    from bertcli.tokenizing.special_tokens import SpecialTokens
 
 FEW = 256  # records of a run that do not pay for the import of numpy,
 SHORT = 1 << 19  # unless they have so many characters
@@ -531,7 +536,7 @@ class Tokenizer:
         self, first: Sequence[int], second: Sequence[int] | None
     ) -> list[tuple[int, Sequence[int]]]:
         """Return the ids before, of, between and after the texts, with the token type of each."""
-        frame = special_tokens_around(self.core, pair=second is not None, special=True)
+        frame = self._special_tokens(pair=second is not None)
         if frame is None:
             raise ModelError("this tokenizer does not put special tokens around two texts in order")
         before, *behind = frame.special
@@ -614,13 +619,17 @@ class Tokenizer:
         is_alike &= pairs is None or not layout.overflowing
         many = first + len(block) >= FEW or sum(block.weights) >= SHORT
         if many and layout.is_flat and is_alike:
-            frame = special_tokens_around(
-                self.core, pair=pairs is not None, special=layout.special_tokens
-            )
+            frame = self._special_tokens(pair=pairs is not None, special=layout.special_tokens)
             if frame:
                 with suppress(InputError):  # of a pair that rows tell of
                     return self._arrays(block, layout, frame, first)
         return self._rows(block, layout, skip, first)
+
+    def _special_tokens(self, *, pair: bool, special: bool = True) -> SpecialTokens | None:
+        """Return the special tokens around a text or a pair; None where texts are not in order."""
+        from bertcli.tokenizing.special_tokens import special_tokens_around  # few texts need none
+
+        return special_tokens_around(self.core, pair=pair, special=special)
 
     def _rows(self, records: RecordBatch, layout: Layout, skip: Skip, first: int) -> TokenBatch:
         """Return the tokens of records as lists. No numpy: one text needs none."""
@@ -672,8 +681,8 @@ class Tokenizer:
                     name: [*chain.from_iterable(column[part] for part in slices)]
                     for name, column in columns.items()
                 }
-                dropped = sum(lengths) - sum(stop - start for start, stop in window)
-                rows.append(Encoded(record, left, 0 if layout.overflowing else dropped, sample))
+                dropped = 0 if layout.overflowing else dropped_tokens(lengths, window)
+                rows.append(Encoded(record, left, dropped, sample))
         rows = self._padded(rows, layout)
         return TokenBatch.of(rows, {"input_ids", *layout.columns})
 
@@ -698,7 +707,7 @@ class Tokenizer:
         """
         import numpy as np
 
-        from bertcli.tokenizing.ragged import offsets_of, spans, token_windows
+        from bertcli.tokenizing.ragged import offsets_of, spans
 
         limit = self.cut_at(layout)
         texts: Any = [*block.texts, *(block.pairs or ())]
@@ -711,15 +720,13 @@ class Tokenizer:
         left = lengths
         if limit is not None:
             room = self.room(limit, layout, pair=block.pairs is not None)
-            left = np.minimum(lengths, room)
-            if block.pairs:
-                for row in np.flatnonzero(lengths.sum(axis=0) > room).tolist():
-                    text, pair = lengths[:, row].tolist()
-                    left[:, row] = kept_lengths(text, pair, room, layout.truncation)
+            left = kept_of_many(lengths, room, layout.truncation)
         samples: Sequence[int] = range(first, first + len(block))
         from_left = (layout.truncation_side or self.truncation_side) == "left"
         if layout.overflowing and limit is not None:
-            texts_of_windows, offsets_in_text, left = token_windows(lengths[0], room, layout.stride)
+            texts_of_windows, offsets_in_text, left = windows_of_many(
+                lengths[0], room, layout.stride
+            )
             lengths = lengths[:, texts_of_windows]
             starts = starts[:, texts_of_windows]
             if from_left:

@@ -1,13 +1,22 @@
-"""Truncation: which tokens of a text or a pair fit into a window of bounded length."""
+"""Truncation: which tokens of a text or a pair fit into a window of bounded length.
+
+`token_windows` is for one record, in lists, and imports no numpy, which one text should not wait
+for; `kept_of_many` and `windows_of_many` do the same for many lengths, in arrays. What truncation
+drops is counted here as well: `dropped_tokens`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bertcli.errors import InputError, counted, option
 
 if TYPE_CHECKING:
-    pass
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Lengths = NDArray[np.int64]
 
 
 Span = tuple[int, int]
@@ -67,6 +76,43 @@ def kept_lengths(first: int, second: int, room: int, strategy: str) -> Span:
             "shorten that text",
         )
     return (room - fixed, fixed) if cuts_first else (fixed, room - fixed)
+
+
+def dropped_tokens(lengths: Sequence[int], window: Window) -> int:
+    """Return how many tokens of texts of these lengths are outside of a window."""
+    return sum(lengths) - sum(stop - start for start, stop in window)
+
+
+def kept_of_many(lengths: Lengths, room: int, strategy: str) -> Lengths:
+    """Return how many tokens of texts [1, B], or of pairs [2, B], fit into ``room`` each.
+
+    Raises InputError as `token_windows` does.
+    """
+    import numpy as np
+
+    kept = np.minimum(lengths, room)
+    if len(lengths) == 2:
+        for row in np.flatnonzero(lengths.sum(axis=0) > room).tolist():
+            first, second = lengths[:, row].tolist()
+            kept[:, row] = kept_lengths(first, second, room, strategy)
+    return kept
+
+
+def windows_of_many(lengths: Lengths, room: int, stride: int) -> tuple[Lengths, Lengths, Lengths]:
+    """Return the windows of texts [B]: the text of each, its first token, its length.
+
+    A window has ``room`` tokens at most, and shares ``stride`` with the one before.
+    """
+    import numpy as np
+
+    counts = np.ones(len(lengths), np.int64)
+    if room:
+        is_long = lengths > room
+        counts[is_long] = -(-(lengths[is_long] - stride) // (room - stride))
+    texts = np.repeat(np.arange(len(lengths)), counts)
+    number = np.arange(len(texts)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = number * (room - stride)
+    return texts, starts, np.minimum(lengths[texts] - starts, room)
 
 
 def _parts(length: int, size: int, side: str, stride: int) -> list[Span]:

@@ -121,7 +121,7 @@ class Documents:
     def fill(self, reader: Reader, tokenizer: Tokenizer, show: Callable[[int], None]) -> None:
         """Add the sentences of a corpus; show their number after each block."""
         width = len(self.largest)
-        reader.divide = self.split
+        reader.divide_by(self.split, "texts")
         columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MAX_EXTRA_IDS))
         names = ("input_ids", "token_type_ids", *columns.needed)
         layout = Layout(columns=names, special_tokens=False)

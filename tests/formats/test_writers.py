@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertcli.errors import OutputError
-from bertcli.formats.tables import ColumnTable, FlatLists
+from bertcli.formats.tables import FlatLists, Table
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader
 from bertcli.runs.row_run import streamed_rows
@@ -113,7 +113,7 @@ def test_parquet(tmp_path, rows, cut):
     table = parquet.read_table(path)
     assert table.to_pylist() == rows
     assert str(table.schema.field("input_ids").type) == "list<element: int32>"
-    found = Reader(Input(paths=(str(path),), ids=True))
+    found = Reader(Input.of(paths=(str(path),), ids=True))
     assert [record.ids for record in found] == [row["input_ids"] for row in rows]
 
 
@@ -139,7 +139,7 @@ def test_a_column_becomes_wider_where_later_rows_need_it(
 
     def block(value):
         if columns:
-            return ColumnTable({"id": [value], "input_ids": flat}, 1)
+            return Table({"id": [value], "input_ids": flat}, 1)
         return [{"id": value, "input_ids": ids}]
 
     path = tmp_path / "a.parquet"

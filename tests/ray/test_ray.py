@@ -126,7 +126,7 @@ def shard_of(source, output):
 
 def worker(pooling, texts):
     """One worker, in this process."""
-    source = Input(paths=(str(texts),), on_error="skip")
+    source = Input.of(paths=(str(texts),), on_error="skip")
     return ShardWorker(EmbedJob(FIND, source, on_torch(pooling=pooling), "npy"))
 
 
@@ -166,7 +166,7 @@ def test_an_empty_shard_is_made_once(tmp_path, form):
     source = tmp_path / "a.txt"
     source.touch()
     shard = shard_of(str(source), str(tmp_path / "out" / f"a.{form}"))
-    job = EmbedJob(FIND, Input(paths=(str(source),)), on_torch(), form)
+    job = EmbedJob(FIND, Input.of(paths=(str(source),)), on_torch(), form)
     done = ShardWorker(job).make(shard)
     assert Path(shard.output).exists() and done.sha256
     assert done.tally.records == 0
@@ -190,7 +190,7 @@ def test_an_output_that_nothing_says_who_made_is_refused(tmp_path, at, where):
     fs = filesystem("file" if where == "here" else where)
     place = f"{tmp_path}/out/a.jsonl" if where == "here" else f"/precious{at}/a.jsonl"
     shard = shard_of(str(source), place if where == "here" else f"memory:/{place}")
-    job = jobs(Input(paths=(str(source),)))[at]
+    job = jobs(Input.of(paths=(str(source),)))[at]
     fs.pipe(place, b"precious\n") if where == "memory" else _written(Path(place), "precious\n")
     with pytest.raises(OutputError, match="already exists, but has no manifest to resume from"):
         ShardWorker(job).make(shard)
@@ -210,7 +210,7 @@ def _written(path, text):
 def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at):
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
-    shard, job = shard_of(str(source), str(out)), jobs(Input(paths=(str(source),)))[at]
+    shard, job = shard_of(str(source), str(out)), jobs(Input.of(paths=(str(source),)))[at]
     where = ("bertcli.io.output_files.sync_folder", "bertcli.ray.run.put_json")[at]
     with (
         mock.patch(where, side_effect=KeyboardInterrupt),
@@ -243,7 +243,7 @@ def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
 def test_a_shard_that_cannot_be_read_leaves_nothing(tmp_path):
     source, out = tmp_path / "a.jsonl", tmp_path / "out" / "a.jsonl"
     source.write_text("{")
-    for job in jobs(Input(paths=(str(source),))):
+    for job in jobs(Input.of(paths=(str(source),))):
         with pytest.raises(InputError):
             ShardWorker(job).make(shard_of(str(source), str(out)))
         assert not [*out.parent.iterdir()]
@@ -262,7 +262,7 @@ def test_sources_are_never_written(tmp_path):
     (tmp_path / "a.npy.errors.jsonl").write_bytes(source.read_bytes())
     paths = (str(source), str(tmp_path / "a.npy.errors.jsonl"))
     with pytest.raises(OutputError, match="would be overwritten"):
-        plan(Input(paths=paths), str(tmp_path), "npy")
+        plan(Input.of(paths=paths), str(tmp_path), "npy")
 
 
 def test_shards_come_and_go_through_file_systems_that_are_elsewhere(tmp_path):
@@ -270,7 +270,7 @@ def test_shards_come_and_go_through_file_systems_that_are_elsewhere(tmp_path):
 
     memory = fsspec.filesystem("memory")
     memory.pipe("/in/a.txt", b"one\ntwo\n")
-    (shard,) = plan(Input(paths=("memory://in/*.txt",)), "memory://out", "npy")
+    (shard,) = plan(Input.of(paths=("memory://in/*.txt",)), "memory://out", "npy")
     maker = worker("mean", "ignored")
     assert maker.make(shard).tally.records == 2
     assert sorted(name.rsplit("/", 1)[1] for name in memory.find("/out")) == [
@@ -300,7 +300,7 @@ def test_what_opens_a_store_stays_with_its_files_and_is_shown_nowhere(tmp_path, 
         return memory, "/" + place.partition("@")[2].partition("?")[0].rstrip("/")
 
     with mock.patch("bertcli.formats.parquet.file_system", file_system):
-        source = Input(paths=(pattern,), on_error="skip")
+        source = Input.of(paths=(pattern,), on_error="skip")
         (shard,) = plan(source, str(tmp_path / "out"), "jsonl")
         for job in jobs(replace(source, paths=("ignored",)))[1:]:
             done = ShardWorker(job).make(shard)
@@ -457,13 +457,13 @@ def test_names_of_outputs_keep_the_folders(tmp_path):
     for name in ("a/x.txt.gz", "b/x.txt", "_SUCCESS", ".hidden.txt", "b/readme.log"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    found = plan(Input(paths=(str(tmp_path),)), "out/", "parquet")
+    found = plan(Input.of(paths=(str(tmp_path),)), "out/", "parquet")
     assert [shard.output for shard in found] == ["out/a/x.parquet", "out/b/x.parquet"]
-    url = plan(Input(paths=(f"file://{tmp_path}/b/*.txt",)), "s3://bucket/out", "npy")
+    url = plan(Input.of(paths=(f"file://{tmp_path}/b/*.txt",)), "s3://bucket/out", "npy")
     assert [shard.output for shard in url] == ["s3://bucket/out/x.npy"]
     (tmp_path / "a" / "x.txt").touch()
     with pytest.raises(InputError, match="would both be written to a/x"):
-        plan(Input(paths=(str(tmp_path),)), "out", "npy")
+        plan(Input.of(paths=(str(tmp_path),)), "out", "npy")
 
 
 class Web(AbstractFileSystem):
@@ -486,7 +486,7 @@ def test_addresses_that_differ_in_a_query_are_different_files():
     register_implementation("web", Web, clobber=True)
     paths = ("web://host/get.txt?secret=1", "web://host/get.txt?secret=2")
     with pytest.raises(InputError, match=r"would both be written to get\.txt\?secret=\*\*\*"):
-        plan(Input(paths=paths), "out", "npy")
+        plan(Input.of(paths=paths), "out", "npy")
 
 
 @pytest.mark.parametrize(

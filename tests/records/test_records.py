@@ -5,12 +5,14 @@ import gzip
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bertcli import Source
 from bertcli.errors import InputError
 from bertcli.formats import delimited
 from bertcli.io import streams
@@ -24,7 +26,7 @@ CHUNKS = st.sampled_from([1, 3, 7, 64, 1 << 18])
 
 
 def records(path, **source):
-    return list(Reader(Input(paths=(str(path),), **source)))
+    return list(Reader(Input.of(paths=(str(path),), **source)))
 
 
 def texts(path, **source):
@@ -34,7 +36,7 @@ def texts(path, **source):
 def skipped(path, **source):
     """Return the records that can be read and the messages about the others."""
     said = []
-    reader = Reader(Input(paths=(str(path),), on_error="skip", **source))
+    reader = Reader(Input.of(paths=(str(path),), on_error="skip", **source))
     reader.warn = said.append
     found = list(reader)
     assert reader.skipped == len(said)
@@ -102,7 +104,7 @@ def test_a_bad_byte_is_named_by_file_line_and_offset(tmp_path, chunk, size):
     found, said = skipped(path)
     assert [record.text for record in found] == ["one", "two"]
     assert ["byte 14" in said[0], "a.txt:4: byte 19 (0xc3)" in said[1]] == [True, True]
-    reader = Reader(Input(paths=(str(path),), encoding_errors="replace"))
+    reader = Reader(Input.of(paths=(str(path),), encoding_errors="replace"))
     assert [record.text for record in reader] == ["one", "two", "th\ufffdree", "\ufffd"]
     assert reader.replaced == 2
 
@@ -301,6 +303,21 @@ def test_surrogates_in_kept_fields(tmp_path):
     file = tmp_path / "in.jsonl"
     file.write_text('{"text": "a", "id": "\\ud83d\\ude00", "note": ["\\ud800"]}\n')
     with pytest.raises(InputError, match=r"in.jsonl:1: a field holds half of a surrogate pair"):
-        list(Reader(Input(paths=(str(file),), keep="*")))
-    (record,) = Reader(Input(paths=(str(file),), keep="*", encoding_errors="replace"))
+        list(Reader(Input.of(paths=(str(file),), keep="*")))
+    (record,) = Reader(Input.of(paths=(str(file),), keep="*", encoding_errors="replace"))
     assert (record.id, record.extra) == ("😀", {"text": "a", "note": ["\ufffd"]})
+
+
+def test_a_source_has_all_options_at_one_level(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("body;pair\nnaïve;x\n".encode("latin-1"))
+    source = Source(paths=(str(path),), text_field="body", delimiter=";", single=True)
+    source = replace(source, encoding="latin-1")
+    assert (source.text_field, source.delimiter, source.single) == ("body", ";", True)
+    reader = Reader(source)
+    assert [(record.text, record.pair) for record in reader] == [("naïve", None)]
+    assert (reader.source.encoding, reader.source.placed) == ("latin-1", False)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'field'"):
+        Source(field="body")
+    with pytest.raises(AttributeError, match="no attribute 'field'"):
+        _ = source.field

@@ -62,7 +62,7 @@ def chunk(
     if form == TXT and files.keep_fields:
         raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
     taken = frozenset(WRITTEN) if form != TXT else frozenset()
-    reader = reader_of(texts, files, single=True, taken=taken)
+    reader = reader_of(texts, files, no_pairs=True, reserved=taken)
     tokenizer = model.tokenizer(parse_special=chunks.parse_special)
     chunker = Chunker(tokenizer, record(ChunkSettings, chunks))
     if tokenizer.limit is not None and chunker.limit > tokenizer.limit:

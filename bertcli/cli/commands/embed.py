@@ -1,7 +1,6 @@
 """`bertcli embed`: texts to vectors."""
 
 from dataclasses import replace
-from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,7 +45,7 @@ from bertcli.tokenizing.batch import PLACE
 
 if TYPE_CHECKING:
     from bertcli.embedding.embedder import Embedder
-    from bertcli.embedding.pooling import Embedded
+    from bertcli.embedding.pooling import EmbeddedBlock
     from bertcli.ray.run import Pool, ShardJob
     from bertcli.records.input import Input
     from bertcli.records.reader import Reader
@@ -158,7 +157,7 @@ def embed(
         def make(find: Any, source: "Input", form: str, pool: "Pool") -> "ShardJob":
             from bertcli.ray.run import EmbedJob
 
-            source = replace(source, taken=_taken(options))
+            source = source.changed(reserved=_taken(options))
             how = replace(options, threads=compute.threads or pool.cpus)
             return record(
                 EmbedJob, vector, output, model=find, source=source, options=how, form=form
@@ -255,12 +254,15 @@ def _to_stream(
     if form == "table":
         from bertcli.cli.display.tables import MOST, show, vector_views
 
-        items: list[Embedded] = []
-        run = EmbedRun(
-            embedder, reader, lambda block: items.extend(islice(block, MOST - len(items)))
-        )
+        blocks: list[EmbeddedBlock] = []
+
+        def keep_first(block: EmbeddedBlock) -> None:
+            if sum(map(len, blocks)) < MOST:
+                blocks.append(block)
+
+        run = EmbedRun(embedder, reader, keep_first)
         console.follow(run)
-        show(*vector_views(items, run.tally.records, embedder.term_names))
+        show(*vector_views(blocks, run.tally.records, embedder.term_names))
     else:
         with stdout_writer(form, precision, embedder.term_names) as write:
             run = EmbedRun(embedder, reader, write)

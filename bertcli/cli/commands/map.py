@@ -111,7 +111,7 @@ def map(
     if form == "html":
         keep, taken = view.color, frozenset()
     asked = (*fields_asked([texts]), *(["--color"] if view.color else []))
-    reader = reader_of(texts, named=texts.files, keep=keep, taken=taken, asked=asked)
+    reader = reader_of(texts, named=texts.files, keep=keep, reserved=taken, requested=asked)
     refuse_pipes(reader)
     search = texts.search(reader, model, compute)
     with output.open(FINISHED if form == "html" else form, texts.inputs(reader), model) as write:

@@ -493,7 +493,7 @@ def distil(
     """
     reader = None
     if texts.corpus:
-        reader = reader_of(texts, named=texts.corpus, single=True)
+        reader = reader_of(texts, named=texts.corpus, no_pairs=True)
     from bertcli.embedding.options import EmbedOptions
     from bertcli.exporting.distil import Distillation
 

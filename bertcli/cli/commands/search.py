@@ -101,7 +101,7 @@ class QueryOptions(OptionGroup):
             text_field=self.query_field or ("anchor" if self.mine else "text"),
             text_option="query_field",
             pair_field="positive" if self.mine else None,
-            single=not self.mine,
+            no_pairs=not self.mine,
         )
 
 
@@ -174,7 +174,7 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Input):
         from bertcli.retrieval.search import OF_HITS
 
         skip_empty = bool(self.skip_empty)
-        return reader_of(self, named=self.corpus, skip_empty=skip_empty, taken=OF_HITS)
+        return reader_of(self, named=self.corpus, skip_empty=skip_empty, reserved=OF_HITS)
 
 
 class ScoreOptions(OptionGroup, panel="Scores"):
@@ -276,8 +276,7 @@ def similar(
         refuse_pipes(texts)
         tokenizer = model.tokenizer()
         if whole:
-            texts.divide = partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph")))
-            texts.unit = "chunks"
+            texts.divide_by(partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph"))))
         answers: Iterable[list[Answer]]
         answers = lexical_answers(queries.blocks(), texts, tokenizer, options.top_k)
         answers = rerank(answers) if rerank else answers

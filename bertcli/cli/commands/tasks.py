@@ -97,7 +97,7 @@ class QuestionOptions(OptionGroup):
             texts=(self.question,) if both else (),
             text_field=self.question_field if self.question is None else self.context_field,
             pair_field=self.context_field if objects else None,
-            single=not objects,
+            no_pairs=not objects,
         )
 
 
@@ -133,7 +133,7 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
             files,
             objects=True,
             texts=tuple(self.texts or ())[:1],
-            single=True,
+            no_pairs=True,
             text_field=None if self.texts else self.prompt_field,
             keep="*" if files.keep_fields == "*" else names,
         )
@@ -329,7 +329,7 @@ def rerank(
     $ bertcli rerank 'late delivery' 'It came on time.' 'It never came.' -m CROSS_ENCODER
     """
     form = output.form()
-    reader = reader_of(asked, files, single=True, hit_rows=True)
+    reader = reader_of(asked, files, no_pairs=True, hit_rows=True)
     kind, head = open_head("Reranker", model, length, compute)
     from bertcli.tasks.rerank import BLANK_HIT, ranked, ranked_row
 

@@ -1,6 +1,5 @@
 """`bertcli tokenize`: texts to token ids and other fields; `bertcli decode`: ids back to text."""
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -173,7 +172,7 @@ def tokenize(
                 layout,
                 output,
                 model=find,
-                source=replace(source, taken=task.fields),
+                source=source.changed(reserved=task.fields),
                 form=form,
                 layout=task.layout,
                 extra=task.extra,
@@ -205,7 +204,7 @@ def tokenize(
         extra = ("text", "length") if form == "table" else ("length",)
     task = Task(shape, extra, form, fields.ragged)
     taken = frozenset() if mode.stats or form == "table" else task.fields
-    reader = source.reader(taken=taken, placed=False if form == TXT else None)
+    reader = source.reader(reserved=taken, with_location=False if form == TXT else None)
     run = task.run(reader, tokenizer, layout.window)
     windows: Any = console.track(run)
     if mode.is_summary:
@@ -309,7 +308,7 @@ def _ids_of_tokens(
     """Write the ids of tokens, those of the arguments or of each line; return what read them."""
     columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
     given = (source.texts,) if source.texts else ()
-    reader = source.reader(texts=given, pre_split=True, taken=frozenset(("id", *columns)))
+    reader = source.reader(texts=given, pre_split=True, reserved=frozenset(("id", *columns)))
     with output.open(form, reader.source.inputs, model, weights=False) as write:
         for record in reader:
             ids, unknown = tokenizer.ids_of(record.text)
@@ -378,9 +377,9 @@ def decode(
         source,
         texts=(" ".join(source.ids),) if source.ids else (),
         ids=True,
-        taken=frozenset({"id", how.as_}),
-        placed=False if form == TXT else None,
-        asked=(),  # lists have fields in txt as well
+        reserved=frozenset({"id", how.as_}),
+        with_location=False if form == TXT else None,
+        requested=(),  # lists have fields in txt as well
     )
     reader = Reader(read)
     run = DecodeRun(reader, tokenizer, how.as_, skip, clean_up)

@@ -27,6 +27,7 @@ from bertcli.cli.options.common import (
     field_option,
     fields_asked,
     file_given,
+    input_of,
     reader_of,
 )
 from bertcli.cli.options.groups import (
@@ -168,7 +169,7 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Input):
 
     def source(self, path: str) -> Input:
         """Return the source of a file of examples or texts."""
-        return examples_source(path, record(Input, self, pair_field=None, format=self.input_format))
+        return examples_source(path, input_of(self, pair_field=None, format=self.input_format))
 
 
 class TrainJobOptions(OptionGroup, panel=INPUT):
@@ -321,9 +322,9 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Input):
             self,
             named=self.files,
             sentences=True,
-            single=True,
+            no_pairs=True,
             keep=",".join(dict.fromkeys(extra)) or None,
-            asked=(*fields_asked([self]), *(("--extra",) if extra else ())),
+            requested=(*fields_asked([self]), *(("--extra",) if extra else ())),
         )
 
 

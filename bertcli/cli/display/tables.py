@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ from bertcli.tokenizing.batch import PLACE
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertcli.embedding.pooling import Embedded
+    from bertcli.embedding.pooling import EmbeddedBlock, TokenVectors
     from bertcli.embedding.sparse import TermNames
     from bertcli.retrieval.duplicates import DuplicateGroup, Duplicates
     from bertcli.retrieval.search import Answer, Search
@@ -345,27 +345,30 @@ FEW = range(2, 11)  # texts whose similarities are shown
 
 
 def vector_views(
-    items: Sequence[Embedded], records: int, names: TermNames | None
+    blocks: Sequence[EmbeddedBlock], records: int, names: TermNames | None
 ) -> Iterator[RenderableType]:
-    """Draw the first vectors of so many texts, or of their tokens, or weights of their terms."""
-    of_texts = items and items[0].pieces is None
+    """Draw the first vectors of ``records`` texts, or of their tokens, or weights of terms."""
+    encoded = [*islice(chain.from_iterable(block.batch for block in blocks), MOST)]
+    vectors = [*islice(chain.from_iterable(block.vectors for block in blocks), MOST)]
+    pieces = [*islice(chain.from_iterable(block.pieces or () for block in blocks), MOST)]
+    of_texts = encoded and not pieces
     if of_texts:
         yield rows_table(
             [
-                {"text": shortened(shown(encoded), TEXT), "tokens": encoded.length}
+                {"text": shortened(shown(item), TEXT), "tokens": item.length}
                 | (numbers(vector) if names is None else terms(vector, names))
-                | kept_cells(encoded.record)
-                for encoded, vector, _ in items
+                | kept_cells(item.record)
+                for item, vector in zip(encoded, vectors, strict=True)
             ]
         )
     else:
-        yield from map(pieces_view, items)
-    yield from not_drawn(records - len(items))
+        yield from map(pieces_view, encoded, vectors, pieces)
+    yield from not_drawn(records - len(encoded))
     if of_texts and names is None:
-        yield shape_of(records, *items[0].vector.shape)
+        yield shape_of(records, *vectors[0].shape)
         if records in FEW:
             yield Text("cosine similarity", "bold")  # wider than the table may be
-            yield similarities(items)
+            yield similarities(vectors)
 
 
 def shape_of(*sizes: int) -> Text:
@@ -391,13 +394,13 @@ def terms(weights: np.ndarray, names: TermNames) -> dict[str, Any]:
     return {"terms": len(weights), "largest weights": shown_terms}
 
 
-def similarities(items: Sequence[Embedded]) -> Table:
-    """Draw the cosines of a few texts."""
+def similarities(vectors: Sequence[np.ndarray]) -> Table:
+    """Draw the cosines of the vectors of a few texts."""
     import numpy as np
 
-    vectors = np.stack([item.vector.reshape(-1) for item in items])
-    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    rows = enumerate((vectors @ vectors.T).tolist(), 1)
+    flat = np.stack([vector.reshape(-1) for vector in vectors])
+    flat = flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
+    rows = enumerate((flat @ flat.T).tolist(), 1)
     return rows_table(
         [
             {"": place} | {str(at): f"{cosine:.2f}" for at, cosine in enumerate(row, 1)}
@@ -408,10 +411,8 @@ def similarities(items: Sequence[Embedded]) -> Table:
     )
 
 
-def pieces_view(item: Embedded) -> Group:
+def pieces_view(encoded: Encoded, vectors: np.ndarray, pieces: TokenVectors) -> Group:
     """Draw the tokens or words of a text, and the shape of their vectors."""
-    encoded, vectors, pieces = item
-    assert pieces is not None
     columns = zip(pieces.texts, pieces.offsets, pieces.sequences, vectors, strict=True)
     rows = [
         {"#": at, pieces.name[:-1]: text, "span": "" if sequence is None else f"{start}-{stop}"}

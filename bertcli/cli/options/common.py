@@ -28,7 +28,6 @@ from bertcli.cli.options.groups import (
     flag,
     number,
     option,
-    record,
 )
 from bertcli.engines.compute import Compute
 from bertcli.errors import LOG, InputError, OutputError, UsageError, counted
@@ -54,7 +53,7 @@ from bertcli.model_folder.files import TOKENIZER_FILES
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL, is_default
-from bertcli.records.input import Input, listed_files
+from bertcli.records.input import Input, listed_files, option_names
 from bertcli.records.reader import Reader
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -560,9 +559,18 @@ def source_of(
         "format": JSONL if objects and form == "auto" and paths == ("-",) else form,
         "keep": options.get("keep_fields"),
         "join": unescaped(options.get("join")),
-        "asked": fields_asked(groups),
+        "requested": fields_asked(groups),
     }
-    return record(Input, *groups, **(usual | values))
+    return input_of(*groups, **(usual | values))
+
+
+def input_of(*groups: OptionGroup, **values: Any) -> Input:
+    """Return the input with the options of groups, and with others that no option has."""
+    names = option_names()
+    options = {
+        name: value for group in groups for name, value in vars(group).items() if name in names
+    }
+    return Input.of(**(options | values))
 
 
 def unescaped(text: str | None) -> str | None:

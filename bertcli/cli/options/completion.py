@@ -56,7 +56,7 @@ def _fields_of(file: str, options: Mapping[str, Any], incomplete: str) -> list[s
         name: options[name] for name in ("delimiter", "encoding") if options.get(name) is not None
     }
     try:
-        source = Input(
+        source = Input.of(
             format=options.get("input_format") or "auto", max_record_bytes=MAX_BYTES, **given
         )
         path = next(iter(input_files([file], source)))

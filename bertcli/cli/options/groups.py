@@ -13,7 +13,7 @@ groups. Annotations of groups are objects, not strings, because Typer reads them
 import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from math import isfinite
 from types import NoneType
@@ -71,19 +71,13 @@ class OptionGroup:
     def __init_subclass__(cls, panel: str | None = None, of: Any = None) -> None:
         cls.PANEL = panel or cls.PANEL
         group_annotations = inspect.get_annotations(cls)
-        annotations = {}
-        defaults = {}
-        if of:
-            annotations = get_type_hints(of)
-            for field in fields(of):
-                if field.name not in group_annotations:
-                    defaults[field.name] = field.default
+        annotations, defaults = _types_and_defaults(of) if of else ({}, {})
         annotations |= group_annotations
         options = dict(cls.OPTIONS)
         for name, declaration in vars(cls).items():
             if isinstance(declaration, Declaration):
                 default = declaration.default
-                if default is MISSING:
+                if default is MISSING and name not in group_annotations:
                     default = defaults.get(name, MISSING)
                 annotation = annotations.get(name, declaration.annotation)
                 info = copy(declaration.info)
@@ -100,6 +94,18 @@ class OptionGroup:
 
     def __post_init__(self) -> None:
         """Raise UsageError if options contradict each other."""
+
+
+def _types_and_defaults(of: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the types and the defaults of a record's fields, and of those of records in it."""
+    types = get_type_hints(of)
+    defaults = {field.name: field.default for field in fields(of)}
+    for annotation in [*types.values()]:
+        if is_dataclass(annotation):
+            inner_types, inner_defaults = _types_and_defaults(annotation)
+            types = inner_types | types
+            defaults = inner_defaults | defaults
+    return types, defaults
 
 
 def _parameter(

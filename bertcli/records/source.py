@@ -1,0 +1,39 @@
+"""`bertcli.Source`: an input whose options are keywords at one level.
+
+Reader(Source(paths=("reviews.csv",), text_field="body", single=True))
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from bertcli.records.input import PARTS, PUBLIC_NAMES, Input, option_names
+
+NAMES = {public: name for name, public in PUBLIC_NAMES.items()}
+
+
+class Source(Input):
+    """What is read: texts or files, their format, and the fields of a record.
+
+    The options are those of the command line; they are attributes as well.
+    """
+
+    def __init__(
+        self,
+        texts: tuple[str, ...] = (),
+        pair: str | None = None,
+        paths: tuple[str, ...] = (),
+        list_file: str | None = None,
+        **options: Any,
+    ) -> None:
+        options = {NAMES.get(name, name): value for name, value in options.items()}
+        given = Input.of(texts=texts, pair=pair, paths=paths, list_file=list_file, **options)
+        super().__init__(**{field.name: getattr(given, field.name) for field in fields(given)})
+
+    def __getattr__(self, name: str) -> Any:
+        own_name = NAMES.get(name, name)
+        for part, record in PARTS.items():
+            if own_name in option_names(record) and part in vars(self):
+                return getattr(vars(self)[part], own_name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
