@@ -123,7 +123,8 @@ class Embedder:
         """
         pooling = "" if options.sparse else options.pooling
         sentence = read_sentence(folder, pooling=pooling, scores=scores)
-        kind, maker = "BertModel", None
+        kind = "BertModel"
+        maker = None
         if options.sparse:
             from bertcli.embedding.sparse import read_sparse
 
@@ -151,10 +152,12 @@ class Embedder:
                     "use bertcli chunk, and embed the chunks",
                 )
             normalize = late.normalize if options.normalize is None else options.normalize
-            options, modules = replace(options, normalize=normalize), late.modules
+            options = replace(options, normalize=normalize)
+            modules = late.modules
             prompts = {**sentence.prompts, **late.prompts}
             sentence = replace(sentence, prompts=prompts, default_prompt="document")
-        asked, options = options.dim, settled(options, sentence)
+        asked = options.dim
+        options = settled(options, sentence)
         terms = maker(tokenizer()) if maker else None
         if extra and not sentence.static:  # texts that have ids for their words keep these words
             changed = late or options.prompt or options.on_truncate == "chunk"
@@ -176,7 +179,8 @@ class Embedder:
 
         UsageError where more are ``asked`` for; what the folder names is clipped.
         """
-        width, dim = self.width, self.options.dim
+        width = self.width
+        dim = self.options.dim
         if asked and asked > width:
             raise UsageError(
                 f"{option('dim', asked)} is not possible: the vectors have {width} dimensions",
@@ -363,7 +367,8 @@ class Embedder:
 
     def _started(self, batch: TokenBatch) -> Work:
         """Hand texts to the model. Only windows that have tokens of the prompt leave them out."""
-        tokens, skips = self._tokens(batch), self._skips(batch)
+        tokens = self._tokens(batch)
+        skips = self._skips(batch)
         if skips is None:
             return self._run(tokens)
         groups = {int(skip): np.flatnonzero(skips == skip) for skip in np.unique(skips)}
@@ -458,7 +463,9 @@ class Embedder:
             tokens = replace(tokens, attended=np.array(own_lengths, np.int64))
         states = iter((yield from self._run(tokens)))
         nothing = np.zeros((0, *self._stacked, self.state_width), np.float32)
-        joined_items, vectors, owners = [], [], []
+        joined_items = []
+        vectors = []
+        owners = []
         for windows in records:
             parts = [next(states) if item.length else nothing for item in windows]
             item, vector = joined(windows, parts)
@@ -487,7 +494,8 @@ class Embedder:
     def _finished(self, vectors: np.ndarray) -> np.ndarray:
         for module in self.modules:
             vectors = module(vectors)
-        normalize, options = bool(self.options.normalize), self.options
+        normalize = bool(self.options.normalize)
+        options = self.options
         return finish(vectors, dim=options.dim, normalize=normalize, dim_last=options.dim_last)
 
     def chosen(self) -> dict[str, Any]:
@@ -524,7 +532,8 @@ class Embedder:
 
     def prepare(self, records: Sequence[Record], *, whole: bool = False) -> Sequence[Record]:
         """Return records as they are tokenized: with the prompt, in lower case if it has to be."""
-        lower, most = self.sentence.lower_case, None if whole else self._most_characters
+        lower = self.sentence.lower_case
+        most = None if whole else self._most_characters
         return prepared(records, self.options.prompt or "", lower=lower, most=most)
 
     @cached_property

@@ -121,7 +121,8 @@ def read_late(
     The role is that of queries, or else of documents. Raises ModelError when its files are broken,
     or ask for what bertcli does not have.
     """
-    files, role = _files(folder), QUERY if role == QUERY else DOCUMENT
+    files = _files(folder)
+    role = QUERY if role == QUERY else DOCUMENT
     if files is None:
         return None
     id_of = tokenizer.core.token_to_id
@@ -129,7 +130,8 @@ def read_late(
     index = id_of(name)
     if files.filled and index is None:
         raise ModelError(f"{folder}: the vocabulary has no token {name!r} to fill queries up with")
-    prompts, prefixes = {}, {}
+    prompts = {}
+    prefixes = {}
     for kind in ROLES:
         prefix = files.prefixes.get(kind) or ""
         prompt = (files.prompts.get(kind) or "").removeprefix(prefix)
@@ -138,7 +140,8 @@ def read_late(
                 prefixes[kind], prefix = (token, number), prefix[len(token) :].lstrip()
                 break
         prompts[kind] = prefix + prompt
-    filled, length = files.filled if role == QUERY else 0, files.lengths.get(role)
+    filled = files.filled if role == QUERY else 0
+    length = files.lengths.get(role)
     if filled:
         length = filled if files.fixed else length and max(length, filled)
     words = files.skipped if role in files.skipping else ()
@@ -215,7 +218,8 @@ def _of_multi_vector(
 
 def _of_modules(folder: ModelFolder, settings: JsonObject, limits: JsonObject) -> LateFiles:
     """Return what folders with modules.json have in common: their Dense layers, all of tokens."""
-    layers, prompts = [], settings.object("prompts")
+    layers = []
+    prompts = settings.object("prompts")
     others = ("Transformer", "MLMTransformer", "MultiVectorMask", "Normalize", "Dropout")
     for module in folder.modules:
         kind = module.kind.rpartition(".")[2]

@@ -278,15 +278,18 @@ def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = 
         transformer=transformer,
     )
     if static:  # each text is the mean of its tokens
-        library, found_in = "sentence-transformers", "modules.json"
+        library = "sentence-transformers"
+        found_in = "modules.json"
         if folder.is_model2vec:
             raw = folder.object("config.json")
             limit = raw.whole("max_length", 1) if "max_length" in raw else MODEL2VEC_TOKENS
             normalize = raw.switch("normalize") or False
             sentence = replace(sentence, max_length=limit, normalize=normalize)
-            library, found_in = "model2vec", "config.json"
+            library = "model2vec"
+            found_in = "config.json"
         return replace(sentence, pooling=("mean",), static=library, found_in=found_in)
-    limit, lower_case = sentence_limit(inner), inner.switch("do_lower_case") or False
+    limit = sentence_limit(inner)
+    lower_case = inner.switch("do_lower_case") or False
     sentence = replace(sentence, max_length=limit, lower_case=lower_case)
     if not poolings:
         return sentence
@@ -300,7 +303,8 @@ def _chain(
 ) -> tuple[list[SentenceModule], list[str]]:
     """Return the modules that change vectors of texts, behind the Pooling; and unknown ones."""
     of_texts: list[SentenceModule] = []
-    unknown, kinds = [], [module.kind for module in modules]
+    unknown = []
+    kinds = [module.kind for module in modules]
     last = len(kinds) - kinds[::-1].index("Pooling") if "Pooling" in kinds else 0
     for at, module in enumerate(modules):
         match module.kind:
@@ -453,7 +457,8 @@ def prepared(
             return [word.lower() for word in text] if lower else text
         return (text.lower() if lower else text)[:most]
 
-    block, words = RecordBatch.of(records), prompt.split()
+    block = RecordBatch.of(records)
+    words = prompt.split()
     texts = [[*words, *text] if isinstance(text, list) else prompt + text for text in block.texts]
     pairs = block.pairs and [None if pair is None else change(pair) for pair in block.pairs]
     return replace(block, texts=list(map(change, texts)), pairs=pairs)

@@ -70,7 +70,9 @@ def pool(states: Any, lengths: Sequence[int], modes: Sequence[str], skip: int = 
     """
     if not lengths:
         return library_of(states).concat([states] * len(modes), -1)
-    concat, pooled, start = library_of(states).concat, [], 0
+    concat = library_of(states).concat
+    pooled = []
+    start = 0
     for length, same in groupby(lengths):
         end = start + sum(same)
         tokens = widened(states[start:end].reshape(-1, length, *states.shape[1:]))
@@ -157,7 +159,8 @@ def words_of(encoded: Encoded) -> tuple[TokenVectors, list[slice]]:
     sentences = (encoded.record.text, encoded.record.pair)
     places = [*zip(*(encoded.columns[name] for name in WORD_COLUMNS[:2]), strict=True)]
     offsets = encoded.columns["offset_mapping"]
-    words, tokens = TokenVectors("words", [], [], []), []
+    words = TokenVectors("words", [], [], [])
+    tokens = []
     for (number, sequence), group in groupby(range(len(places)), key=places.__getitem__):
         if number is None or sequence is None:
             continue
@@ -224,7 +227,9 @@ class EmbeddedBlock:
         vectors: np.ndarray | list[np.ndarray],
         pieces: list[TokenVectors] | None = None,
     ) -> None:
-        self.batch, self.vectors, self.pieces = batch, vectors, pieces
+        self.batch = batch
+        self.vectors = vectors
+        self.pieces = pieces
         self.records = batch.records
 
     @property

@@ -148,9 +148,11 @@ def _dense(folder: ModelFolder) -> Dense:
     if name not in TORCH_CLASSES or not named.startswith("torch.nn."):
         problem = f"{config.source}: unsupported activation {named}"
         raise ModelError(problem, f"bertcli has {', '.join(TORCH_CLASSES)}")
-    layer, residual = linear_in(files, folder, "linear."), None
+    layer = linear_in(files, folder, "linear.")
+    residual = None
     if config.switch("use_residual"):
-        tensors, shape = arrays_in(files, "residual."), layer.weight.shape
+        tensors = arrays_in(files, "residual.")
+        shape = layer.weight.shape
         if shape[0] == shape[1]:
             tensors.setdefault("residual.weight", np.eye(shape[0], dtype=np.float32))
         residual = _shaped(tensors, "residual.weight", folder, shape)
@@ -178,7 +180,8 @@ def _vector_norm(folder: ModelFolder) -> VectorNorm:
 def linear_in(files: WeightFiles, where: object, before: str = "") -> Dense:
     """Return the linear layer of this name in files. ModelError where there is none."""
     tensors = arrays_in(files, before)
-    weight, bias = _shaped(tensors, f"{before}weight", where, 2), None
+    weight = _shaped(tensors, f"{before}weight", where, 2)
+    bias = None
     if f"{before}bias" in tensors:
         bias = _shaped(tensors, f"{before}bias", where, weight.shape[:1])
     return Dense(weight, bias)

@@ -188,7 +188,8 @@ class TermNames:
         """
         name = self.tokenizer.core.id_to_token
         ordered = terms[np.argsort(-terms[:, 1], kind="stable")]
-        ids, weights = ordered[:, 0].astype(int).tolist(), ordered[:, 1].astype("U32").tolist()
+        ids = ordered[:, 0].astype(int).tolist()
+        weights = ordered[:, 1].astype("U32").tolist()
         named = [f"[{index}]" if (token := name(index)) is None else token for index in ids]
         return dict(zip(named, map(float, weights), strict=True))
 
@@ -252,7 +253,8 @@ def _token_weights(path: Path, tokenizer: Tokenizer) -> OwnTerms:
     layer = replace(linear(path), activation="ReLU")
     if len(layer.weight) != 1:
         raise ModelError(f"{path}: gives a token {len(layer.weight)} weights, not one")
-    special, mask = tokenizer.special_ids(), tokenizer.roles["mask_token"]
+    special = tokenizer.special_ids()
+    mask = tokenizer.roles["mask_token"]
     return OwnTerms(layer, left_out=frozenset({*special.values()} - {special.get(mask)}))
 
 

@@ -82,12 +82,14 @@ class TextEmbedder(Embedder):
         if isinstance(name, Path) and not name.is_dir():
             raise ModelError(f"{name}: folder not found")
         chosen = embed_options(options)
-        place, files = os.fspath(name), files_for(chosen.dtype)
+        place = os.fspath(name)
+        files = files_for(chosen.dtype)
         folder = find_model(place, files=files, revision=revision, offline=offline)
         return replace(cls.open(folder, chosen, extra=True), asked=options)
 
     def __repr__(self) -> str:
-        name, width = self.folder.name, self.get_embedding_dimension()
+        name = self.folder.name
+        width = self.get_embedding_dimension()
         return f"Embedder({name!r}, {width} dimensions, at most {self.max_length} tokens)"
 
     def encode(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
@@ -134,7 +136,8 @@ class TextEmbedder(Embedder):
             raise UsageError(f"the similarity of this model, {function}, is unknown", "use NumPy")
         rows, columns = (np.atleast_2d(np.asarray(x, np.float32)) for x in (one, other))
         if function == "cosine":
-            rows, columns = unit(rows), unit(columns)
+            rows = unit(rows)
+            columns = unit(columns)
         return np.asarray(rows @ columns.T, np.float32)
 
     def get_embedding_dimension(self) -> int:
@@ -181,12 +184,14 @@ class TextEmbedder(Embedder):
     def _encoded(self, run: RecordVectors) -> Any:
         self.divided(run.reader)
         run.execute()
-        tally, blocks = run.tally, run.blocks
+        tally = run.tally
+        blocks = run.blocks
         if tally.truncated and self.options.on_truncate == "warn":
             LOG.warn(tally.truncation(self.max_length))
         if names := self.term_names:
             return [names.of(terms) for block in blocks for terms in block.vectors]
-        precision, stacked = self.asked.get("precision", "float32"), run.vectors
+        precision = self.asked.get("precision", "float32")
+        stacked = run.vectors
         flat = stacked.reshape(-1, stacked.shape[-1])  # whose dimensions have ranges
         stacked = quantize(stacked, precision, ranges_of([flat]) if precision in RANGED else None)
         if self.chunks:  # where a piece is the first of its text
@@ -201,7 +206,8 @@ class TextEmbedder(Embedder):
     def _with(self, options: Mapping[str, Any]) -> Self:
         """Return an embedder with other options, of the same open model where that can be."""
         asked = {**self.asked, **options}
-        before, chosen = embed_options(self.asked), embed_options(asked)
+        before = embed_options(self.asked)
+        chosen = embed_options(asked)
         changed = {name for name in vars(chosen) if vars(chosen)[name] != vars(before)[name]}
         if changed - AT_ANY_TIME or (changed and (self.terms or self.late)):
             return replace(self.open(self.folder, chosen, extra=True), asked=asked)

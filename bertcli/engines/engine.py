@@ -78,7 +78,8 @@ class Tokens:
 
     def take(self, rows: Places) -> Tokens:
         """Return some of the texts, in the order of their numbers [n]."""
-        starts, lengths = self.offsets[rows], self.lengths[rows]
+        starts = self.offsets[rows]
+        lengths = self.lengths[rows]
         attended = None if self.attended is None else self.attended[rows]
         columns = spans(self.columns, starts, lengths)
         return Tokens(columns, offsets_of(lengths), self.extra, attended)
@@ -123,7 +124,8 @@ class Reading:
         places = np.arange(longest)
         real = places < texts.lengths[:, None]
         attended = real if texts.attended is None else places < texts.attended[:, None]
-        rows, tokens = np.zeros((texts.columns.shape[1], real.size), np.int64), np.flatnonzero(real)
+        rows = np.zeros((texts.columns.shape[1], real.size), np.int64)
+        tokens = np.flatnonzero(real)
         rows[:, tokens] = texts.columns.T
         return rows.reshape(-1, *real.shape), tokens, attended
 
@@ -196,7 +198,8 @@ class Engine(ABC):
         A batch counts as its longest text times their number, which bounds its memory with padding
         too. A text that is longer than the budget is a batch of its own.
         """
-        order, at = np.argsort(-texts.lengths, kind="stable"), 0
+        order = np.argsort(-texts.lengths, kind="stable")
+        at = 0
         while at < len(order):
             size = max(1, budget // max(1, int(texts.lengths[order[at]])))
             yield order[at : at + size]
@@ -219,8 +222,11 @@ class Runtime:
     """
 
     def __init__(self, spec: ModelSpec, tokenizer: Tokenizer, devices: Sequence[Engine]) -> None:
-        self.spec, self.tokenizer, self.engine = spec, tokenizer, devices[0]
-        self.config, self.budget = self.engine.config, self.engine.budget
+        self.spec = spec
+        self.tokenizer = tokenizer
+        self.engine = devices[0]
+        self.config = self.engine.config
+        self.budget = self.engine.budget
         self.extra = ExtraColumns(self.config.fields_of_extra, self.config.extra_embeddings)
         self.free: SimpleQueue[Engine] = SimpleQueue()
         for device in devices:
@@ -257,7 +263,8 @@ class Runtime:
         return arriving()
 
     def _wait(self, texts: Tokens, finish: Finish, begun: deque[tuple[Places, Arriving]]) -> Work:
-        batches, vectors = [], []
+        batches = []
+        vectors = []
         while begun:
             rows, arriving = begun.popleft()
             try:

@@ -110,7 +110,9 @@ def searches(
 
     InputError when the judgements are of other texts.
     """
-    relevant, asked, texts = read_qrels(qrels), read_documents(queries), read_documents(corpus)
+    relevant = read_qrels(qrels)
+    asked = read_documents(queries)
+    texts = read_documents(corpus)
     asked = {key: record for key, record in asked.items() if key in relevant}
     if not asked:
         raise InputError(f"{qrels}: none of its queries is in the file of queries")
@@ -119,7 +121,8 @@ def searches(
             f"{qrels}: document {min(unknown)!r} is not in the corpus",
             f"{len(unknown):,} of the relevant documents are missing",
         )
-    names, ids = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}"), [*texts]
+    names = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}")
+    ids = [*texts]
     results = []
     for model in models:
         asking = model.vectors([*asked.values()], QUERY_PROMPTS)
@@ -228,7 +231,8 @@ def intervals(predictions: Predictions, count: int) -> dict[str, list[float]]:
 
 def report(evaluation: Evaluation, other: Evaluation | None = None) -> dict[str, Any]:
     """Return the metrics of examples; of two models also the other's, and how much better."""
-    ours, count = evaluation.predictions.metrics, evaluation.n
+    ours = evaluation.predictions.metrics
+    count = evaluation.n
     fields = {"task": evaluation.task, "n": count, **ours()}
     fields["intervals"] = intervals(evaluation.predictions, count)
     fields |= evaluation.details
@@ -236,7 +240,8 @@ def report(evaluation: Evaluation, other: Evaluation | None = None) -> dict[str,
         theirs = other.predictions.metrics
 
         def differences(rows: Rows = ALL) -> dict[str, float]:
-            before, after = ours(rows), theirs(rows)
+            before = ours(rows)
+            after = theirs(rows)
             return {name: after[name] - before[name] for name in before}
 
         fields["compare"] = theirs() | {

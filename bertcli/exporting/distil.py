@@ -78,7 +78,8 @@ MAX_WORDS = 1_000_000  # that are counted: beyond, those that were rare so far a
 
 def kept_ids(tokenizer: Tokenizer) -> list[int]:
     """Return the ids of the tokens that a student has too, in their order."""
-    core, roles = tokenizer.core, tokenizer.roles
+    core = tokenizer.core
+    roles = tokenizer.roles
     special = {token.content for token in core.get_added_tokens_decoder().values()}
     special -= {roles["unk_token"], roles["pad_token"]}
     ids = core.get_vocab()
@@ -102,7 +103,8 @@ def continuing_prefix(tokenizer: Tokenizer) -> str:
 def tokenizer_json(tokenizer: Tokenizer, tokens: Sequence[str]) -> Any:
     """Return the tokenizer of a student that has these tokens."""
     raw = parse(tokenizer.core.to_str())
-    rows, model = {token: row for row, token in enumerate(tokens)}, raw["model"]
+    rows = {token: row for row, token in enumerate(tokens)}
+    model = raw["model"]
     if isinstance(model["vocab"], list):  # Unigram, whose tokens have scores
         scores = dict(model["vocab"])
         model["vocab"] = [[token, scores.get(token, 0.0)] for token in tokens]

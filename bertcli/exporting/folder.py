@@ -108,7 +108,8 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
 
 def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node]:
     """Return the last states [B, L, hidden], and the vectors of texts [B, D]."""
-    options, depth = embedder.options, net.config.num_hidden_layers
+    options = embedder.options
+    depth = net.config.num_hidden_layers
     (rows,) = states(net, (depth,))
     vectors = [pooled(net, rows, mode) for mode in options.modes]
     y = vectors[0] if len(vectors) == 1 else net("Concat", *vectors, axis=-1)
@@ -161,10 +162,12 @@ def export(
         if command
         else Embedder.open(source, EmbedOptions("openvino"))
     )
-    spec, config = model.runtime.spec, model.runtime.config
+    spec = model.runtime.spec
+    config = model.runtime.config
     if config.extra_embeddings:
         raise ModelError(f"{spec.folder}: a model with extra embeddings cannot be exported")
-    texts, longest = calibration_texts(spec, config), config.most_tokens
+    texts = calibration_texts(spec, config)
+    longest = config.most_tokens
     held_out = texts[::HELD_OUT]
     weights = read_weights(spec.folder, spec.kind, spec.pooler)
     if library:
@@ -253,15 +256,19 @@ def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> di
     """Compare what a graph gives with what the model gives in float32, for texts of the sample."""
     compiled = openvino().Core().compile_model(graph, "CPU", settings("float32"))
     names = [value.get_any_name() for value in compiled.inputs]
-    cosines, largest, reading = [], 0.0, model.runtime.spec.reading
+    cosines = []
+    largest = 0.0
+    reading = model.runtime.spec.reading
     for text in texts:
         inputs = inputs_of(text, model.runtime.config.most_tokens)
         outputs = compiled({name: inputs[name] for name in names})
         if isinstance(model, Embedder):
-            (right,), (row,) = model.vectors_of(text), outputs[VECTORS]
+            (right,) = model.vectors_of(text)
+            (row,) = outputs[VECTORS]
         else:
             finish = partial(logits_of, whole=reading.single)
-            (right,), (row,) = model.run(text, finish), outputs[LOGITS]
+            (right,) = model.run(text, finish)
+            (row,) = outputs[LOGITS]
             if not reading.single:
                 row = row[: len(text.ids)]  # without the end of the row
             if reading.token is not None:

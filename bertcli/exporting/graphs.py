@@ -104,7 +104,8 @@ def write_onnx(graph: Any, path: Path) -> None:
         return name
 
     def constant(array: np.ndarray, kind: str) -> str:
-        name, size = f"constant_{len(numbers)}", array.shape
+        name = f"constant_{len(numbers)}"
+        size = array.shape
         numbers.append(helper.make_tensor(name, TYPES[kind], size, array.tobytes(), raw=True))
         return name
 
@@ -115,7 +116,8 @@ def write_onnx(graph: Any, path: Path) -> None:
         return helper.make_tensor_value_info(name, kind, shape)
 
     def translated(node: Any, kind: str, *inputs: str) -> str:
-        attributes, x = node.get_attributes(), inputs[0]
+        attributes = node.get_attributes()
+        x = inputs[0]
 
         def shape(place: int) -> list[int]:
             sizes = node.input_value(place).get_partial_shape()
@@ -239,7 +241,8 @@ def loud_apart(weights: Weights, sample: Sequence[Mapping[str, np.ndarray]]) -> 
         )
     arrays = {**weights.arrays}
     for layer, size in zip(net.widened, reach, strict=True):
-        loud, start = np.zeros(len(size), bool), f"bert.encoder.layer.{layer}."
+        loud = np.zeros(len(size), bool)
+        start = f"bert.encoder.layer.{layer}."
         loud[np.argsort(-size, kind="stable")[: max(1, len(size) // LOUDEST)]] = True
         for name, axis in UNITS.items():
             if net.has(start + name):

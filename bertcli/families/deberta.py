@@ -26,7 +26,8 @@ def renewed(values: JsonObject) -> dict[str, Any]:
 
 def structure(values: JsonObject) -> Structure:
     """Return where DeBERTa differs from BERT. ModelError for sizes that differ in one model."""
-    hidden, heads = values["hidden_size"], values["num_attention_heads"]
+    hidden = values["hidden_size"]
+    heads = values["num_attention_heads"]
     sizes = dict.fromkeys(("embedding_size", "pooler_hidden_size"), hidden)
     refuse_variants(values, {**sizes, "attention_head_size": hidden // heads})
     if values.get("pos_att_type") and not values.switch("relative_attention"):

@@ -218,7 +218,8 @@ def rotary(values: JsonObject, theta: float) -> tuple[Rotary, ...]:
     Today's key is `rope_parameters`, older ones are `rope_scaling` and `rope_theta`. ModelError for
     heads that are not as wide as the hidden size divided by them.
     """
-    size, heads = values.whole("head_dim", 1), values["num_attention_heads"]
+    size = values.whole("head_dim", 1)
+    heads = values["num_attention_heads"]
     if size is not None and size * heads != values.get("hidden_size", 768):
         raise values.bad("head_dim", "the hidden size divided by the heads")
     older = values.checked("rope_theta", POSITIVE) or theta

@@ -31,7 +31,8 @@ def renewed(values: JsonObject) -> dict[str, Any]:
 
 def structure(values: JsonObject) -> Structure:
     """Return where ModernBERT differs from BERT."""
-    kinds, rotary = _kinds(values), _rotary(values)
+    kinds = _kinds(values)
+    rotary = _rotary(values)
     reach = values.needed("local_attention", whole_number()) // 2
     attention, mlp, norm, dense, decoder = (
         values.needed(f"{part}_bias", SWITCH)
@@ -74,7 +75,8 @@ def _kinds(values: JsonObject) -> list[str]:
 
 
 def _rotary(values: JsonObject) -> dict[str, Rotary]:
-    parameters, scaling = values.object("rope_parameters"), values.object("rope_scaling")
+    parameters = values.object("rope_parameters")
+    scaling = values.object("rope_scaling")
     bases = {}
     for kind, (key, theta) in KINDS.items():
         base = values.checked(key, POSITIVE) or theta

@@ -238,7 +238,8 @@ def ids_writer_of(form: str, *, ragged: bool = False) -> Callable[[IO[bytes]], A
     def ids_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], None]]:
         import numpy as np
 
-        rows_before, ids_before = 0, 0
+        rows_before = 0
+        ids_before = 0
         lengths: dict[str, int] = {}  # of each row of an array, where all rows have one length
         with closing(Spool()) as spool:
 
@@ -322,7 +323,8 @@ def read_ids(place: str | IO[bytes], path: str, form: str) -> Iterator[Numbered]
         if {IDS, OFFSETS} <= arrays.keys():
             yield from _read_ragged(path, arrays[IDS](), arrays[OFFSETS]())
             return
-        start, array = 1, array_in(arrays, path, IDS)
+        start = 1
+        array = array_in(arrays, path, IDS)
         if array.dtype.kind not in "iu" or len(array.shape) not in (1, 2):
             raise InputError(
                 f"{path}: holds {array.label} of shape {array.shape}, not lists of ids",

@@ -63,7 +63,9 @@ class DelimitedRows:
         delimiter: str = ",",
     ) -> None:
         csv.field_size_limit(2**31 - 1)
-        self.decode, self.limit, self.quoted = decode, limit, not tabs
+        self.decode = decode
+        self.limit = limit
+        self.quoted = not tabs
         self.skip: Callable[[InputError], None] = stop
         self.blocks = blocks(stream, decode.name, decode.separator, limit, self._lose, True)
         self.lost = False  # the row that is being read is passed over
@@ -77,7 +79,9 @@ class DelimitedRows:
 
     def __next__(self) -> tuple[int, list[str]]:
         while True:
-            self.first, self.size, self.lost = 0, 0, False
+            self.first = 0
+            self.size = 0
+            self.lost = False
             try:
                 row = next(self.table)
             except csv.Error as bad:
@@ -140,13 +144,15 @@ def cells_in(line: str, delimiter: str) -> list[str]:
 
 def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
     """Gather rows, as many as a block of lines would hold."""
-    gathered, size = [], 0
+    gathered = []
+    size = 0
     for number, row in rows:
         gathered.append((number, row))
         size += sum(map(len, row))
         if len(gathered) == ROWS or size > CHUNK:
             yield gathered
-            gathered, size = [], 0
+            gathered = []
+            size = 0
     if gathered:
         yield gathered
 

@@ -111,7 +111,9 @@ def array(column: Any, name: str) -> Array:
     """
     shape = [len(column)]
     while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
-        nulls, before, size = column.null_count, len(column), getattr(column.type, "list_size", 0)
+        nulls = column.null_count
+        before = len(column)
+        size = getattr(column.type, "list_size", 0)
         column = column.flatten()
         if nulls or (before and len(column) % before):
             raise ValueError(f"column {name!r} has rows of several lengths, or empty ones")
@@ -145,7 +147,8 @@ def array_of(values: Any, kind: Any = None) -> Any:
     """
     if not (isinstance(values, numpy.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf"):
         return pyarrow.array(values, kind)
-    own, buffer = pyarrow.from_numpy_dtype(values.dtype), pyarrow.py_buffer(values.ravel())
+    own = pyarrow.from_numpy_dtype(values.dtype)
+    buffer = pyarrow.py_buffer(values.ravel())
     numbers = pyarrow.Array.from_buffers(own, len(values), [None, buffer])
     return numbers.cast(kind) if kind else numbers
 
@@ -250,8 +253,10 @@ class ParquetTable:
     """The columns of a file. A value that is no UTF-8 is bytes, unless ``errors`` is "replace"."""
 
     def __init__(self, file: Any, path: str) -> None:
-        self.file, self.path = file, path
-        self.schema, self.metadata = file.schema_arrow, file.metadata
+        self.file = file
+        self.path = path
+        self.schema = file.schema_arrow
+        self.metadata = file.metadata
         self.names: list[str] = self.schema.names
 
     def columns(

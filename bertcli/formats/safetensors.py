@@ -55,7 +55,8 @@ class StoredTensor(NamedTuple):
         """Return the tensor at this place of several that are stacked here."""
         if count == 1 or not self.shape:
             return self
-        rows, inner = self.shape[0] // count, self.shape[1:]
+        rows = self.shape[0] // count
+        inner = self.shape[1:]
         step = self.strides[0] if self.strides else prod(inner)
         start = self.start + place * rows * step * BYTES.get(self.dtype, 0)
         return self._replace(shape=(rows, *inner), nbytes=self.nbytes // count, start=start)
@@ -119,7 +120,9 @@ def _tensors_of(file: IO[bytes] | mmap, path: Path) -> list[StoredTensor]:
     header.pop("__metadata__", None)
     tensors = []
     for name, entry in header.items():
-        (start, end), kind, shape = entry["data_offsets"], entry["dtype"], tuple(entry["shape"])
+        start, end = entry["data_offsets"]
+        kind = entry["dtype"]
+        shape = tuple(entry["shape"])
         tensors.append(StoredTensor(name, kind, shape, end - start, path, data + start))
     return sorted(tensors, key=lambda tensor: (tensor.start, tensor.nbytes))
 
@@ -155,7 +158,8 @@ def write_parts(
 ) -> None:
     """Write tensors: type (F32), shape and bytes of each; the widest first, so all are aligned."""
     order = sorted(tensors, key=lambda name: -BYTES[tensors[name][0]])
-    header, at = dict(metadata), 0
+    header = dict(metadata)
+    at = 0
     for name in order:
         dtype, shape, _ = tensors[name]
         end = at + prod(shape) * BYTES[dtype]

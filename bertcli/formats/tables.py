@@ -151,7 +151,8 @@ def _joined_column(parts: Sequence[Any]) -> Any:
 def _as_list(values: Any) -> list[Any]:
     """Return a column as a list of Python's values."""
     if isinstance(values, FlatLists):
-        flat, ends = values.values.tolist(), values.offsets.tolist()
+        flat = values.values.tolist()
+        ends = values.offsets.tolist()
         return [flat[start:stop] for start, stop in pairwise(ends)]
     return values if isinstance(values, list) else list(values.tolist())
 

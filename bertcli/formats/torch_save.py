@@ -229,15 +229,18 @@ def _located(path: Path, name: str, tensor: Any, regions: Regions) -> StoredTens
     kind = getattr(owner, "kind", type(owner).__name__)
     if not isinstance(owner, Storage) or owner is tensor or kind not in STORAGES:
         raise ModelError(f"{path}: {name} is a {kind}, not a plain tensor")
-    dtype, (_, offset, shape, strides) = STORAGES[kind], tensor
-    width, (start, length) = BYTES[dtype], regions.get(owner.key, (0, -1))
+    dtype = STORAGES[kind]
+    _, offset, shape, strides = tensor
+    width = BYTES[dtype]
+    start, length = regions.get(owner.key, (0, -1))
     if not (_are_counts(shape) and _are_counts(strides) and _are_counts((owner.numbers, offset))):
         raise ModelError(f"{path}: {name} has no shape that a tensor can have", AGAIN)
     last = offset + sum((count - 1) * step for count, step in zip(shape, strides, strict=False))
     inside = prod(shape) <= owner.numbers and (last < owner.numbers or not prod(shape))
     if len(shape) != len(strides) or not inside or length != owner.numbers * width:
         raise ModelError(f"{path}: {name} has fewer bytes than its shape needs", AGAIN)
-    nbytes, first = prod(shape) * width, start + offset * width
+    nbytes = prod(shape) * width
+    first = start + offset * width
     return StoredTensor(name, dtype, tuple(shape), nbytes, path, first, tuple(strides))
 
 
@@ -251,7 +254,8 @@ def _are_counts(values: Any) -> bool:
 
 def _read_zip(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
     """Read a file of torch 1.6 and later."""
-    pickled, regions = b"", {}
+    pickled = b""
+    regions = {}
     with ZipFile(file) as archive:
         for member in archive.infolist():
             _, _, part = member.filename.partition("/")
@@ -273,7 +277,8 @@ def _read_old(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
     magic, version, _, content, keys = (reader.load() for reader in readers)
     if magic != MAGIC or version != VERSION:
         raise ValueError("it does not begin as torch's files do")
-    regions, at = {}, head.tell()
+    regions = {}
+    at = head.tell()
     for key in keys:
         width = BYTES[STORAGES[readers[3].storages[checked_key(key)].kind]]
         file.seek(at)

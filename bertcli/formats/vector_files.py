@@ -296,7 +296,8 @@ def _ends_in_index(path: str) -> list[int]:
     ends = [0]
     for rows in objects_of(str(place)):
         for where, row in rows:
-            start, stop = row.get(START), row.get(STOP)
+            start = row.get(START)
+            stop = row.get(STOP)
             if start != ends[-1] or not isinstance(stop, int) or stop < start:
                 raise InputError(f"{where}: not the rows behind those of the text before")
             ends.append(stop)

@@ -62,7 +62,8 @@ def refuse_other_suffix(
     suffix = suffix_of(path)
     written = suffixes.get(suffix, form)
     of_suffix = INPUT_SUFFIXES.get(suffix, written)
-    chosen, expected = FORMATS.get(form), FORMATS.get(of_suffix)
+    chosen = FORMATS.get(form)
+    expected = FORMATS.get(of_suffix)
     if chosen and chosen.is_streamed and suffix in FORMATS[TXT].suffixes:
         return
     if chosen and chosen.written_as == written:

@@ -116,7 +116,8 @@ class ModelReport:
         elif self.weights.format in FORMAT_WARNINGS:
             yield FORMAT_WARNINGS[self.weights.format]
         if self.tokenizer:
-            tokens, largest = self.tokenizer["vocabulary_size"], self.tokenizer["largest_id"]
+            tokens = self.tokenizer["vocabulary_size"]
+            largest = self.tokenizer["largest_id"]
             rows = f"{self.tokens:,} word embeddings"
             if largest >= self.tokens:
                 only = f"this model can only tokenize (ids go up to {largest:,})"
@@ -128,7 +129,9 @@ class ModelReport:
         self, first: Mapping[str, Any], dtypes: Mapping[str, int], **behind: Any
     ) -> dict[str, Any]:
         """Return the report as JSON values: ``first``, and ``behind`` the weights, are its own."""
-        folder, sentence, weights = self.folder, self.sentence, self.weights
+        folder = self.folder
+        sentence = self.sentence
+        weights = self.weights
         sizes = {path.name: path.stat().st_size for path in weights.files}
         return {
             "model": folder.name,
@@ -243,7 +246,8 @@ class FolderReport(ModelReport):
                 yield "no pooler weights: pooler output is not available"
             yield from comparison.faults()
             own = PROJECTION if COLBERT in config.architectures else ""
-            stored, told = comparison.stored, {*comparison.misplaced}
+            stored = comparison.stored
+            told = {*comparison.misplaced}
             spare = (name for name in comparison.spare if name != own)
             if unused := [name for name in spare if stored[name].name not in told]:
                 named = config.family.their_class(self.architecture)
@@ -255,7 +259,8 @@ class FolderReport(ModelReport):
             yield f"the model makes no vector of a text: embed requires {needed}"
         for name in () if needed else self.sentence.unknown:
             yield f"sentence module {name} is unknown: embed requires {option('pooling')}"
-        limit, fits = self.sentence.max_length, config.most_tokens
+        limit = self.sentence.max_length
+        fits = config.most_tokens
         if limit is not None and limit > fits:
             yield f"max_seq_length is {limit}, but the model has {fits} positions"
 
@@ -417,11 +422,13 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     yield from _modules(report)
     for path in report.weights.files:
         yield _hash(report.folder, path)
-    what, rows = "the tokenizer fits the word embeddings", report.tokens
+    what = "the tokenizer fits the word embeddings"
+    rows = report.tokens
     if report.tokenizer is None:
         yield VerifyCheck(what, False, report.warnings[0])
     else:
-        tokens, fits = report.tokenizer["vocabulary_size"], report.tokenizer["largest_id"] < rows
+        tokens = report.tokenizer["vocabulary_size"]
+        fits = report.tokenizer["largest_id"] < rows
         yield VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} embeddings")
 
 

@@ -67,7 +67,9 @@ class ArrayStatistics:
         self.count = self.nan = self.inf = self.rows = 0
         self.widths: set[int] = set()
         self.norms = 0  # how many, and then their sum, the least and the largest
-        self.total, self.least, self.largest = 0.0, inf, 0.0
+        self.total = 0.0
+        self.least = inf
+        self.largest = 0.0
 
     def add(self, block: Any) -> None:
         """Add a numpy array [rows, width]."""

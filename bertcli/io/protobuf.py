@@ -20,7 +20,8 @@ def fields(message: bytes) -> Fields:
     at = 0
     while at < len(message):
         tag, at = varint(message, at)
-        kind, length = tag & 7, 0
+        kind = tag & 7
+        length = 0
         value: int | bytes
         if kind == INTEGER:
             value, at = varint(message, at)

@@ -124,13 +124,13 @@ def _from_hub(
 
     def choose(names: Sequence[str]) -> list[str]:
         # A table of token vectors needs no config; the modules say so once they are here.
-        has, config = (lambda name: bool(pick([name], names))), MODULES not in names
+        config = MODULES not in names
         if pick([ADAPTER], names) and not set(files).isdisjoint(WEIGHTS):
             raise ModelError(
                 f"model {name!r} is an adapter of another model, not a whole one ({ADAPTER})",
                 "merge it with peft (merge_and_unload), save it, and give that folder",
             )
-        if gap := none_of(files, has, config=config):
+        if gap := none_of(files, lambda name: bool(pick([name], names)), config=config):
             raise ModelError(f"model {name!r} has no {gap} on the hub", "choose a BERT model")
         return pick(files, names)
 

@@ -122,7 +122,8 @@ def pick(files: Iterable[str], names: Iterable[str]) -> list[str]:
 
     Where a sentence model keeps its BERT in a part of its own, that part is looked through as well.
     """
-    patterns, names = tuple(files), list(names)
+    patterns = tuple(files)
+    names = list(names)
     part = _part_of(names)
     inner = [name.removeprefix(part) for name in names if part and name.startswith(part)]
     of_part = [part + name for name in _pick(patterns, inner)]

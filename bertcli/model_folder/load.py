@@ -154,7 +154,8 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
 
 def _as_saved(model: Model) -> dict[str, Tensor]:
     """Return the weights under the names that transformers gives them, stacked where it does."""
-    family, kind = model.config.family, type(model).__name__
+    family = model.config.family
+    kind = type(model).__name__
     weights = {_base(model) + name: weight.detach() for name, weight in model.named_parameters()}
     saved: dict[str, Tensor] = {}
     for name, weight in weights.items():

@@ -28,7 +28,8 @@ def expected(config: BertConfig, name: str = "BertModel", pooler: bool = True) -
     """
     if name not in HEAD_PARTS:
         raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(HEAD_PARTS)}")
-    parts, structure = HEAD_PARTS[name], config.structure
+    parts = HEAD_PARTS[name]
+    structure = config.structure
     pooled = name == "BertModel" or (parts.pooler and not structure.own_layer(parts))
     body = dict(_bert(config, pooler and pooled and structure.pooler))
     if name == "BertModel":
@@ -73,7 +74,8 @@ def _bert(config: BertConfig, pooler: bool) -> Named:
 
 
 def _embeddings(config: BertConfig) -> Named:
-    width, structure = config.table_size, config.structure
+    width = config.table_size
+    structure = config.structure
     yield "embeddings.word_embeddings.weight", (config.vocab_size, width)
     if structure.absolute_positions and config.position_embedding_type != "sinusoidal":
         places = config.max_position_embeddings
@@ -88,7 +90,8 @@ def _embeddings(config: BertConfig) -> Named:
 
 
 def _shared_table(config: BertConfig) -> Named:
-    name, disentangled = "encoder.relative_attention_bias", config.structure.disentangled
+    name = "encoder.relative_attention_bias"
+    disentangled = config.structure.disentangled
     if disentangled:
         yield f"{name}.table.weight", (2 * disentangled.span, config.hidden_size)
         if disentangled.norm:
@@ -98,7 +101,9 @@ def _shared_table(config: BertConfig) -> Named:
 
 
 def _layer(config: BertConfig, layer: int) -> Named:
-    name, width, structure = f"encoder.layer.{layer}", config.hidden_size, config.structure
+    name = f"encoder.layer.{layer}"
+    width = config.hidden_size
+    structure = config.structure
     yield from _attention(config, f"{name}.attention", config.heads(layer) * config.head_size)
     if config.position_embedding_type.startswith("relative_key"):
         distances = 2 * config.max_position_embeddings - 1
@@ -107,7 +112,8 @@ def _layer(config: BertConfig, layer: int) -> Named:
         across = config.num_attention_heads * config.head_size
         yield from _attention(config, f"{name}.crossattention", across)
         yield from _part(f"{name}.crossattention.output.LayerNorm", width)
-    inner, (wide, narrow) = config.intermediate_size, structure.feed_forward_bias
+    inner = config.intermediate_size
+    wide, narrow = structure.feed_forward_bias
     for part in ("dense", "gate") if structure.gated else ("dense",):
         yield from _part(f"{name}.intermediate.{part}", inner, width, bias=wide)
     yield from _part(f"{name}.output.dense", width, inner, bias=narrow)
@@ -131,11 +137,14 @@ def _attention(config: BertConfig, name: str, heads: int) -> Named:
 
 
 def _head(config: BertConfig, name: str) -> Named:
-    width, words, structure = config.hidden_size, config.vocab_size, config.structure
+    width = config.hidden_size
+    words = config.vocab_size
+    structure = config.structure
     parts = HEAD_PARTS[name]
     if parts.words:
         tables = config.table_size
-        lm, head = "cls.predictions", structure.word_head
+        lm = "cls.predictions"
+        head = structure.word_head
         if head.bias_twice:
             yield f"{lm}.bias", (words,)
         yield from _part(f"{lm}.transform.dense", tables, width, bias=head.dense_bias)

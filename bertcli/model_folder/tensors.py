@@ -202,7 +202,9 @@ def _block(table: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]
     if table[start + size]:
         raise ValueError("a compressed block")
     restarts = int.from_bytes(table[start + size - 4 : start + size], "little")
-    at, end, key = start, start + size - 4 - 4 * restarts, b""
+    at = start
+    end = start + size - 4 - 4 * restarts
+    key = b""
     while at < end:
         shared, at = varint(table, at)
         own, at = varint(table, at)

@@ -129,7 +129,8 @@ def _switch(settings: JsonObject, key: str, otherwise: bool) -> bool:
 
 def _ends(core: Tokenizer, roles: Mapping[str, str]) -> tuple[tuple[str, int], tuple[str, int]]:
     """Return the tokens at the end and at the start of a text, and their ids."""
-    sep, cls = roles["sep_token"], roles["cls_token"]
+    sep = roles["sep_token"]
+    cls = roles["cls_token"]
     return (sep, core.token_to_id(sep) or 0), (cls, core.token_to_id(cls) or 0)
 
 

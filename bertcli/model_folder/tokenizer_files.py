@@ -181,7 +181,8 @@ def growth(part: JsonObject) -> float:
             times *= growth(inner)
     if part.get("type") == "Replace":
         # A pattern that is a regex may match nothing, everywhere.
-        pattern, content = part.object("pattern").text("String"), len(part.text("content") or "")
+        pattern = part.object("pattern").text("String")
+        content = len(part.text("content") or "")
         times = max(1.0, content / len(pattern) if pattern else 1 + content)
     if times > LONGEST_GROWTH:
         raise part.bad(
@@ -274,7 +275,8 @@ def _word_pieces(
         lines.pop()
     if not lines:
         raise ModelError(f"{path}: the vocabulary is empty")
-    words, unk = {token: index for index, token in enumerate(lines)}, roles["unk_token"]
+    words = {token: index for index, token in enumerate(lines)}
+    unk = roles["unk_token"]
     core = Tokenizer(models.WordPiece(words, unk_token=unk, max_input_chars_per_word=100))
     warnings = []
     lower = settings.switch("do_lower_case")
@@ -301,10 +303,12 @@ def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokeni
     unused: list[str] = []  # special tokens that no role names
     match kind.name:
         case "XLMRobertaTokenizer":
-            words, unknown = [*first, *words[3:], *last], 3
+            words = [*first, *words[3:], *last]
+            unknown = 3
         case "CamembertTokenizer":
             first[0], first[2] = ("<s>NOTUSED", 0.0), ("</s>NOTUSED", 0.0)
-            words, unknown = [*first, ("<unk>NOTUSED", -100.0), *words[1:], *last], 3
+            words = [*first, ("<unk>NOTUSED", -100.0), *words[1:], *last]
+            unknown = 3
             unused = [first[0][0], first[2][0], words[4][0]]
         case "DebertaV2Tokenizer":
             names = [text for text, _ in words]
@@ -327,14 +331,16 @@ def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokeni
 def _read_pieces(path: Path) -> tuple[list[tuple[str, float, int]], int, bytes]:
     """Return pieces with their scores and kinds, the id of the unknown one, and the table."""
     try:
-        model, pieces = fields(read_bytes(path) or b""), []
+        model = fields(read_bytes(path) or b"")
+        pieces = []
         for piece in map(fields, messages(model, PIECES)):
             (score,) = struct.unpack("<f", b"".join(messages(piece, SCORE)[-1:]) or bytes(4))
             text = b"".join(messages(piece, TEXT_OF_PIECE)).decode()
             pieces.append((text, score, number(piece, KIND) or 1))
         trainer = fields(b"".join(messages(model, TRAINER)))
         table = b"".join(messages(fields(b"".join(messages(model, NORMALIZER))), TABLE))
-        sort, unknown = number(trainer, MODEL_TYPE) or UNIGRAM, number(trainer, UNKNOWN_ID)
+        sort = number(trainer, MODEL_TYPE) or UNIGRAM
+        unknown = number(trainer, UNKNOWN_ID)
         if not pieces[unknown:]:
             raise LookupError
     except (ValueError, LookupError, struct.error) as broken:

@@ -59,7 +59,8 @@ class LoadReport:
 
         The two biases of a decoder are one even where the two matrices are not.
         """
-        sources, tied = dict(self.stored), self.config.tie_word_embeddings
+        sources = dict(self.stored)
+        tied = self.config.tie_word_embeddings
         for second, first in TIED.items():
             for name, other in ((first, second), (second, first)):
                 if other in self.stored and (tied or name.endswith(".bias")):

@@ -95,7 +95,8 @@ class ShardWorker:
             if is_local(shard.pattern):  # elsewhere it would have to be fetched
                 source["sha256"] = sha256(Path(shard.path))
         now = as_json({"by": self.loaded.by, "source": source})
-        output, replaces = local_path(shard.output), self.job.overwrite
+        output = local_path(shard.output)
+        replaces = self.job.overwrite
         manifest = {} if replaces else _manifest(shard)
         with filesystem(shard.output) as (fs, path):
             exists = not replaces and fs.exists(path)
@@ -128,7 +129,8 @@ class ShardWorker:
         )
 
     def _make(self, shard: Shard, scratch: Path, about: About) -> None:
-        job, here = self.job, is_local(shard.output)
+        job = self.job
+        here = is_local(shard.output)
         place = local_path(shard.output)
         output = place if here else scratch / "out" / place.name
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -155,11 +155,13 @@ def record_windows(
 
     missing, room = limits()
     for block in map(RecordBatch.of, blocks):
-        start, ends = 0, [*accumulate(block.weights, initial=0)]
+        start = 0
+        ends = [*accumulate(block.weights, initial=0)]
         while start < len(block):
             stop = min(start + missing, bisect_left(ends, ends[start] + room), len(block))
             parts.append(block[start:stop])
-            missing, room = missing - stop + start, room - ends[stop] + ends[start]
+            missing = missing - stop + start
+            room = room - ends[stop] + ends[start]
             start = stop
             if not missing or room <= 0 or (stop == len(block) and not full):
                 window = RecordBatch.joined(parts)

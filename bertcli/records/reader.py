@@ -141,7 +141,8 @@ class Reader:
                 block = block if len(rows) == len(block) else block.take(rows)
             if self.source.fields.with_location or self.source.kept_text:
                 block = self._carrying(block)
-            first, self.records = self.records, self.records + len(block)
+            first = self.records
+            self.records = self.records + len(block)
             for items in self.divide(self, block, first) if self.divide else [block]:
                 self.yielded += len(items)
                 yield items
@@ -164,7 +165,8 @@ class Reader:
         return replace(block, extras=extras)
 
     def _blocks(self) -> Iterator[Sequence[Record]]:
-        numbers, texts = count(1), iter(self.given)
+        numbers = count(1)
+        texts = iter(self.given)
         while block := list(islice(texts, BLOCK)):
             yield self.collect(self._given, block, numbers)
         for path in self.source.paths:
@@ -401,7 +403,8 @@ def read(path: str, reader: Reader) -> Blocks:
                 return
         if "a\n".encode(encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
             stream = stream_of(recoded(stream, name, encoding, errors), stream)
-            encoding, errors = "utf-8", "strict"
+            encoding = "utf-8"
+            errors = "strict"
         decode = LineDecoder(name, encoding, errors, separator=separator)
         if path == "-" and options.format == "auto" and not source.ids:
             found, stream = begins_with_json(stream, decode, source)
@@ -438,12 +441,14 @@ def arrays(place: str | IO[bytes], form: str, path: str, reader: Reader) -> Bloc
 
 def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """One text per line (or up to a NUL); an empty line is an empty text."""
-    source, name = reader.source, decode.name
+    source = reader.source
+    name = decode.name
     plain = not (source.pre_split or source.ids)
     objects = _Objects(reader, name)
 
     def parse(block: Block, index: int) -> Record:
-        text, number = decode(block, index), block.number + index
+        text = decode(block, index)
+        number = block.number + index
         if source.ids and text.startswith("{"):  # what `bertcli tokenize` pipes on
             return objects(text, number)
         record = Record(text, file=name, line=number)
@@ -471,7 +476,8 @@ def noting_tables(blocks: Blocks) -> Blocks:
 
 def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """One text, the whole file; its id is the name of the file."""
-    source, name = reader.source, decode.name
+    source = reader.source
+    name = decode.name
 
     def parse(block: Block) -> Record:
         return checked(Record(decode(block, 0), id=name, file=name, line=1), source)
@@ -482,7 +488,8 @@ def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
 def _all_of(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
     """Yield what is left of a file as one line; one larger than a record may be is skipped."""
     limit = reader.source.format_options.max_record_bytes
-    parts, size = [], 0
+    parts = []
+    size = 0
     while size <= limit and (chunk := read_chunk(stream, name)):
         parts.append(chunk)
         size += len(chunk)
@@ -618,7 +625,8 @@ def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
 
     for block in _blocks(stream, decode, reader):
         for index in range(len(block.lines)):
-            cells, number = decode(block, index).split(), block.number + index
+            cells = decode(block, index).split()
+            number = block.number + index
             if not cells or cells[0] == "-DOCSTART-":
                 yield sentence()
             elif len(cells) < 2:
@@ -665,7 +673,8 @@ class _Objects:
     def __init__(self, reader: Reader, name: str, *, strings: bool = False) -> None:
         source = self.source = reader.source
         self.values = (list,) if source.ids else (str,) if strings else ()  # records of their own
-        self.reader, self.name = reader, name
+        self.reader = reader
+        self.name = name
         self.single = source.changed(pair_field=None)  # that field may be missing
         self.known: dict[tuple[str, ...], RecordFields] = {}  # by the keys of an object
 
@@ -697,7 +706,8 @@ class _Objects:
 
     def record(self, value: Any, number: int) -> Record:
         """Return the record of a value."""
-        source, name = self.source, self.name
+        source = self.source
+        name = self.name
         if isinstance(value, self.values):
             return checked(Record("", file=name, line=number)._replace(text=value), source)
         value = object_in(value, f"{name}:{number}", OBJECTS)
@@ -801,7 +811,8 @@ def _separate_values(text: str, name: str) -> Iterator[tuple[str, int]]:
 
     Raises InputError for what is no JSON.
     """
-    start, number = 0, 1
+    start = 0
+    number = 1
     while start < len(text):
         if text[start] in " \t\r\n":
             number += text[start] == "\n"

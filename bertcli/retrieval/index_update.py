@@ -292,8 +292,10 @@ class IndexUpdate:
         }
         self.new = self.changed = self.deleted = 0
         for name in before | after:
-            old, new = before.get(name, Counter()), after.get(name, Counter())
-            added, removed = (new - old).total(), (old - new).total()
+            old = before.get(name, Counter())
+            new = after.get(name, Counter())
+            added = (new - old).total()
+            removed = (old - new).total()
             changed = min(added, removed)
             self.new += added - changed
             self.changed += changed

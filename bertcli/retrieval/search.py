@@ -114,7 +114,8 @@ def options_of(
     ``fingerprint`` is that of their manifest; ``option_name`` is the option of the file. Raises
     InputError when another model made them, or they are not what is searched for.
     """
-    recorded, ours = fingerprint.object("options"), files_of_model(folder)
+    recorded = fingerprint.object("options")
+    ours = files_of_model(folder)
     if not folder.is_static:
         ours["config"] = numbers_of(folder.config)
     modules = recorded.get("modules") if not options.several else None
@@ -553,7 +554,8 @@ def corpus_vectors(search: Search, *, of_others: bool = False) -> Array:
     """
 
     def units() -> Iterator[Array]:
-        rows, width = 0, search.embedder.nothing.shape[-1]
+        rows = 0
+        width = search.embedder.nothing.shape[-1]
         for block in search.store.blocks(width, of_others=of_others):
             refuse_infinite(block, rows)
             rows += len(block)
@@ -770,7 +772,8 @@ class Mining:
             run.execute()
             positives = nearest.scaled(run.vectors)
             scores = np.einsum("nd,nd->n", nearest.queries, positives)
-            nearest.excluded, nearest.ceilings = excluded, scores - self.margin
+            nearest.excluded = excluded
+            nearest.ceilings = scores - self.margin
             add_stored(nearest, self.search.store)
             records = texts_at(rows_of(nearest.matches()), texts.blocks(nearest.rows))
             rows: list[dict[str, Any]] = []

@@ -55,7 +55,8 @@ def refuse_changed_file(
 
 def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise OutputError, naming each difference, when another run made what is there."""
-    before, after = flat(was), flat(now)
+    before = flat(was)
+    after = flat(now)
     different = [
         f"{key} was {shown(before.get(key))}, now {shown(after.get(key))}"
         for key in dict.fromkeys([*after, *before])

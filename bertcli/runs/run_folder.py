@@ -242,7 +242,9 @@ class RunWriter(OutputFiles):
 
         Raises OutputError when that is not what was written.
         """
-        path, (size, expected), crc = self.folder / name, self.journal["parts"].get(name, (0, 0)), 0
+        path = self.folder / name
+        size, expected = self.journal["parts"].get(name, (0, 0))
+        crc = 0
         file = open(path, "ab", 0, opener=opener(None))  # noqa: SIM115 - `open_files` closes it
         with open(path, "rb") as written:
             for at in range(0, size, CHUNK):

@@ -142,7 +142,8 @@ class VectorWriter(RunWriter):
 
         After a kill on the way the run is resumed from its last commit: commit before.
         """
-        target, journal = self.target, self.journal
+        target = self.target
+        journal = self.journal
         index = self.folder / NEW_INDEX
         with self.errors():
             rows = Rows(
@@ -216,7 +217,8 @@ class VectorRun:
     earlier: Mapping[str, Any] = field(default_factory=dict, init=False)  # what was committed
 
     def __post_init__(self) -> None:
-        embedder, form = self.embedder, self.target.form
+        embedder = self.embedder
+        form = self.target.form
         if form not in VECTORS:
             raise OutputError(f"vectors cannot be written as {form}", ", ".join(VECTORS))
         refuse_format(form, embedder.options)
@@ -395,7 +397,8 @@ class KnownVectors:
         rows: Mapping[str, int],
         vectors: Array,
     ) -> None:
-        self.embedder, self.reused = embedder, 0
+        self.embedder = embedder
+        self.reused = 0
         decides = {name: value for name, value in decides.items() if name not in NOT_OF_VECTORS}
         text = json.dumps(decides, sort_keys=True)
         self.key = hashlib.sha256(text.encode(errors="surrogatepass"))
@@ -406,7 +409,8 @@ class KnownVectors:
         """Return the digest of each record's text, pair, and the ids that the model needs."""
         digests = []
         for record in RecordBatch.of(records):
-            digest, extra = self.key.copy(), record.extra or {}
+            digest = self.key.copy()
+            extra = record.extra or {}
             ids = (extra.get(name) for name in self.embedder.runtime.extra.limits)
             text = repr((record.text, record.pair, *ids))
             digest.update(text.encode(errors="surrogatepass"))

@@ -51,7 +51,8 @@ def best_answers(
     answers: dict[str, dict[str, Any]] = {}
     nothing = 1.0
     for item, logits in windows:
-        offsets, words = item.columns["offset_mapping"], item.columns["word_ids"]
+        offsets = item.columns["offset_mapping"]
+        words = item.columns["word_ids"]
         context, stop = sequence_span(item.columns["sequence_ids"], 1)
         allowed = np.zeros(len(logits), dtype=bool)
         allowed[0] = allowed[context:stop] = True
@@ -68,7 +69,8 @@ def best_answers(
                 first -= 1
             while last + 1 < stop and words[last + 1] == words[last]:
                 last += 1
-            begin, behind = offsets[first][0], offsets[last][1]
+            begin = offsets[first][0]
+            behind = offsets[last][1]
             text = str(item.record.pair)[begin:behind]
             answer = {"answer": text, "score": 0.0, "start": begin, "end": behind}
             answers.setdefault(text.lower(), answer)["score"] += score

@@ -45,8 +45,11 @@ class Chooser(HeadTask):
 
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
         """Yield prompts, each with each of its choices, as tokens."""
-        layout, tokenizer, tally = self.layout, self.head.tokenizer, run.tally
-        reader, first = run.reader, run.start
+        layout = self.layout
+        tokenizer = self.head.tokenizer
+        tally = run.tally
+        reader = run.reader
+        first = run.start
         for records in record_windows(run.blocks(), min(FIRST, self.head.settings.window)):
             asked = reader.collect(self._asked, count(first), records)
             first += len(records)

@@ -41,7 +41,8 @@ class MaskFiller(HeadTask):
 
         Raises UsageError for a target with neither.
         """
-        tokenizer, ids = self.head.tokenizer, list[int]()
+        tokenizer = self.head.tokenizer
+        ids = list[int]()
         for target in self.targets:
             index = tokenizer.core.token_to_id(target)
             if index is None:
@@ -101,8 +102,10 @@ class MaskFiller(HeadTask):
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the best words of each mask of a text, [masks, k, 2]."""
-        (item,), (best,) = items, outputs
-        decode, core = self.head.tokenizer.decode, self.head.tokenizer.core
+        (item,) = items
+        (best,) = outputs
+        decode = self.head.tokenizer.decode
+        core = self.head.tokenizer.core
         ids = list(item.columns["input_ids"])
         predictions = []
         for number, (place, words) in enumerate(zip(self._places(item), best, strict=True)):

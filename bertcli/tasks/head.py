@@ -130,7 +130,8 @@ class Head:
         if architecture == CLASSIFIER and is_pooled_head(place):
             options = {name: value for name, value in vars(settings).items() if name != "stride"}
             embedder = Embedder.open(place, EmbedOptions(**options), scores=True)
-            runtime, limit = embedder.runtime, embedder.max_length
+            runtime = embedder.runtime
+            limit = embedder.max_length
             return cls(runtime, settings, limit, embedder.prepare, place, embedder)
         folder = place.encoder
         config = folder.config
@@ -282,7 +283,8 @@ class HeadTask(ABC):
         results = []
         for _, same in groupby(zip(batch, outputs, strict=True), key=lambda pair: pair[0].sample):
             items, values = zip(*same, strict=True)
-            fields, cut = self.fields(items, values), sum(item.cut for item in items)
+            fields = self.fields(items, values)
+            cut = sum(item.cut for item in items)
             results.append(Result(items[0].record, items[0].sample, fields, cut))
         return results
 
@@ -293,7 +295,9 @@ class HeadTask(ABC):
         """
         size = FIRST
         for window in run:
-            rows, start, end = [*window], 0, len(window)
+            rows = [*window]
+            start = 0
+            end = len(window)
             for stop in accumulate(window.windows):
                 if stop - start >= size or stop == end:
                     asked = run.reader.collect(self.ask, rows[start:stop])
@@ -314,7 +318,8 @@ class Stream:
 
     def __init__(self, task: HeadTask, reader: Reader) -> None:
         self.task, self.reader, head = task, reader, task.head
-        layout, window = task.layout, head.settings.window
+        layout = task.layout
+        window = head.settings.window
         self.run = TokenizeRun(
             reader,
             head.tokenizer,

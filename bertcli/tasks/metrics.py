@@ -42,7 +42,8 @@ class ClassPredictions:
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return the metrics of some rows, or of all."""
         confusion = self.confusion(rows)
-        right, both = np.diag(confusion), confusion.sum(0) + confusion.sum(1)
+        right = np.diag(confusion)
+        both = confusion.sum(0) + confusion.sum(1)
         accuracy = float(right.sum() / confusion.sum())
         return {
             "accuracy": accuracy,
@@ -64,7 +65,9 @@ class ClassPredictions:
     def details(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the confusion, and the numbers of each class."""
         confusion = self.confusion()
-        right, truths, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+        right = np.diag(confusion)
+        truths = confusion.sum(1)
+        predicted = confusion.sum(0)
         columns = {
             "precision": share(right, predicted),
             "recall": share(right, truths),
@@ -87,7 +90,8 @@ def calibration(scores: np.ndarray, right: np.ndarray) -> dict[str, Any]:
     Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
     """
     confidence = scores.max(-1)
-    bins, error = [], 0.0
+    bins = []
+    error = 0.0
     for place in range(BINS):
         inside = np.ceil(confidence * BINS) == place + 1
         if count := int(inside.sum()):
@@ -110,7 +114,8 @@ class LabelPredictions:
 
     def metrics(self, rows: Rows = ALL) -> dict[str, float]:
         """Return the share of texts with exactly the true labels, and F1."""
-        truth, predicted = self.truth[rows], self.predicted[rows]
+        truth = self.truth[rows]
+        predicted = self.predicted[rows]
         right, truths, counts = (part.sum(0) for part in (truth & predicted, truth, predicted))
         return {
             "accuracy": float((truth == predicted).all(1).mean()),
@@ -171,7 +176,8 @@ class ScorePredictions:
 
 def pearson(a: np.ndarray, b: np.ndarray) -> float:
     """Return the linear correlation; 0 where a side does not vary."""
-    a, b = a - a.mean(), b - b.mean()
+    a = a - a.mean()
+    b = b - b.mean()
     scale = float(np.sqrt(np.square(a).sum() * np.square(b).sum()))
     return float((a * b).sum()) / scale if scale else 0.0
 
@@ -199,10 +205,13 @@ def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     Source: seqeval 1.2, get_entities: a tag is one letter and, from the first dash on, a type; so
     the type of the bare tag PER is ER.
     """
-    start, before, kind = 0, "O", ""
+    start = 0
+    before = "O"
+    kind = ""
     for word, tag in enumerate([*tags, "O"]):
         tag = "O" if tag in OUTSIDE else tag
-        prefix, next_kind = tag[0], tag[1:].split("-", maxsplit=1)[-1] or "_"
+        prefix = tag[0]
+        next_kind = tag[1:].split("-", maxsplit=1)[-1] or "_"
         changes = kind != next_kind
         if (
             before in ("E", "S")
@@ -216,7 +225,8 @@ def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
             or (prefix != "O" and changes)
         ):
             start = word
-        before, kind = prefix, next_kind
+        before = prefix
+        kind = next_kind
 
 
 @dataclass(frozen=True)
@@ -233,7 +243,8 @@ class TagPredictions:
         """Entities right, true and predicted of each sentence, words right, and words, [n, 5]."""
         rows = []
         for true, tags in zip(self.truth, self.predicted, strict=True):
-            truths, predicted = {*entities(true)}, {*entities(tags)}
+            truths = {*entities(true)}
+            predicted = {*entities(tags)}
             same = sum(map(str.__eq__, true, tags))
             rows.append((len(truths & predicted), len(truths), len(predicted), same, len(true)))
         return np.array(rows)

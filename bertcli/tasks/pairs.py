@@ -119,7 +119,8 @@ class SimilarityTask(PairLearningTask):
 
     def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
         """Return the cosines of the vectors of pairs; ModelError for a text without a pair."""
-        left, right = [], []
+        left = []
+        right = []
         for record, _ in examples:
             if record.pair is None:
                 raise ModelError(

@@ -63,10 +63,12 @@ def tabular(
     ``blank`` are the fields of a result, with one item in their list; fields ``consumed`` by the
     task are not carried.
     """
-    first, empty = None, True
+    first = None
+    empty = True
     for batch in batches:
         rows = [line for result in batch for line in flat_rows(result)]
-        first, empty = first or batch[0], empty and not rows
+        first = first or batch[0]
+        empty = empty and not rows
         yield rows
     if empty:
         others = reader.fields.carried if reader.fields else ()

@@ -68,7 +68,8 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
     The spans of a text that is split into words count in the words joined by blanks. The tokens of
     its pair are left out: their spans would count in another text.
     """
-    text, starts = item.record.text, None
+    text = item.record.text
+    starts = None
     if not isinstance(text, str):
         starts = [*accumulate((len(word) + 1 for word in text), initial=0)]
         text = " ".join(text)
@@ -79,7 +80,8 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
         if sequence != 0:
             continue
         if starts is not None and word is not None:
-            start, end = start + starts[word], end + starts[word]
+            start = start + starts[word]
+            end = end + starts[word]
         if index == unseen:
             yield Piece(text[start:end], scores[at], start, end, at)
             continue
@@ -238,7 +240,8 @@ def tags_of(windows: Sequence[tuple[Encoded, np.ndarray]], labels: Sequence[str]
 
 def word_windows(layout: Layout) -> Layout:
     """Return the layout of windows as long as the layout's texts, for sentences of words."""
-    columns, stride = (*layout.columns, "word_ids"), (layout.max_length or 0) // SHARED
+    columns = (*layout.columns, "word_ids")
+    stride = (layout.max_length or 0) // SHARED
     return replace(layout, columns=columns, overflowing=True, stride=stride)
 
 
@@ -286,7 +289,8 @@ class TaggingTask(NamedLabelTask, TokenLearningTask):
         tags = _words_in(fields, names.target)
         text = fields[names.text]
         if len(text) != len(tags):
-            word_count, tag_count = counted(len(text), "word"), counted(len(tags), "tag")
+            word_count = counted(len(text), "word")
+            tag_count = counted(len(tags), "tag")
             raise InputError(f"{fields.source}: {word_count}, but {tag_count}", SKIP)
         return tags
 

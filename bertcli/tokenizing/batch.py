@@ -65,8 +65,10 @@ class Layout:
         return {*NUMERIC}.issuperset(self.columns)
 
     def __post_init__(self) -> None:
-        step, length = self.pad_to_multiple_of, self.max_length
-        cuts, pads = self.truncation != "do_not_truncate", self.padding != "do_not_pad"
+        step = self.pad_to_multiple_of
+        length = self.max_length
+        cuts = self.truncation != "do_not_truncate"
+        pads = self.padding != "do_not_pad"
         if cuts and pads and step and length and length % step:
             raise UsageError(
                 f"{option('max_length', length)} is not a multiple of "
@@ -210,6 +212,7 @@ def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:
         if which is not None:
             text: Any = record[which]
             at = places(text if isinstance(text, str) else text[word or 0])
-            start, until = at[start], at[until]
+            start = at[start]
+            until = at[until]
         offsets.append((start, until))
     return offsets

@@ -108,7 +108,8 @@ def boundaries(text: str, low: int, high: int, level: str) -> list[int]:
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     """Whether a sentence ends where a pattern of its end was found."""
-    stop, end = match.group(1), match.end()
+    stop = match.group(1)
+    end = match.end()
     if stop is None or _PATTERNS["paragraph"].search(match.group()):
         return True
     if text[end : end + 1].islower():
@@ -165,7 +166,8 @@ def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:
 
     Those within a grapheme are left out.
     """
-    starts, read = array("q"), 0
+    starts = array("q")
+    read = 0
     while read < len(text) and len(starts) <= enough:
         piece = text[read : read + SLICE]
         if read + SLICE < len(text):
@@ -186,7 +188,9 @@ class Chunker:
     def __init__(
         self, tokenizer: Tokenizer, settings: ChunkSettings, prepare: Prepare | None = None
     ) -> None:
-        self.tokenizer, self.settings, self.prepare = tokenizer, settings, prepare
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.prepare = prepare
         self.seen = 0  # characters that were counted
         self.limit = tokenizer.max_length(Layout(max_length=settings.max_length))
         special = tokenizer.core.num_special_tokens_to_add(False)
@@ -242,7 +246,8 @@ class Chunker:
         return chunks
 
     def _pieces(self, whole: Chunk) -> list[Chunk]:
-        text, settings = whole.text, self.settings
+        text = whole.text
+        settings = self.settings
         enough = self.room if settings.first else inf
         starts = token_starts(text, self.tokenizer.core, enough)
         pieces = [self._piece(whole, starts, 0)]
@@ -281,7 +286,9 @@ class Chunker:
 
     def _fitting(self, whole: Chunk, starts: Sequence[int], start: int, low: int) -> Chunk | None:
         """Return the piece from ``start`` to the best place behind ``low``; None without any."""
-        text, room, number = whole.text, self.room, bisect_left(starts, start)
+        text = whole.text
+        room = self.room
+        number = bisect_left(starts, start)
         while room:
             reach = starts[min(number + room, len(starts) - 1)]
             levels = self.settings.levels if reach < len(text) else ()
@@ -339,7 +346,8 @@ class ChunkRun(ReaderRun):
     form: str
 
     def __iter__(self) -> Iterator[list[Any]]:
-        source, is_empty = self.reader.source, self.form not in LINES
+        source = self.reader.source
+        is_empty = self.form not in LINES
         end = "\0" if source.format_options.null else "\n"
         self.reader.unit = "chunks"
         for records in self.blocks():
@@ -378,7 +386,8 @@ def pieces(
 
     A text without an id has its number; ``first`` is that of the first record.
     """
-    source, records_of_pieces = reader.source, []
+    source = reader.source
+    records_of_pieces = []
     for chunk in chunker.chunks(records, reader.skip, first):
         record = _named(chunk, source)
         extra = chunk.place | (record.extra or {})

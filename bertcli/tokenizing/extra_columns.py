@@ -58,9 +58,11 @@ class ExtraColumns:
         return TokenBatch.of(rows, ("input_ids", "token_type_ids"))
 
     def _columns(self, item: Encoded, tokenizer: Tokenizer) -> dict[str, list[int]]:
-        words, columns = list(_words(item)), {}
+        words = list(_words(item))
+        columns = {}
         for name, field in self.fields.items():
-            ids, places = extra_ids(item.record, field, self.sizes[name]), words
+            ids = extra_ids(item.record, field, self.sizes[name])
+            places = words
             if isinstance(ids, list) and len(ids) != word_count(item.record):
                 places = _numbers(item, field, len(ids), tokenizer)
             columns[EXTRA + name] = [

@@ -28,7 +28,8 @@ def divides(text: str, index: int) -> bool:
     """Return True if a cut before text[index] would divide a grapheme."""
     if not 0 < index < len(text):
         return False
-    before, after = text[index - 1], text[index]
+    before = text[index - 1]
+    after = text[index]
     if before == JOINER:
         return after >= FIRST_PICTURE and not after.isalnum()
     if after < FIRST_MARK:

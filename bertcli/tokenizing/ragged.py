@@ -121,7 +121,8 @@ class WordPieceEngine:
 def spans(pool: NDArray[Any], starts: Counts, lengths: Counts) -> NDArray[Any]:
     """Return pool[start : start + length] for every span, one after the other."""
     filled = lengths > 0
-    starts, lengths = starts[filled], lengths[filled]
+    starts = starts[filled]
+    lengths = lengths[filled]
     steps = np.ones(lengths.sum(), np.int64)  # from each index to the next
     steps[:1] = starts[:1]
     steps[np.cumsum(lengths)[:-1]] = starts[1:] - starts[:-1] - lengths[:-1] + 1
@@ -144,7 +145,8 @@ def ragged_lines(batch: TokenBatch, names: Sequence[str], lines: str) -> bytes:
     for name in names[1:]:
         digits = np.full(2 * len(batch.ids), ord(","), np.uint8)  # those of small numbers
         digits[1::2] = batch.columns[name] + ord("0")
-        flat, begin = digits.tobytes(), b'],"%s":[' % name.encode()
+        flat = digits.tobytes()
+        begin = b'],"%s":[' % name.encode()
         rows = pairwise(bounds)
         columns.append([begin + flat[2 * start + 1 : 2 * stop] for start, stop in rows])
     step = 1 + len(columns)

@@ -69,7 +69,8 @@ class TokenCounts:
         self.longest = max(self.longest, *batch.lengths, 0)
         self.truncated += len(batch) - batch.dropped_tokens.count(0)
         self.cut += sum(batch.dropped_tokens)
-        texts, pairs = batch.records.texts, batch.records.pairs
+        texts = batch.records.texts
+        pairs = batch.records.pairs
         if pairs is not None:
             texts = [text or pair or "" for text, pair in zip(texts, pairs, strict=True)]
         self.empty += len(texts) - sum(map(bool, texts))
@@ -257,7 +258,8 @@ class Task:
         """Return what is written of records that are arrays, as columns."""
         import numpy as np  # pyarrow would import pandas to look at lists
 
-        ids, extras = tokens.records.ids or (), tokens.records.extras or ()
+        ids = tokens.records.ids or ()
+        extras = tokens.records.extras or ()
         columns: dict[str, Any] = {"id": ids} if any(key is not None for key in ids) else {}
         for name in self.layout.columns:
             columns[name] = FlatLists(tokens.columns[name], tokens.offsets)
@@ -359,7 +361,8 @@ class DecodeRun(ReaderRun):
             self.finish(end)
 
     def _row(self, record: Record) -> dict[str, Any]:
-        ids, skip = record.ids or [], self.skip_special
+        ids = record.ids or []
+        skip = self.skip_special
         value: Any
         try:
             if self.kind == "tokens":

@@ -74,7 +74,8 @@ class CorpusStats:
         texts = self.lengths.total()
         total = sum(length * count for length, count in self.lengths.items())
         core = self.tokenizer.core
-        added, continues = core.get_added_tokens_decoder(), goes_on(core)
+        added = core.get_added_tokens_decoder()
+        continues = goes_on(core)
 
         special = sum(self.ids[index] for index in self.special)
         going_on = sum(
@@ -119,7 +120,9 @@ class CorpusStats:
         """Return bars of equal width up to the 99th percentile, and one for the rest."""
         if not self.lengths:
             return []
-        low, high, top = min(self.lengths), quantile(self.lengths, 0.99), max(self.lengths)
+        low = min(self.lengths)
+        high = quantile(self.lengths, 0.99)
+        top = max(self.lengths)
         width = max(1, -(-(high - low + 1) // BARS))
         starts = [*range(low, high + 1, width)]
         ends = [start + width - 1 for start in starts]

@@ -333,7 +333,8 @@ class Tokenizer:
         """
         from bertcli.io.publish import saving
 
-        ids, normalizer = self.special_ids(), self.core.normalizer
+        ids = self.special_ids()
+        normalizer = self.core.normalizer
         roles = {role: token for role, token in self.roles.items() if token in ids}
         more = [token for token in self.added_special.values() if token not in roles.values()]
         cleaning = {
@@ -390,7 +391,8 @@ class Tokenizer:
 
         Raises InputError for an id that is not in the vocabulary.
         """
-        ids, clean_up = as_lists(token_ids), clean_up_tokenization_spaces
+        ids = as_lists(token_ids)
+        clean_up = clean_up_tokenization_spaces
         ids = [ids] if isinstance(ids, int) else ids
         if len(ids) and not isinstance(as_lists(ids[0]), int):
             return [self.decode(row, skip_special_tokens, clean_up) for row in ids]
@@ -561,7 +563,8 @@ class Tokenizer:
 
         def encoded(columns: tuple[str, ...]) -> TokenBatch:
             asked = replace(layout, columns=columns)
-            before, split = self.core.encode_special_tokens, call.split_special_tokens
+            before = self.core.encode_special_tokens
+            split = call.split_special_tokens
             if split in (None, before):
                 return self.encode_records(records, asked)
             cores = self.core, self.words_core
@@ -588,7 +591,9 @@ class Tokenizer:
         """Return encoded inputs, one mapping or a list of them, padded as in transformers."""
         from bertcli.tokenizing.call import Call
 
-        call, inputs, batched = Call(padding=padding, **options), encoded_inputs, True
+        call = Call(padding=padding, **options)
+        inputs = encoded_inputs
+        batched = True
         names = [*inputs] if isinstance(inputs, Mapping) else []
         if names:
             ids = as_lists(inputs["input_ids"])
@@ -716,7 +721,8 @@ class Tokenizer:
             offsets = offsets[offsets_of([*map(len, texts)])]  # of texts, not of words
         special = [*map(len, frame.special)]
         shape = len(special) - 1, len(block)  # the first texts of all rows, then the second ones
-        starts, lengths = offsets[:-1].reshape(shape), np.diff(offsets).reshape(shape)
+        starts = offsets[:-1].reshape(shape)
+        lengths = np.diff(offsets).reshape(shape)
         left = lengths
         if limit is not None:
             room = self.room(limit, layout, pair=block.pairs is not None)

@@ -309,7 +309,8 @@ def tokenized(
     batch = tokenizer.encode_records(records, layout)
     batch = extra.added(batch, tokenizer)
     refuse_pairs(batch, config)
-    tally, limit = TokenCounts(), layout.max_length or limit
+    tally = TokenCounts()
+    limit = layout.max_length or limit
     tally.add(batch, limit)
     return [*batch], limit, tally
 
@@ -355,7 +356,8 @@ def frozen_task(
     run(source)
     embedder = source.embedder
     train = source.vectors[texts.train].astype(np.float64)
-    mean, deviation = train.mean(0), np.maximum(train.std(0), LEAST_SPREAD)
+    mean = train.mean(0)
+    deviation = np.maximum(train.std(0), LEAST_SPREAD)
     chosen = embedder.chosen()
     vectors = {name: chosen[name] for name in ("pooling", "normalize", "max_length", "prompt")}
 

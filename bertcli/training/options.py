@@ -109,7 +109,8 @@ class TrainingOptions:
         appendix A.2; the values are those of transformers'
         get_polynomial_decay_schedule_with_warmup with lr_end 0.
         """
-        steps, warmup = self.steps or 0, self.warmup_steps or 0
+        steps = self.steps or 0
+        warmup = self.warmup_steps or 0
         if step < warmup:
             return self.learning_rate * step / warmup
         left = max((steps - step) / (steps - warmup), 0.0)

@@ -314,7 +314,9 @@ class TrainingRun:
     """A run that is ready to start or resume."""
 
     def __init__(self, task: TrainedTask, checkpoints: Checkpoints, ranks: Ranks) -> None:
-        self.task, self.checkpoints, self.ranks = task, checkpoints, ranks
+        self.task = task
+        self.checkpoints = checkpoints
+        self.ranks = ranks
         self.options = options = task.options
         self.notes = list(task.notes)
         # What is nested too deeply to be written with the model is refused here, before a step.
@@ -406,13 +408,16 @@ class TrainingRun:
 
     def _after(self, step: int, rate: float) -> Iterator[Event]:
         """Yield what is due after a step; the last one is known once it is evaluated."""
-        options, objective, training = self.options, self.task.objective, self.training
+        options = self.options
+        objective = self.task.objective
+        training = self.training
         metrics: Mapping[str, Any] = {}
         if len(objective.held) and self._due(step, options.eval_every):
             metrics = objective.evaluate(training.model, options.batch_size, training.dtype)
             self._select(step, metrics)
         if self._due(step, options.log_every):
-            sums, self.state.window = self.state.window, Counter()
+            sums = self.state.window
+            self.state.window = Counter()
             means = {name: sums[name] / sums["steps"] for name in objective.losses}
             line = {
                 "epoch": round(step * options.batch_size / len(self.task.rows), 4),
@@ -434,16 +439,19 @@ class TrainingRun:
         if best and not metrics["eval_loss"] < best["eval_loss"]:
             self.state.waited += 1
             return
-        self.state.best, self.state.waited = {"step": step, **metrics}, 0
+        self.state.best = {"step": step, **metrics}
+        self.state.waited = 0
         if self.ranks.first:
             weights = self.training.model.state_dict()
             self.best_weights = {name: weights[name].to("cpu", copy=True) for name in weights}
 
     def _save(self, step: int, log: IO[bytes]) -> None:
         """Write a checkpoint, and remove old ones."""
-        training, state = self.training, self.state
+        training = self.training
+        state = self.state
         sync(log)
-        state.step, state.log_bytes = step, log.seek(0, os.SEEK_END)
+        state.step = step
+        state.log_bytes = log.seek(0, os.SEEK_END)
         state.scaler = training.scaler.state_dict()
         target = self.checkpoints.path(step)
         with work_folder(target) as folder:

@@ -107,9 +107,11 @@ def map(
             "give -o FILE.html; --keep-fields copies fields to other formats",
         )
     require_scikit_learn()
-    keep, taken = texts.keep_fields, frozenset({"id", *COLUMNS})
+    keep = texts.keep_fields
+    taken = frozenset({"id", *COLUMNS})
     if form == "html":
-        keep, taken = view.color, frozenset()
+        keep = view.color
+        taken = frozenset()
     asked = (*fields_asked([texts]), *(["--color"] if view.color else []))
     reader = reader_of(texts, named=texts.files, keep=keep, reserved=taken, requested=asked)
     refuse_pipes(reader)

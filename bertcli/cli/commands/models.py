@@ -331,7 +331,8 @@ def models(output: RowOutput, console: ConsoleOptions) -> None:
     from bertcli.inspection.folder import ModelFacts, facts_of
     from bertcli.model_folder.find import stored_models
 
-    form, rows = output.form(), []
+    form = output.form()
+    rows = []
     for model in stored_models():
         absent = ModelFacts(problem="no files of its main revision")
         facts = facts_of(model.folder) if model.folder else absent

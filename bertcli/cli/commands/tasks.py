@@ -119,7 +119,8 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
 
     def __post_init__(self) -> None:
         """Name what a `Chooser` is told: the choices among the arguments, or their field."""
-        self.field, self.choices = self.choices_field, tuple(self.texts or ())[1:]
+        self.field = self.choices_field
+        self.choices = tuple(self.texts or ())[1:]
 
     def reader(self, files: TaskFileOptions) -> Reader:
         """Return the reader of prompts, whose extra fields hold the choices."""
@@ -185,7 +186,8 @@ def run_task(
         written = ([row(result) for result in batch] for batch in batches)
     elif form != "table":
         written = tabular(batches, judge.blank, reader, stream.consumed)
-    inputs, view = reader.source.inputs, "results_view"
+    inputs = reader.source.inputs
+    view = "results_view"
     with output.open(form, inputs, model, view=view, run=stream.run) as write:
         for rows in written:
             write(rows)
@@ -253,7 +255,8 @@ def next_sentence(
 
 def paired(source: InputOptions) -> InputOptions:
     """Return the options with the second of two texts as the pair of the first; stdin has pairs."""
-    texts, pair = source.texts or [], source.pair or []
+    texts = source.texts or []
+    pair = source.pair or []
     named = (*texts, *pair, source.input, source.pairs, source.files_from)
     if source.input_format == "auto" and not any(named) and not stdin_is_terminal():
         return source.changed(pairs="-")

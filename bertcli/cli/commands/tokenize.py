@@ -222,7 +222,8 @@ def tokenize(
             task.write(run, windows, put, rows=output.resume)
     tally = run.tally
     if shape.truncation == "do_not_truncate" and tally.too_long:
-        limit, longest = tokenizer.limit, tally.longest
+        limit = tokenizer.limit
+        longest = tally.longest
         console.warn(
             f"{tally.too_long:,} of {tally.records:,} texts longer than the model's limit of "
             f"{limit} tokens (longest: {longest}); --truncation true truncates them"
@@ -371,7 +372,8 @@ def decode(
     console.beside_output = output.on_terminal
     form = output.form(usual=TXT)
     tokenizer = model.tokenizer()
-    skip, clean_up = how.skip_special_tokens, how.clean_up
+    skip = how.skip_special_tokens
+    clean_up = how.clean_up
     refuse_file_as_text(source.ids or ())
     read = source_of(
         source,

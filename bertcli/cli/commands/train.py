@@ -412,7 +412,8 @@ def pretrain_prepare(
     """
     from bertcli.training.prepare import PrepareRun, described
 
-    extra, settings = extra_fields(options.extra), record(PrepareOptions, options)
+    extra = extra_fields(options.extra)
+    settings = record(PrepareOptions, options)
     reader = corpus.reader(extra.values())
     tokenizer = model.tokenizer(parse_special=False)
     run = PrepareRun(

@@ -90,7 +90,8 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
             if not (is_argument or param.required or is_common(ctx, param.name)):
                 continue
             panel = "Common options"
-            param.help, param.show_envvar = SENTENCE.sub(".", param.help or ""), False
+            param.help = SENTENCE.sub(".", param.help or "")
+            param.show_envvar = False
             listed = ", ".join(name for name in choices if name not in UNLISTED)
         if listed:
             param.help = f"{param.help} [{listed}]"

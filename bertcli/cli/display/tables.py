@@ -217,14 +217,16 @@ def opened_table(
 ) -> Iterator[Callable[[Sequence[Any]], None]]:
     """Yield a function that draws rows, the first of a run; what is typed is answered all along."""
     typed = "-" in inputs and sys.stdin is not None and sys.stdin.isatty()
-    left, more = inf if typed else MOST, 0
+    left = inf if typed else MOST
+    more = 0
     with drawing() as screen:
 
         def write(rows: Sequence[Any]) -> None:
             nonlocal left, more
             rows = lines_of(rows)
             first = rows[: int(min(left, len(rows)))]
-            left, more = left - len(first), more + len(rows) - len(first)
+            left = left - len(first)
+            more = more + len(rows) - len(first)
             for picture in view(first) if first else ():
                 screen.print(picture)
 

@@ -538,7 +538,8 @@ def source_of(
     """
     options = {name: value for group in groups for name, value in vars(group).items()}
     texts = tuple(values.get("texts", options.get("texts")) or ())
-    listed, null = options.get("files_from"), options.get("null", False)
+    listed = options.get("files_from")
+    null = options.get("null", False)
     paths = tuple(named or options.get("input") or ())
     if "" in paths:
         raise InputError(
