@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -22,6 +22,7 @@ from front import PACKAGE, TINY, call, environment, good, process
 import bertcli
 from bertcli.cli.app import COMMANDS, GROUPS, function_of
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
+from bertcli.records.input import Input
 
 ROOT = PACKAGE / "bertcli"
 FILES = sorted(ROOT.rglob("*.py"))
@@ -364,14 +365,24 @@ def records_of_options():
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             if called == "run_task":
                 yield getattr(bertcli, node.args[0].value)
+            elif called == "Input.of":
+                yield Input
             elif called == "record" and node.args[0].id in homes:
                 kind = node.args[0].id
                 yield getattr(importlib.import_module(homes[kind]), kind)
 
 
+def names_of_fields(kind):
+    """Yield the names of the fields of a record, and of those of records in it."""
+    for field in fields(kind):
+        yield field.name
+        if is_dataclass(field.default):
+            yield from names_of_fields(field.default)
+
+
 def test_every_option_is_used():
     """An option becomes a field of a record, or is named by the code of the command line."""
-    used = {field.name for kind in records_of_options() for field in fields(kind)}
+    used = {name for kind in records_of_options() for name in names_of_fields(kind)}
     for path in (ROOT / "cli").rglob("*.py"):
         for node in nodes_of(path):
             if isinstance(node, ast.Attribute):

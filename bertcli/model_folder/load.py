@@ -75,7 +75,9 @@ def load(
             bare = issubclass(make, BertModel)
             model = make(report.config, report.pooler) if bare else make(report.config)
     except ModelError as bad:  # which knows of no files
-        raise ModelError(f"{report.folder.config_file}: {bad.marked}", bad.marked_hint) from None
+        raise ModelError(
+            f"{report.model_folder.config_file}: {bad.marked}", bad.marked_hint
+        ) from None
     target = getattr(torch, report.dtype) if dtype is None else dtype
     _fill(model, report, torch.device(device), target)
     return model.eval(), replace(report, dtype=str(target).removeprefix("torch."))

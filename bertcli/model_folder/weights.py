@@ -41,7 +41,7 @@ class LoadReport:
     Names are canonical, those in ``misplaced`` and ``unreadable`` as in the files.
     """
 
-    folder: ModelFolder
+    model_folder: ModelFolder = field(repr=False)
     model: str  # name of the class
     config: BertConfig = field(repr=False)  # tied only where the numbers are
     pooler: bool  # whether the class is taken to have that of BERT
@@ -52,6 +52,11 @@ class LoadReport:
     dtype: str = ""  # as torch calls it; of the model: that of the files unless asked otherwise
     fresh: tuple[str, ...] = ()  # of the head: not read, but initialised at random
     mapped_files: MappedFiles = field(default_factory=MappedFiles, repr=False)
+
+    @property
+    def folder(self) -> Path:
+        """The path of the folder."""
+        return self.model_folder.path
 
     @cached_property
     def used(self) -> dict[str, StoredTensor]:
