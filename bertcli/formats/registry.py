@@ -88,7 +88,8 @@ ROWS_AND_VECTORS = Holds.ROWS | Holds.VECTORS
 ARRAYS_AND_VECTORS = Holds.ARRAYS | Holds.VECTORS | Holds.SEVERAL_VECTORS
 
 # Names for code that has no other format to ask: defaults, and what has a meaning of its own.
-FINISHED = "finished"  # bytes that another function has made already
+FINISHED = "finished"  # rows that another function has encoded already
+CONTENT = "content"  # all bytes of a file, encoded already
 JSONL = "jsonl"  # of a pipe, and of stdin that holds objects
 JSON = "json"  # a single value; of a file, an array of rows
 TXT = "txt"  # of files with an unknown suffix
@@ -208,6 +209,7 @@ FORMATS = {
             writer="arrays:ragged_safetensors_writer",
         ),
         FileFormat(FINISHED, is_choice=False, encoder="writers:finished_encoder"),
+        FileFormat(CONTENT, is_choice=False, encoder="writers:finished_encoder"),
     )
 }
 

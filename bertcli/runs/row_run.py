@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertcli.errors import OutputError
 from bertcli.formats.jsonl import NAMES, to_lines
-from bertcli.formats.registry import FINISHED, FORMATS
+from bertcli.formats.registry import CONTENT, FINISHED, FORMATS
 from bertcli.formats.tables import TableHeader, lines_of
 from bertcli.formats.writers import Write, is_special, open_writer, writer_of
 from bertcli.io.output_files import FIELDS, NEW_OUTPUT
@@ -116,7 +116,7 @@ def streamed_rows(
 
 def write_file(path: Path, content: bytes, *, overwrite: bool = False) -> None:
     """Write a file as `streamed_rows` does."""
-    with streamed_rows(path, FINISHED, overwrite=overwrite) as write:
+    with streamed_rows(path, CONTENT, overwrite=overwrite) as write:
         write([content])
 
 
