@@ -256,7 +256,7 @@ def _to_stream(
 
         blocks: list[EmbeddedBlock] = []
 
-        def keep_first(block: EmbeddedBlock) -> None:
+        def keep_first(block: "EmbeddedBlock") -> None:
             if sum(map(len, blocks)) < MOST:
                 blocks.append(block)
 
