@@ -220,9 +220,11 @@ def parquet_table(path: str, *names: str) -> Iterator[ParquetTable]:
 
 
 def _require_column(name: str, columns: Sequence[str], what: str) -> None:
-    """Raise InputError unless there is a column of this name. ``what`` begins the message."""
+    """Raise InputError unless one column has this name. ``what`` begins the message."""
     if name not in columns:
         raise InputError(f"{what} {name!r} not found", f"available: {listed(columns)}")
+    if (count := [*columns].count(name)) > 1:
+        raise InputError(f"{what} {name!r} is there {count} times", "give each column its own name")
 
 
 # --- several vectors of a text, or its terms ---

@@ -9,6 +9,9 @@ import pytest
 from front import (
     bad as failing,
 )
+from front import (
+    call,
+)
 from pyarrow import parquet
 from vector_files import normal
 
@@ -127,3 +130,10 @@ def test_a_row_of_more_numbers_than_are_read_is_refused(tmp_path, command, form)
     path.write_text(f'embedding\n"{row}"\n' if form == "csv" else f'{{"embedding":{row}}}\n')
     said = failing(command, *([path] * (1 + (command == "compare")))).error
     assert "larger than 33,554,432 bytes" in said
+
+
+def test_two_columns_of_vectors_are_refused(tmp_path):
+    path = tmp_path / "v.csv"
+    path.write_text('embedding,embedding\n"[1, 2]","[3, 4]"\n')
+    done = call("compare", path, path)
+    assert (done.code, done.error) == (1, f"{path}: field 'embedding' is there 2 times")
