@@ -51,8 +51,7 @@ def bertcli(contestant: Contestant, place: Place) -> Loaded:
 
     def run(texts: Sequence[str], batch: int) -> np.ndarray:
         vectors = RecordVectors(embedder, texts)
-        for _ in vectors:
-            pass
+        vectors.execute()
         return vectors.vectors
 
     return Loaded(run)

@@ -287,9 +287,11 @@ class VectorRun:
                     self.digest.add(event.records)
                 yield event
             yield self._commit()
+            self.committed = self.digest.records
         if not writer.rows:
             writer.write(Fields(0), embedder.nothing)
         yield self._commit()
+        self.committed = self.digest.records
 
     def _uncommitted_records(self) -> Iterator[Sequence[Record]]:
         """Return the records after those that are committed, which are added to the digest.
@@ -320,7 +322,6 @@ class VectorRun:
         writer.write(replace(fields, sizes=sizes, digests=digests), block.stacked)
 
     def _commit(self) -> Commit:
-        self.committed = self.digest.records
         return Commit(
             {
                 "records": self.digest.records,

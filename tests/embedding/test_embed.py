@@ -45,7 +45,7 @@ def texts():
 
 def vectors_of(embedder, texts):
     run = RecordVectors(embedder, texts)
-    list(run)
+    run.execute()
     return run.vectors
 
 

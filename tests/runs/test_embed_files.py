@@ -426,10 +426,10 @@ def test_a_precision_that_cannot_be_blocks_no_later_run(tmp_path, form, precisio
     good(*argv, "--precision", "float32", "--resume")
 
 
-def large(items):
+def large(block):
     """Vectors of which only those of the second window are too large."""
-    found = np.stack([item.vector for item in items])
-    found[0, 0] = 1e5 if len(items) == 1 else 1
+    found = np.array(block.vectors)
+    found[0, 0] = 1e5 if len(block) == 1 else 1
     return found
 
 
