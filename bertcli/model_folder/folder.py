@@ -119,7 +119,7 @@ class ModelFolder:
         path = self.path / name
         if path not in self._objects:
             content = read_bytes(path)
-            if content is not None and name in CONFIGS:
+            if content is not None:
                 refuse_placeholder(path, content)
             empty = JsonObject({}, str(path))
             self._objects[path] = empty if content is None else parse_object(content, path)

@@ -342,7 +342,8 @@ def test_a_vocabulary_that_is_not_text(tmp_path):
     ("text", "message"),
     [
         ("{", "not valid JSON"),
-        ("", "not valid JSON"),
+        ("", "the file is empty"),
+        ("version https://git-lfs", "only a git-lfs pointer to the file"),
         ("\x00\xff", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ("[1]", "expected a JSON object, found [1]"),
