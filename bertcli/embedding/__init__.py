@@ -1,11 +1,11 @@
 """Embedding: texts to vectors.
 
-- `options` are what a user may choose, and what a sentence-transformers folder sets.
-- `embedder` tokenizes records, runs the engine and pools the result; `embed_run` is one run of it
-  over an input. `text_embedder` is `bertcli.Embedder`, for arrays from Python.
-- `pooling` reduces token vectors to vectors of texts or words; `sentence_modules` applies the
-  modules after it (Dense, Normalize) and writes sentence-transformers folders.
-- `sparse` has sparse term weights (SPLADE), `late_interaction` vectors per token (ColBERT).
+- `options` defines the user options and reads the settings of a sentence-transformers folder.
+- `embedder` tokenizes records, runs the engine and pools the result; `embed_run` runs it over one
+  input. `text_embedder` defines `bertcli.Embedder`, which returns arrays in Python.
+- `pooling` reduces token vectors to text or word vectors; `sentence_modules` applies the modules
+  after pooling (Dense, Normalize) and writes sentence-transformers folders.
+- `sparse` computes sparse term weights (SPLADE), `late_interaction` token vectors (ColBERT).
 
-Nothing here imports torch. Begin with `embedder`.
+No module imports torch at import time. Begin with `embedder`.
 """

@@ -1,10 +1,10 @@
-"""A run of a model over texts: what `bertcli embed` streams, and vectors from Python.
+"""Run a model over texts without an output file: `bertcli embed` to a pipe, vectors in Python.
 
     run = RecordVectors(embedder, [Record("A text.")])
     run.execute()
     run.vectors         # [1, D]
 
-A stream keeps nothing, and starts without what `runs.vector_run` needs, which writes a file.
+A run that writes a file, with a journal, is in `runs.vector_run`; a stream does not import it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from bertcli.tokenizing.run import TokenCounts
 
 @dataclass
 class EmbedRun:
-    """A run whose records go to a function, window by window, as they are embedded."""
+    """A run that passes each embedded block to a callback, one window of records at a time."""
 
     embedder: Embedder
     reader: Reader
     put: Callable[[EmbeddedBlock], None]
-    full: bool = False  # whether windows do not depend on how fast the records come
+    full: bool = False  # True: window sizes do not depend on the speed of the input
     tally: TokenCounts = field(default_factory=TokenCounts, kw_only=True)
 
     def __post_init__(self) -> None:
         self.consumed = self.embedder.runtime.extra.read_by(self.reader)
 
     def execute(self, show: Show = show_nothing) -> TokenCounts:
-        """Pass the vectors of all records to the function; return the counts of texts."""
+        """Pass the vectors of all records to the callback; return the token counts of the texts."""
         run = self.embedder.run(self.reader, full=self.full)
         run.tally = self.tally
         for window in self.embedder.windows(run):
@@ -51,7 +51,7 @@ class EmbedRun:
 
 
 class RecordVectors(EmbedRun):
-    """The vectors of texts from Python, which are collected in ``blocks``."""
+    """A run over texts given in Python; collects the vectors in ``blocks``."""
 
     def __init__(self, embedder: Embedder, texts: Any, *, pre_split: bool = False) -> None:
         self.blocks: list[EmbeddedBlock] = []
@@ -60,5 +60,5 @@ class RecordVectors(EmbedRun):
 
     @property
     def vectors(self) -> np.ndarray:
-        """All vectors, [n, D]."""
+        """The vectors of all texts, [n, D]."""
         return np.concatenate([self.embedder.nothing, *(block.stacked for block in self.blocks)])

@@ -1,12 +1,13 @@
-"""Texts to vectors: records are tokenized, run in batches by length, pooled, and come in order.
+"""Texts to vectors: tokenize records, run batches of similar length, pool, and restore the order.
 
     embedder = Embedder.open(find_model("all-MiniLM-L6-v2", files=MODEL_FILES), EmbedOptions())
     run = embedder.run(Reader(Input(texts=('I love NLP!',))))
     for window in embedder.windows(run):
-        for part in window:                      # the batches on the way, and blocks of vectors
+        for part in window:                      # progress events and blocks of vectors
             ...
 
-What a vector is made of is settled when the model is opened: ``Embedder.chosen`` says it.
+The options that determine a vector are resolved when the model is opened; ``Embedder.chosen``
+returns them.
 """
 
 from __future__ import annotations
@@ -78,15 +79,15 @@ from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    # Most models have no use for these, which are imported where they have.
+    # Imported only for the models that need them.
     from bertcli.embedding.late_interaction import LateInteraction
     from bertcli.embedding.sparse import TermMaker, TermNames
 
-BEGUN = 3  # windows for each device that are begun before the first is written
-HELD = 1 << 14  # tokens whose vectors are held at a time, or little more, where each has its own
-QUERY_PROMPTS = ("query",)  # names of prompts in sentence-transformers, the first found counts
+BEGUN = 3  # windows per device that are started ahead of the window being written
+HELD = 1 << 14  # tokens per block of token vectors (approximately)
+QUERY_PROMPTS = ("query",)  # prompt names in sentence-transformers, in order of preference
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-CHOSEN = (  # options that are in manifests as they are
+CHOSEN = (  # options that are copied to manifests unchanged
     *("pooling", "normalize", "dim", "on_truncate", "stride", "prompt"),
     *("special_tokens", "parse_special", "window", "word_vectors", "layer_combine"),
 )
@@ -94,15 +95,15 @@ CHOSEN = (  # options that are in manifests as they are
 
 @dataclass(frozen=True)
 class Embedder:
-    """A model that is ready to turn records into vectors."""
+    """A loaded model that turns records into vectors."""
 
     folder: ModelFolder
     runtime: Runtime
     options: EmbedOptions
     sentence: Sentence
-    modules: tuple[VectorModule, ...] = ()  # behind the pooling
-    terms: TermMaker | None = None  # what makes weights of terms instead
-    late: LateInteraction | None = None  # what tokens are matched one by one
+    modules: tuple[VectorModule, ...] = ()  # applied after the pooling
+    terms: TermMaker | None = None  # computes term weights instead of vectors
+    late: LateInteraction | None = None  # settings of a late-interaction model
 
     @classmethod
     def open(
@@ -113,13 +114,13 @@ class Embedder:
         extra: bool = False,
         scores: bool = False,
     ) -> Self:
-        """Load a model and settle how its vectors are made.
+        """Load a model and resolve the options that determine its vectors.
 
-        With ``extra``, records have the ids of their words that the model may need. With
-        ``scores``, the last layer may give scores, as that of a cross-encoder.
+        With ``extra``, records may carry the per-word ids that a model with extra embeddings needs.
+        With ``scores``, the last layer may output scores, as in a cross-encoder.
 
-        Raises ModelError for a folder that is not a whole BERT, UsageError for a choice that this
-        model or this machine cannot follow.
+        Raises ModelError for a folder that is not a complete BERT, UsageError for an option that
+        this model or this machine does not support.
         """
         pooling = "" if options.sparse else options.pooling
         sentence = read_sentence(folder, pooling=pooling, scores=scores)
@@ -130,7 +131,7 @@ class Embedder:
 
             options, sentence, kind, maker = read_sparse(folder, options, sentence)
         kind = STATIC if sentence.static else kind
-        own = options.pooling == "auto" and not options.per_token  # else the encoder alone
+        own = options.pooling == "auto" and not options.per_token  # else only the encoder is used
         modules = read_chain(folder, sentence.of_texts if own else ())
         place = folder if sentence.static else folder.part(sentence.transformer)
         special = options.parse_special
@@ -159,7 +160,7 @@ class Embedder:
         asked = options.dim
         options = settled(options, sentence)
         terms = maker(tokenizer()) if maker else None
-        if extra and not sentence.static:  # texts that have ids for their words keep these words
+        if extra and not sentence.static:  # per-word ids only match unchanged texts
             changed = late or options.prompt or options.on_truncate == "chunk"
             if changed and place.config.extra_embeddings:
                 raise UsageError(
@@ -168,16 +169,17 @@ class Embedder:
                     f"{option('token_vectors')}",
                 )
         pooler = options.pooling == "pooler"
-        # A prompt that is not pooled may come later: then [CLS] is not what is read.
+        # With include_prompt=False, a prompt set later moves "cls" pooling off the first token.
         first = options.pooling == "cls" and sentence.include_prompt
         reading = Reading(options.layers, options.layer_combine, first or pooler)
         runtime = open_runtime(ModelSpec(place, options, kind, reading, pooler), tokenizer)
         return cls(folder, runtime, options, sentence, modules, terms, late).with_dim(asked)
 
     def with_dim(self, asked: int | None) -> Self:
-        """Return this with no more dimensions than its vectors have.
+        """Return a copy whose ``dim`` does not exceed the width of its vectors.
 
-        UsageError where more are ``asked`` for; what the folder names is clipped.
+        A ``dim`` from the model folder is clipped. Raises UsageError if ``asked``, the dim given by
+        the user, exceeds the width.
         """
         width = self.width
         dim = self.options.dim
@@ -189,10 +191,11 @@ class Embedder:
         return replace(self, options=replace(self.options, dim=dim and min(dim, width)))
 
     def with_prompt(self, names: Sequence[str], text: str | None = None) -> Self:
-        """Return this with a prompt: ``text``, or the first of the names that the model has.
+        """Return a copy with a prompt: ``text``, or the model's prompt for the first known name.
 
-        Without either, the prompt is unchanged. Source: the documentation of encode_query and
-        encode_document; sentence-transformers 6.2 always has a "document", which may be empty.
+        If ``text`` is None and the model has none of the names, return this embedder unchanged.
+        Source: the documentation of encode_query and encode_document; sentence-transformers 6.2
+        always has a "document" prompt, which may be empty.
         """
         prompts = self.sentence.prompts
         if text is None:
@@ -205,7 +208,7 @@ class Embedder:
         from bertcli.embedding.late_interaction import read_late
 
         late = read_late(self.folder, self.runtime.tokenizer, names[0])
-        if names is QUERY_PROMPTS:  # queries have a length of their own
+        if names is QUERY_PROMPTS:  # queries have their own maximum length
             options = replace(options, max_length=None)
         return replace(self, options=options, late=late)
 
@@ -221,7 +224,7 @@ class Embedder:
 
     @property
     def state_width(self) -> int:
-        """The number of dimensions of what is pooled, for each token."""
+        """The number of dimensions of the token states that are pooled."""
         states = self.runtime.config.hidden_size
         if self.options.layer_combine == "concat":
             states *= len(self.options.layers)
@@ -229,32 +232,32 @@ class Embedder:
 
     @property
     def nothing(self) -> np.ndarray:
-        """No vector, [0, D...], or no term, [0, 2]: what an empty input becomes."""
+        """The output for an empty input: an array of no vectors [0, D...] or no terms [0, 2]."""
         if self.terms:
             return np.zeros((0, 2), np.float32)
         return np.zeros((0, *self._stacked, self.options.dim or self.width), np.float32)
 
     @property
     def max_length(self) -> int:
-        """The number of tokens, special ones included, that a text is truncated to."""
+        """The number of tokens to which a text is truncated, special tokens included."""
         meant = (self.late and self.late.length) or self.sentence.max_length
         asked = self.options.max_length
         return token_limit(self.runtime.config, self.runtime.tokenizer, asked, meant)
 
     @property
     def _stacked(self) -> tuple[int, ...]:
-        """The layers that have a vector each, where there is not just one: (), or (k,)."""
+        """The shape of the layer axis: (k,) if each of k layers has its own vector, else ()."""
         return (len(self.options.layers),) if self.options.layer_combine == "stack" else ()
 
     @property
     def chunks(self) -> bool:
-        """Whether long texts are divided, so that each of their pieces has a vector."""
+        """True if long texts are divided into chunks with one vector each."""
         return self.options.on_truncate == "chunk"
 
     def divided(self, reader: Reader) -> Reader:
-        """Return the reader, which divides long texts where those have several vectors.
+        """Return the reader; with ``on_truncate="chunk"``, make it divide long texts into chunks.
 
-        A piece with its prompt is not too long.
+        A chunk including its prompt fits in ``max_length`` tokens.
         """
         if not self.chunks:
             return reader
@@ -273,13 +276,13 @@ class Embedder:
         return reader
 
     def places(self, reader: Reader) -> tuple[str, ...]:
-        """Return the fields of records that say where they come from, beside their ids."""
+        """Return the names of the fields that locate a record in its input, besides its id."""
         positions = PLACE if self.chunks else ()
         return (*positions, *ORIGIN) if reader.source.fields.with_location else positions
 
     @property
     def layout(self) -> Layout:
-        """How texts become tokens."""
+        """The tokenization settings: columns, special tokens, truncation and windows."""
         window = self.options.on_truncate == "window"
         columns = (*COLUMNS, *self.runtime.extra.needed)
         if self.options.per_token:
@@ -297,10 +300,10 @@ class Embedder:
         )
 
     def run(self, reader: Reader, *, full: bool = False) -> TokenizeRun:
-        """Return the tokenized records of a reader, in windows.
+        """Return the tokenization run of a reader, which yields windows of records.
 
-        Windows that are ``full`` do not depend on how fast the records came, so the vectors of a
-        run that is resumed are the same to the last bit.
+        With ``full``, window sizes do not depend on the speed of the input, so a resumed run
+        computes bit-identical vectors.
         """
         return TokenizeRun(
             reader,
@@ -314,10 +317,11 @@ class Embedder:
         )
 
     def windows(self, run: TokenizeRun) -> Iterator[Iterator[Ran | EmbeddedBlock]]:
-        """Yield what comes of the windows of a run, in order; each is counted once it is iterated.
+        """Yield an iterator of results for each window of a run, in order.
 
-        Where GPUs compute, later windows are begun while they could run out of work, unless the
-        windows come as slowly as their records.
+        A window is added to the tally of the run when its iterator is started. With ``full``
+        windows on GPUs, up to ``BEGUN`` later windows per device are started ahead, so that the
+        GPUs do not run out of work.
         """
         ahead = run.full and not self.options.per_token and self.runtime.threads
         most = BEGUN * len(self.runtime.engine.places) if ahead else 0
@@ -334,16 +338,17 @@ class Embedder:
     def _in_turn(
         self, run: TokenizeRun, counts: TokenCounts, batch: TokenBatch, work: Work | None
     ) -> Iterator[Ran | EmbeddedBlock]:
-        """Count a window when its turn comes, and yield what comes of it."""
+        """Add the counts of a window to the tally of the run, then yield its results."""
         run.tally.merge(counts)
         yield from self.embedded(batch, work)
 
     def embedded(
         self, batch: TokenBatch, work: Work | None = None
     ) -> Iterator[Ran | EmbeddedBlock]:
-        """Yield the records of one window with their vectors, and the batches on the way.
+        """Yield blocks of the records of one window with their vectors, and progress events.
 
-        How they are divided depends on the window alone. ``work`` is that of ``_begun``.
+        The division into blocks depends only on the window. ``work`` is the result of ``_begun``
+        if the window was started ahead.
         """
         if not len(batch):
             return
@@ -358,7 +363,7 @@ class Embedder:
             yield from self._pieces([windows for _, windows in portion])
 
     def _begun(self, batch: TokenBatch) -> Work | None:
-        """Hand a window out before its turn; one that is refused is refused when its turn comes."""
+        """Start a window ahead; return None on an error, which is raised again in its turn."""
         try:
             self.refuse(batch)
             return self._started(batch)
@@ -366,7 +371,7 @@ class Embedder:
             return None
 
     def _started(self, batch: TokenBatch) -> Work:
-        """Hand texts to the model. Only windows that have tokens of the prompt leave them out."""
+        """Start the model on texts, grouped by the number of prompt tokens to leave out."""
         tokens = self._tokens(batch)
         skips = self._skips(batch)
         if skips is None:
@@ -379,9 +384,10 @@ class Embedder:
         return _in_order(works, [*groups.values()])
 
     def _skips(self, batch: TokenBatch) -> np.ndarray | None:
-        """Return how many first tokens of each window are not pooled, [B]; None without windows.
+        """Return the number of leading tokens of each window that are not pooled, int [B].
 
-        Those are [CLS] and what the window has of the prompt. Without any of it, [CLS] is pooled.
+        These are [CLS] and the prompt tokens in the window; in a window without prompt tokens,
+        [CLS] is pooled. None if no text has several windows or no prompt is left out.
         """
         if not self._prompt_tokens or len(batch.windows) == len(batch):
             return None
@@ -392,14 +398,14 @@ class Embedder:
         return np.where(skips > int(self.options.special_tokens), skips, 0)
 
     def _tokens(self, batch: TokenBatch) -> Tokens:
-        """Return texts as the model takes them; InputError for one without the ids it needs."""
+        """Return the model input of a batch. Raises InputError for a text without required ids."""
         if self.runtime.extra.fields:
-            read = RecordBatch.of(self.prepare(batch.records))  # the words that were tokenized
+            read = RecordBatch.of(self.prepare(batch.records))  # as tokenized
             batch = self.runtime.extra.added(replace(batch, records=read), self.runtime.tokenizer)
         return Tokens.of(batch)
 
     def refuse(self, batch: TokenBatch) -> None:
-        """Raise InputError or ModelError for a record that can have no vector."""
+        """Raise InputError or ModelError for a record that cannot have a vector."""
         if batch.records.pairs is not None:
             refuse_pairs(batch, self.runtime.config)
         if self.options.on_truncate == "error" and any(batch.dropped_tokens):
@@ -419,7 +425,7 @@ class Embedder:
             )
 
     def _texts(self, batch: TokenBatch, work: Work) -> Iterator[Ran | EmbeddedBlock]:
-        """Yield the records with a vector each, or the weights of terms, of all its windows."""
+        """Yield progress events, then a block with one vector (or the term weights) per record."""
         outputs: Any = yield from work
         counts = batch.windows
         several = len(counts) < len(batch)
@@ -448,7 +454,10 @@ class Embedder:
         yield block
 
     def _pieces(self, records: Sequence[Sequence[Encoded]]) -> Iterator[Ran | EmbeddedBlock]:
-        """Yield records, given as their windows, with the vectors of their tokens or words."""
+        """Yield progress events, then a block with token or word vectors per record.
+
+        Each record is given as the list of its windows.
+        """
         if self.late:
             add = partial(self.late.with_prefix, special=self.options.special_tokens)
             records = [[*map(add, windows)] for windows in records]
@@ -484,11 +493,11 @@ class Embedder:
         yield EmbeddedBlock(TokenBatch.of(joined_items), vectors, owners)
 
     def _run(self, texts: Tokens) -> Work:
-        """Run the model: a vector [D...] per text, or those of all its tokens, [L, D...]."""
+        """Run the model; the results are a vector [D...] or token vectors [L, D...] per text."""
         return self.runtime.run(texts, self._pooling)
 
     def vectors_of(self, texts: Tokens) -> np.ndarray:
-        """Return the vectors of texts that are tokens already, [n, D]."""
+        """Return the vectors of tokenized texts, [n, D]."""
         return self._finished(np.asarray(result_of(self._run(texts)), np.float32))
 
     def _finished(self, vectors: np.ndarray) -> np.ndarray:
@@ -499,7 +508,7 @@ class Embedder:
         return finish(vectors, dim=options.dim, normalize=normalize, dim_last=options.dim_last)
 
     def chosen(self) -> dict[str, Any]:
-        """Return what decides the numbers of a vector, for manifests and for the curious."""
+        """Return the settings that determine the values of a vector, for manifests."""
         options = self.options
         chosen = {name: getattr(options, name) for name in CHOSEN}
         chosen |= {
@@ -523,7 +532,7 @@ class Embedder:
 
     @property
     def term_names(self) -> TermNames | None:
-        """The words of the vocabulary, where texts become weights of terms."""
+        """The names of terms by id for a sparse model, else None."""
         if not self.terms:
             return None
         from bertcli.embedding.sparse import TermNames
@@ -531,14 +540,20 @@ class Embedder:
         return TermNames(self.runtime.tokenizer, self.width)
 
     def prepare(self, records: Sequence[Record], *, whole: bool = False) -> Sequence[Record]:
-        """Return records as they are tokenized: with the prompt, in lower case if it has to be."""
+        """Return records as they are tokenized: with the prompt, lower-cased if the model says so.
+
+        With ``whole``, texts of a model2vec model are not cut to the characters that it reads.
+        """
         lower = self.sentence.lower_case
         most = None if whole else self._most_characters
         return prepared(records, self.options.prompt or "", lower=lower, most=most)
 
     @cached_property
     def _most_characters(self) -> int | None:
-        """The characters of a text that model2vec reads: all its tokens at the median length."""
+        """The number of characters of a text that model2vec reads; None for no limit.
+
+        It is ``max_length`` times the median length of a token of the vocabulary.
+        """
         cuts = self.sentence.static == "model2vec" and self.max_length < LARGEST_NUMBER
         if not cuts or self.options.on_truncate in ("window", "chunk"):
             return None
@@ -546,7 +561,7 @@ class Embedder:
         return self.max_length * int(np.median([*map(len, tokens)]))
 
     def _with_rest_counted(self, batch: TokenBatch, counts: TokenCounts) -> TokenBatch:
-        """Return a window in which the tokens of characters that are not read count as dropped."""
+        """Return the window with the tokens of unread characters counted as dropped tokens."""
         dropped = [*batch.dropped_tokens]
         for at, record in enumerate(self.prepare(batch.records, whole=True)):
             texts = [text for text in (record.text, record.pair) if isinstance(text, str)]
@@ -560,25 +575,28 @@ class Embedder:
 
     @cached_property
     def _pooling(self) -> Finish:
-        """What is kept of the states of each text; tokens of a prompt may be left out."""
+        """The reduction of the states of each text: term weights, or a pooling."""
         return self.terms or Pooling(self.options.modes, self._prompt_tokens)
 
     @cached_property
     def _prompt_tokens(self) -> int:
-        """The first tokens of a text that are not pooled: [CLS] and the prompt.
+        """The number of leading tokens of a text that are not pooled: [CLS] and the prompt.
 
-        0 where the prompt is pooled. Source: sentence-transformers 6.2, prompt_length.
+        0 if the prompt is pooled. Source: sentence-transformers 6.2, prompt_length.
         """
         pooled = self.sentence.include_prompt or self.terms or self.options.per_token
         if pooled or not self.options.prompt:
             return 0
         layout = Layout(("input_ids",), special_tokens=self.options.special_tokens)
         (encoded,) = self.runtime.tokenizer.encode_records(self.prepare([Record("")]), layout)
-        return encoded.length - self.options.special_tokens  # less the [SEP]
+        return encoded.length - self.options.special_tokens  # without [SEP]
 
 
 def _in_order(works: Sequence[Work], groups: Sequence[np.ndarray]) -> Work:
-    """Return vectors that are computed in groups, in the order of their numbers in these."""
+    """Run works one after another and return their vectors in the original order of the rows.
+
+    ``groups`` holds the row numbers of each work.
+    """
     vectors = []
     for work in works:
         vectors.append((yield from work))
@@ -590,7 +608,7 @@ def refuse_infinite(
     vectors: np.ndarray | list[np.ndarray],
     what: str = "its vector contains",
 ) -> None:
-    """Raise ModelError for a record whose vector, or any of whose vectors, has NaN or infinity."""
+    """Raise ModelError for a record with a NaN or an infinity in any of its vectors."""
     if isinstance(vectors, np.ndarray):
         finite = np.isfinite(vectors).reshape(len(records), -1).all(axis=1)
     else:

@@ -1,12 +1,12 @@
-"""Models whose tokens are matched one by one, as ColBERT: what their folders say of them.
+"""Late-interaction models (ColBERT), which match token vectors: their settings and their files.
 
     config.json, artifact.metadata           ColBERT itself: architecture HF_ColBERT
     config_sentence_transformers.json, 1_Dense     PyLate: model_type ColBERT, or none
     modules.json with MultiVectorMask        sentence-transformers 6.2: MultiVectorEncoder
     colbert_linear.pt                        BGE-M3
 
-Queries and documents have prompts, lengths and tokens of their own. Nothing here needs torch.
-Source: sentence-transformers 6.2, MultiVectorEncoder, MultiVectorMask and Transformer.preprocess.
+Queries and documents have separate prompts, lengths and prefix tokens. No torch is needed. Source:
+sentence-transformers 6.2, MultiVectorEncoder, MultiVectorMask and Transformer.preprocess.
 """
 
 from __future__ import annotations
@@ -29,33 +29,36 @@ from bertcli.tokenizing.batch import Column, Encoded, pad_row
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 METADATA, BGE = "artifact.metadata", "colbert_linear.pt"
-LENGTH = 32  # tokens of a query, where a model does not say it
+LENGTH = 32  # default number of tokens of a query
 QUERY, DOCUMENT = ROLES = "query", "document"
 
 
 @dataclass(frozen=True)
 class LateInteraction:
-    """How texts of a role, queries or documents, become vectors that are matched one by one."""
+    """The settings of a late-interaction model for one role: queries or documents."""
 
     role: str
     prompts: Mapping[str, str]  # text before each text, by role
-    prefix: tuple[str, int] | None  # a token behind the first one, and its id
-    length: int | None  # tokens of a text
-    filled: int  # tokens that a shorter text is filled up to
-    filler: tuple[str, int] | None  # the token that queries are filled up with, and its id
-    attended: bool  # whether other tokens attend to it
+    prefix: tuple[str, int] | None  # token inserted after [CLS], and its id
+    length: int | None  # maximum tokens of a text
+    filled: int  # tokens to which a shorter text is padded (query expansion)
+    filler: tuple[str, int] | None  # the padding token of queries, and its id
+    attended: bool  # True: other tokens attend to the padding
     skipped: frozenset[int]  # ids of tokens that are not matched
-    first: bool  # whether the first token is matched
-    modules: tuple[VectorModule, ...]  # that change the vectors of tokens
+    first: bool  # True: the first token is matched
+    modules: tuple[VectorModule, ...]  # applied to the token vectors
     normalize: bool
 
     @property
     def hides_filling(self) -> bool:
-        """True if texts are filled up with tokens that no other attends to."""
+        """True if texts are padded with tokens to which no other token attends."""
         return self.filler is not None and not self.attended
 
     def with_prefix(self, item: Encoded, *, special: bool) -> Encoded:
-        """Return a text with the token of its role, which belongs to no sentence."""
+        """Return a text with the prefix token of its role inserted, after [CLS] if ``special``.
+
+        Like a special token, the prefix has no sequence id.
+        """
         if self.prefix is None:
             return item
         position = int(special)
@@ -69,7 +72,7 @@ class LateInteraction:
         return item._replace(columns=columns)
 
     def filled_up(self, item: Encoded) -> Encoded:
-        """Return a text filled up to the length of its role."""
+        """Return a text padded to ``filled`` tokens."""
         if self.filler is None:
             return item
         return pad_row(item, self.filled, "right", *self.filler)
@@ -87,7 +90,7 @@ class LateInteraction:
 
     @property
     def described(self) -> dict[str, Any]:
-        """What decides the vectors, for manifests."""
+        """The settings that determine the vectors, for manifests."""
         names = ("role", "prefix", "filled", "attended", "first")
         return {name: getattr(self, name) for name in names} | {"skipped": sorted(self.skipped)}
 
@@ -97,18 +100,18 @@ class LateInteraction:
 
 @dataclass(frozen=True)
 class LateFiles:
-    """What the files of a model say, by the names of sentence-transformers."""
+    """The settings in the files of a late-interaction model, for both roles."""
 
     modules: tuple[VectorModule, ...]
-    prefixes: Mapping[str, str] = field(default_factory=dict)  # tokens before texts, by role
+    prefixes: Mapping[str, str] = field(default_factory=dict)  # prefix tokens, by role
     prompts: Mapping[str, str] = field(default_factory=dict)
     lengths: Mapping[str, int | None] = field(default_factory=dict)
-    filled: int = 0
-    fixed: bool = True  # whether longer queries are truncated to that
-    filler: str | None = None  # by default the mask token
+    filled: int = 0  # tokens to which queries are padded; 0: no padding
+    fixed: bool = True  # True: longer queries are truncated to `filled` tokens
+    filler: str | None = None  # padding token; None: the mask token
     attended: bool = False
     skipped: Sequence[str] = ()
-    skipping: Sequence[str] = (DOCUMENT,)
+    skipping: Sequence[str] = (DOCUMENT,)  # roles in which `skipped` tokens are not matched
     normalize: bool = True
     first: bool = True
 
@@ -116,10 +119,10 @@ class LateFiles:
 def read_late(
     folder: ModelFolder, tokenizer: Tokenizer, role: str | None
 ) -> LateInteraction | None:
-    """Return how a model's tokens are matched; None for a model of another kind.
+    """Return the settings of a late-interaction model; None for any other model.
 
-    The role is that of queries, or else of documents. Raises ModelError when its files are broken,
-    or ask for what bertcli does not have.
+    A ``role`` other than "query" means documents. Raises ModelError for broken files and
+    unsupported settings.
     """
     files = _files(folder)
     role = QUERY if role == QUERY else DOCUMENT
@@ -135,7 +138,7 @@ def read_late(
     for kind in ROLES:
         prefix = files.prefixes.get(kind) or ""
         prompt = (files.prompts.get(kind) or "").removeprefix(prefix)
-        for token in (prefix, *prefix.split(None, 1)[:1]):  # PyLate adds "[Q] ", with its blank
+        for token in (prefix, *prefix.split(None, 1)[:1]):  # PyLate writes "[Q] ", with a space
             if token and (number := id_of(token)) is not None:
                 prefixes[kind], prefix = (token, number), prefix[len(token) :].lstrip()
                 break
@@ -162,7 +165,7 @@ def read_late(
 
 
 def _files(folder: ModelFolder) -> LateFiles | None:
-    """Return what the files say; None where the model is of another kind."""
+    """Return the settings in the files; None if the model has no late interaction."""
     modules = folder.modules
     settings = folder.object(CONFIG)
     places = {module.kind.rpartition(".")[2]: module.path for module in modules}
@@ -217,7 +220,10 @@ def _of_multi_vector(
 
 
 def _of_modules(folder: ModelFolder, settings: JsonObject, limits: JsonObject) -> LateFiles:
-    """Return what folders with modules.json have in common: their Dense layers, all of tokens."""
+    """Return the settings shared by all folders with modules.json: Dense layers, prompts, lengths.
+
+    The layers apply to token vectors. Raises ModelError for an unsupported module.
+    """
     layers = []
     prompts = settings.object("prompts")
     others = ("Transformer", "MLMTransformer", "MultiVectorMask", "Normalize", "Dropout")
@@ -235,12 +241,12 @@ def _of_modules(folder: ModelFolder, settings: JsonObject, limits: JsonObject) -
 
 
 def _words(raw: JsonObject, name: str, default: Sequence[str]) -> Sequence[str]:
-    """Return a list of words, or one alone."""
+    """Return a sequence of words: the list under this key, the single string, or the default."""
     word = raw[name] if is_text(raw.get(name)) else None
     words = [word] if word else raw.texts(name)
     return default if words is None else words
 
 
 def linear(path: Path) -> Dense:
-    """Read the layer in a file that torch has pickled; nothing in it is run."""
+    """Read the linear layer in a file pickled by torch, without executing any code in it."""
     return linear_in(WeightFiles("pytorch", (path,)), path)

@@ -1,17 +1,17 @@
-"""What a user may choose of how vectors are made, and what a model's folder says otherwise.
+"""Options that determine vectors, and the defaults that a model folder sets for them.
 
     EmbedOptions(pooling="mean+max")       # two poolings, concatenated
     EmbedOptions(pooling="none")           # a vector per token
     EmbedOptions(word_vectors="mean")      # a vector per word
 
-What is read of the folder of a sentence model, which that of a bare BERT has not:
+Files of a sentence model's folder that are read here (a bare BERT has none of them):
 
-    modules.json                        which modules follow each other, and where each is kept
-    sentence_bert_config.json           the longest sequence, lower-casing
-    1_Pooling/config.json               how token vectors become one: booleans until 5, names since
+    modules.json                        the modules in order, and the folder of each
+    sentence_bert_config.json           the maximum sequence length, lower-casing
+    1_Pooling/config.json               the pooling: booleans until version 5, names since
     config_sentence_transformers.json   prompts, similarity, number of dimensions
 
-Nothing here needs torch, so a wrong choice is told before a model is looked for.
+This module does not import torch: invalid options are rejected before a model is looked up.
 Source: sentence-transformers 6.2, Transformer.load_config, Pooling.load_config, BaseModel.
 """
 
@@ -46,23 +46,24 @@ LEGACY = {  # in the order in which their vectors are concatenated
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-MODES = {name: name.removesuffix("_tokens") for name in LEGACY.values()}  # theirs -> ours
+# name in sentence-transformers -> our name
+MODES = {name: name.removesuffix("_tokens") for name in LEGACY.values()}
 
 CONFIG = "config_sentence_transformers.json"
-MODEL2VEC_TOKENS = 512  # of a text, where a model2vec folder names no limit
+MODEL2VEC_TOKENS = 512  # limit of a text if a model2vec folder sets none
 COLBERT = "HF_ColBERT"  # the architecture of ColBERT's own folders
-PYLATE_KEYS = (  # settings that only PyLate writes, which named no model_type at first
+PYLATE_KEYS = (  # settings that only PyLate writes; its first versions wrote no model_type
     *("query_prefix", "document_prefix", "query_length", "document_length"),
     *("do_query_expansion", "attend_to_expansion_tokens", "skiplist_words"),
 )
-# What modules hand to each other.
+# Names of the values that modules pass to each other.
 SENTENCE, TOKENS, SCORES = "sentence_embedding", "token_embeddings", "scores"
 
-TERM_POOLINGS = ("max", "sum")  # of the weights of a term at the tokens
+TERM_POOLINGS = ("max", "sum")  # how the weights of a term at all tokens are combined
 POOLINGS = tuple(MODES.values())  # these may be concatenated
 ALONE = ("auto", "pooler", "none")
 
-LEAST = {  # of what is a whole number
+LEAST = {  # minimum of each integer option
     **dict.fromkeys(("top_terms", "dim", "window", "threads", "batch_tokens"), 1),
     "max_length": 2,
     **dict.fromkeys(("stride", "overlap"), 0),
@@ -71,24 +72,24 @@ LEAST = {  # of what is a whole number
 
 @dataclass(frozen=True)
 class EmbedOptions(Compute):
-    """What a user may choose. None, or auto, means what the model's folder says."""
+    """The options of an embedding. None, or "auto", means the setting of the model folder."""
 
-    pooling: str = "auto"  # several are joined by "+", as in mean+max
-    token_vectors: bool = False  # by another name: pooling none
+    pooling: str = "auto"  # several are joined by "+": mean+max
+    token_vectors: bool = False  # same as pooling="none"
     word_vectors: Literal["first", "last", "mean", "max"] | None = None
-    sparse: bool = False  # weights of terms, by a masked language model
-    top_terms: int | None = None  # of a text, those with the largest weights
+    sparse: bool = False  # term weights by a masked language model
+    top_terms: int | None = None  # keep the terms with the largest weights of each text
     layers: tuple[int, ...] = (-1,)
     layer_combine: Literal["mean", "sum", "concat", "stack"] = "mean"
     normalize: bool | None = None
     dim: int | None = None
-    # Whether vectors that the folder gives length 1 are cut to dim afterwards: as the folder's own
-    # dim means, and truncate_dim of sentence-transformers.
+    # True: a model that normalizes its vectors does so before they are truncated to dim, as with
+    # the folder's own dim and with truncate_dim of sentence-transformers.
     dim_last: bool = False
     max_length: int | None = None
     on_truncate: Literal["warn", "error", "ignore", "window", "chunk"] = "warn"
     stride: int = 0
-    overlap: int = 0  # of chunks
+    overlap: int = 0  # tokens shared by consecutive chunks
     at: Literal["token", "word", "sentence", "paragraph"] = "token"  # where chunks end
     prompt: str | None = None
     prompt_name: str | None = None
@@ -157,54 +158,54 @@ class EmbedOptions(Compute):
 
     @property
     def per_token(self) -> bool:
-        """Whether a text has a vector for each of its tokens or words, and not just one."""
+        """True if a text has a vector per token or word instead of a single vector."""
         return self.pooling == "none" or self.word_vectors is not None
 
     @property
     def several(self) -> bool:
-        """Whether a text has any number of rows: vectors of its tokens, or weights of terms."""
+        """True if a text has a variable number of rows: token or word vectors, or term weights."""
         return self.per_token or self.sparse
 
     @property
     def kind(self) -> str:
-        """What the rows are of that a text becomes: texts, words, tokens or terms."""
+        """The unit of a row: "texts", "words", "tokens" or "terms"."""
         if self.sparse:
             return "terms"
         return "words" if self.word_vectors else "tokens" if self.per_token else "texts"
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The poolings whose vectors are concatenated, in this order."""
+        """The names of the poolings, in the order in which their vectors are concatenated."""
         return tuple(self.pooling.split("+"))
 
 
-# --- what a folder says ---
+# --- settings of a folder ---
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """How the model's files specify its vectors; None where they do not."""
+    """The settings of a sentence model's folder; None for a value that the files do not set."""
 
     max_length: int | None = None
-    lower_case: bool = False  # whatever the tokenizer does
-    modules: tuple[str, ...] = ()  # the parts by name, in their order: Transformer, Pooling, ...
+    lower_case: bool = False  # applied before the tokenizer
+    modules: tuple[str, ...] = ()  # names in order: Transformer, Pooling, ...
     pooling: tuple[str, ...] | None = None  # several are concatenated
-    include_prompt: bool = True  # whether the tokens of a prompt are pooled too
-    of_texts: tuple[SentenceModule, ...] = ()  # that change what is pooled
-    unknown: tuple[str, ...] = ()  # the modules that bertcli does not have
-    normalize: bool = False  # what they make of it
+    include_prompt: bool = True  # True: the tokens of a prompt are pooled too
+    of_texts: tuple[SentenceModule, ...] = ()  # modules that transform pooled vectors
+    unknown: tuple[str, ...] = ()  # unsupported modules
+    normalize: bool = False  # True: the model normalizes its vectors
     dim: int | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt: str | None = None  # its name
+    default_prompt: str | None = None  # a key of prompts
     similarity: str | None = None
-    static: str | None = None  # a table of token vectors, as this library writes it
-    transformer: str = ""  # where the BERT is kept, seen from the folder
-    found_in: str = ""  # the file that names the pooling
+    static: str | None = None  # for a table of token vectors: the library that wrote it
+    transformer: str = ""  # path of the BERT, relative to the folder
+    found_in: str = ""  # the file that sets the pooling
 
     def prompt(self, text: str | None = None, name: str | None = None) -> str:
-        """Return the prompt to put before each text: as given, by its name, or the default one.
+        """Return the prompt of each text: ``text``, the prompt of this name, or the default.
 
-        Raises UsageError for a name that is not there, or a text and a name together.
+        Raises UsageError for an unknown name, or a text and a name together.
         """
         if text is not None and name is not None:
             raise UsageError(
@@ -226,11 +227,13 @@ class Sentence:
 
 
 def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = False) -> Sentence:
-    """Return what a folder says; ``pooling`` is what the caller asks for instead of its modules.
+    """Return the settings of a folder.
 
-    Raises ModelError when a file is broken, or, unless another pooling is asked for, when the
-    vectors pass through modules that bertcli does not have, or are the ``scores`` of a
-    cross-encoder and not asked for.
+    ``pooling`` other than "auto" replaces the modules of the folder. With ``scores``, a
+    cross-encoder is accepted.
+
+    Raises ModelError for a broken file; with "auto" also for unsupported modules, for a model that
+    has no text vectors, and for a cross-encoder without ``scores``.
     """
     modules = folder.modules
     static = folder.is_static
@@ -277,7 +280,7 @@ def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = 
         similarity=settings.text("similarity_fn_name"),
         transformer=transformer,
     )
-    if static:  # each text is the mean of its tokens
+    if static:  # a text vector is the mean of the token vectors
         library = "sentence-transformers"
         found_in = "modules.json"
         if folder.is_model2vec:
@@ -301,7 +304,7 @@ def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = 
 def _chain(
     folder: ModelFolder, modules: list[SentenceModule]
 ) -> tuple[list[SentenceModule], list[str]]:
-    """Return the modules that change vectors of texts, behind the Pooling; and unknown ones."""
+    """Return the modules after Pooling that transform text vectors, and unsupported modules."""
     of_texts: list[SentenceModule] = []
     unknown = []
     kinds = [module.kind for module in modules]
@@ -330,7 +333,10 @@ def _chain(
 
 
 def option_for(folder: ModelFolder) -> str:
-    """Return the option that a model is for, where it makes no vectors of texts; "" else."""
+    """Return the option required by a model without text vectors; "" for other models.
+
+    It is ``sparse`` for a sparse model and ``token_vectors`` for late interaction.
+    """
     routes = folder.routes.values()
     kinds = {module.kind for modules in (folder.modules, *routes) for module in modules}
     if kinds & {"SpladePooling", TERM_TABLE}:
@@ -343,14 +349,14 @@ def option_for(folder: ModelFolder) -> str:
 
 
 def is_cross_encoder(folder: ModelFolder) -> bool:
-    """Return True for a folder that CrossEncoder of sentence-transformers wrote."""
+    """Return True for a folder written by CrossEncoder of sentence-transformers."""
     return folder.object(CONFIG).text("model_type") == "CrossEncoder"
 
 
 def is_pylate(settings: JsonObject, kinds: Collection[str]) -> bool:
-    """Return True for a folder that PyLate wrote.
+    """Return True for a folder written by PyLate.
 
-    ``settings`` are those of config_sentence_transformers.json, ``kinds`` the modules. Source:
+    ``settings`` is config_sentence_transformers.json, ``kinds`` the module names. Source:
     PyLate 1.6, ColBERT._get_model_type; sentence-transformers 6.2, MultiVectorEncoder.
     """
     if "Pooling" in kinds:
@@ -363,7 +369,7 @@ def is_pylate(settings: JsonObject, kinds: Collection[str]) -> bool:
 
 
 def _pooling(folder: ModelFolder, name: str) -> tuple[tuple[str, ...], bool]:
-    """Return the modes under our names, and whether prompts are pooled."""
+    """Return the pooling modes under our names, and True if prompts are pooled."""
     if not is_regular(folder / name):
         raise ModelError(f"{folder / name}: file not found; it sets the pooling")
     raw = folder.object(name)
@@ -379,13 +385,13 @@ def _pooling(folder: ModelFolder, name: str) -> tuple[tuple[str, ...], bool]:
 
 
 def default_prompt(folder: ModelFolder) -> str:
-    """Return the prompt before each text of a cross-encoder; "" where its folder names none."""
+    """Return the default prompt of a cross-encoder; "" if its folder sets none."""
     prompts, name = _prompts(folder.object(CONFIG))
     return prompts[name] if name else ""
 
 
 def _prompts(raw: JsonObject) -> tuple[dict[str, str], str | None]:
-    """Return the prompts by name, and the name of the default one."""
+    """Return the prompts by name, and the name of the default prompt."""
     prompts = raw.object("prompts")
     prompts.check_keys(is_text, "names as keys")
     texts = {name: prompts.text(name) or "" for name in prompts}
@@ -398,14 +404,14 @@ def _prompts(raw: JsonObject) -> tuple[dict[str, str], str | None]:
     return texts, default
 
 
-# --- both together ---
+# --- options resolved with a folder ---
 
 
 def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
-    """Return the options with what the folder says in place of auto and None.
+    """Return the options with the settings of the folder in place of "auto" and None.
 
-    What it says of the length and the dimensions of a vector is meant for those of whole texts.
-    UsageError for a choice that has no meaning for a table of token vectors.
+    Normalization and ``dim`` of the folder apply only to text vectors, not to token vectors.
+    Raises UsageError for an option that a table of token vectors does not support.
     """
     prompt = sentence.prompt(options.prompt, options.prompt_name)
     if sentence.static:
@@ -445,9 +451,9 @@ def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
 def prepared(
     records: Sequence[Record], prompt: str, *, lower: bool, most: int | None = None
 ) -> Sequence[Record]:
-    """Return records with the prompt before each text, all of it in lower case if asked for.
+    """Return records with the prompt before each text; with ``lower``, in lower case.
 
-    Of strings as many characters are left as ``most`` says; words that came split are not cut.
+    Strings are cut to ``most`` characters. Pre-split words are not cut.
     """
     if not (prompt or lower or most):
         return records
@@ -465,9 +471,9 @@ def prepared(
 
 
 def layers_in(value: Any, name: str = "layers") -> tuple[int, ...]:
-    """Return the layers that are named: by a number, several, or a text as on the command line.
+    """Return layer numbers from an int, an iterable of ints, or a string such as "-1,-2".
 
-    Raises UsageError for anything else.
+    Raises UsageError for any other value, with ``name`` as the option.
     """
     try:
         if isinstance(value, int):
@@ -480,7 +486,7 @@ def layers_in(value: Any, name: str = "layers") -> tuple[int, ...]:
 
 
 def refuse_format(form: str, options: EmbedOptions) -> None:
-    """Raise UsageError for a format that does not hold what texts become."""
+    """Raise UsageError for a file format that cannot hold the rows of these options."""
     file_format = FORMATS[form]
     if options.per_token and not file_format.can_hold(Holds.SEVERAL_VECTORS):
         raise UsageError(
@@ -495,7 +501,7 @@ def refuse_format(form: str, options: EmbedOptions) -> None:
 
 
 def refuse_stream(form: str, precision: str) -> None:
-    """Raise OutputError for a format or precision that depends on all rows together."""
+    """Raise OutputError for a file format or precision that requires all rows at once."""
     if not FORMATS[form].is_streamed:
         raise OutputError(f"{form} cannot go to a pipe", "use -o FILE")
     if precision in RANGED:

@@ -1,15 +1,15 @@
-"""From the vectors of a text's tokens to one vector a text, or one for each of its words.
+"""Reduce token vectors to one vector per text or per word.
 
 Letters: `T` packed tokens, `n` texts, `B` texts of one length, `L` that length, `D` dimensions.
 
-Texts lie one after the other without padding, and neighbours of equal length are reduced together.
-Each is summed over its own tokens alone, in their order, so that a vector does not depend on what
-else is in the batch. What is pooled is an array of torch or of NumPy, and so is the result: the
-functions that both have by one name do it. Source: sentence-transformers 6.2, Pooling.
+The states of texts are packed: concatenated without padding. Consecutive texts of equal length are
+reduced together; each sum runs over the tokens of one text, in order, so a vector does not depend
+on the rest of the batch. States and results are arrays of torch or of NumPy; only functions that
+have the same name in both are used. Source: sentence-transformers 6.2, Pooling.
 
-Words are those of the tokenizer: for BERT what stands between white space, with each punctuation
-mark a word of its own; or, for a text that came split, the words it was split into. Windows of long
-texts are merged.
+Words are the words of the tokenizer: for BERT, text between white space, with each punctuation mark
+as a separate word. Words of a pre-split text are the given words. The windows of a long text are
+merged.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from bertcli.tokenizing.batch import Column, Encoded, TokenBatch
 
 
 def _weighted_mean(tokens: Any, skip: int) -> Any:
-    """Return the mean with weights 1, 2, 3, ... of all tokens, those left out included (SGPT)."""
+    """Return the mean with weights 1, 2, 3, ...; skipped tokens count as positions (SGPT)."""
     ones = library_of(tokens).ones_like(tokens[:1, ..., :1])
     places = ones.cumsum(1) + skip  # [1, L - skip, ..., 1]
     return (tokens * places).sum(1) / places.sum(1)
 
 
-# tokens [B, L - skip, ..., D], number of tokens left out before them -> [B, ..., D]
+# tokens [B, L - skip, ..., D], number of skipped tokens before them -> [B, ..., D]
 POOLINGS: Mapping[str, Callable[[Any, int], Any]] = {
     "cls": lambda tokens, skip: tokens[:, 0],
     "max": lambda tokens, skip: library_of(tokens).amax(tokens, 1),
     "mean": lambda tokens, skip: tokens.mean(1),
-    # between mean and sum
+    # sum / sqrt(L): between mean and sum
     "mean_sqrt_len": lambda tokens, skip: tokens.sum(1) / tokens.shape[1] ** 0.5,
     "weightedmean": _weighted_mean,
     "lasttoken": lambda tokens, skip: tokens[:, -1],
@@ -46,13 +46,13 @@ POOLINGS: Mapping[str, Callable[[Any, int], Any]] = {
 
 @dataclass(frozen=True)
 class Pooling:
-    """What is kept of the states of texts: poolings by name, or "pooler" or "none" alone."""
+    """The reduction of the states of texts: one or several poolings, "pooler" or "none"."""
 
     modes: tuple[str, ...]
-    skip: int = 0  # tokens at the start of each text that are left out: those of a prompt
+    skip: int = 0  # leading tokens of each text that are not pooled: [CLS] and a prompt
 
     def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
-        """Return a vector [..., D] per text, or with "none" one per token, [L, ..., D]."""
+        """Return a vector [..., D] per text; with "none", the token vectors [L, ..., D]."""
         match self.modes:
             case ("none",):
                 return split(states, lengths)
@@ -62,11 +62,11 @@ class Pooling:
 
 
 def pool(states: Any, lengths: Sequence[int], modes: Sequence[str], skip: int = 0) -> Any:
-    """Pool token states [T, ..., D] of texts of these lengths: [n, ..., D * len(modes)].
+    """Pool token states [T, ..., D] of texts of these lengths; return [n, ..., D * len(modes)].
 
-    The results of several modes lie one behind the other. ``skip`` counts the tokens at the start
-    of each text that are left out, [CLS] included: those of a prompt that is not to be pooled; the
-    last one never is. Half precision is summed, and returned, in float32.
+    The results of several modes are concatenated. ``skip`` is the number of leading tokens of each
+    text that are not pooled ([CLS] and a prompt); the last token is always pooled. Half precision
+    is summed and returned in float32.
     """
     if not lengths:
         return library_of(states).concat([states] * len(modes), -1)
@@ -84,13 +84,13 @@ def pool(states: Any, lengths: Sequence[int], modes: Sequence[str], skip: int = 
 
 
 def split(states: Any, sizes: Sequence[int]) -> list[Any]:
-    """Split [T, ...] into parts of these sizes."""
+    """Split an array [T, ...] into consecutive slices of these sizes."""
     ends = zip(accumulate(sizes), sizes, strict=True)
     return [states[end - size : end] for end, size in ends]
 
 
 def widened(states: Any) -> Any:
-    """Return half precision as float32. What NumPy holds is float32 already."""
+    """Return half precision as float32. NumPy arrays are returned unchanged: they are float32."""
     library = library_of(states)
     if library is np:
         return states
@@ -100,25 +100,25 @@ def widened(states: Any) -> Any:
 def pool_windows(
     vectors: np.ndarray, counts: Sequence[int], weights: Sequence[float]
 ) -> np.ndarray:
-    """Put the windows of long texts together: vectors of windows -> [n, ..., D], n texts.
+    """Merge the vectors of windows of long texts; return [n, ..., D] for n texts.
 
-    Each text has ``counts`` windows, one after the other. Its vector is their mean, weighted by
-    ``weights``, one a window: the tokens in it.
+    ``counts`` is the number of consecutive windows of each text. The vector of a text is the mean
+    of its windows weighted by ``weights``, the number of tokens of each window.
     """
     averaged = []
     shares = split(np.asarray(weights, vectors.dtype), counts)
     for windows, share in zip(split(vectors, counts), shares, strict=True):
         share = (share / share.sum()).reshape(-1, *[1] * (vectors.ndim - 1))
-        averaged.append((windows * share).sum(0))  # the only window of a text is its vector
+        averaged.append((windows * share).sum(0))  # a single window is unchanged: share 1
     return np.stack(averaged)
 
 
 def finish(
     vectors: np.ndarray, *, dim: int | None = None, normalize: bool = False, dim_last: bool = False
 ) -> np.ndarray:
-    """Truncate vectors [..., D] to ``dim`` dimensions, and then to length 1, or ``dim_last``.
+    """Truncate vectors [..., D] to ``dim`` dimensions, then normalize them to length 1.
 
-    A vector of zeros stays one.
+    With ``dim_last``, normalize before truncating. A zero vector is unchanged.
     """
     if dim_last:
         return finish(vectors, normalize=normalize)[..., :dim]
@@ -129,12 +129,12 @@ def finish(
     return vectors / np.maximum(lengths, np.float32(1e-12))
 
 
-# --- what comes of records ---
+# --- vectors of records ---
 
 TOKEN_COLUMNS = ("tokens", "offset_mapping", "sequence_ids")
-WORD_COLUMNS = ("word_ids", "sequence_ids", "offset_mapping")  # that `words_of` needs
-PLACES = "places"  # the column that `joined` needs
-OF_WORDS = {"first": "cls", "last": "lasttoken"}  # names of poolings of the tokens of a word
+WORD_COLUMNS = ("word_ids", "sequence_ids", "offset_mapping")  # required by `words_of`
+PLACES = "places"  # token positions, a column required by `joined`
+OF_WORDS = {"first": "cls", "last": "lasttoken"}  # word pooling -> pooling of its tokens
 
 
 class TokenVectors(NamedTuple):
@@ -142,19 +142,20 @@ class TokenVectors(NamedTuple):
 
     name: str  # "tokens" or "words"
     texts: list[str]
-    offsets: list[tuple[int, int]]  # characters in the sentence; in the word if it came split
+    offsets: list[tuple[int, int]]  # in characters of the sentence; of the word if pre-split
     sequences: list[int | None]  # 0 for the text, 1 for its pair, None for special tokens
 
     def fields(self, *, pair: bool) -> dict[str, Any]:
-        """Return what is written of them; ``pair`` tells whether there are two sentences."""
+        """Return the output fields; with ``pair``, include the sequence ids."""
         fields: dict[str, Any] = {self.name: self.texts, "offsets": self.offsets}
         return fields | ({"sequence_ids": self.sequences} if pair else {})
 
 
 def words_of(encoded: Encoded) -> tuple[TokenVectors, list[slice]]:
-    """Return the words of a record in order, and the tokens of each; special ones are in none.
+    """Return the words of a record in order, and the slice of tokens of each word.
 
-    The columns of WORD_COLUMNS must be there, the offsets in characters.
+    Special tokens belong to no word. ``encoded`` must have the columns of WORD_COLUMNS, with
+    offsets in characters.
     """
     sentences = (encoded.record.text, encoded.record.pair)
     places = [*zip(*(encoded.columns[name] for name in WORD_COLUMNS[:2]), strict=True)]
@@ -177,9 +178,9 @@ def words_of(encoded: Encoded) -> tuple[TokenVectors, list[slice]]:
 
 
 def pool_words(vectors: Any, words: Sequence[slice], how: str) -> Any:
-    """Pool token vectors [L, ..., D], a NumPy array: [n, ..., D], one for each of n words.
+    """Pool token vectors [L, ..., D], a NumPy array; return [n, ..., D] for n words.
 
-    ``how`` is first, last, mean or max.
+    ``how`` is "first", "last", "mean" or "max".
     """
     if not words:
         return vectors[:0]
@@ -188,11 +189,11 @@ def pool_words(vectors: Any, words: Sequence[slice], how: str) -> Any:
 
 
 def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded, np.ndarray]:
-    """Put the windows of one record together: each token once, with its vector [L, D...].
+    """Merge the windows of one record; return each token once, with the vectors [L, D...].
 
-    A token that several windows share is taken from the one in which it has most context: where the
-    nearer end of its sentence's part is farthest, the first of several. Special tokens come from
-    the first window. Source: "max context" in BERT's run_squad.py.
+    A token in several windows is taken from the window with the most context: the largest distance
+    to the nearer end of its sentence in the window. Ties go to the first window. Special tokens
+    come from the first window. Source: "max context" in BERT's run_squad.py.
     """
     if len(windows) == 1:
         return windows[0], vectors[0]
@@ -204,7 +205,7 @@ def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded,
             for at in tokens:
                 context = 0 if sequence is None else min(at - tokens[0], tokens[-1] - at)
                 candidates.append((window.columns[PLACES][at], -context, number, at))
-    # place -> window, token; of the candidates for a place the first one counts
+    # position -> (window, token). Sorted in reverse, so the best candidate is written last.
     best = {place: (number, at) for place, _, number, at in sorted(candidates, reverse=True)}
     picked = [*best.values()][::-1]
     columns: dict[str, Column] = {
@@ -215,10 +216,10 @@ def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded,
 
 
 class EmbeddedBlock:
-    """The tokens of records with their vectors.
+    """Records with their tokens and vectors.
 
-    The vectors are an array [n, D...], or where tokens or words have one each, ``pieces`` says
-    which, and the vectors of each record are [L, D...].
+    ``vectors`` is an array [n, D...] with one vector per record. With token or word vectors, it is
+    a list of arrays [L, D...], and ``pieces`` holds the tokens or words of each record.
     """
 
     def __init__(
@@ -234,7 +235,7 @@ class EmbeddedBlock:
 
     @property
     def stacked(self) -> np.ndarray:
-        """The vectors as one array, [n, D...]: one of each record, or those of all pieces."""
+        """All vectors as one array [n, D...]: one row per record, token or word."""
         vectors = self.vectors
         return np.concatenate(vectors) if isinstance(vectors, list) else vectors
 

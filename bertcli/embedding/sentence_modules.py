@@ -1,10 +1,10 @@
-"""What stands behind the pooling of a sentence model, in NumPy.
+"""The modules after the pooling of a sentence model (Dense, Normalize, LayerNorm), in NumPy.
 
-Each module takes vectors [..., D] of tokens or of texts, one at a time: the bits of one do not
-depend on the others. Which modules a folder has is read in `options`;
-`write_sentence_parts` writes one that sentence-transformers reads as well. Source:
-sentence-transformers 6.2, Dense, Normalize, LayerNorm; activations are those
-of torch.nn with their defaults.
+Each module takes token or text vectors [..., D]. The result for a vector is bit-identical whatever
+other vectors are in the array. `options` reads which modules a folder has; `write_sentence_parts`
+writes the files of a sentence model that sentence-transformers can read. Source:
+sentence-transformers 6.2, Dense, Normalize, LayerNorm; activations are the classes of torch.nn with
+their default arguments.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from bertcli.model_folder.files import SentenceModule, WeightFiles
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.activations import TORCH_CLASSES, array_function
 
-MODULE = "config.json"  # of a module, beside its weights
-EPSILON = 1e-5  # of torch.nn.LayerNorm
+MODULE = "config.json"  # config of a module, beside its weights
+EPSILON = 1e-5  # default of torch.nn.LayerNorm
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
-    """Return scores [..., D] that add up to 1."""
+    """Return the softmax of scores [..., D] over the last axis."""
     raised = np.exp(x - x.max(-1, keepdims=True))
     return raised / raised.sum(-1, keepdims=True)
 
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer and its activation; vectors are [..., in], or [..., out] after it.
+    """A linear layer with an activation: vectors [..., in] to [..., out].
 
     Source: sentence-transformers, base/modules/dense.py.
     """
@@ -46,11 +46,11 @@ class Dense:
     weight: np.ndarray  # [out, in]
     bias: np.ndarray | None = None  # [out]
     activation: str = "Identity"
-    residual: np.ndarray | None = None  # [out, in], added behind the activation
+    residual: np.ndarray | None = None  # [out, in], added after the activation
     kind = "Dense"
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the vectors that it makes of these."""
+        """Return the outputs [..., out] of the layer for vectors [..., in]."""
         linear = _product(vectors, self.weight)
         linear = linear if self.bias is None else linear + self.bias
         result = array_function(self.activation)(linear)
@@ -60,31 +60,34 @@ class Dense:
 
 
 def _product(vectors: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return [..., out] of [..., in]. A product of matrices would depend on the number of rows."""
+    """Return the product [..., out] of vectors [..., in] and a weight [out, in].
+
+    Unlike a matrix product, the bits of a row do not depend on the number of rows.
+    """
     return np.einsum("...i,oi->...o", np.ascontiguousarray(vectors), weight)
 
 
 @dataclass(frozen=True)
 class UnitLength:
-    """Normalize: each vector gets length 1."""
+    """The module Normalize: scales vectors to length 1."""
 
     kind = "Normalize"
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the vectors with length 1."""
+        """Return the vectors scaled to length 1."""
         return finish(vectors, normalize=True)
 
 
 @dataclass(frozen=True)
 class VectorNorm:
-    """LayerNorm: each vector gets mean 0 and deviation 1, and is scaled and moved."""
+    """The module LayerNorm: mean 0 and variance 1 per vector, then a scale and a bias."""
 
     weight: np.ndarray  # [D]
     bias: np.ndarray  # [D]
     kind = "LayerNorm"
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the vectors that it makes of these."""
+        """Return the normalized vectors [..., D]."""
         centred = vectors - vectors.mean(-1, keepdims=True)
         variance = np.square(centred).mean(-1, keepdims=True)
         scaled = centred / np.sqrt(variance + np.float32(EPSILON))
@@ -92,22 +95,25 @@ class VectorNorm:
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors of length 1 in float64; a vector of zeros is unchanged."""
+    """Return vectors [n, D] scaled to length 1, in float64; a zero vector is unchanged."""
     wide = vectors.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     return np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
 
 
-VectorModule: TypeAlias = Dense | UnitLength | VectorNorm  # a step of a sentence model
+VectorModule: TypeAlias = Dense | UnitLength | VectorNorm  # a module after the pooling
 
 
 def read_chain(folder: ModelFolder, modules: Iterable[SentenceModule]) -> tuple[VectorModule, ...]:
-    """Read modules in their order. ModelError for one that is incomplete, or of another kind."""
+    """Return the modules, read from their folders, in order.
+
+    Raises ModelError for a module with missing or misshapen weights or an unsupported activation.
+    """
     return tuple(READERS[module.kind](folder.part(module.path)) for module in modules)
 
 
 def width_after(chain: Iterable[VectorModule], width: int, where: ModelFolder) -> int:
-    """Return the dimensions of vectors behind modules. ModelError where they do not fit."""
+    """Return the width of vectors after modules. Raises ModelError if the widths do not match."""
     for module in chain:
         if isinstance(module, UnitLength):
             continue
@@ -123,8 +129,8 @@ def width_after(chain: Iterable[VectorModule], width: int, where: ModelFolder) -
 
 
 def described(chain: Sequence[VectorModule]) -> list[dict[str, Any]]:
-    """Return the kinds of modules and the sha256 of their numbers, for manifests."""
-    import hashlib  # only a file has a manifest
+    """Return the kinds of modules and the sha256 of their arrays, for manifests."""
+    import hashlib  # only runs that write a manifest need it
 
     rows = []
     for module in chain:
@@ -141,7 +147,7 @@ def described(chain: Sequence[VectorModule]) -> list[dict[str, Any]]:
 
 def _dense(folder: ModelFolder) -> Dense:
     config = folder.object(MODULE)
-    # sentence-transformers takes Tanh where none is named.
+    # Tanh is the default of sentence-transformers.
     named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
     name = named.rpartition(".")[2]
     files = folder.require_weights()
@@ -162,7 +168,10 @@ def _dense(folder: ModelFolder) -> Dense:
 def _shaped(
     tensors: Mapping[str, np.ndarray], name: str, location: object, shape: int | tuple[int, ...]
 ) -> np.ndarray:
-    """Return a tensor of this shape, or with so many axes."""
+    """Return the tensor of this name. Raises ModelError if it is missing or misshapen.
+
+    ``shape`` is the expected shape, or the expected number of axes. ``location`` is for messages.
+    """
     tensor = tensors.get(name)
     if tensor is None:
         raise ModelError(f"{location}: {name} is missing in its weights", AGAIN)
@@ -178,7 +187,10 @@ def _vector_norm(folder: ModelFolder) -> VectorNorm:
 
 
 def linear_in(files: WeightFiles, where: object, before: str = "") -> Dense:
-    """Return the linear layer of this name in files. ModelError where there is none."""
+    """Return the linear layer whose tensor names start with ``before``.
+
+    Raises ModelError if there is none.
+    """
     tensors = arrays_in(files, before)
     weight = _shaped(tensors, f"{before}weight", where, 2)
     bias = None
@@ -188,8 +200,8 @@ def linear_in(files: WeightFiles, where: object, before: str = "") -> Dense:
 
 
 def arrays_in(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
-    """Return the tensors in files whose names begin in this way, as float32."""
-    # Few models have such a module.
+    """Return the tensors whose names start with ``before``, as float32, by name."""
+    # Imported here because few models have such modules.
     from bertcli.model_folder.tensors import as_float32, mapped, read_tensors
 
     return {
@@ -219,10 +231,11 @@ def write_sentence_parts(
     width: int,
     layer: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> None:
-    """Write what makes a sentence model of the BERT in a folder, with this layer at its end.
+    """Write the files that turn a folder with a BERT into a sentence model.
 
-    The layer is a weight [out, in] and a bias [out]. ``options`` say how the states, of this width,
-    become vectors. Prompts and further modules are those of ``base``, whose ``sentence`` this is.
+    ``options`` set the pooling of states of this ``width``. ``base`` is the model from which
+    prompts and further modules are copied, ``sentence`` its settings. ``layer`` is an optional last
+    Dense module: weight [out, in], bias [out].
     """
     pooling: dict[str, Any] = {"word_embedding_dimension": width}
     pooling |= {key: MODES[name] in options.modes for key, name in LEGACY.items()}
@@ -246,7 +259,7 @@ def write_sentence_parts(
             for path in (content / "config.json", *content.weights.all):
                 if path.is_file():
                     shutil.copyfile(path, place / path.name)
-    if layer:  # the last of the modules
+    if layer:  # `place` is the folder of the last module, the Dense layer
         with (place / "model.safetensors").open("wb") as file:
             write_arrays(file, {"linear.weight": weight, "linear.bias": bias})
     put_modules(folder, kinds)
@@ -254,13 +267,13 @@ def write_sentence_parts(
     write_json(folder / "sentence_bert_config.json", limits)
     if (base / CONFIG).is_file():
         shutil.copyfile(base / CONFIG, folder / CONFIG)
-    if layer and sentence.dim:  # of vectors, and not of what the layer makes of them
+    if layer and sentence.dim:  # truncate_dim is for the vectors before the layer
         config = read_object(folder / CONFIG)
         write_json(folder / CONFIG, {key: config[key] for key in config if key != "truncate_dim"})
 
 
 def put_modules(folder: Path, kinds: Mapping[str, str]) -> None:
-    """Write which modules follow each other: where each is kept -> what it is."""
+    """Write modules.json. ``kinds`` maps the path of each module to its kind, in order."""
     rows = [
         {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for at, (path, kind) in enumerate(kinds.items())

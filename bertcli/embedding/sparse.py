@@ -1,16 +1,17 @@
-"""A weight for each word of the vocabulary, nearly all of them 0: what SPLADE makes of a text.
+"""Sparse term weights (SPLADE): one weight per token of the vocabulary, nearly all of them 0.
 
-A masked language model scores every word at every token; the weight of a word is the logarithm of
-1 plus its score, 0 for scores below 0, at the token where it is highest ("max") or summed over the
-tokens ("sum"). Letters: `L` tokens of a text, `V` words, `k` those of it that have a weight. Terms
-are arrays [k, 2] of ids, ascending, and weights, both float32, which holds ids up to 2**24.
+A masked language model scores all terms (tokens of the vocabulary) at each token of a text. The
+weight of a term is log(1 + max(score, 0)), either the maximum ("max") or the sum ("sum") over the
+tokens of the text. Letters: `L` tokens of a text, `V` tokens of the vocabulary, `k` terms with a
+weight above 0. Terms are float32 arrays [k, 2] of ascending ids and weights; float32 holds ids up
+to 2**24 exactly.
 
-Arrays are of torch or of NumPy, as in `pooling`. What is read of a model's folder:
+Arrays are of torch or of NumPy, as in `pooling`. Files of a model's folder that are read here:
 
     modules.json            Transformer, SpladePooling
     1_SpladePooling/config.json, config_sentence_transformers.json
-    router_config.json      other modules for queries, as SparseStaticEmbedding
-    idf.json                weights of the terms of queries, beside a masked language model
+    router_config.json      separate modules for queries, such as SparseStaticEmbedding
+    idf.json                weights of query terms, beside a masked language model
     sparse_linear.pt        BGE-M3
 
 Source: sentence-transformers 6.2, SparseEncoder and SpladePooling.
@@ -45,37 +46,37 @@ from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.tokenizer_files import sentence_limit
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-ROWS = 64  # tokens whose scores [ROWS, V] are there at a time: few, as V is large
+ROWS = 64  # tokens per block of scores [ROWS, V]; small because V is large
 
 
 @dataclass(frozen=True)
 class TermPooling:
-    """From packed states to the weights of each text."""
+    """The reduction of packed states to term weights by a masked language model (SPLADE)."""
 
     how: str = "max"
-    logarithms: int = 1  # how often log(1 + x) is taken: twice by some models of OpenSearch
+    logarithms: int = 1  # times that log(1 + x) is applied: 2 in some models of OpenSearch
 
     table = None
-    layers: ClassVar[tuple[Dense, ...]] = ()  # that take its states
+    layers: ClassVar[tuple[Dense, ...]] = ()  # layers after the encoder
 
     @property
     def described(self) -> dict[str, Any]:
-        """What decides the weights, for manifests."""
+        """The settings that determine the weights, for manifests."""
         return {"logarithms": self.logarithms}
 
     def terms(self, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the terms [k, 2] of a text with these tokens, given what was kept of it."""
+        """Return the terms [k, 2] of a text from ``weights``, the result of calling this object."""
         return weights.astype(np.float32)
 
     def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> list[Any]:
-        """Return for each text the words that have a weight, [k, 2]: ids, ascending, and weights.
+        """Return the terms [k, 2] of each text: ascending ids and weights.
 
         Half precision becomes float32.
         """
         return [nonzero(self._pooled(model, text)) for text in split(states, lengths)]
 
     def _pooled(self, model: Any, states: Any) -> Any:
-        """Return the weights of all words, [V], for the states of a text [L, D]."""
+        """Return the weights of all terms [V] from the states [L, D] of a text."""
         parts = [
             model.packed_logits(states[start : start + ROWS])
             for start in range(0, len(states), ROWS)
@@ -87,7 +88,7 @@ class TermPooling:
         return library.stack([library.sum(self._weights(part), 0) for part in parts]).sum(0)
 
     def _weights(self, scores: Any) -> Any:
-        """Return log(1 + x) of scores, 0 for those below 0."""
+        """Return log(1 + max(x, 0)) of scores, applied ``logarithms`` times."""
         library = library_of(scores)
         weights = library.clip(widened(scores), 0, None)
         for _ in range(self.logarithms):
@@ -97,38 +98,41 @@ class TermPooling:
 
 @dataclass(frozen=True)
 class OwnTerms:
-    """Weights of a text's own tokens, of which the largest counts.
+    """Weights of the tokens of a text only; a term that occurs several times has its maximum.
 
-    A layer gives them (BGE-M3), or a table: then no model is run for queries like these. Source:
+    The weights come from a layer (BGE-M3), or from a table, which needs no model. Source:
     FlagEmbedding, BGEM3FlagModel; sentence-transformers 6.2, SparseStaticEmbedding.
     """
 
     layer: Dense | None = None  # [1, D]
     table: np.ndarray | None = None  # [V]
-    left_out: frozenset[int] = frozenset()  # ids of special tokens
+    left_out: frozenset[int] = frozenset()  # ids of special tokens, which get no weight
     how = "max"
 
     @property
     def layers(self) -> tuple[Dense, ...]:
-        """The layers that take the states of the model."""
+        """The layers after the encoder."""
         return (self.layer,) if self.layer else ()
 
     @property
     def described(self) -> dict[str, Any]:
-        """What decides the weights, for manifests."""
+        """The settings that determine the weights, for manifests."""
         if self.table is not None:
             return {"table": hashlib.sha256(self.table.tobytes()).hexdigest()}
         return {"layer": described(self.layers), "left_out": sorted(self.left_out)}
 
     def terms(self, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the terms [k, 2] of a text with these tokens, given what was kept of it."""
+        """Return the terms [k, 2] of a text from its token ids [L] and token weights [L, 1].
+
+        With a table, ``weights`` is not used.
+        """
         weights = weights[:, 0] if self.table is None else self.table[ids]
         used = (weights != 0) & ~np.isin(ids, [*self.left_out])
         return merged([np.stack([ids[used], weights[used]], 1)], self.how)
 
     def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> list[Any]:
         """Return the weight of each token of each text, [L, 1]."""
-        for layer in self.layers:  # in NumPy, as behind a pooling
+        for layer in self.layers:  # computed in NumPy, like the modules after a pooling
             library = library_of(states)
             if library is np:
                 states = layer(states)
@@ -142,14 +146,17 @@ TermMaker = TermPooling | OwnTerms
 
 
 def nonzero(weights: Any) -> Any:
-    """Return the words that have a weight, [k, 2], of those of all words, [V]."""
+    """Return the terms [k, 2] whose weight is not 0, from the weights [V] of all terms."""
     library = library_of(weights)
     ids = library.argwhere(weights)  # [k, 1]
     return library.concat([ids, weights[ids]], 1)
 
 
 def largest(terms: np.ndarray, most: int | None) -> np.ndarray:
-    """Return the terms [k, 2] with the largest weights, at most so many; of equals, the first."""
+    """Return the ``most`` terms [k, 2] with the largest weights; ties keep the lower id.
+
+    The order of ids is kept. ``most`` None keeps all terms.
+    """
     if most is None or len(terms) <= most:
         return terms
     best = np.argsort(-terms[:, 1], kind="stable")[:most]
@@ -157,7 +164,10 @@ def largest(terms: np.ndarray, most: int | None) -> np.ndarray:
 
 
 def merged(windows: Sequence[np.ndarray], how: str) -> np.ndarray:
-    """Return the terms [k, 2] of a text from those of its windows."""
+    """Return the terms [k, 2] of a text from the terms of its windows.
+
+    The weights of a term in several windows are combined by ``how``, "max" or "sum".
+    """
     terms = np.concatenate(windows)
     ids, places = np.unique(terms[:, 0], return_inverse=True)
     weights = np.zeros(len(ids), np.float32)
@@ -168,23 +178,23 @@ def merged(windows: Sequence[np.ndarray], how: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TermNames:
-    """The words of a vocabulary, by their ids."""
+    """The names of terms, by their ids."""
 
     tokenizer: Tokenizer
-    width: int  # of the vocabulary, as the model has it
+    width: int  # size of the vocabulary in the model
 
     def id_of(self, token: str) -> int | None:
-        """Return the id of a token, or of one that is named by it; None for an unknown token."""
+        """Return the id of a token, or of a name such as "[31000]"; None for an unknown token."""
         index = self.tokenizer.core.token_to_id(token)
         if index is None and token[:1] == "[" and token[1:-1].isdecimal():
             return int(token[1:-1])
         return index
 
     def of(self, terms: np.ndarray) -> dict[str, float]:
-        """Return the weights of terms [k, 2] by their tokens, the largest first.
+        """Return the weights of terms [k, 2] by token, largest first.
 
-        Weights have the fewest digits that read back to the same float32. Models may have more
-        embeddings than there are tokens: those are named by their ids.
+        Weights have the fewest digits that read back to the same float32. Ids without a token, in
+        models with more embeddings than tokens, are named by number: "[31000]".
         """
         name = self.tokenizer.core.id_to_token
         ordered = terms[np.argsort(-terms[:, 1], kind="stable")]
@@ -195,20 +205,22 @@ class TermNames:
 
 
 BGE, IDF = "sparse_linear.pt", "idf.json"
-LOGARITHMS = {"relu": 1, "log1p_relu": 2}  # by the names of activations
+LOGARITHMS = {"relu": 1, "log1p_relu": 2}  # activation -> number of logarithms
 EXAMPLE = "for example naver/splade-cocondenser-ensembledistil"
 
 
 def read_sparse(
     folder: ModelFolder, options: EmbedOptions, sentence: Sentence
 ) -> tuple[EmbedOptions, Sentence, str, Callable[[Tokenizer], TermMaker]]:
-    """Return how a model makes weights of terms; a bare masked language model takes the maximum.
+    """Read the settings of a sparse model.
 
-    These are the options and the sentence with what its files specify in place, the class of the
-    model, and what returns the maker of terms for a tokenizer, or raises ModelError.
+    Return the options and the sentence updated from its files, the architecture of the model, and a
+    function that returns the term maker for a tokenizer or raises ModelError. The pooling of a bare
+    masked language model is "max".
 
-    Where queries are made in another way than documents, the prompt's name tells them apart. Raises
-    ModelError when a file is broken, or the modules make none.
+    If queries and documents have different routes, prompt_name "query" selects queries. Raises
+    ModelError for a broken file, a missing route, or modules without term weights; UsageError for
+    pooling "sum" with a model that takes the maximum.
     """
     most = options.top_terms or folder.object(CONFIG).whole("max_active_dims", 1)
     options = replace(options, top_terms=most)
@@ -244,12 +256,12 @@ def read_sparse(
 
 
 def has_routes(folder: ModelFolder) -> bool:
-    """Tell whether queries and documents become terms in different ways."""
+    """Return True if the model has different routes for queries and documents."""
     return bool(folder.routes) or (not folder.modules and is_regular(folder / IDF))
 
 
 def _token_weights(path: Path, tokenizer: Tokenizer) -> OwnTerms:
-    """Read the layer that gives each token its weight."""
+    """Read the layer of BGE-M3 that computes one weight per token."""
     layer = replace(linear(path), activation="ReLU")
     if len(layer.weight) != 1:
         raise ModelError(f"{path}: gives a token {len(layer.weight)} weights, not one")
@@ -259,7 +271,10 @@ def _token_weights(path: Path, tokenizer: Tokenizer) -> OwnTerms:
 
 
 def read_terms(folder: ModelFolder, tokenizer: Tokenizer) -> OwnTerms:
-    """Read the weight of each token, [V]: of a module's tensor, or of a file by their names."""
+    """Read the table of term weights [V]: from a module's tensor, or from JSON by token.
+
+    Raises ModelError for a tensor that does not have a finite weight for each token.
+    """
     named = folder.object("config.json").text("path")
     size = len(tokenizer)
     if named is None and not is_regular(folder / IDF):

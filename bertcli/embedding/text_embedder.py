@@ -1,11 +1,11 @@
-"""Texts to an array of vectors from Python: `bertcli.Embedder`.
+"""`bertcli.Embedder`: vectors of texts as arrays, from Python.
 
     embedder = Embedder.load("sentence-transformers/all-MiniLM-L6-v2", device="cpu")
     embedder.encode(["a", "b"])                      # float32 [2, 384]
     embedder.encode([("a", "b")], normalize=True)    # a pair, with an option of `bertcli embed`
     embedder.encode(['I love NLP!'], word_vectors="mean")   # a list: [4, 384] for each text
 
-The vectors are those of `bertcli embed`, to the last bit, and come as fast.
+The vectors are bit-identical to the output of `bertcli embed`, at the same speed.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from bertcli.versions import require_torch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Options that an open model follows; what else is given to `encode` opens the model again.
+# Options that can change without reloading; any other option of `encode` loads the model again.
 AT_ANY_TIME = {
     *("prompt", "prompt_name", "normalize", "dim", "dim_last", "special_tokens", "window"),
     *("max_length", "on_truncate", "stride", "overlap", "at"),
 }
-NAMES = {  # of arguments of sentence-transformers -> in EmbedOptions
+NAMES = {  # arguments of sentence-transformers -> fields of EmbedOptions
     "truncate_dim": "dim",
     "normalize_embeddings": "normalize",
 }
-# Options that are not of how a vector is made, and arguments of theirs that change none.
+# Options, and arguments of sentence-transformers, that are not in EmbedOptions.
 IDLE = (
     "precision",
     "pre_split",
@@ -62,7 +62,7 @@ IDLE = (
 class TextEmbedder(Embedder):
     """A model that turns texts into vectors."""
 
-    asked: Mapping[str, Any] = field(default_factory=dict)  # the options it was loaded with
+    asked: Mapping[str, Any] = field(default_factory=dict)  # as given to `load` and `encode`
 
     @classmethod
     def load(
@@ -73,11 +73,12 @@ class TextEmbedder(Embedder):
         offline: bool = False,
         **options: Any,
     ) -> Self:
-        """Load a model: a name as in `find_model`, or a folder.
+        """Load a model by name, as in `find_model`, or from a folder.
 
-        ``options`` are those of `bertcli embed`, with underscores: ``pooling``, ``layers`` (a
-        number, several, or as on the command line), ``device`` and so on. Raises ModelError for
-        a model that is not found or not a whole BERT, UsageError for options that do not fit.
+        ``options`` are the options of `bertcli embed`, with underscores: ``pooling``, ``layers``
+        (an int, a sequence, or a string as on the command line), ``device`` and so on. Raises
+        ModelError for a model that is not found or not a complete BERT, UsageError for invalid
+        options.
         """
         if isinstance(name, Path) and not name.is_dir():
             raise ModelError(f"{name}: folder not found")
@@ -93,19 +94,18 @@ class TextEmbedder(Embedder):
         return f"Embedder({name!r}, {width} dimensions, at most {self.max_length} tokens)"
 
     def encode(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
-        """Return the vectors of texts in their order, [n, D], or of a single text, [D].
+        """Return the vectors of texts in order, [n, D], or of a single text, [D].
 
-        ``texts`` is any iterable, read as it is needed: of strings, of pairs (two strings), of
+        ``texts`` is a text or an iterable, read lazily, of strings, of pairs (two strings) or of
         records (whose ``extra`` has the ids that a model with extra embeddings needs); with
-        ``pre_split``, of lists of words. With a vector for each token, word or chunk, the result is
-        a list of arrays [L, D]; with ``sparse``, one of {token: weight}. ``convert_to_tensor``
-        gives tensors of torch, on the CPU, in place of arrays.
+        ``pre_split``, of lists of words. With token, word or chunk vectors, the result is a list of
+        arrays [L, D]; with ``sparse``, a list of dictionaries {token: weight}. With
+        ``convert_to_tensor``, the result has torch tensors on the CPU instead of arrays.
 
-        ``options`` replace those that the model was loaded with; what it computes (pooling, layers,
-        device, dtype) is better given there, as it has to be opened again. Arguments of
-        sentence-transformers mean what they mean there; batch_size has no effect. What truncation
-        dropped is reported through `logging`. Raises InputError for what is no text, or too long
-        with ``on_truncate="error"``.
+        ``options`` override the options given to `load`. Set pooling, layers, device and dtype in
+        `load`: here they load the model again. Arguments of sentence-transformers are accepted with
+        the same meaning; batch_size has no effect. Dropped tokens are reported through `logging`.
+        Raises InputError for an invalid text, or a truncated one with ``on_truncate="error"``.
         """
         if options:
             return self._with(options).encode(texts)
@@ -119,17 +119,18 @@ class TextEmbedder(Embedder):
         return vectors[0] if run.given.alone else vectors
 
     def encode_query(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
-        """Return the vectors of queries, by default with the model's prompt for them."""
+        """Return the vectors of queries, by default with the model's query prompt."""
         return self._prompted(QUERY_PROMPTS, options).encode(texts)
 
     def encode_document(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
-        """Return the vectors of texts to search, by default with the model's prompt for them."""
+        """Return the vectors of documents, by default with the model's document prompt."""
         return self._prompted(DOCUMENT_PROMPTS, options).encode(texts)
 
     def similarity(self, one: Any, other: Any) -> np.ndarray:
-        """Return how alike vectors [n, D] are to others [m, D], [n, m], as the model's files say.
+        """Return the similarities [n, m] of vectors [n, D] and [m, D].
 
-        That is their cosine or their product. UsageError for another function.
+        The function is the one in the model's files, cosine (default) or dot product. Raises
+        UsageError for any other function.
         """
         function = self.sentence.similarity or "cosine"
         if function not in ("cosine", "dot"):
@@ -145,9 +146,9 @@ class TextEmbedder(Embedder):
         return self.options.dim or self.width
 
     def save(self, folder: str | Path) -> None:
-        """Write the files of the model to a new folder, for sentence-transformers as well.
+        """Copy the files of the model to a new folder, which sentence-transformers can load too.
 
-        Raises OutputError for a folder that exists, or is in the folder of the model.
+        Raises OutputError for a folder that exists, or is inside the folder of the model.
         """
         source = Path(os.path.realpath(self.folder.path))
         if source in Path(os.path.realpath(folder)).parents:
@@ -159,9 +160,10 @@ class TextEmbedder(Embedder):
             shutil.copytree(source, copy, dirs_exist_ok=True)
 
     def _prompted(self, names: Sequence[str], options: Mapping[str, Any]) -> Self:
-        """Return an embedder with the model's prompt of one of these names, unless one is given.
+        """Return an embedder with the model's prompt for the first known name.
 
-        Where queries and documents take different routes, it takes that of the first name.
+        A prompt or prompt name given by the user is kept. If queries and documents have different
+        routes, the route of the names is taken.
         """
         chosen = self._with(options) if options else self
         has_prompt = chosen.asked.get("prompt") is not None or chosen.asked.get("prompt_name")
@@ -176,7 +178,7 @@ class TextEmbedder(Embedder):
 
     @cached_property
     def _other_route(self) -> Self:
-        """The embedder of documents for one of queries, and the other way round."""
+        """The embedder for the other route: documents if this one takes queries, and vice versa."""
         takes_queries = self.asked.get("prompt_name") == QUERY_PROMPTS[0]
         route = DOCUMENT_PROMPTS[0] if takes_queries else QUERY_PROMPTS[0]
         return self._with({"prompt": None, "prompt_name": route})
@@ -192,9 +194,9 @@ class TextEmbedder(Embedder):
             return [names.of(terms) for block in blocks for terms in block.vectors]
         precision = self.asked.get("precision", "float32")
         stacked = run.vectors
-        flat = stacked.reshape(-1, stacked.shape[-1])  # whose dimensions have ranges
+        flat = stacked.reshape(-1, stacked.shape[-1])  # [rows, D]: ranges are per dimension
         stacked = quantize(stacked, precision, ranges_of([flat]) if precision in RANGED else None)
-        if self.chunks:  # where a piece is the first of its text
+        if self.chunks:  # a text starts at each chunk numbered 0
             extras = [extra for block in blocks for extra in block.records.extras or ()]
             starts = np.flatnonzero([not (extra or {}).get("chunk") for extra in extras])
         elif self.options.per_token:
@@ -204,7 +206,7 @@ class TextEmbedder(Embedder):
         return np.split(stacked, starts[1:]) if len(starts) else []
 
     def _with(self, options: Mapping[str, Any]) -> Self:
-        """Return an embedder with other options, of the same open model where that can be."""
+        """Return an embedder with changed options, sharing the loaded model if possible."""
         asked = {**self.asked, **options}
         before = embed_options(self.asked)
         chosen = embed_options(asked)
@@ -216,7 +218,7 @@ class TextEmbedder(Embedder):
 
 
 def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
-    """Return the options of the library for those of `bertcli embed`.
+    """Return EmbedOptions for options as given in Python.
 
     Raises UsageError for an unknown option or value.
     """
@@ -225,12 +227,12 @@ def embed_options(asked: Mapping[str, Any]) -> EmbedOptions:
         if name in IDLE:
             continue
         named[NAMES.get(name, name)] = value
-        if name in ("dim", "truncate_dim"):  # theirs is of vectors as the folder makes them
+        if name in ("dim", "truncate_dim"):  # truncate_dim applies after normalization
             named["dim_last"] = name == "truncate_dim" and value is not None
-    if "normalize_embeddings" in asked:  # there, False leaves it to the model
+    if "normalize_embeddings" in asked:  # in sentence-transformers, False means the model's setting
         named["normalize"] = named["normalize"] or None
     if "device" in named:
-        named["device"] = str(named["device"])  # also one of torch
+        named["device"] = str(named["device"])  # may be a torch.device
     precision = asked.get("precision", "float32")
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}", f"one of {', '.join(PRECISIONS)}")
