@@ -1,8 +1,8 @@
-"""A model made into another: a graph that other libraries run, or a table of token vectors.
+"""Convert a model: to a graph that other libraries run, or to a table of token vectors.
 
     export(find_model("DIR"), Path("OUT"), ExportOptions("onnx"))
 
-`folder` writes a folder with the graph of a model with a head, or of a sentence model, and measures
-it; `graphs` are such graphs as ONNX and in 8 bits. `distil` makes a static student. Begin with
-`folder`.
+`folder` exports a model with a head, or a sentence model, to a folder with a graph and measures its
+accuracy; `graphs` writes graphs as OpenVINO IR or ONNX and quantizes them to 8 bits. `distil` makes
+a static student model. Begin with `folder`.
 """

@@ -1,23 +1,21 @@
-"""A static student of an encoder: a table of token vectors, which needs no network to run.
+"""Distil an encoder to a static student: a table of token vectors, without a network.
 
     run = Distillation(find_model("all-MiniLM-L6-v2", files=MODEL_FILES), Path("student"))
-    for step in run:      # how far it is
-        ...
-    run.manifest
+    run.execute()         # returns run.manifest
 
-Each token goes through the encoder on its own, as [CLS] token [SEP]. The means of its states are
-turned to their principal components, and weighted by how rare the token is (SIF), by Zipf's law of
-its rank in the vocabulary. With a corpus, tokens that are a large share of it are weighted down
-further. Its most frequent words that are several tokens can become tokens of the student, which
-WordPiece then takes for them, as the longest. A text is the mean of its tokens. Special tokens that
-no text becomes and unused ones are left out. The row of the unknown token is zero: model2vec drops
-such tokens, and sentence-transformers does not, which is the same for vectors of length 1.
+The encoder runs on each token alone, as [CLS] token [SEP]. The mean of its states is projected to
+the principal components of all tokens and weighted by SIF, with frequencies from Zipf's law of the
+rank of the token in the vocabulary. With a corpus, tokens that are a large share of it get smaller
+weights. Frequent words of the corpus that are several tokens can become tokens of the student;
+WordPiece prefers them as the longest match. The vector of a text is the mean of its tokens. Special
+tokens and unused tokens are left out. The vector of the unknown token is zero: model2vec drops
+unknown tokens, sentence-transformers does not, and the results are equal after normalization.
 
-Frequencies of a corpus do not take the place of Zipf's law: that is flat (of 30,000 tokens, the
-thousandth has 0.0001), so with the same constant of SIF the words that a corpus is about would
-count next to nothing. On texts that were held out, students of all-MiniLM-L6-v2 agree with it so
-(correlation of similarities, share of the ten nearest neighbours; 3,000 texts counted), and have
-these mean Spearman correlations on STS 2012 to 2016 and SICK-R:
+Corpus frequencies do not replace Zipf's law. Zipf's law is flat (of 30,000 tokens, the 1000th has
+frequency 0.0001), so with the same SIF constant the topic words of a corpus would get weights near
+0. The table compares students of all-MiniLM-L6-v2 with it on held-out texts (correlation of
+similarities, overlap of the 10 nearest neighbours; counts from 3,000 texts). The last row has mean
+Spearman correlations on STS 2012 to 2016 and SICK-R:
 
               Zipf alone     its mean with the corpus   with COMMON, as here
 headlines   0.704  45.2 %         0.480  23.8 %            0.708  45.0 %
@@ -26,7 +24,7 @@ AG News     0.561  34.0 %         0.605  32.3 %            0.593  35.5 %
 WikiText    0.586  26.3 %         0.401  26.4 %            0.475  30.3 %
 STS              65.8               63.1 to 66.7              66.3 to 66.8
 
-Letters: `V` tokens of the student, `H` dimensions of a state, `D` dimensions of a vector. Source:
+Letters: `V` tokens of the student, `H` dimensions of a state, `D` of a student vector. Source:
 model2vec 0.10, distill; Arora, Liang and Ma 2017, section 3 (SIF).
 """
 
@@ -66,18 +64,18 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 TABLE = "model.safetensors"
 UNUSED = re.compile(r"\[unused\d+\]")
-SIF = 1e-4  # by Zipf's law, the frequency of a token that counts half
-COMMON = 0.02  # the share of a corpus that makes a token count half
-DIM = 256  # where so many are possible
+SIF = 1e-4  # Zipf frequency at which the weight of a token is 1/2
+COMMON = 0.02  # share of the corpus at which the weight of a token is halved
+DIM = 256  # default, if the model allows as many
 TOKENS_PER_RUN = 4096
-HELD_OUT_INTERVAL = 10  # each tenth text of a corpus is held out
+HELD_OUT_INTERVAL = 10  # every 10th text of the corpus is held out
 MAX_HELD_OUT = 1000  # texts
 MAX_WORD_TOKENS = 16
-MAX_WORDS = 1_000_000  # that are counted: beyond, those that were rare so far are forgotten
+MAX_WORDS = 1_000_000  # different words that are counted; above it, the rarer half is dropped
 
 
 def kept_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of the tokens that a student has too, in their order."""
+    """Return the ids of the teacher's tokens that the student keeps, in ascending order."""
     core = tokenizer.core
     roles = tokenizer.roles
     special = {token.content for token in core.get_added_tokens_decoder().values()}
@@ -87,7 +85,10 @@ def kept_ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def split_words(ids: np.ndarray, inner: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the words of several tokens; ``inner`` are the ids of tokens that go on with one."""
+    """Yield the words of 2 to MAX_WORD_TOKENS tokens, as tuples of ids.
+
+    ``inner`` are the ids of tokens that continue a word.
+    """
     starts = np.flatnonzero(~np.isin(ids, inner))
     for start, stop in pairwise([*starts.tolist(), len(ids)]):
         if 1 < stop - start <= MAX_WORD_TOKENS:
@@ -95,17 +96,17 @@ def split_words(ids: np.ndarray, inner: Sequence[int]) -> Iterator[tuple[int, ..
 
 
 def continuing_prefix(tokenizer: Tokenizer) -> str:
-    """Return what tokens that continue a word begin with; empty unless they are WordPiece's."""
+    """Return the prefix of tokens that continue a word (WordPiece's "##"); "" for other models."""
     core: Any = tokenizer.core
     return getattr(core.model, "continuing_subword_prefix", None) or ""
 
 
 def tokenizer_json(tokenizer: Tokenizer, tokens: Sequence[str]) -> Any:
-    """Return the tokenizer of a student that has these tokens."""
+    """Return the content of tokenizer.json for a student with these tokens."""
     raw = parse(tokenizer.core.to_str())
     rows = {token: row for row, token in enumerate(tokens)}
     model = raw["model"]
-    if isinstance(model["vocab"], list):  # Unigram, whose tokens have scores
+    if isinstance(model["vocab"], list):  # Unigram: pairs of token and score
         scores = dict(model["vocab"])
         model["vocab"] = [[token, scores.get(token, 0.0)] for token in tokens]
         model["unk_id"] = rows.get(tokenizer.roles["unk_token"])
@@ -120,12 +121,12 @@ def tokenizer_json(tokenizer: Tokenizer, tokens: Sequence[str]) -> Any:
 
 
 def principal_components(states: np.ndarray, dim: int) -> tuple[np.ndarray, float]:
-    """Return the first components [V, D] of states [V, H], and their share of the variance.
+    """Return the first D principal components [V, D] of states [V, H], and their variance share.
 
-    In each, the value that is farthest from zero is positive.
+    The sign of each component is chosen so that its value of largest magnitude is positive.
     """
     centred = states - states.mean(0)  # float32, as in model2vec
-    variances, axes = np.linalg.eigh(centred.T @ centred)  # the smallest first
+    variances, axes = np.linalg.eigh(centred.T @ centred)  # in ascending order
     components = centred @ axes[:, : -dim - 1 : -1]
     farthest = np.abs(components).argmax(0)
     components *= np.sign(components[farthest, np.arange(dim)])
@@ -133,7 +134,7 @@ def principal_components(states: np.ndarray, dim: int) -> tuple[np.ndarray, floa
 
 
 def token_weights(size: int, counts: np.ndarray | None) -> np.ndarray:
-    """Return the weight of each token of a vocabulary, [V], perhaps with its ``counts`` [V]."""
+    """Return the SIF weight of each token, [V]; ``counts`` [V] are its occurrences in a corpus."""
     frequencies = 1 / np.arange(2, size + 2)  # Zipf's law
     frequencies /= frequencies.sum()
     weights = SIF / (SIF + frequencies)
@@ -144,16 +145,20 @@ def token_weights(size: int, counts: np.ndarray | None) -> np.ndarray:
 
 @dataclass
 class CorpusCounts:
-    """How often tokens and words are in a corpus, and the texts that are held out of it."""
+    """The counts of tokens and words in a corpus, and the held-out texts."""
 
-    tokens: np.ndarray  # [vocabulary of the teacher]
-    words: Counter[tuple[int, ...]] = field(default_factory=Counter)  # of several tokens
+    tokens: np.ndarray  # count of each token, [vocabulary of the teacher]
+    words: Counter[tuple[int, ...]] = field(default_factory=Counter)  # words of several tokens
     held_out: list[Any] = field(default_factory=list)
 
     def count(
         self, reader: Reader, tokenizer: Tokenizer, show: Show, *, inner: Sequence[int] | None
     ) -> None:
-        """Count the tokens of a corpus; words only with the ids of tokens ``inner`` to one."""
+        """Count the tokens of a corpus, and its words of several tokens unless ``inner`` is None.
+
+        ``inner`` are the ids of tokens that continue a word. Held-out texts are collected in
+        ``held_out`` and not counted.
+        """
         layout = Layout(("input_ids",), special_tokens=False)
         for block in TokenizeRun(reader, tokenizer, layout):
             numbers = np.asarray(block.samples)
@@ -170,28 +175,28 @@ class CorpusCounts:
             show(Ran(len(block)))
 
     def take_words(self, limit: int) -> dict[tuple[int, ...], int]:
-        """Return the most frequent words and their counts; their tokens count so much less."""
+        """Return the most frequent words and their counts, and subtract them from their tokens."""
         words = dict(self.words.most_common(limit))
         for word, count in words.items():
-            self.tokens[[*word]] -= count  # a token that a word has twice is rare
+            self.tokens[[*word]] -= count  # once for a token that is twice in the word (rare)
         return words
 
 
 @dataclass
 class Distillation:
-    """Writes the folder of a student, and its ``manifest``."""
+    """A run that writes the folder of a student, with its manifest."""
 
     source: ModelFolder
     output: Path
-    dim: int | None = None  # None: DIM, or as many as are possible
-    words: int | None = None  # of the corpus that become tokens; None: none
-    how: EmbedOptions = field(default_factory=EmbedOptions)  # of the teacher: device and so on
-    reader: Reader | None = None  # of a corpus
+    dim: int | None = None  # None: DIM, or the maximum if that is less
+    words: int | None = None  # number of corpus words that become tokens; None: none
+    how: EmbedOptions = field(default_factory=EmbedOptions)  # device etc. of the teacher
+    reader: Reader | None = None  # reads the corpus
     overwrite: bool = False
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def execute(self, show: Show = show_nothing) -> dict[str, Any]:
-        """Write the folder, and return its manifest."""
+        """Write the folder and return its manifest."""
         source = self.source
         reader = self.reader
         self._refuse_models_without_vectors()
@@ -233,7 +238,7 @@ class Distillation:
         return self.manifest
 
     def _refuse_models_without_vectors(self) -> None:
-        """Raise ModelError for a model that has no encoder, or makes no vectors of texts."""
+        """Raise ModelError for a model without an encoder, a classifier or a cross-encoder."""
         source = self.source
         source.require_encoder()  # a table of token vectors has no encoder
         if not (source.path / MODULES).exists() and command_of(source) == "classify":
@@ -243,7 +248,7 @@ class Distillation:
             )
 
     def _dim(self, limit: int) -> int:
-        """Return the number of dimensions. Raises UsageError for more than the limit."""
+        """Return the number of dimensions. Raises UsageError unless it is from 1 to ``limit``."""
         dim = self.dim or min(DIM, limit)
         if not 0 < dim <= limit:
             raise UsageError(
@@ -252,7 +257,10 @@ class Distillation:
         return dim
 
     def _inner_tokens(self, tokenizer: Tokenizer) -> list[int] | None:
-        """Return the ids of tokens that continue a word, for words to be counted; else None."""
+        """Return the ids of tokens that continue a word; None if words are not counted.
+
+        Raises ModelError for a vocabulary that is not WordPiece.
+        """
         if not self.words:
             return None
         core: Any = tokenizer.core
@@ -266,7 +274,10 @@ class Distillation:
     def _states(
         self, teacher: Embedder, pieces: Sequence[tuple[int, ...]], show: Show
     ) -> np.ndarray:
-        """Return the mean of the states of each piece, [V, H]."""
+        """Return the mean state of each piece (a token, or the tokens of a word), [V, H].
+
+        Raises ModelError for NaN or infinity.
+        """
         tokenizer = teacher.runtime.tokenizer
         parts = []
         for start in range(0, len(pieces), TOKENS_PER_RUN):
@@ -294,7 +305,10 @@ class Distillation:
         counts: np.ndarray | None,
         dim: int,
     ) -> float:
-        """Write a student of the pieces with these states; return its share of the variance."""
+        """Write the folder of a student from states [V, H]; return its share of the variance.
+
+        ``counts`` [V] are the occurrences of the pieces in a corpus, if there is one.
+        """
         core: Any = tokenizer.core
         table, variance = principal_components(states, dim)
         table *= token_weights(len(table), counts)[:, None]
@@ -317,14 +331,17 @@ class Distillation:
             "sif_coefficient": SIF,
             "hidden_dim": dim,
             "normalize": True,
-            "max_length": None,  # texts are truncated by no library
+            "max_length": None,  # no library truncates texts
         }
         write_json(folder / "config.json", config)
         put_modules(folder, {"": "StaticEmbedding", "1_Normalize": "Normalize"})
         return variance
 
     def _measure(self, texts: Sequence[Any], folder: Path, plain: Path, show: Show) -> None:
-        """Compare the student, and a ``plain`` one without the corpus, with the teacher."""
+        """Add the agreement with the teacher to the manifest, for texts that were held out.
+
+        Both the student and ``plain``, a student without the corpus, are compared.
+        """
         teacher = RecordVectors(Embedder.open(self.source, self.how), texts)
         teacher.execute(show)
         is_compared = np.ones(len(texts), bool)

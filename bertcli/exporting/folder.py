@@ -1,10 +1,10 @@
-"""A model as one graph from padded ids to sentence vectors or logits, which other libraries run.
+"""Export a model as one graph, from padded ids to sentence vectors or logits.
 
     export(find_model("all-MiniLM-L6-v2", files=MODEL_FILES), Path("made"), ExportOptions())
 
-The folder is laid out as on the hub: `openvino/openvino_model.xml` or `onnx/model.onnx`, with the
-tokenizer and the configs beside it, so that `-m made` runs it as well. How near its numbers are to
-those of the model is measured on a sample that ships here, and written into `manifest.json`.
+The folder has the layout of the hub: `openvino/openvino_model.xml` or `onnx/model.onnx`, with the
+tokenizer and the configs beside it, so `-m made` runs it too. The graph is compared with the model
+on a sample that ships with bertcli; `manifest.json` has the accuracy.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ from bertcli.tasks.head import (
 )
 
 FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
-HELD_OUT = 4  # each so many-th text of the sample is not calibrated on: it tells how near it is
+HELD_OUT = 4  # every 4th text of the sample is for measuring accuracy, not for calibration
 GRAPH_SUFFIXES = (".onnx", ".xml")
-FAR = 0.9  # the mean cosine of a graph that is refused
+FAR = 0.9  # minimum mean cosine; a graph below it is refused
 
 
-# --- what a sentence model makes of states, as embedding/pooling.py and sentence_modules.py do ---
+# --- graph operations equal to embedding/pooling.py and embedding/sentence_modules.py ---
 
 
 def pooled(net: OpenvinoNetwork, x: Node, mode: str) -> Node:
-    """Pool the states of texts, [B, L, D]: [B, D]."""
+    """Pool the states [B, L, D] of texts; return [B, D]. Raises ModelError for other modes."""
     match mode:
         case "cls":
             return net("Gather", x, 0, 1)
@@ -89,7 +89,7 @@ def pooled(net: OpenvinoNetwork, x: Node, mode: str) -> Node:
 
 
 def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
-    """Return what a module makes of vectors, [..., D]."""
+    """Return the output [..., D] of a module for vectors [..., D]."""
     match module:
         case UnitLength():
             size = net("Sqrt", net("ReduceSum", net("Multiply", x, x), [-1]))
@@ -107,7 +107,7 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
 
 
 def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node]:
-    """Return the last states [B, L, hidden], and the vectors of texts [B, D]."""
+    """Return the outputs: last hidden states [B, L, hidden] and text vectors [B, D]."""
     options = embedder.options
     depth = net.config.num_hidden_layers
     (rows,) = states(net, (depth,))
@@ -129,14 +129,14 @@ def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is made."""
+    """The file format and number format of an exported graph."""
 
     to: Literal["openvino", "onnx"] = "openvino"
     dtype: Literal["float32", "bfloat16", "int8"] = "float32"
 
     @property
     def file(self) -> str:
-        """The name of the graph in the folder."""
+        """The path of the graph, relative to the folder."""
         return GRAPHS["int8"] if self.dtype == "int8" else FILES[self.to]
 
 
@@ -145,8 +145,9 @@ def export(
 ) -> dict[str, Any]:
     """Write a folder with the graph of a model, and return its manifest.
 
-    Raises ModelError for a model that the graph cannot follow, or that is far off in this number
-    format, OutputError where the folder cannot be written, UsageError where it is named as a graph.
+    Raises ModelError for a model that cannot be exported, BertcliError for a graph with a mean
+    cosine below ``FAR``, OutputError if the folder cannot be written, UsageError for an output
+    named like a graph file.
     """
     if output.suffix.lower() in GRAPH_SUFFIXES and not output.is_dir():
         folder_name = output.with_suffix("")
@@ -154,8 +155,8 @@ def export(
             f"{option('output', output)} is named like a file, but export writes a folder",
             f"-o {folder_name} {option('to', 'onnx')} writes {folder_name}/{FILES['onnx']}",
         )
-    library = nncf() if options.dtype == "int8" else None  # before anything is computed
-    # What the folder is for: a head that config.json names, or sentence vectors.
+    library = nncf() if options.dtype == "int8" else None  # a missing package fails early
+    # The command that runs the head in config.json; "" for sentence vectors.
     command = "" if (source.path / MODULES).exists() else command_of(source)
     model: Embedder | Head = (
         Head.open(source, COMMANDS[command], Settings("openvino"))
@@ -217,7 +218,7 @@ def export(
 
 
 def _copy(source: ModelFolder, folder: Path) -> None:
-    """Copy the tokenizer, the configs and the modules; the network comes to lie on top."""
+    """Copy the tokenizer, the configs and the modules, moving the encoder's files to the top."""
     inner = source.encoder
     left_out = {*inner.weights.all}
     for path in source.model_files:
@@ -237,7 +238,7 @@ def _copy(source: ModelFolder, folder: Path) -> None:
 
 
 def rounded(weights: Weights) -> Weights:
-    """Return weights whose matrices are bfloat16, rounded to the nearest, ties to even."""
+    """Return weights with matrices rounded to bfloat16 (nearest, ties to even), as uint16 bits."""
 
     def bits(array: np.ndarray) -> np.ndarray:
         if array.ndim < 2 or array.dtype != np.float32:
@@ -249,11 +250,14 @@ def rounded(weights: Weights) -> Weights:
     return replace(weights, arrays=arrays)
 
 
-# --- how near its numbers are ---
+# --- accuracy ---
 
 
 def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> dict[str, float]:
-    """Compare what a graph gives with what the model gives in float32, for texts of the sample."""
+    """Compare the outputs of a graph with the model's in float32, on texts of the sample.
+
+    Return the number of texts, the worst and the mean cosine, and the largest difference.
+    """
     compiled = openvino().Core().compile_model(graph, "CPU", settings("float32"))
     names = [value.get_any_name() for value in compiled.inputs]
     cosines = []
@@ -270,7 +274,7 @@ def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> di
             (right,) = model.run(text, finish)
             (row,) = outputs[LOGITS]
             if not reading.single:
-                row = row[: len(text.ids)]  # without the end of the row
+                row = row[: len(text.ids)]  # without padding
             if reading.token is not None:
                 row = row[text.ids == reading.token]
         largest = max(largest, float(np.abs(right - row).max()))

@@ -1,22 +1,22 @@
-"""A model as one graph that others run, from padded ids: for OpenVINO, as ONNX, and in 8 bits.
+"""Write the graph of a model as OpenVINO IR or ONNX, and quantize it to 8 bits.
 
     (x,) = states(net, [depth])     # [B, L, hidden]
     graph = named_model(net, {STATES: x})
     write_onnx(graph, Path("DIR/onnx/model.onnx"))
 
-ONNX is made of the same operations; the package onnx writes it. Source: the operators of ONNX,
-opset 20, and of OpenVINO, opset 15.
+The ONNX graph is translated operation by operation and written by the package onnx. Source: the
+operators of ONNX, opset 20, and of OpenVINO, opset 15.
 
-8-bit integers are what a graph multiplies, by ranges seen in a sample that ships here. NNCF chooses
-the scales, of weights one for each output, of what goes in one for all, and moves the
-differing sizes of inputs into the weights (SmoothQuant). Embeddings are kept in 8 bits as well;
-attention, LayerNorm and sums stay float32.
+A quantized graph multiplies 8-bit integers, with ranges calibrated on a sample that ships with
+bertcli. NNCF chooses the scales, per output channel for weights and per tensor for activations, and
+moves differences between activation channels into the weights (SmoothQuant). Embeddings are 8-bit
+too; attention, LayerNorm and sums stay float32.
 
-Three things are done beyond its defaults. The few units of a feed-forward block that are far louder
-than all others, and would set the scale for them, stay float32 (`loud_apart`): nearly all of
-the error came from there. The range of what goes in is all that the sample shows, where NNCF takes
-the mean of the ranges of its texts, and cuts off what is beyond: the worst text is half as far from
-float32. And queries and keys are not rounded, as attention multiplies float32.
+Three settings differ from the defaults of NNCF. Outlier channels of feed-forward blocks, which
+would set the scale for all others, stay float32 (`loud_apart`): they caused nearly all of the
+error. Activation ranges are the minimum and maximum over the sample, not the mean of the ranges of
+its texts, which clips: this halves the error of the worst text. Queries and keys are not quantized,
+because attention multiplies float32.
 """
 
 from __future__ import annotations
@@ -45,37 +45,35 @@ from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.versions import install_command
 
-VECTORS = "sentence_embedding"  # an output, beside STATES and LOGITS
+VECTORS = "sentence_embedding"  # name of an output, besides STATES and LOGITS
 
 
 def named_model(net: OpenvinoNetwork, outputs: Mapping[str, Node]) -> Any:
-    """Return a model of OpenVINO with these outputs."""
+    """Return an OpenVINO model with these outputs, by name."""
     model = net.model(*(named_node(node, name) for name, node in outputs.items()))
-    return openvino().Model(model)  # as the whole library, and NNCF, know it
+    return openvino().Model(model)  # the class that NNCF expects
 
 
 def write_openvino(graph: Any, path: Path) -> None:
-    """Write a model of OpenVINO as its IR: an XML file, and a .bin file beside it.
+    """Write an OpenVINO model as IR: an XML file, and a .bin file beside it.
 
-    Raises OSError when they cannot be written.
+    Raises OSError if they cannot be written.
     """
     try:
         openvino().save_model(graph, str(path), compress_to_fp16=False)
     except RuntimeError as failed:
-        if "iostream" not in str(failed):  # of the standard library of C++
+        if "iostream" not in str(failed):  # an error of C++ streams
             raise
-        # OpenVINO does not say why: on a path where a folder was just made, it is a full disk.
+        # OpenVINO gives no reason. The folder was just created, so assume a full disk.
         raise OSError(errno.ENOSPC, "OpenVINO could not write all of its files") from None
 
 
 # --- ONNX ---
 
 OPSET, IR_VERSION = 20, 10
-LARGE = (
-    1_500_000_000  # bytes of numbers, from which on they get a file of their own: of 2 GB at most
-)
+LARGE = 1_500_000_000  # bytes of weights that need a separate file: protobuf is limited to 2 GB
 TYPES = {"f32": 1, "i64": 7, "boolean": 9, "f16": 10, "bf16": 16}  # as in onnx.TensorProto
-NAMES = {  # in ONNX, of operations with the same inputs and no attributes; others have one name
+NAMES = {  # OpenVINO -> ONNX names of operations with equal inputs; unlisted names are the same
     "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "Maximum": "Max", "Minimum": "Min",
     "HSwish": "HardSwish", "Select": "Where", "LogicalAnd": "And", "LessEqual": "LessOrEqual",
     "GreaterEqual": "GreaterOrEqual", "SoftPlus": "Softplus", "Broadcast": "Expand",
@@ -84,7 +82,7 @@ NAMES = {  # in ONNX, of operations with the same inputs and no attributes; othe
 
 
 def write_onnx(graph: Any, path: Path) -> None:
-    """Write a model of OpenVINO as ONNX. BertcliError where the package onnx is not installed."""
+    """Write an OpenVINO model as ONNX. Raises BertcliError if the package onnx is missing."""
     try:
         import onnx
     except ImportError as failed:
@@ -96,7 +94,7 @@ def write_onnx(graph: Any, path: Path) -> None:
     numbers: list[Any] = []
     inputs: list[Any] = []
     outputs: list[Any] = []
-    names: dict[str, str] = {}  # of a node of OpenVINO, that of its output in ONNX
+    names: dict[str, str] = {}  # name of an OpenVINO node -> name of its ONNX output
 
     def add(operation: str, *inputs: str, **attributes: Any) -> str:
         name = f"{operation}_{len(nodes)}"
@@ -190,8 +188,9 @@ def write_onnx(graph: Any, path: Path) -> None:
 
 # --- 8 bits ---
 
-LOUDEST = 96  # one in so many units stays float32
-# Tensors of a layer -> the axis of its units. The bias of what comes out is added once.
+LOUDEST = 96  # 1 in 96 feed-forward channels stays float32
+# Tensor of a layer -> axis of the feed-forward channels. The output bias is not split: it is added
+# once.
 UNITS = {
     "intermediate.dense.weight": 0,
     "intermediate.dense.bias": 0,
@@ -199,11 +198,11 @@ UNITS = {
     "intermediate.gate.bias": 0,
     "output.dense.weight": 1,
 }
-SMOOTHED = 0.7  # of the differing sizes of inputs, how much the weights take over
+SMOOTHED = 0.7  # alpha of SmoothQuant: the share moved from activations to weights
 
 
 def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
-    """Return the texts of the sample as a model takes them."""
+    """Return the tokenized texts of the calibration sample."""
     tokenizer = Tokenizer.load(spec.folder)
     layout = Layout(truncation="longest_first", max_length=config.most_tokens)
     token = spec.reading.token
@@ -211,17 +210,17 @@ def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
     texts = []
     for item in tokenizer.encode_records([Record(line) for line in lines], layout):
         text = Tokens.of([item])
-        if token is not None:  # the one that is read
+        if token is not None:  # the model reads only this token: put one in the middle
             text.ids[len(text.ids) // 2] = token
         texts.append(text)
     return texts
 
 
 def loud_apart(weights: Weights, sample: Sequence[Mapping[str, np.ndarray]]) -> Weights:
-    """Return weights in which the loudest units of feed-forward blocks have tensors of their own.
+    """Return weights with the outlier channels of feed-forward blocks in separate tensors.
 
-    They are the loudest in a sample of the graph's inputs. Raises ModelError for numbers that
-    cannot be rounded.
+    Outliers are the channels with the largest activations for ``sample``, inputs of the graph.
+    Raises ModelError for NaN, infinite or too large activations.
     """
     net = OpenvinoNetwork(weights)
     states(net, [net.config.num_hidden_layers])
@@ -253,11 +252,14 @@ def loud_apart(weights: Weights, sample: Sequence[Mapping[str, np.ndarray]]) -> 
 
 
 def quantized(library: Any, graph: Any, sample: Sequence[Sequence[np.ndarray]]) -> Any:
-    """Return a graph of OpenVINO with 8-bit products; ``library`` is NNCF."""
+    """Return an OpenVINO graph quantized to 8 bits, calibrated on ``sample``.
+
+    ``library`` is the module nncf.
+    """
     library.set_log_level(logging.ERROR)
     whole = import_module("nncf.quantization.range_estimator").RangeEstimatorParametersSet.MINMAX
     smoothing = library.AdvancedSmoothQuantParameters(matmul=SMOOTHED)
-    with redirect_stdout(StringIO()):  # it shows bars
+    with redirect_stdout(StringIO()):  # NNCF prints progress bars
         return library.quantize(
             graph,
             library.Dataset(sample),
