@@ -1,10 +1,10 @@
-"""A model folder as one report: where it is, what it holds, and what looks wrong about it.
+"""Report on a model folder: its location, files, tensors, tokenizer and warnings.
 
     report = inspect_folder(find_model(DEFAULT_MODEL))
     report.warnings   # []
 
-A folder that lacks its tokenizer or its weights still has a report, which says so. One that is not
-BERT, or whose config or weights are broken, is a ModelError.
+A missing tokenizer or missing weights are warnings in the report. A folder that is not BERT, or has
+a broken config or broken weights, raises ModelError.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from bertcli.model_folder.weights import LoadReport, compared, report_on, shortl
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-NAMELESS = ("none", "openvino")  # weights without tensors by their names
+NAMELESS = ("none", "openvino")  # formats without named tensors
 FORMAT_WARNINGS = {
     "none": "no weights in this folder: it can only tokenize",
     "pytorch": "pytorch_model.bin instead of safetensors: slower to load, and a pickle",
     "tensorflow": "a TensorFlow checkpoint instead of safetensors",
     "openvino": "an exported graph instead of weights: only embed and the like can run it",
 }
-LICENCES = ("license", "licence", "copying")  # how names of such files begin, in any case
-PROJECTION = "linear.weight"  # of ColBERT's own folders: the vectors of tokens pass through it
+LICENCES = ("license", "licence", "copying")  # prefixes of file names, lower case
+PROJECTION = "linear.weight"  # the projection of token vectors in ColBERT's own folders
 
 
 def tokenizer_details(tokenizer: Tokenizer, folder: ModelFolder) -> dict[str, Any]:
-    """Return the details of the tokenizer of a folder.
+    """Return the details of the tokenizer of a folder, as JSON values.
 
-    ``lower_case`` is None where nothing tells; ``types_of_pairs`` is the highest token type there.
+    ``lower_case`` is None if unknown; ``types_of_pairs`` is the highest token type of a text pair.
     """
     core, vocabulary = tokenizer.core, tokenizer.core.get_vocab()
     file = folder.encoder.tokenizer_files[0]
@@ -74,7 +74,10 @@ def tokenizer_details(tokenizer: Tokenizer, folder: ModelFolder) -> dict[str, An
 
 
 def read_tokenizer(folder: ModelFolder) -> tuple[dict[str, Any] | None, list[str]]:
-    """Read the tokenizer, and its warnings; a missing or broken one is one: there is the rest."""
+    """Return the details of the tokenizer and its warnings.
+
+    For a missing or broken tokenizer, the details are None and the error is the warning.
+    """
     try:
         tokenizer = Tokenizer.load(folder)
         return tokenizer_details(tokenizer, folder), [*tokenizer.warnings]
@@ -84,19 +87,19 @@ def read_tokenizer(folder: ModelFolder) -> tuple[dict[str, Any] | None, list[str
 
 @dataclass(frozen=True, kw_only=True)
 class ModelReport:
-    """What `bertcli inspect` reports about any model."""
+    """The part of the report of `bertcli inspect` that all models have."""
 
     folder: ModelFolder
     weights: WeightFiles
     tensors: Sequence[StoredTensor]
-    tokens: int  # that have a vector
+    tokens: int  # number of word embeddings
     tokenizer: dict[str, Any] | None
     sentence: Sentence
-    warnings: list[str]  # what looks wrong: the first says why there is no tokenizer
+    warnings: list[str]  # without a tokenizer, the first one gives the reason
 
     @property
     def tensor_rows(self) -> list[dict[str, Any]]:
-        """What is shown of each tensor."""
+        """Name, dtype, shape, bytes and file of each tensor."""
         return [
             {
                 "name": tensor.name,
@@ -109,7 +112,7 @@ class ModelReport:
         ]
 
     def concerns(self) -> Iterator[str]:
-        """Yield what looks wrong beside the tokenizer: weights, and where embeddings differ."""
+        """Yield warnings about the weight format and about ids without a word embedding."""
         graph = describe_graph(self.folder, WEIGHTS)
         if self.weights.format == "none" and graph:
             yield f"no weights, but {graph[0]}: it can only tokenize"
@@ -128,7 +131,10 @@ class ModelReport:
     def _json(
         self, first: Mapping[str, Any], dtypes: Mapping[str, int], **behind: Any
     ) -> dict[str, Any]:
-        """Return the report as JSON values: ``first``, and ``behind`` the weights, are its own."""
+        """Return the report as JSON values.
+
+        The fields ``first`` come before the weights, the fields ``behind`` after them.
+        """
         folder = self.folder
         sentence = self.sentence
         weights = self.weights
@@ -156,10 +162,11 @@ class ModelReport:
 
 @dataclass(frozen=True)
 class Node:
-    """A part of a model: its name, its own tensors, and the parameters in and below it.
+    """A submodule of a model: its name, its own tensors, its children and its parameter count.
 
-    Equal neighbours share a node: their names are a range, such as 0-11, and `times` is their
-    count; all numbers are those of one of them. A tied tensor counts once.
+    The count includes the children. Consecutive equal submodules share a node: its name is a range
+    such as 0-11, `times` is their number, and `parameters` is the count of one of them. A tied
+    tensor counts once.
     """
 
     name: str
@@ -170,7 +177,7 @@ class Node:
 
 
 def _node(name: str, tensors: Mapping[str, tuple[tuple[int, ...], int]]) -> Node:
-    """Return the part that has these tensors: their shapes, and how many numbers count."""
+    """Return the node of a submodule with these tensors: name -> (shape, parameter count)."""
     parts: dict[str, dict[str, tuple[tuple[int, ...], int]]] = {}
     for key, tensor in tensors.items():
         part, _, inner = key.partition(".")
@@ -190,16 +197,16 @@ def _node(name: str, tensors: Mapping[str, tuple[tuple[int, ...], int]]) -> Node
 
 @dataclass(frozen=True, kw_only=True)
 class FolderReport(ModelReport):
-    """All that `bertcli inspect` reports about a folder."""
+    """The report of `bertcli inspect` about a model with an encoder."""
 
-    bert: ModelFolder  # the folder with the BERT: a part of the folder, or all of it
+    bert: ModelFolder  # the folder of the BERT: a subfolder, or the folder itself
     config: BertConfig
-    comparison: LoadReport  # of the weights with a class
+    comparison: LoadReport  # the weights compared with the tensors of the architecture
     parameters: dict[str, int]
 
     @property
     def architecture(self) -> str:
-        """The class that is compared with."""
+        """The architecture with which the weights are compared."""
         return self.comparison.model
 
     def to_json(self) -> dict[str, Any]:
@@ -226,7 +233,7 @@ class FolderReport(ModelReport):
         }
 
     def concerns(self) -> Iterator[str]:
-        """Yield what looks wrong beside the tokenizer."""
+        """Yield warnings about the config, the weights and the sentence modules."""
         config, comparison, title = self.config, self.comparison, self.config.family.title
         if config.architectures and config.architectures[0] not in (*HEAD_PARTS, COLBERT):
             name = config.architectures[0]
@@ -265,7 +272,7 @@ class FolderReport(ModelReport):
             yield f"max_seq_length is {limit}, but the model has {fits} positions"
 
     def tree(self) -> Node:
-        """Return the parts of the model."""
+        """Return the tree of submodules of the model."""
         second = shapes.tied(self.config, self.architecture)
         tensors = shapes.expected(self.config, self.architecture, self.comparison.pooler).items()
         counted = {name: (shape, 0 if name in second else prod(shape)) for name, shape in tensors}
@@ -273,7 +280,7 @@ class FolderReport(ModelReport):
 
 
 def inspect_folder(folder: ModelFolder) -> FolderReport:
-    """Read what is in a folder. ModelError when it is not BERT, or a file of it is broken."""
+    """Return the report on a folder. Raises ModelError if it is not BERT or a file is broken."""
     place = folder.encoder
     config = folder.config
     architecture = config.architectures[0] if config.architectures else "BertModel"
@@ -285,10 +292,11 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     sentence = read_sentence(folder, pooling="none")
     try:
         comparison = compared(place, config, architecture, tensors, None if listed else True)
-        if not listed:  # nothing is known of the weights
+        if not listed:  # the tensors are unknown, so none can be missing
             comparison = replace(comparison, needed={})
         elif comparison.missing and sentence.modules:
-            # Some sentence models name the class they were trained from, whose head they lack.
+            # Some sentence models declare the architecture they were trained from, but lack its
+            # head.
             headless = compared(place, config, "BertModel", tensors)
             comparison = comparison if headless.missing else headless
         counts = {
@@ -316,16 +324,16 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
 
 
 def by(shape: Iterable[Any]) -> str:
-    """Return a shape as 2 x 3."""
+    """Return a shape as text, such as "2 x 3"; "a number" for an empty shape."""
     return " x ".join(map(str, shape)) or "a number"
 
 
-# --- a table of token vectors, of which less is to be said ---
+# --- a table of token vectors ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class StaticReport(ModelReport):
-    """All that `bertcli inspect` reports about a table of token vectors."""
+    """The report of `bertcli inspect` about a table of token vectors."""
 
     width: int
     config: dict[str, Any]
@@ -344,7 +352,7 @@ class StaticReport(ModelReport):
 
 
 def inspect_static(folder: ModelFolder) -> StaticReport:
-    """Read what is in the folder of a table. ModelError when it is incomplete or broken."""
+    """Return the report on a table of token vectors. Raises ModelError if it is broken."""
     from bertcli.engines.static_engine import read_table
 
     inner = folder.encoder
@@ -366,21 +374,21 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
     return report
 
 
-# --- a model in a line ---
+# --- one-line summary of a model ---
 
 
 class ModelFacts(NamedTuple):
-    """A model in a line."""
+    """The one-line summary of a model."""
 
-    family: str = ""  # of the encoder, for people; "" where bertcli knows none
-    width: int | None = None  # of its hidden states
-    license: str = ""  # the file in its folder
+    family: str = ""  # display name of the encoder family; "" if unknown
+    width: int | None = None  # dimensions of a hidden state
+    license: str = ""  # name of the license file in the folder
     loads: bool = False
-    problem: str = ""  # why it does not load
+    problem: str = ""  # why the model does not load
 
 
 def facts_of(folder: ModelFolder) -> ModelFacts:
-    """Return the facts about a folder; a problem with it is one of them."""
+    """Return the summary of a folder. An error is not raised, but reported as ``problem``."""
     names = sorted(os.listdir(folder.path))
     facts = ModelFacts(license=next((n for n in names if n.lower().startswith(LICENCES)), ""))
     try:
@@ -396,14 +404,14 @@ def facts_of(folder: ModelFolder) -> ModelFacts:
     return facts._replace(loads=True)
 
 
-# --- whether a model is sound: what `bertcli inspect --verify` checks ---
-# Its tensors are those of its class, all its numbers and those of the modules beside it are finite,
-# hashes match.
+# --- `bertcli inspect --verify` ---
+# The tensors are those of the architecture; all numbers of the model and its modules are finite;
+# hashes match; the tokenizer fits the word embeddings.
 
 
 @dataclass(frozen=True)
 class VerifyCheck:
-    """A check and its result; `ok` is None where there was nothing to compare with."""
+    """A check and its result; `ok` is None if there was nothing to compare with."""
 
     what: str
     ok: bool | None
@@ -411,8 +419,8 @@ class VerifyCheck:
 
 
 def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
-    """Yield one check after the other, as each is done."""
-    if report.weights.format != "openvino":  # an exported graph has hashes alone
+    """Yield the result of each check as soon as it is done."""
+    if report.weights.format != "openvino":  # for an exported graph, only hashes are checked
         if isinstance(report, FolderReport):
             yield _loads(report)
         from bertcli.model_folder.tensors import mapped
@@ -445,7 +453,7 @@ def _loads(report: FolderReport) -> VerifyCheck:
 
 
 def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
-    """Check what stands beside the encoder: modules, and the layers of ColBERT and BGE-M3."""
+    """Check that the modules and the layers of ColBERT and BGE-M3 have only finite numbers."""
     from bertcli.embedding.late_interaction import BGE, linear
     from bertcli.embedding.sentence_modules import READERS, linear_in
     from bertcli.embedding.sparse import BGE as SPARSE_BGE
@@ -470,14 +478,14 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
         layer = partial(linear_in, report.bert.weights, report.bert, "linear.")
         readers["the linear layer of ColBERT"] = layer
     for name, read in readers.items():
-        fields = (pair for part in [read] for pair in vars(part()).items())  # it is read then
+        fields = (pair for part in [read] for pair in vars(part()).items())  # read in _finite
         yield _finite(f"{name}: every number is finite", fields)
 
 
 def _finite(what: str, values: Iterable[tuple[str, Any]]) -> VerifyCheck:
-    """Check the arrays among values that are read now.
+    """Check that all arrays among named values are finite, also after conversion to float32.
 
-    Their numbers have to be finite as float32 too, which models are computed in.
+    The values may be read lazily; a ModelError while reading is a failed check.
     """
     import numpy as np
 
@@ -510,19 +518,22 @@ def _finite(what: str, values: Iterable[tuple[str, Any]]) -> VerifyCheck:
 
 
 def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
-    """Compare with the hash of the default model, or with the file's name in the hub's cache."""
-    blob = Path(os.path.realpath(path)).name  # the hub's cache calls a large file by its hash
+    """Compare a file with its known hash.
+
+    Sources: the default model, the manifest of `bertcli export`, the file name in the hub cache.
+    """
+    blob = Path(os.path.realpath(path)).name  # the hub cache names a large file by its hash
     published = blob if re.fullmatch("[0-9a-f]{64}", blob) else None
     if folder.name == DEFAULT_MODEL and path.name == "model.safetensors":
         published = DEFAULT_WEIGHTS_SHA256
-    hashes = folder.object("manifest.json").get("sha256")  # of `export`
+    hashes = folder.object("manifest.json").get("sha256")  # written by `bertcli export`
     if isinstance(hashes, dict):
         published = hashes.get(path.relative_to(folder.path).as_posix()) or published
     return hash_check(path, published)
 
 
 def hash_check(path: Path, published: Any) -> VerifyCheck:
-    """Compare a file with the hash that is known of it, if any is."""
+    """Compare the sha256 of a file with the ``published`` one; None: nothing to compare with."""
     what = f"sha256 of {path.name}"
     if not path.is_file():
         return VerifyCheck(what, False, f"{path}: not a regular file")

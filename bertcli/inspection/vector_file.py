@@ -2,8 +2,8 @@
 
     inspect_file(Path("out.npy")).arrays[0]["norm"]   # {"min": 1.0, "mean": 1.0, "max": 1.0}
 
-A file (NPY, NPZ, safetensors, JSON lines, CSV, Parquet) is read once, in blocks, so one of any size
-needs the memory of a block: a numpy array [rows, width] of at most a few megabytes.
+A file (NPY, NPZ, safetensors, JSON lines, CSV, Parquet) is read once, in blocks: NumPy arrays
+[rows, width] of at most a few megabytes. Memory does not depend on the size of the file.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from bertcli.io.typed_json import is_regular, read_object
 
 @dataclass
 class FileReport:
-    """All that `bertcli inspect` reports about a file."""
+    """The report of `bertcli inspect` about a file of vectors."""
 
     file: Path
     format: str
     bytes: int
     records: int | None = None
-    fields: dict[str, str] = field(default_factory=dict)  # of records -> their types
+    fields: dict[str, str] = field(default_factory=dict)  # field of a record -> its type
     arrays: list[dict[str, Any]] = field(default_factory=list)
     manifest: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
 
     @property
     def finite(self) -> bool:
-        """Whether all numbers are finite."""
+        """True if all numbers are finite."""
         return not any(array["nan"] or array["inf"] for array in self.arrays)
 
     def to_json(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class FileReport:
 
 # --- the report ---
 
-SUFFIXES = {  # of files of vectors
+SUFFIXES = {  # suffix of a file of vectors -> file format
     suffix: entry
     for entry in FORMATS.values()
     for suffix in entry.suffixes
@@ -60,25 +60,28 @@ FILE_SUFFIXES = (*SUFFIXES, *PACKED)
 
 
 class ArrayStatistics:
-    """The numbers of an array, and the norms of its rows; one that is not finite does not count."""
+    """Counts of the numbers of an array, and statistics of the norms of its rows.
+
+    Norms that are not finite are left out.
+    """
 
     def __init__(self, first: NumberBlock) -> None:
         self.first = first
         self.count = self.nan = self.inf = self.rows = 0
         self.widths: set[int] = set()
-        self.norms = 0  # how many, and then their sum, the least and the largest
+        self.norms = 0  # number of finite norms; below, their sum, minimum and maximum
         self.total = 0.0
         self.least = inf
         self.largest = 0.0
 
     def add(self, block: Any) -> None:
-        """Add a numpy array [rows, width]."""
+        """Add a NumPy array [rows, width]."""
         import numpy
 
         self.rows += len(block)
         self.widths.add(block.shape[1])
         self.count += block.size
-        with numpy.errstate(all="ignore"):  # of numbers from a file, NaN and infinity are counted
+        with numpy.errstate(all="ignore"):  # NaN and infinity in files are counted
             values = block.astype(numpy.float64)
             self.nan += int(numpy.isnan(values).sum())
             self.inf += int(numpy.isinf(values).sum())
@@ -92,7 +95,7 @@ class ArrayStatistics:
             self.largest = float(norms.max(initial=self.largest))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics as JSON values; rows of different lengths have "min..max"."""
+        """Return the statistics as JSON values; the width of rows that differ is "min..max"."""
         widths = sorted(self.widths)
         width: int | str = widths[0] if widths else 0
         if len(widths) > 1:
@@ -112,7 +115,10 @@ class ArrayStatistics:
 
 
 def inspect_file(path: Path) -> FileReport:
-    """Read a file of vectors to its end. InputError when it is damaged or of another format."""
+    """Return the report on a file of vectors, which is read to its end.
+
+    Raises InputError for a missing, empty or damaged file, or one of another format.
+    """
     suffix = suffix_of(path)
     if suffix not in SUFFIXES:
         raise InputError(f"{path}: unknown format", f"known: {', '.join(SUFFIXES)}")
