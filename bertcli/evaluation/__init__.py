@@ -1,6 +1,6 @@
-"""Evaluation of models: metrics with intervals, on examples or on a search.
+"""Evaluation of models on labelled examples or on a search: metrics with confidence intervals.
 
-`report` has the metrics of a search, the intervals and the report; `evaluate` is the function for
-Python. The metrics of examples are those of their task (`bertcli.tasks`). Without torch. Begin with
-`report`.
+`report` computes the metrics of a search, the intervals and the report; `evaluate` is the Python
+API. The metrics for examples are defined by their task in `bertcli.tasks`. No module imports torch
+at import time. Begin with `report`.
 """

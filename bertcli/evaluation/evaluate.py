@@ -1,4 +1,4 @@
-"""`bertcli.evaluate`: the metrics of a model on examples, from Python."""
+"""`bertcli.evaluate`: the Python API that computes the metrics of a model on examples."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def evaluate(
     quiet: bool | None = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return the metrics of a model on a file of examples, with their 95 % intervals.
+    """Return the metrics of a model on a file of examples, with 95 % confidence intervals.
 
-    ``options`` are those of `bertcli evaluate` with underscores; None is the default. Warnings go
-    to stderr, unless ``quiet``. With ``queries``, ``corpus`` and ``qrels`` instead of a file, the
-    metrics are those of a search.
+    ``options`` are the options of `bertcli evaluate`, with underscores; None means the default.
+    Warnings go to stderr, unless ``quiet``. With ``queries``, ``corpus`` and ``qrels`` instead of a
+    file, return the metrics of a search. ``compare`` is a second model to compare with.
 
-    Raises UsageError for options that have no meaning, InputError for examples that cannot be read,
-    ModelError for a model that has no predictions for them.
+    Raises UsageError for invalid options, InputError for examples that cannot be read, ModelError
+    for a model that cannot predict the labels of the examples.
     """
     fields = ("pair_field", "label_field")
     chosen = grouped(

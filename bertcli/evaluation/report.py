@@ -1,6 +1,7 @@
-"""The predictions of a model for examples or queries, and their metrics with intervals.
+"""Evaluate models on examples or queries, and report their metrics with confidence intervals.
 
-Intervals are made by resampling the examples. Source: Efron, Bootstrap Methods, 1979.
+Intervals are Wilson's for shares of the examples, else bootstrapped: computed from resampled
+examples. Source: Efron, Bootstrap Methods, 1979.
 """
 
 from __future__ import annotations
@@ -24,19 +25,23 @@ from bertcli.tasks.learning import DEFAULT_NAMES, Evaluation, FieldNames
 from bertcli.tasks.metrics import ALL, MeanPredictions, Predictions, Rows
 
 # --- search ---
-# nDCG@10, recall@100 and MRR@10, as BEIR counts them. Files are laid out as in BEIR (queries and
-# corpus with `_id` and `text`, qrels as TSV) or TREC (qrels of four columns).
-# Source: Thakur et al., BEIR, 2021; Järvelin and Kekäläinen, 2002 (nDCG with linear gains, as
-# trec_eval has it).
+# nDCG@10, recall@100 and MRR@10, computed as in BEIR. File formats are those of BEIR (queries and
+# corpus with `_id` and `text`, qrels as TSV) or TREC (qrels with four columns).
+# Source: Thakur et al., BEIR, 2021; Järvelin and Kekäläinen, 2002 (nDCG with linear gains, as in
+# trec_eval).
 
-DEPTH, DEEP = 10, 100  # results that count for nDCG and MRR, and for recall
-BLOCK = 1 << 16  # documents at a time
+DEPTH, DEEP = 10, 100  # results considered for nDCG and MRR, and for recall
+BLOCK = 1 << 16  # documents compared at a time
 
 
 def search_scores(
     documents: Sequence[str], gains: Mapping[str, float]
 ) -> tuple[float, float, float]:
-    """Return nDCG@10, recall@100 and the reciprocal rank among the first 10 of one query."""
+    """Return nDCG@10, recall and the reciprocal rank (0 below the first 10) of one query.
+
+    ``documents`` are the ids found, best first; recall counts all of them. ``gains`` are the gains
+    of the relevant documents, by id.
+    """
     reached = [gains.get(document, 0.0) for document in documents[:DEPTH]]
     ideal = sorted(gains.values(), reverse=True)[:DEPTH]
     dcg, best = (
@@ -48,9 +53,9 @@ def search_scores(
 
 
 def read_documents(reader: Reader) -> dict[str, Record]:
-    """Return the texts of a file of queries or documents by their ids; titles come first.
+    """Return the queries or documents of a file by id, with the title before the text.
 
-    Raises InputError for a text without an id, or an id that two have.
+    Raises InputError for a text without an id, a repeated id, or a file without texts.
     """
     documents: dict[str, Record] = {}
     for record in reader:
@@ -70,13 +75,13 @@ def read_documents(reader: Reader) -> dict[str, Record]:
 
 LONGEST_JUDGEMENT = 1 << 16  # bytes
 JUDGEMENT = "a line of qrels is: query, document, gain (BEIR) or query, 0, document, gain (TREC)"
-QUERY_COLUMNS = ("query-id", "qid", "query_id")  # how a header begins
+QUERY_COLUMNS = ("query-id", "qid", "query_id")  # first column of a header
 
 
 def read_qrels(path: str) -> dict[str, dict[str, float]]:
-    """Return the relevant documents of each query, and their gains.
+    """Return the gains of the relevant documents: query id -> document id -> gain above 0.
 
-    Raises InputError for a line that is neither BEIR's nor TREC's.
+    Raises InputError for a line in neither the BEIR nor the TREC format.
     """
 
     def refuse(error: InputError) -> None:
@@ -106,9 +111,9 @@ def read_qrels(path: str) -> dict[str, dict[str, float]]:
 def searches(
     models: Sequence[EvaluatedModel], queries: Reader, corpus: Reader, qrels: str
 ) -> list[Evaluation]:
-    """Return what each model finds of a corpus for the queries that have relevant documents.
+    """Return the search metrics of each model, for the queries that have relevant documents.
 
-    InputError when the judgements are of other texts.
+    Raises InputError if the judgements (``qrels``) refer to other queries or documents.
     """
     relevant = read_qrels(qrels)
     asked = read_documents(queries)
@@ -146,10 +151,10 @@ def evaluations(
     task: str | None = None,
     names: FieldNames = DEFAULT_NAMES,
 ) -> list[Evaluation]:
-    """Return the predictions of each model.
+    """Return the evaluation of each model.
 
-    They are for the examples of a reader; with judgements (``qrels``), for the queries of one
-    reader in the texts of another.
+    Without ``qrels``, ``readers`` is one reader of examples; with judgements, a reader of queries
+    and a reader of the corpus.
     """
     if qrels is not None:
         queries, corpus = readers
@@ -162,20 +167,20 @@ def evaluations(
 
 # --- the report ---
 
-DRAWS, WORK = 1000, 20_000_000  # samples, and examples in all of them at most
-LEAST = 200  # samples all the same
+DRAWS, WORK = 1000, 20_000_000  # maximum number of samples, and of examples in all samples
+LEAST = 200  # minimum number of samples
 EDGES = (0.025, 0.975)
-# Examples below which the bootstrap is too narrow: where nine of ten cases are right, its interval
-# of their share contains 0.9 in 95 % of the draws of 30 examples, in 87 % of those of 20, in 65 %
-# of those of 10.
+# Bootstrapped intervals of fewer examples are too narrow. Coverage of the nominal 95 % interval of
+# a share of 0.9: 95 % with 30 examples, 87 % with 20, 65 % with 10.
 FEW = 30
-Z = 1.959964  # standard deviations around the mean of a normal distribution that hold 95 %
+Z = 1.959964  # 95 % of a normal distribution is within this many standard deviations
 
 
 def doubt(evaluation: Evaluation, *, compared: bool = False) -> str:
-    """Return a warning about bootstrapped intervals of few examples, or an empty string.
+    """Return a warning if there are too few examples for bootstrapped intervals, else "".
 
-    Intervals of the difference to a ``compared`` model are all bootstrapped.
+    With ``compared``, the report also has differences between models; their intervals are all
+    bootstrapped.
     """
     shares = evaluation.predictions.SHARES
     names = [name for name in evaluation.predictions.metrics() if name not in shares]
@@ -189,7 +194,7 @@ def doubt(evaluation: Evaluation, *, compared: bool = False) -> str:
 def bootstrap_intervals(
     metrics: Callable[[Rows], Mapping[str, float]], count: int
 ) -> dict[str, list[float]]:
-    """Return the 95 % interval of each metric, from samples of the rows: the same each time."""
+    """Return the bootstrapped 95 % interval of each metric of ``count`` rows. The seed is fixed."""
     draw = np.random.default_rng(0)
     draws = max(LEAST, min(DRAWS, WORK // count))
     samples = [metrics(draw.integers(0, count, count)) for _ in range(draws)]
@@ -200,9 +205,10 @@ def bootstrap_intervals(
 
 
 def wilson_interval(share: float, count: float) -> list[float]:
-    """Return the 95 % interval of a share of ``count`` examples, within 0 and 1.
+    """Return Wilson's 95 % interval of a share of ``count`` examples, within 0 and 1.
 
-    It is not a point where all or none are right: of 100 right of 100, it is 0.963 to 1.
+    Unlike a bootstrapped interval, it does not shrink to a point for shares of 0 and 1: for 100 of
+    100 correct examples it is 0.963 to 1.
     Source: Wilson, Probable inference, the law of succession, and statistical inference, 1927.
     """
     if not count:
@@ -218,8 +224,9 @@ def wilson_interval(share: float, count: float) -> list[float]:
 def intervals(predictions: Predictions, count: int) -> dict[str, list[float]]:
     """Return the 95 % interval of each metric of ``count`` examples.
 
-    Shares of the examples have Wilson's. Others are bootstrapped, unless they are 0 or 1: then all
-    samples are equal, and the interval is Wilson's for the examples that the metric rests on.
+    Intervals of shares of the examples are Wilson's. Other intervals are bootstrapped, unless the
+    metric is 0 or 1: then all samples are equal, and the interval is Wilson's for the number of
+    examples that the metric depends on.
     """
     found = bootstrap_intervals(predictions.metrics, count)
     values = predictions.metrics()
@@ -230,7 +237,10 @@ def intervals(predictions: Predictions, count: int) -> dict[str, list[float]]:
 
 
 def report(evaluation: Evaluation, other: Evaluation | None = None) -> dict[str, Any]:
-    """Return the metrics of examples; of two models also the other's, and how much better."""
+    """Return the metrics with intervals; with ``other``, also its metrics and the differences.
+
+    Differences are the other model's metrics minus the first model's.
+    """
     ours = evaluation.predictions.metrics
     count = evaluation.n
     fields = {"task": evaluation.task, "n": count, **ours()}
