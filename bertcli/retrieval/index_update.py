@@ -1,17 +1,17 @@
-"""The update of a search index: only new and changed texts are embedded, whole files are skipped.
+"""Update a search index: skip unchanged files, and embed only new and changed texts.
 
     update = IndexUpdate.plan(Path("notes.index"), embedder, reader, ["notes/"], index)
     if not update.is_current:
         update.run().execute()
-    print(update.summary)              # notes.index: 3 new, 1 changed, 2 deleted of 1,204 chunks
+    print(update.summary(open_index(update.path)))
+    # notes.index: 3 new, 1 changed, 2 deleted of 1,204 chunks
 
-A file with the size, times and inode that it had when it was indexed is not read, unless it had
-changed just before that: then, and where one of these differs, its sha256 decides. (Windows keeps
-no time of the last change of any kind: there, a file that gets its old size and time back is taken
-for unchanged.) Other files are read, and a vector is computed where no text of the index has its
-digest. Their rows go to the run folder ``notes.index.run/`` as those of `embed --resume` do, so an
-interrupted update continues; if the files have changed meanwhile, its vectors are reused by their
-digests.
+A file whose size, times and inode are unchanged is not read, unless it was modified just before it
+was indexed. In that case, and if one of these differs, its sha256 decides whether it is unchanged.
+(Windows has no change time, so a file with its old size and modification time counts as unchanged.)
+All other files are read, and a vector is computed for each text whose digest is not in the index.
+The new rows are written to the run folder ``notes.index.run/``, as by `embed --resume`, so that an
+interrupted update continues. If the files have changed since, its vectors are reused by digest.
 """
 
 from __future__ import annotations
@@ -80,22 +80,22 @@ from bertcli.versions import __version__
 if TYPE_CHECKING:
     from bertcli.embedding.pooling import EmbeddedBlock
 
-SETTLED = 2 * 10**9  # nanoseconds: the coarsest times of files, those of FAT, are 2 s apart
+SETTLED = 2 * 10**9  # nanoseconds: the coarsest resolution of file times is 2 s (FAT)
 DIGEST_BYTES = 16
-COPIED = 1 << 20  # bytes that are copied at a time
-NUMBER = "\0number"  # the field of a record without an id: its number in its file
-FILE, ENTRY, EMPTY = "file", "entry", "empty"  # of a row in the run folder
-# Options of the `Input`, as manifests name them. An index has one choice of the first; with another
-# choice of the others, all files are read again and vectors are reused.
+COPIED = 1 << 20  # bytes copied at a time
+NUMBER = "\0number"  # field with the number in its file of a record without an id
+FILE, ENTRY, EMPTY = "file", "entry", "empty"  # keys of a row in the run folder
+# Options of `Input`, by their names in manifests. A change of TEXT_OPTIONS is an error; after a
+# change of OTHER_OPTIONS, all files are read again and vectors are reused.
 TEXT_OPTIONS = ("format", "delimiter", "text_field", "join", "skip_empty")
 OTHER_OPTIONS = ("keep", "id_field", "infer_types", "placed")
-# Facts about an engine, whose vectors are compared with those of others, and sizes of batches.
+# Facts about the engine and batch sizes, which may differ between updates of an index.
 ENGINE_FACTS = {"backend", "openvino", "cpu", "kernel", "device", "threads"}
 ENGINE_FACTS |= {"batch_tokens", "window"}
 
 
 class Section(NamedTuple):
-    """Rows that follow one another, in the old index or in the new rows."""
+    """Consecutive rows, of the old index or of the new rows."""
 
     is_new: bool
     first: int
@@ -104,26 +104,26 @@ class Section(NamedTuple):
 
 @dataclass
 class FreshRows:
-    """The rows of the files that were read, in a file of lines."""
+    """The rows of the new and changed files, with their texts in a file of lines."""
 
     vectors: Array
     arrays: RowArrays
     texts: IO[bytes]
-    counts: Mapping[str, int]  # of the rows of each file
+    counts: Mapping[str, int]  # number of rows of each file
 
 
 @dataclass
 class IndexUpdate:
-    """What has to be done so that an index has the texts of its corpus."""
+    """The planned update of an index to the current files of its corpus."""
 
     path: Path
     embedder: Embedder
     reader: Reader
-    corpus: Sequence[str]  # as the user named it
+    corpus: Sequence[str]  # paths as given by the user
     old: SearchIndex | None
-    unchanged: dict[str, CorpusFile] = field(default_factory=dict)  # by their names
-    found: dict[str, CorpusFile] = field(default_factory=dict)  # as they are, without counts
-    spellings: Mapping[str, str] = field(default_factory=dict)  # as the user gave the names
+    unchanged: dict[str, CorpusFile] = field(default_factory=dict)  # by name
+    found: dict[str, CorpusFile] = field(default_factory=dict)  # all files now, without counts
+    spellings: Mapping[str, str] = field(default_factory=dict)  # file name -> as given by the user
     is_current: bool = False
     new: int = 0  # rows
     changed: int = 0
@@ -138,10 +138,10 @@ class IndexUpdate:
         corpus: Sequence[str],
         old: SearchIndex | None,
     ) -> IndexUpdate:
-        """Compare the files of a corpus with those of its index, if there is one.
+        """Return the update, after comparing the files of a corpus with its index, if there is one.
 
-        They have the same names however the corpus is spelled.
-        Raises InputError for an index of another corpus, or made with other options.
+        Paths are normalized, so the spelling of the corpus does not matter. Raises InputError for
+        an index of another corpus, or made with other options.
         """
         given_paths = reader.source.paths
         paths = tuple(map(normalized, given_paths))
@@ -173,17 +173,17 @@ class IndexUpdate:
         return [input_name(os.path.realpath(name)) for name in self.corpus]
 
     def described_corpus(self) -> dict[str, list[str]]:
-        """Return what the manifest has of the corpus: its names, and the paths that they mean."""
+        """Return the entry of the corpus in the manifest: paths as given, and resolved."""
         return {"names": [input_name(name) for name in self.corpus], "paths": self._corpus_paths}
 
     @property
     def names(self) -> list[str]:
-        """The names of the files, in the order in which they are searched."""
+        """The names of the files, in the order of their rows."""
         return [input_name(path) for path in self.reader.source.paths]
 
     @property
     def _options(self) -> dict[str, Any]:
-        """The options on which the texts and their vectors depend."""
+        """The options that determine the texts and their vectors."""
         options = self.reader.source.options
         return self.embedder.chosen() | {name: options[name] for name in TEXT_OPTIONS}
 
@@ -193,7 +193,7 @@ class IndexUpdate:
         return {name: options[name] for name in OTHER_OPTIONS}
 
     def _compare_files(self) -> None:
-        """Find out which files are unchanged."""
+        """Set the state of all files, and which are unchanged."""
         old = self.old
         known: dict[str, CorpusFile] = {}
         if old and old.manifest.object("read") == self._other_options:
@@ -210,10 +210,10 @@ class IndexUpdate:
         self.is_current = is_current and len(self.unchanged) == len(self.found)
         is_delimited = any(FORMATS[source.format_of(path)].delimiter for path in source.paths)
         if not self.is_current and source.fields.keep is not None and is_delimited:
-            self.unchanged.clear()  # the types of fields depend on all files together
+            self.unchanged.clear()  # types of fields are inferred from all files
 
     def run(self) -> IndexRun:
-        """Return the run that reads the files which are new or changed, and writes the index."""
+        """Return the run that reads the new and changed files and writes the index."""
         source = self.reader.source
         changed = self.found.keys() - self.unchanged.keys()
         paths = [path for path in dict.fromkeys(source.paths) if input_name(path) in changed]
@@ -225,10 +225,9 @@ class IndexUpdate:
         return IndexRun(self.embedder, fresh, target)
 
     def settle(self) -> None:
-        """Note the present times of files that were found unchanged by their sha256.
+        """Write the current times of unchanged files to the manifest of a current index.
 
-        Remove what an interrupted run has left, too. Where that is not possible now, it is done
-        by the next search.
+        Also remove an interrupted run. Errors are ignored; the next search tries again.
         """
         files = index_files(self.path)
         old = self.old
@@ -246,7 +245,7 @@ class IndexUpdate:
             files.clear()
 
     def refuse_changes_while_read(self) -> None:
-        """Raise InputError for a file that was read, and changed after it was compared."""
+        """Raise InputError if a file that was read has changed since it was compared."""
         for path in dict.fromkeys(self.reader.source.paths):
             name = input_name(path)
             if name not in self.unchanged and version_of(path) != self.found[name].version:
@@ -255,7 +254,7 @@ class IndexUpdate:
                 )
 
     def sections(self, fresh: FreshRows, numbers: FileNumbers) -> list[tuple[CorpusFile, Section]]:
-        """Return the files of the corpus with their rows, in their order."""
+        """Return the files of the corpus in order, each with the section of its rows."""
         first_old = dict[str, int]()
         if self.old:
             pairs = zip(self.old.files, self.old.first_rows, strict=True)
@@ -279,7 +278,10 @@ class IndexUpdate:
     def count_changes(
         self, sections: Sequence[tuple[CorpusFile, Section]], fresh: FreshRows
     ) -> None:
-        """Count rows that are new, changed and deleted: changed ones replace others of a file."""
+        """Count new, changed and deleted rows.
+
+        A row that is added to a file is changed, not new, for each row removed from the file.
+        """
         before: dict[str, Counter[bytes]] = {}
         if self.old:
             for file, row in zip(self.old.files, self.old.first_rows, strict=True):
@@ -302,7 +304,7 @@ class IndexUpdate:
             self.deleted += removed - changed
 
     def summary(self, index: SearchIndex) -> str:
-        """Return what was done, for a note."""
+        """Return a message with the number of rows and changes."""
         rows = counted(index.count, index.unit)
         if self.old is None:
             return f"{self.path}: {rows} of {counted(len(self.found), 'file')} indexed"
@@ -315,7 +317,7 @@ class IndexUpdate:
 def refuse_other_options(
     path: Path, recorded: Mapping[str, Any], chosen: Mapping[str, Any]
 ) -> None:
-    """Raise InputError, naming each difference, for an index that was made with other options."""
+    """Raise InputError, listing the differences, for an index made with other options."""
     before = flat(recorded)
     now = flat(chosen)
     different = [
@@ -347,7 +349,10 @@ def version_of(path: str) -> tuple[int, int, int, int]:
 
 
 def state_of(path: str, before: CorpusFile | None) -> CorpusFile:
-    """Return the state of a file, which is not read if it is certainly as it was ``before``."""
+    """Return the state of a file. It is read only if it may differ from its state ``before``.
+
+    Raises InputError if it cannot be read.
+    """
     now = time.time_ns()
     version = version_of(path)
     if before and before.settled and version == before.version:
@@ -361,15 +366,15 @@ def state_of(path: str, before: CorpusFile | None) -> CorpusFile:
 
 
 class FileNumbers:
-    """Divides texts as ``divide`` does, and numbers those without an id within their files."""
+    """A function that numbers records without an id within their files, then calls ``divide``."""
 
     def __init__(self, divide: Divide | None) -> None:
         self.divide = divide
         self.first: dict[str, int] = {}
-        self.records: dict[str, int] = {}  # of each file so far
+        self.records: dict[str, int] = {}  # records of each file so far
 
     def __call__(self, reader: Reader, block: RecordBatch, first: int) -> Iterable[RecordBatch]:
-        """Return the records of a block, which are of one file."""
+        """Return the numbered and divided records of a block, all of one file."""
         if not len(block):
             return [block]
         start = self.first.setdefault(block.files[0], first)
@@ -388,14 +393,14 @@ class FileNumbers:
 
 
 def index_files(path: Path) -> OutputFiles:
-    """Return the lock, the run folder and the manifest of an index."""
+    """Return the paths of the lock, the run folder and the manifest of an index."""
     files = OutputFiles(path)
     files.manifest = files.output / MANIFEST
     return files
 
 
 def mode_of(files: OutputFiles) -> int | None:
-    """Return who may read and write the files of an index; None where there is none yet."""
+    """Return the permissions of the files of an index; None if there is none yet."""
     try:
         return S_IMODE(files.manifest.stat().st_mode)
     except OSError:
@@ -403,10 +408,13 @@ def mode_of(files: OutputFiles) -> int | None:
 
 
 class IndexRun(VectorRun):
-    """The run over new and changed files."""
+    """A run that embeds the new and changed files of a corpus."""
 
     def known_rows(self, writer: VectorWriter) -> tuple[dict[str, int], Array]:
-        """Return the rows of the digests in the index and in an abandoned run; their vectors."""
+        """Return the known rows by digest, and their vectors.
+
+        They are the rows of an abandoned run, then those of the old index.
+        """
         assert isinstance(writer, IndexWriter)
         old = writer.plan.old
         digests, vectors = writer.abandoned or ([], self.embedder.nothing)
@@ -425,13 +433,13 @@ class IndexRun(VectorRun):
 
 @dataclass(frozen=True)
 class IndexTarget(VectorTarget):
-    """The manifest of an index as the output of a run."""
+    """The manifest of an index, as the target of a run."""
 
     plan: IndexUpdate = field(kw_only=True)
     numbers: FileNumbers = field(kw_only=True)
 
     def fields_of(self, block: EmbeddedBlock) -> Fields:
-        """Return the texts and all other fields."""
+        """Return the stored fields of records: file, line of the index, and True if empty."""
         entries = []
         for record in block.records:
             extra = dict(record.extra or {})
@@ -441,12 +449,12 @@ class IndexTarget(VectorTarget):
         return Fields(len(entries), others=entries)
 
     def writer(self, model: WatchedFiles) -> IndexWriter:
-        """Return the writer of the rows, which makes the index of them."""
+        """Return the writer of the rows and of the index."""
         return IndexWriter(self, model)
 
 
 class IndexWriter(VectorWriter):
-    """Writes new rows, and makes an index of them and of the rows that are kept."""
+    """A writer of new rows, which then writes an index of the new rows and the kept old rows."""
 
     target: IndexTarget
 
@@ -460,18 +468,18 @@ class IndexWriter(VectorWriter):
         self.folder = files.folder
         self.lock = files.lock
         self.index = self.folder / NEW_INDEX
-        # Digests and vectors of a run that cannot be resumed, as its files have changed.
+        # Digests and vectors of an interrupted run whose files have changed since.
         self.abandoned: tuple[list[str], Array] | None = None
 
     def refuse_foreign_files(self, *, manifest: bool, index: bool) -> None:
-        """Raise InputError for a folder that is no index."""
+        """Raise InputError for a folder that is not an index."""
         open_index(self.path)
 
     def output_state(self, identity: Mapping[str, Any], inputs: Inputs) -> OutputState:
         """Return INTERRUPTED for an interrupted run over the same files, else NEW or CHANGED."""
         try:
             journal = self._read_journal()
-        except OutputError:  # of another version
+        except OutputError:  # journal of another version
             return OutputState.NEW
         if not journal:
             return OutputState.NEW
@@ -481,9 +489,9 @@ class IndexWriter(VectorWriter):
         return OutputState.CHANGED
 
     def _committed(self, journal: dict[str, Any]) -> tuple[list[str], Array] | None:
-        """Return the digests and vectors that another run has committed; None for none.
+        """Return the digests and vectors committed by another run; None if there are none.
 
-        Those are verified as when it is resumed.
+        They are verified as for a resumed run.
         """
         fresh_journal = self.journal
         self.journal = journal
@@ -501,9 +509,9 @@ class IndexWriter(VectorWriter):
         return digests, put_aside(rows.raw())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Make the index, and remove the run folder.
+        """Write the index and remove the run folder.
 
-        After a kill on the way the run is resumed from its last commit: commit before.
+        Commit before calling this: if it is killed, the run resumes from the last commit.
         """
         self.plan.refuse_changes_while_read()
         rows = rows_in(self.folder, self.journal)
@@ -517,7 +525,7 @@ class IndexWriter(VectorWriter):
             self._publish(summary, [file for file, _ in sections], pieces, fresh)
         with explained(self.path):
             for file in self.files.values():
-                file.close()  # Windows removes no open file
+                file.close()  # Windows cannot remove an open file
             self.clear()
 
     def _write_vectors(self, pieces: Sequence[Section], fresh: FreshRows) -> None:
@@ -566,12 +574,12 @@ class IndexWriter(VectorWriter):
             write_arrays(file, "npz", arrays_of_file)
 
     def _rows_of(self, section: Section, fresh: FreshRows) -> FreshRows | SearchIndex:
-        """Return where the rows of a section are."""
+        """Return the source of the rows of a section: the new rows or the old index."""
         old = self.plan.old
         return fresh if section.is_new or old is None else old
 
     def _merged_terms(self, pieces: Sequence[Section], fresh: FreshRows) -> Postings | None:
-        """Return the terms of the new index, where the old one has terms."""
+        """Return the postings of the new index; None if the old one has none."""
         old = self.plan.old
         postings = old.stored_terms() if old else None
         if postings is None:
@@ -593,7 +601,7 @@ class IndexWriter(VectorWriter):
         pieces: Sequence[Section],
         fresh: FreshRows,
     ) -> None:
-        """Give the new files their names, the manifest last, and remove those of the old index."""
+        """Move the new files to the index, the manifest last, and remove the old files."""
         plan = self.plan
         new_files = {"vectors": NEW_OUTPUT, "texts": NEW_TEXTS, "rows": NEW_ROWS}
         digests = {name: sha256(self.folder / file) for name, file in new_files.items()}
@@ -630,21 +638,21 @@ class IndexWriter(VectorWriter):
 
 
 def remove_old_files(folder: Path, tag: str) -> None:
-    """Remove the files of earlier versions of an index."""
+    """Remove all files of an index except those with this tag."""
     for name in os.listdir(folder):
         if name.endswith(ENDS) and not name.startswith(f"{tag}."):
-            with suppress(OSError):  # Windows removes no open file; the next update does
+            with suppress(OSError):  # open file on Windows: removed by the next update
                 (folder / name).unlink()
 
 
 def rows_in(folder: Path, journal: Mapping[str, Any]) -> Rows:
-    """Return the rows that a run has committed."""
+    """Return the rows committed by a run."""
     return Rows(folder, journal["rows"], journal["records"], tuple(journal["shape"]), "float32")
 
 
 @contextmanager
 def synced_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a new file, which is on the disk at the end."""
+    """Yield a new file, which is synced to disk at the end."""
     with open(path, "wb", opener=opener(None)) as file:
         yield file
         sync(file)
@@ -652,7 +660,7 @@ def synced_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def fresh_rows(path: Path, rows: Rows) -> Iterator[FreshRows]:
-    """Yield the rows of a run, whose texts are written to a file of lines."""
+    """Yield the rows of a run, writing their texts to a file of lines at ``path``."""
     offsets = array("q", [0])
     checksums = array("L")
     digests = bytearray()
@@ -685,9 +693,10 @@ def fresh_rows(path: Path, rows: Rows) -> Iterator[FreshRows]:
 
 
 def new_rows(pieces: Sequence[Section], size: int, *, is_new: bool) -> list[Array]:
-    """Return the row in the new index of each of ``size`` rows, -1 for none: int64 [size].
+    """Return maps from the ``size`` old or new rows to rows of the new index, int64 [size].
 
-    There are several such arrays where a file is in the corpus several times.
+    -1 means that a row is not in the new index. There are several maps if a file is several times
+    in the corpus. ``is_new`` selects the sections of new rows.
     """
     maps = [np.full(size, -1, np.int64)]
     row = 0

@@ -1,10 +1,10 @@
-"""An input without some of its records: all columns, in the format of the output.
+"""Copy the selected records of an input with all their columns, in the format of the output.
 
     copy = InputCopy(reader, "csv")
-    copy.write(is_kept, write)     # bool [n], and what takes rows
+    copy.write(is_kept, write)     # bool [n], and the function that writes rows
 
-Fields keep their names and their order. From Parquet to Parquet columns keep their types as well,
-as no value is read; other formats have values as JSON has them.
+Fields keep their names and their order. From Parquet to Parquet, columns also keep their types;
+between other formats, values have the types of JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from bertcli.records.record import Record
 
 
 class InputCopy:
-    """A copy of the records of a reader. InputError for an input that cannot be copied."""
+    """A copy of selected records of a reader, in the format ``form``.
+
+    Raises InputError for an input that cannot be copied.
+    """
 
     def __init__(self, reader: Reader, form: str) -> None:
         self.form = form
@@ -43,16 +46,16 @@ class InputCopy:
             self.schema = common_schema(self.paths)
 
     def refuse_input(self) -> None:
-        """Read the first records: those that cannot be copied are refused."""
+        """Read the first records, to raise InputError early if they cannot be copied."""
         next(self.reader.again().blocks(), None)
 
     @property
     def writer(self) -> str:
-        """The format of what is written: finished bytes, or rows."""
+        """The name of the writer: of finished bytes for Parquet to Parquet, else of rows."""
         return FINISHED if self.in_columns else self.form
 
     def write(self, is_kept: Array, write: Write) -> None:
-        """Write the records that are kept, bool [n]."""
+        """Write the records that are True in ``is_kept``, bool [n]."""
         if self.in_columns:
             self._write_columns(is_kept, write)
             return
@@ -73,7 +76,10 @@ class InputCopy:
             first += len(block)
 
     def _row(self, record: Record) -> Row:
-        """Return the row of a record; a text without fields has one, and a whole file its name."""
+        """Return the row of a record.
+
+        A record without fields has its text, and its id if it has one (the name of a whole file).
+        """
         if self.form == TXT:
             return {"text": record.text}
         if record.extra is not None:
@@ -83,7 +89,7 @@ class InputCopy:
         )
 
     def _write_columns(self, is_kept: Array, write: Write) -> None:
-        """Write the columns of Parquet files."""
+        """Copy the kept rows of Parquet files to one Parquet file."""
         from bertcli.formats.parquet import copy_rows
 
         lines = {path: array("q") for path in self.paths}

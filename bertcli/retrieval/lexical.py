@@ -1,18 +1,18 @@
-"""Texts by their words: BM25, its index beside a file of vectors, and the fusion of ranks.
+"""Lexical search: BM25, the file of its index beside a file of vectors, and rank fusion.
 
     index = Bm25(tokenizer)
     index.add(records)
     index.best(Record("order 4711"), 10)[0].row
 
-A term is a word as BERT's basic tokenization splits it, in lower case and without accents: each
-punctuation mark and each Chinese character is a term of its own. Text in scripts that do not
-separate words (Thai, Lao, Khmer, Burmese, kana) is split into pieces by the model's tokenizer.
+Terms are the words of BERT's basic tokenization, in lower case and without accents; each
+punctuation mark and each Chinese character is a separate term. Text in scripts without word
+separators (Thai, Lao, Khmer, Burmese, kana) is split into tokens by the model's tokenizer.
 
 Sources: Devlin et al., BERT, 2018 (BasicTokenizer); Robertson and Zaragoza, The Probabilistic
 Relevance Framework: BM25 and Beyond, 2009, in the variant of Lucene and bm25s (Kamphuis et al.,
 Which BM25 Do You Mean?, 2020); Cormack, Clarke and Buettcher, Reciprocal Rank Fusion, 2009.
 
-Letters: `n` texts, `V` different terms, `P` postings: pairs of a term and a text that contains it.
+Letters: `n` texts, `V` different terms, `P` postings (pairs of a term and a text that contains it).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from bertcli.versions import __version__
 
 ASCII_WORD = re.compile(r"[a-z0-9]+|[!-/:-@\[-`{-~]")
 ASCII_CONTROL = re.compile(r"[\0-\x1f\x7f]")
-NO_BLANKS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")  # to Python they are, to BERT they are nothing
-UNSEPARATED = re.compile(  # runs of scripts that do not separate words
+NO_BLANKS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")  # white space for Python; BERT removes it
+UNSEPARATED = re.compile(  # runs of scripts without word separators
     "([\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f]+)"
 )
 CHINESE = (
@@ -64,7 +64,10 @@ CHINESE = (
 
 
 class _Replacements(dict[int, str | None]):
-    """What replaces each character of a text in NFD; None: nothing."""
+    """A translation table of BERT's basic tokenization, filled on demand; None: remove.
+
+    Keys are code points of a text in NFD.
+    """
 
     def __missing__(self, code: int) -> str | None:
         self[code] = replacement = self._of(chr(code))
@@ -88,21 +91,21 @@ REPLACEMENTS = _Replacements()
 
 
 class Terms(NamedTuple):
-    """The words of a text, and those that punctuation joins, such as 3.14, once more as one."""
+    """The terms of a text: its words, and words with inner punctuation (3.14) as one compound."""
 
     words: list[str]
     compounds: list[str]
 
 
 def chunks_of(text: Text | None) -> list[str]:
-    """Return what white space separates."""
+    """Return the chunks of a text: strings without white space."""
     if text is None:
         return []
     return NO_BLANKS.sub("", text if isinstance(text, str) else " ".join(text)).split()
 
 
 def terms_of_chunk(chunk: str, tokenizer: Tokenizer) -> Terms:
-    """Return the terms of characters without white space."""
+    """Return the terms of a string without white space."""
     if chunk.isalnum() and chunk.isascii():
         return Terms([chunk.lower()], [])
     words: list[str] = []
@@ -115,14 +118,14 @@ def terms_of_chunk(chunk: str, tokenizer: Tokenizer) -> Terms:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, as BERT's basic tokenization of uncased text has them."""
+    """Return the words of a text, by BERT's basic tokenization for uncased models."""
     if text.isascii() and not ASCII_CONTROL.search(text):
         return ASCII_WORD.findall(text.lower())
     return unicodedata.normalize("NFD", text).translate(REPLACEMENTS).split()
 
 
 def _pieces_of(run: str, tokenizer: Tokenizer) -> list[str]:
-    """Return the pieces of a run of letters; its letters, where the vocabulary lacks some."""
+    """Return the tokens of a run of letters, or its letters if a token is unknown."""
     pieces = tokenizer.core.encode(run, add_special_tokens=False).tokens
     return [*run] if not pieces or tokenizer.roles.get("unk_token") in pieces else pieces
 
@@ -131,9 +134,10 @@ INNER = re.compile(r"[^\W_]+(?:[^\w\s]|_)+[^\W_]")  # punctuation within a word
 
 
 def is_literal(query: Record) -> bool:
-    """Return whether a query is nothing but names, numbers and identifiers.
+    """Return True if a query has only names, numbers and identifiers.
 
-    Each of its words begins with a capital letter, or has a digit or punctuation within.
+    That is, each of its words starts with a capital letter, or contains a digit or inner
+    punctuation.
     """
     return query.pair is None and all(
         chunk[:1].isupper() or any(map(str.isdigit, chunk)) or INNER.search(chunk)
@@ -143,23 +147,23 @@ def is_literal(query: Record) -> bool:
 
 # --- the index ---
 
-K1, B = 1.5, 0.75  # saturation of term counts, normalization by length: those of bm25s
+K1, B = 1.5, 0.75  # saturation of term counts, length normalization; defaults of bm25s
 
 
 class Postings(NamedTuple):
-    """The terms of texts: how often each occurs in which of them."""
+    """The inverted index of texts: for each term, the texts that contain it and its counts."""
 
     terms: Sequence[str]  # [V]
-    offsets: Array  # int64 [V + 1]: where the postings of each term begin
-    rows: Array  # int32 [P]: of each term in ascending order
+    offsets: Array  # int64 [V + 1]: start of the postings of each term
+    rows: Array  # int32 [P]: rows of texts, ascending for each term
     counts: Array  # int32 [P]: occurrences of the term in the text
     lengths: Array  # int32 [n]: number of words of each text
 
 
 def merge_postings(parts: Sequence[tuple[Postings, Array]], texts: int) -> Postings:
-    """Return the postings of ``texts`` texts, whose rows come from several indexes.
+    """Merge postings of several indexes; return the postings of ``texts`` texts.
 
-    Each part has the new row of each of its rows, int64 [n], or -1 for one that is left out.
+    Each part is an index and the new row of each of its rows, int64 [n]; -1 drops a row.
     """
     numbers: defaultdict[str, int] = defaultdict(count().__next__)
     lengths = np.zeros(texts, np.int32)
@@ -184,9 +188,9 @@ def merge_postings(parts: Sequence[tuple[Postings, Array]], texts: int) -> Posti
 
 
 class _ChunkNumbers(dict[str, tuple[int, ...]]):
-    """The numbers of the terms of chunks; most chunks of a text are not the first of their kind.
+    """A cache of the term numbers of chunks, as most chunks of a corpus are repeated.
 
-    ``compounds`` are the numbers of terms that are no words.
+    ``compounds`` are the numbers of the terms that are compounds.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -204,17 +208,17 @@ class _ChunkNumbers(dict[str, tuple[int, ...]]):
         return numbers
 
 
-CHUNKS = 1 << 18  # whose terms are remembered
+CHUNKS = 1 << 18  # maximum number of cached chunks
 
 
 class Bm25:
-    """An index of texts by their terms, in memory: add all texts, then ask for the best."""
+    """A BM25 index in memory: add all texts, then search."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._chunks = _ChunkNumbers(tokenizer)
-        self._terms = [np.zeros(0, np.int32)]  # numbers of terms, of all texts in turn
-        self._sizes: list[int] = []  # how many of them each text has
+        self._terms = [np.zeros(0, np.int32)]  # term numbers of all texts, concatenated
+        self._sizes: list[int] = []  # number of terms of each text
 
     def add(self, records: Sequence[Record]) -> None:
         """Add the next texts."""
@@ -257,18 +261,18 @@ class Bm25:
 
     @cached_property
     def _saturation(self) -> Array:
-        """The count at which a term has half of its largest weight in each text, [n]."""
+        """The term count that gives half of the maximum weight in each text, [n]."""
         lengths = self.postings.lengths
         mean = lengths.mean() if lengths.any() else 1.0
         return K1 * (1 - B + B * lengths / mean)
 
     def _postings_of(self, term: str) -> slice | None:
-        """Return where the postings of a term are; None for one that no text has."""
+        """Return the slice of the postings of a term; None if no text contains it."""
         number = self._number_of.get(term)
         return None if number is None else slice(*self.postings.offsets[number : number + 2])
 
     def texts_with_all(self, query: Record) -> Array:
-        """Return the rows of the texts that have all terms of a query, in ascending order."""
+        """Return the rows of the texts that contain all terms of a query, in ascending order."""
         counts = np.zeros(len(self.postings.lengths), np.int32)
         terms = self._terms_of(query)
         for term in terms:
@@ -297,10 +301,10 @@ class Bm25:
         return scores
 
     def best(self, query: Record, top_k: int, *, of_literals: bool = False) -> list[Match]:
-        """Return the texts with any term of the query, best first; of equal ones, the earlier.
+        """Return the ``top_k`` texts with any term of the query, best first; ties by row.
 
-        For a query that ``is_literal`` there are, with ``of_literals``, only the texts with all of
-        its terms, if there is any.
+        With ``of_literals`` and a query that ``is_literal``, return only texts that contain all of
+        its terms, if there is one.
         """
         scores = self.scores(query).round(DIGITS)
         if of_literals and is_literal(query):
@@ -320,19 +324,19 @@ class Bm25:
 
 # --- the file of an index ---
 
-INDEX_SUFFIX = ".terms.npz"  # behind the name of the vectors
-RULES = 1  # version of the terms and of the file
-KEY = "vectors"  # the array that says what the index was made of
-TERMS = "terms"  # UTF-8, with line ends between
+INDEX_SUFFIX = ".terms.npz"  # appended to the name of the file of vectors
+RULES = 1  # version of the term rules and of the file format
+KEY = "vectors"  # array with the versions and the digests of the vectors and texts
+TERMS = "terms"  # array of all terms, UTF-8, separated by line feeds
 NUMBERS = {"offsets": np.int64, "rows": np.int32, "counts": np.int32, "lengths": np.int32}
 BROKEN = (OSError, TypeError, ValueError, LookupError, MemoryError, *UNREADABLE)
 
 
 class IndexFile:
-    """The index beside a file of vectors.
+    """The file of a BM25 index, beside a file of vectors.
 
-    ``digest`` is that of the file, ``texts`` that of the texts, None where nothing says it. An
-    index of others, of another version or with damaged arrays counts as none.
+    ``digest`` is the sha256 of the vectors, ``texts`` the digest of the texts; None if unknown. A
+    file for other vectors or texts, of another version or with damaged arrays is ignored.
     """
 
     def __init__(self, vectors: Path, digest: str | None, texts: str | None) -> None:
@@ -342,10 +346,10 @@ class IndexFile:
         self.key = f"{__version__} {RULES} {texts} {digest}"
 
     def read(self) -> Postings | None:
-        """Return the postings; None where they have to be made.
+        """Return the stored postings; None if there are none that are valid.
 
-        Raises OutputError for a file of this name that bertcli did not write. What a killed process
-        left of making it is removed.
+        Raises OutputError for a file of this name that bertcli did not write. Temporary files of
+        killed processes are removed.
         """
         remove_abandoned(self.path)
         hint = "move it away: the index of the words of the corpus has this name"
@@ -360,7 +364,7 @@ class IndexFile:
             return None
 
     def _read(self, archive: ZipFile) -> Postings | None:
-        """Return the postings in an archive. Raises one of BROKEN."""
+        """Return the postings in an archive; None if they are not valid. Raises one of BROKEN."""
         limit = self.path.stat().st_size
 
         def values(name: str, dtype: Any) -> Array:
@@ -380,7 +384,7 @@ class IndexFile:
         return postings if is_consistent(postings) else None
 
     def write(self, postings: Postings) -> None:
-        """Write postings, where that is possible; who may read the vectors may read these."""
+        """Write postings with the permissions of the vectors. An OSError is ignored."""
         arrays = {name: getattr(postings, name) for name in NUMBERS}
         arrays[KEY] = _bytes_of(self.key)
         arrays[TERMS] = _bytes_of("\n".join(postings.terms))
@@ -393,7 +397,7 @@ def _bytes_of(text: str) -> Array:
 
 
 def is_consistent(postings: Postings) -> bool:
-    """Return whether the arrays of postings fit each other."""
+    """Return True if the arrays of postings are consistent with each other."""
     terms, offsets, rows, counts, lengths = postings
     texts = len(lengths)
     if len(offsets) != len(terms) + 1 or offsets[0] != 0 or offsets[-1] != len(rows):
@@ -403,15 +407,15 @@ def is_consistent(postings: Postings) -> bool:
     if len(rows) and (rows.min() < 0 or rows.max() >= texts or counts.min() < 1):
         return False
     ascending = np.diff(rows, prepend=-1) > 0
-    ascending[offsets[:-1]] = True  # where the next term begins
+    ascending[offsets[:-1]] = True  # first posting of each term
     totals = np.bincount(rows, counts, texts)  # with compounds
     return bool(ascending.all() and lengths.min(initial=0) >= 0 and (totals >= lengths).all())
 
 
 # --- the fusion of ranks ---
 
-DEPTH = 100  # texts of each search that are fused, at least
-RANK_CONSTANT = 60.0  # what is added to a rank: as Cormack et al. have it
+DEPTH = 100  # minimum number of results of each search that are fused
+RANK_CONSTANT = 60.0  # added to a rank; value of Cormack et al.
 
 
 def fuse(
@@ -421,9 +425,10 @@ def fuse(
     rank_constant: float = RANK_CONSTANT,
     lexical_weight: float = 1.0,
 ) -> list[Match]:
-    """Return the texts of two searches by the sum of their reciprocal ranks, with both ranks.
+    """Return the ``top_k`` matches of two searches fused by reciprocal rank, with both ranks.
 
-    A rank by vectors counts 1 / (constant + rank), one by terms so many times as much.
+    The score of a text is 1 / (rank_constant + dense rank) + lexical_weight / (rank_constant +
+    lexical rank); a search that does not find the text adds 0. Ties are sorted by row.
     """
     dense_ranks, lexical_ranks = (
         {match.row: rank for rank, match in enumerate(matches, 1)} for matches in (dense, lexical)

@@ -1,4 +1,4 @@
-"""A search of a corpus with a model: queries and texts to vectors, and the nearest of them.
+"""Search a corpus with a model: embed queries and texts, and find the nearest texts.
 
     search = Search.open(folder, EmbedOptions(), SearchOptions(vectors=path), reader)
     if not search.stored:
@@ -6,8 +6,8 @@
     for answers in search.answering(queries.blocks()):
         print(answers[0].query.text, answers[0].hits)
 
-Vectors that are stored answer any number of queries: those are encoded as the manifest says that
-the texts were. Without a place for vectors, one pass over the texts answers some queries.
+Stored vectors answer any number of queries, which are embedded with the options in the manifest of
+the vectors. Without stored vectors, a finite set of queries is answered in one pass over the texts.
 """
 
 from __future__ import annotations
@@ -94,12 +94,12 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
 
-Collector = Nearest | TermProducts | MaxSim  # of the best rows for queries
-SAME = (  # options of which a manifest has the values
+Collector = Nearest | TermProducts | MaxSim  # collects the best rows for queries
+SAME = (  # options that are taken from a manifest
     "pooling", "layers", "layer_combine", "dim", "max_length", "special_tokens", "parse_special",
     "on_truncate", "stride", "overlap", "at", "word_vectors",
 )  # fmt: skip
-AT_ONCE = 1024  # queries that are answered together
+AT_ONCE = 1024  # queries answered in one batch
 
 
 def options_of(
@@ -109,10 +109,11 @@ def options_of(
     options: EmbedOptions,
     option_name: str = "vectors",
 ) -> EmbedOptions:
-    """Return the options with those in place that the vectors in a file were made with.
+    """Return the options, updated with those that made the vectors in a file.
 
-    ``fingerprint`` is that of their manifest; ``option_name`` is the option of the file. Raises
-    InputError when another model made them, or they are not what is searched for.
+    ``fingerprint`` comes from the manifest of the vectors; ``option_name`` is the option that names
+    the file. Raises InputError if the vectors are of another model, or of another unit (texts,
+    words, tokens or terms) than ``options``.
     """
     recorded = fingerprint.object("options")
     ours = files_of_model(folder)
@@ -152,40 +153,40 @@ def options_of(
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How many texts per query, how alike, and where the vectors of the corpus are kept.
+    """The options of a search: number and similarity of hits, and the files of the corpus.
 
-    A prompt of None is that of the model for queries, or for documents.
+    A prompt of None means the model's prompt for queries or documents.
     """
 
     top_k: int = 10
-    threshold: float | None = None  # the least similarity
+    threshold: float | None = None  # minimum similarity of a hit
     similarity: str | None = None  # "cosine" or "dot"; None: the model's
-    skip_empty: bool | None = None  # False: texts without a character may be hits
-    keep_fields: str | None = None  # that are shown where vectors alone are searched; None: all
+    skip_empty: bool | None = None  # False: empty texts may be hits
+    keep_fields: str | None = None  # fields of hits when searching without a corpus; None: all
     query_prompt: str | None = None
     corpus_prompt: str | None = None
-    vectors: Path | None = None  # searched when the file is there, else written
-    index: Path | None = None  # a folder instead, which is updated to the corpus if there is one
-    corpus: Sequence[str] | None = None  # as the user named it
-    hybrid: bool = False  # whether texts are found by their terms as well
-    lexical: bool = False  # whether texts of an index are found by their terms alone
-    rank_constant: float = RANK_CONSTANT  # of reciprocal ranks (hybrid)
-    lexical_weight: float = 1.0  # of ranks by terms; those by vectors have 1
+    vectors: Path | None = None  # file that is searched if it exists, else written
+    index: Path | None = None  # folder of an index, updated if a corpus is given
+    corpus: Sequence[str] | None = None  # paths as given by the user
+    hybrid: bool = False  # True: fuse dense and lexical search
+    lexical: bool = False  # True: search an index by terms only
+    rank_constant: float = RANK_CONSTANT  # of reciprocal rank fusion (hybrid)
+    lexical_weight: float = 1.0  # weight of lexical ranks; dense ranks have weight 1
 
 
 class Answer(NamedTuple):
-    """A query and the nearest rows, the nearest first."""
+    """A query and its hits, best first."""
 
     query: Record
     hits: list[Match]
 
     def fields(self) -> dict[str, Any]:
-        """Return what is written: one object."""
+        """Return the output object with the query and all hits."""
         hits = [hit.fields() for hit in self.hits]
         return row_of(self.query, {"query": self.query.text, "hits": hits})
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what is written to a table: a row for each hit."""
+        """Return the rows of an output table, one per hit."""
         return [
             {"query": self.query.text, "rank": rank, "score": hit.score} | hit.fields()
             for rank, hit in enumerate(self.hits, 1)
@@ -194,18 +195,19 @@ class Answer(NamedTuple):
 
 @dataclass
 class Search:
-    """A model and a corpus. ``reader`` is that of its texts, None where it has vectors alone.
+    """A search with a model over a corpus.
 
-    ``asked`` counts the queries.
+    ``reader`` reads the texts of the corpus; None to search stored vectors or an index only.
+    ``asked`` has the token counts of the queries.
     """
 
-    embedder: Embedder  # of the corpus
+    embedder: Embedder  # embeds the corpus
     options: SearchOptions
     reader: Reader | None
-    asker: Embedder | None = None  # of queries, where another model makes their vectors
-    temporary: TemporaryVectors | None = None  # of the corpus, where they are not kept
-    index: SearchIndex | None = None  # of the corpus, once there is one
-    rerank: Callable[[Iterable[list[Answer]]], Iterable[list[Answer]]] = iter  # of all answers
+    asker: Embedder | None = None  # embeds queries if they have a route of their own
+    temporary: TemporaryVectors | None = None  # vectors of the corpus if not stored
+    index: SearchIndex | None = None  # the open index, if there is one
+    rerank: Callable[[Iterable[list[Answer]]], Iterable[list[Answer]]] = iter  # default: unchanged
     asked: TokenCounts = field(default_factory=TokenCounts, init=False)
 
     @classmethod
@@ -216,7 +218,11 @@ class Search:
         options: SearchOptions,
         reader: Reader | None,
     ) -> Search:
-        """Load the model. Raises InputError when another one made the vectors that are there."""
+        """Load the model and open the stored vectors or index.
+
+        Raises InputError if they were made by another model, or do not exist and ``reader`` is
+        None.
+        """
         path = str(options.vectors)
         index = None
         if options.index is not None:
@@ -265,38 +271,38 @@ class Search:
 
     @property
     def by_dot(self) -> bool:
-        """Whether vectors are compared by dot product: as asked, or as the model says."""
+        """True if vectors are compared by dot product, by option or by the model's setting."""
         if self.options.similarity is None:
             return compares_by_dot(self.embedder)
         return not self.embedder.options.several and self.options.similarity == "dot"
 
     @property
     def stored(self) -> bool:
-        """Whether the vectors of the corpus are there, and no killed run that can be resumed."""
+        """True if the file of vectors is complete: it exists, with no interrupted run to resume."""
         path = self.options.vectors
         is_begun = self.reader and path and OutputFiles(path).is_interrupted
         return path is not None and path.exists() and not is_begun
 
     @property
     def store(self) -> VectorFile | TemporaryVectors:
-        """The vectors of the corpus."""
+        """The vectors of the corpus, stored or temporary."""
         return self.temporary or VectorFile(str(self.options.vectors))
 
     @property
     def texts(self) -> Reader:
-        """The texts of a corpus that has any."""
+        """The reader of the corpus, which must not be None."""
         assert self.reader is not None
         return self.reader
 
     def writing(self) -> VectorRun:
-        """Return the run that writes the vectors of the corpus, or resumes one."""
+        """Return the run that writes the vectors of the corpus, resuming an interrupted one."""
         path = Path(str(self.options.vectors))
         reader = self.texts.again(keep=None)
         target = VectorTarget(path, format_of(path), resume=True)
         return VectorRun(self.embedder, reader, target)
 
     def indexing(self) -> IndexUpdate:
-        """Return what has to be done so that the index has the texts of the corpus."""
+        """Return the planned update of the index to the corpus."""
         options = self.options
         assert options.index is not None
         texts = self.texts
@@ -305,7 +311,10 @@ class Search:
         )
 
     def hit_texts(self, terms: Bm25 | None = None) -> CorpusTexts | IndexTexts | None:
-        """Return the texts of hits, whose terms are added to ``terms``; None for vectors alone."""
+        """Return the texts of the corpus or index, and add their terms to ``terms``.
+
+        None if stored vectors are searched without a corpus.
+        """
         if self.index is not None:
             if terms:
                 self.index.add_terms(terms)
@@ -314,7 +323,7 @@ class Search:
         return CorpusTexts(self, terms) if self.reader else None
 
     def _lexical_answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
-        """Yield the texts of the index with the terms of queries, as these come."""
+        """Yield the answers of a lexical search of the index, one batch of queries at a time."""
         terms = Bm25(self.embedder.runtime.tokenizer)
         texts = self.hit_texts(terms)
         assert texts is not None
@@ -324,9 +333,9 @@ class Search:
             yield answers_of(batch, matches, texts.records(rows, len(terms.postings.lengths)))
 
     def answering(self, queries: Iterable[Sequence[Record]]) -> Iterable[list[Answer]]:
-        """Yield answers from the vectors that are stored, as soon as queries come.
+        """Yield answers from the stored vectors, one batch of queries at a time.
 
-        Raises InputError when they were made from other texts than those of the corpus.
+        Raises InputError if the vectors were made from other texts than the corpus has.
         """
         if self.options.lexical:
             return self.rerank(self._lexical_answering(queries))
@@ -361,18 +370,18 @@ class Search:
             answers = answers_of(batch, matches, records)
             if texts is None and options.skip_empty is not False:
                 for answer in answers:
-                    # A row without a text, None, is no empty one.
+                    # None, a row without a stored text, is not an empty text.
                     answer.hits[:] = [hit for hit in answer.hits if str(hit.record.text).strip()]
             yield answers
 
     def empty_rows(self, records: Iterable[Record], first: int) -> list[int]:
-        """Return the rows of empty texts that may be no hits; the first record is row ``first``."""
+        """Return the rows of empty texts to exclude from hits; ``first`` is the first row."""
         if self.options.skip_empty is False:
             return []
         return [row for row, record in enumerate(records, first) if is_empty(record)]
 
     def asking(self, queries: Sequence[Record], top_k: int | None = None) -> Collector:
-        """Return what collects the rows nearest to some queries."""
+        """Embed queries and return the collector of their nearest rows."""
         embedder = self.asker or self.embedder
         asking = embedder.with_prompt(QUERY_PROMPTS, self.options.query_prompt)
         run = RecordVectors(asking, queries)
@@ -386,7 +395,10 @@ class Search:
 
 @contextmanager
 def stored_vectors(search: Search, display: Display) -> Iterator[Search]:
-    """Yield the search once the vectors of its corpus are stored, for a while if need be."""
+    """Yield the search with the vectors of its corpus computed or updated.
+
+    Without a file or an index, the vectors are temporary and removed at the end.
+    """
     if search.reader:
         refuse_pipes(search.reader)
     if search.options.index is not None:
@@ -405,7 +417,7 @@ def stored_vectors(search: Search, display: Display) -> Iterator[Search]:
 
 
 def _update_index(search: Search, display: Display) -> None:
-    """Update the index of a corpus, and say what has changed."""
+    """Update the index of a corpus, and display the number of changes."""
     update = search.indexing()
     if update.is_current:
         update.settle()
@@ -424,7 +436,7 @@ def _update_index(search: Search, display: Display) -> None:
 
 
 def _embed_corpus(run: VectorRun | EmbedRun, search: Search, display: Display) -> None:
-    """Compute the vectors of a corpus, and say whether they are kept."""
+    """Compute the vectors of a corpus, and display the file that keeps them, if any."""
     display.follow(run)
     display.warn(run.tally.truncation(search.embedder.max_length))
     if file := search.options.vectors:
@@ -433,7 +445,11 @@ def _embed_corpus(run: VectorRun | EmbedRun, search: Search, display: Display) -
 
 
 def answers(search: Search, queries: Reader, display: Display) -> Iterator[list[Answer]]:
-    """Yield the answers as queries come, or after a pass over texts whose vectors are not kept."""
+    """Yield the answers to queries.
+
+    With stored vectors or an index, answers are yielded as queries arrive; otherwise after all
+    queries are read and one pass over the corpus is done.
+    """
     options = search.options
     if options.index is not None or options.vectors is not None or options.hybrid:
         with stored_vectors(search, display) as stored:
@@ -445,35 +461,35 @@ def answers(search: Search, queries: Reader, display: Display) -> Iterator[list[
 
 
 def compares_by_dot(embedder: Embedder) -> bool:
-    """Return whether the model's folder says that its vectors are compared by dot product."""
+    """Return True if the model's similarity is the dot product and vectors are not normalized."""
     options = embedder.options
     return not (options.several or options.normalize) and embedder.sentence.similarity == "dot"
 
 
 class VectorFile:
-    """Vectors of a corpus in a file of whatever program."""
+    """Vectors of a corpus in a file, which may be written by another program."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.manifest = manifest_of(path)
 
     def blocks(self, dim: int, *, of_others: bool = False) -> Iterator[Array]:
-        """Yield vectors, one a text, as `vectors_in` does."""
+        """Yield blocks of vectors, one vector per text, as `vectors_in` does."""
         return vectors_in(self.path, dim, of_others=of_others)
 
     def lists(self, names: TermNames | None) -> Iterator[Sequence[Array]]:
-        """Yield several vectors a text, or weights of terms, as `stored_lists` does."""
+        """Yield lists of token vectors or term weights per text, as `stored_lists` does."""
         return stored_lists(self.path, names)
 
     @property
     def index(self) -> IndexFile | None:
-        """The index of the terms of the texts."""
+        """The file of the BM25 index beside the vectors."""
         manifest = self.manifest
         return IndexFile(Path(self.path), manifest.text("sha256"), manifest.text("corpus_sha256"))
 
     def refuse_others(self, rows: int, digest: InputDigest) -> None:
-        """Raise InputError unless the vectors, so many, are those of the texts in the digest."""
-        made_of = self.manifest.get("corpus_sha256", digest.texts)  # other programs write none
+        """Raise InputError unless the vectors, ``rows`` of them, belong to the digested texts."""
+        made_of = self.manifest.get("corpus_sha256", digest.texts)  # not written by other programs
         if rows != digest.records or made_of != digest.texts:
             raise InputError(
                 f"{self.path}: has {counted(rows, 'row')}, and the corpus has "
@@ -484,9 +500,9 @@ class VectorFile:
 
 
 class TemporaryVectors(EmbedRun):
-    """Vectors of a corpus that are not kept: execute it once, which computes them. To be closed.
+    """A run that computes the vectors of a corpus to a temporary file. Execute once, then close.
 
-    They are in a temporary file without a name, so a kill leaves nothing.
+    The file has no name, so a kill leaves nothing.
     """
 
     index = None
@@ -504,16 +520,16 @@ class TemporaryVectors(EmbedRun):
             self.spool.add(block.vectors)
 
     def blocks(self, dim: int, *, of_others: bool = False) -> Iterator[Array]:
-        """Yield vectors, one a text: [n, D]."""
+        """Yield blocks of vectors [n, D], one vector per text."""
         yield self.embedder.nothing
         yield from self.spool
 
     def lists(self, names: TermNames | None) -> Iterator[Sequence[Array]]:
-        """Yield several vectors a text, or weights of terms, of some texts at a time."""
+        """Yield lists of token vectors or term weights, for some texts at a time."""
         yield from self.spool
 
     def refuse_others(self, rows: int, digest: InputDigest) -> None:
-        """Raise InputError unless the texts in the digest are those that were embedded."""
+        """Raise InputError unless the digested texts are the embedded texts."""
         if rows != digest.records or self.digest.texts != digest.texts:
             names = ", ".join(self.reader.source.paths)
             raise InputError(f"{names}: was changed while it was read", "run the command again")
@@ -521,7 +537,7 @@ class TemporaryVectors(EmbedRun):
 
 @contextmanager
 def no_room_explained() -> Iterator[None]:
-    """Raise OutputError where the temporary folder takes no more."""
+    """Turn an OSError of the temporary folder, such as a full disk, into an OutputError."""
     try:
         yield
     except OSError as failed:
@@ -531,7 +547,7 @@ def no_room_explained() -> Iterator[None]:
 def add_stored(
     nearest: Collector, store: VectorFile | TemporaryVectors, names: TermNames | None = None
 ) -> None:
-    """Add all vectors of a corpus; ``names`` are those of terms."""
+    """Add all vectors or terms of a corpus to a collector; ``names`` are the names of terms."""
     if not isinstance(nearest, Nearest):
         for texts in store.lists(names):
             nearest.add(texts)
@@ -541,16 +557,16 @@ def add_stored(
 
 
 def add_indexed(nearest: Collector, index: SearchIndex) -> None:
-    """Add all vectors of an index, which has one for each row."""
+    """Add all vectors of an index to a collector."""
     assert isinstance(nearest, Nearest)  # as --index excludes --sparse and --token-vectors
     for vectors in index.blocks(nearest.queries.shape[1]):
         nearest.add(vectors)
 
 
 def corpus_vectors(search: Search, *, of_others: bool = False) -> Array:
-    """Return the vectors that are stored, of length 1, in a temporary file: [n, D].
+    """Return the stored vectors normalized to length 1, [n, D], mapped from a temporary file.
 
-    Raises InputError for those that `vectors_in` refuses, and for NaN or infinity.
+    Raises InputError for vectors that `vectors_in` refuses, and for NaN or infinity.
     """
 
     def units() -> Iterator[Array]:
@@ -565,7 +581,7 @@ def corpus_vectors(search: Search, *, of_others: bool = False) -> Array:
 
 
 class PassingSearch(EmbedRun):
-    """Queries on their way through texts whose vectors are not kept: execute it once."""
+    """A run that answers queries in one pass over the texts, without storing vectors."""
 
     def __init__(self, search: Search, queries: Sequence[Record]) -> None:
         self.search, self.queries, self.nearest = search, queries, search.asking(queries)
@@ -573,11 +589,11 @@ class PassingSearch(EmbedRun):
         super().__init__(search.embedder, search.texts, self._see)
 
     def answers(self) -> list[Answer]:
-        """Return the answers, once all texts were seen."""
+        """Return the answers, after the run has been executed."""
         return answers_of(self.queries, self.nearest.matches(), self.texts)
 
     def _see(self, block: EmbeddedBlock) -> None:
-        """Keep the texts of the rows that are nearest so far."""
+        """Add a block, and keep only the texts of the rows that are nearest so far."""
         first = self.nearest.rows
         vectors: Any = block.vectors
         self.nearest.excluded = np.array(self.search.empty_rows(block.records, first), int)
@@ -590,7 +606,7 @@ class PassingSearch(EmbedRun):
 def lexical_answers(
     queries: Iterable[Sequence[Record]], reader: Reader, tokenizer: Tokenizer, top_k: int
 ) -> Iterator[list[Answer]]:
-    """Yield the texts with the terms of queries, as these come: no model is needed."""
+    """Yield the answers of a lexical search, one batch of queries at a time, without a model."""
     index = Bm25(tokenizer)
     for block in reader.blocks():
         index.add(block)
@@ -600,12 +616,12 @@ def lexical_answers(
 
 
 def rows_of(matches: Iterable[Iterable[Match]]) -> set[int]:
-    """Return the rows that are best for any query."""
+    """Return the rows of all matches."""
     return {match.row for best in matches for match in best}
 
 
 def texts_at(rows: Container[int], blocks: Iterable[Sequence[Record]]) -> Texts:
-    """Return the texts of some rows among all."""
+    """Return the records of the given rows; ``blocks`` are all records in order."""
     records = enumerate(chain.from_iterable(blocks))
     return {row: record for row, record in records if row in rows}
 
@@ -613,7 +629,7 @@ def texts_at(rows: Container[int], blocks: Iterable[Sequence[Record]]) -> Texts:
 def answers_of(
     queries: Sequence[Record], matches: Iterable[Sequence[Match]], texts: Texts
 ) -> list[Answer]:
-    """Return what was found."""
+    """Return the answers to queries: their matches with the records of the rows."""
     return [
         Answer(
             query,
@@ -623,21 +639,21 @@ def answers_of(
     ]
 
 
-Texts = dict[int, Record]  # by the number of their row
+Texts = dict[int, Record]  # by row
 
-# Fields of what is written beside vectors, or of a hit, that are not shown as fields of a text.
+# Fields of hits, or of the rows stored with vectors, that are not fields of the text.
 OF_HITS = frozenset(
     {"query", "rank", "score", "row", "id", "text", "dense_rank", "lexical_rank", "retrieval_score"}
 )
 OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
-OWN = ("id", "text")  # of what is written beside vectors
+OWN = ("id", "text")  # fields of a record in rows stored with vectors
 
 
 class CorpusTexts:
-    """The texts of vectors that are stored, which are read again where they are needed.
+    """The texts of a corpus with stored vectors, read again from the input when needed.
 
-    ``empty`` are the rows of texts that may be no hits. Given an ``index``, the terms of all texts
-    are added to it, or read where they are kept beside the vectors.
+    ``empty`` are the rows of empty texts to exclude from hits. With ``index``, the terms of all
+    texts are added to it, or read from the index file beside the vectors.
     """
 
     def __init__(self, search: Search, index: Bm25 | None = None) -> None:
@@ -655,38 +671,38 @@ class CorpusTexts:
         if index and postings and len(postings.lengths) == self.digest.records:
             index.postings = postings
             return
-        if index and postings:  # of other texts, whatever it says
+        if index and postings:  # stale postings of other texts
             for block in self.reader.again().blocks():
                 index.add(block)
         if index and file and file.texts == self.digest.texts:
             file.write(index.postings)
 
     def records(self, rows: Container[int], count: int) -> Texts:
-        """Return some of ``count`` texts. Raises InputError as `blocks` does."""
+        """Return the texts of the given rows. Raises InputError as `blocks` does."""
         return texts_at(rows, self.blocks(count))
 
     def blocks(self, count: int) -> Iterable[Sequence[Record]]:
-        """Return all of ``count`` texts.
+        """Return all texts.
 
-        Raises InputError when they are other texts than those that the vectors were made of.
+        Raises InputError if the vectors, ``count`` of them, were made from other texts.
         """
         self.store.refuse_others(count, self.digest)
         return self.reader.again().blocks()
 
 
 def records_at(path: str, rows: Container[int], keep: str | None = None) -> Texts:
-    """Return what was kept with the vectors of these rows: ids, texts and other fields.
+    """Return the ids, texts and fields stored with the vectors of these rows.
 
-    They stand in the rows of JSONL, CSV and Parquet, in an array of NPZ (ids alone), else in an
-    index; a text that is not there is None. ``keep`` names the other fields; None: all.
-    Raises InputError when they cannot be read.
+    They are in the rows of JSONL, CSV and Parquet, in an array of NPZ (ids only), else in an index
+    beside the vectors. A missing text is None. ``keep`` lists the fields, separated by commas;
+    None: all. Raises InputError if they cannot be read or a field is missing.
     """
     records = Texts()
     names = None if keep in (None, "*") else [name.strip() for name in str(keep).split(",")]
     for row, fields in enumerate(_fields_in(path, rows)):
         if row not in rows:
             continue
-        hidden = OF_VECTORS | ({START} if STOP in fields else set())  # of tokens, not of a chunk
+        hidden = OF_VECTORS | ({START} if STOP in fields else set())  # of tokens, not a chunk
         extra = {name: value for name, value in fields.items() if name not in hidden}
         for name in names or ():
             if name not in extra:
@@ -699,7 +715,7 @@ def records_at(path: str, rows: Container[int], keep: str | None = None) -> Text
 
 
 def _fields_in(path: str, chosen: Container[int]) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each row. Lines of JSON are parsed for ``chosen`` rows only."""
+    """Yield the fields of each row. JSON lines are parsed only for ``chosen`` rows."""
     entry = FORMATS[form_of(path)]
     index = OutputFiles(Path(path)).index
     if entry.can_hold(Holds.ARRAYS) and is_regular(index, InputError, MAKE_AGAIN):
@@ -726,7 +742,7 @@ def _fields_in(path: str, chosen: Container[int]) -> Iterator[dict[str, Any]]:
 
 
 def _objects_in(path: str, chosen: Container[int]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the location and fields of each line of JSON; none of rows that are not ``chosen``."""
+    """Yield the location and fields of each JSON line; {} for rows that are not ``chosen``."""
     with open_bytes(path) as stream:
         for row, (number, line) in enumerate(chain.from_iterable(lines_of(stream, path))):
             where = f"{path}:{number}"
@@ -736,7 +752,10 @@ def _objects_in(path: str, chosen: Container[int]) -> Iterator[tuple[str, dict[s
 
 @dataclass
 class Mining:
-    """A pass over pairs of anchor and positive. ``negatives`` counts what was found."""
+    """A pass that finds hard negatives for pairs of anchor and positive.
+
+    ``pairs`` and ``negatives`` count the pairs that were read and the negatives that were found.
+    """
 
     search: Search
     reader: Reader
@@ -745,14 +764,14 @@ class Mining:
     negatives: int = 0
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield rows with an anchor, its positive and a negative: as many as are found of each.
+        """Yield lists of rows with an anchor, its positive and a negative.
 
-        Raises InputError for a record without a positive.
+        A pair has at most ``top_k`` negatives. Raises InputError for a record without a positive.
         """
         texts = CorpusTexts(self.search)
         excluded = self._excluded(texts)
         pairs: list[tuple[Text, Text]] = []
-        not_negative: dict[Text, set[Text]] = defaultdict(set)  # of an anchor
+        not_negative: dict[Text, set[Text]] = defaultdict(set)  # anchor -> excluded texts
         for record in self.reader:
             if record.pair is None:
                 raise InputError(
@@ -791,7 +810,7 @@ class Mining:
             yield rows
 
     def _excluded(self, texts: CorpusTexts) -> Array:
-        """Return the rows of texts that an earlier row has, or that are empty."""
+        """Return the rows of empty texts and of repeated texts."""
         seen: set[int] = set()
         rows = [*texts.empty]
         records = chain.from_iterable(texts.blocks(texts.digest.records))

@@ -1,19 +1,20 @@
-"""A search index: a folder with the vectors, texts and terms of a corpus, read without the corpus.
+"""A search index: a folder with the vectors, texts and terms of a corpus.
 
     notes.index/
         manifest.json              the model, the options, the files of the corpus, and the names
                                    of the current files below
-        TAG.vectors.npy            float32 [n, D]: a row for each text or chunk
-        TAG.texts.index.jsonl      a line for each row: its text, id and other fields
-        TAG.rows.npz               of each row: where its line begins, a checksum of the line, the
-                                   digest of the text, and whether the text is empty
-        TAG.vectors.npy.terms.npz  the terms of the texts, once a search has needed them
+        TAG.vectors.npy            float32 [n, D]: one row per text or chunk
+        TAG.texts.index.jsonl      one line per row: its text, id and other fields
+        TAG.rows.npz               per row: offset and checksum of its line, digest of its text,
+                                   and 1 if the text is empty
+        TAG.vectors.npy.terms.npz  BM25 index of the texts, written when a search first needs it
 
     index = open_index(Path("notes.index"))
-    index.records([3])[3].text
+    index.record(3).text
 
-`index_update` writes it. New files have a new TAG and the manifest is replaced last, by one rename,
-so a reader finds either index complete. A reader that was too slow opens the next one.
+An index is read without its corpus; `index_update` writes it. New files have a new TAG, and the
+manifest is replaced last, atomically, so a reader finds either the old or the new index complete. A
+reader whose files are removed before it opens them reads the new manifest and tries again.
 
 Letters: `n` rows, `D` dimensions.
 """
@@ -47,21 +48,22 @@ from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
 from bertcli.retrieval.lexical import Bm25, IndexFile, Postings
 
-VERSION = 1  # of the folder
-VERSION_KEY = "search_index"  # of the manifest
+VERSION = 1  # version of the folder format
+VERSION_KEY = "search_index"  # key of the version in the manifest
 VECTORS_END, TEXTS_END, ROWS_END = ".vectors.npy", ".texts.index.jsonl", ".rows.npz"
 TERMS_END = ".vectors.npy.terms.npz"
 ENDS = (VECTORS_END, TEXTS_END, ROWS_END, TERMS_END)
 DELETE = "delete the folder: the next search makes it again"
-ATTEMPTS = 10  # to open an index that is replaced meanwhile
-ROWS_PER_READ = 1024  # whose lines are read together
+ATTEMPTS = 10  # to open an index that another process is replacing
+ROWS_PER_READ = 1024  # rows whose lines are read together
 
 
 @dataclass(frozen=True)
 class CorpusFile:
-    """A file of the corpus when it was indexed, with the number of its records and rows.
+    """The state of a corpus file when it was indexed, with its number of records and rows.
 
-    A file is ``settled`` if it had not changed for some time: a later change has another time.
+    A file is ``settled`` if it was older than the resolution of file times, so that any later
+    change is visible in its times.
     """
 
     name: str
@@ -76,12 +78,12 @@ class CorpusFile:
 
     @classmethod
     def of(cls, entry: JsonObject) -> CorpusFile:
-        """Return the file of an entry of the manifest. Raises InputError."""
+        """Return the file of an entry in the manifest. Raises InputError for an invalid entry."""
         return cls(**{name: entry.needed(name, check) for name, check in FILE_CHECKS.items()})
 
     @property
     def version(self) -> tuple[int, int, int, int]:
-        """What changes when the contents do: size, times of change in nanoseconds, inode."""
+        """Size, times of modification and change (ns), inode: they differ if the contents do."""
         return self.size, self.mtime_ns, self.ctime_ns, self.inode
 
 
@@ -101,23 +103,23 @@ FILE_CHECKS = {
 
 
 class RowArrays:
-    """What is known of each row beside its vector and its text."""
+    """The data of each row besides its vector and its text."""
 
     def __init__(self, offsets: Array, checksums: Array, digests: Array, empty: Array) -> None:
-        self.offsets = offsets  # int64 [n + 1]: where each line begins
+        self.offsets = offsets  # int64 [n + 1]: byte offset of each line
         self.checksums = checksums  # uint32 [n]: CRC-32 of each line
-        self.digests = digests  # uint8 [n, 16]: of each text, and what decides its vector
-        self.empty = empty  # uint8 [n]: 1 for a text without a character
+        self.digests = digests  # uint8 [n, 16]: of each text and what determines its vector
+        self.empty = empty  # uint8 [n]: 1 for an empty text
 
     def taken(self, first: int, stop: int) -> RowArrays:
-        """Return the arrays of some rows, with the offsets that they have here."""
+        """Return the arrays of rows ``first`` to ``stop``; offsets are not shifted."""
         rows = slice(first, stop)
         offsets = self.offsets[first : stop + 1]
         return RowArrays(offsets, self.checksums[rows], self.digests[rows], self.empty[rows])
 
     @classmethod
     def read(cls, path: Path) -> RowArrays:
-        """Return the arrays of a file. Raises InputError."""
+        """Return the arrays of a file. Raises InputError if one is missing."""
         with open_arrays(str(path), str(path), "npz") as arrays:
             if not arrays.keys() >= ROW_ARRAYS.keys():
                 raise InputError(f"{path}: is not complete", DELETE)
@@ -133,9 +135,9 @@ ROW_ARRAYS = {"offsets": "<i8", "checksums": "<u4", "digests": "|u1", "empty": "
 
 
 def open_index(path: Path) -> SearchIndex | None:
-    """Return the index in a folder; None where there is none yet.
+    """Return the index in a folder; None if there is none yet.
 
-    Raises InputError for something else of this name, and for a damaged index.
+    Raises InputError for a path that is not an index, and for a damaged index.
     """
     folder = Path(os.path.realpath(path))
     if not os.path.lexists(folder):
@@ -162,13 +164,13 @@ def open_index(path: Path) -> SearchIndex | None:
 
 
 class SearchIndex:
-    """The current files of an index, which stay open when another process replaces them."""
+    """An open index. Its files stay readable when another process replaces the index."""
 
     def __init__(self, path: Path, folder: Path, manifest: JsonObject) -> None:
-        """Open the files. Raises FileNotFoundError when they were replaced meanwhile."""
+        """Open the files. Raises FileNotFoundError if another process has replaced them."""
         self.path = path
         self.manifest = manifest
-        self.spellings: Mapping[str, str] = {}  # names of files as the user gave them now
+        self.spellings: Mapping[str, str] = {}  # stored file name -> spelling given by the user
         self.tag = manifest.text("tag") or ""
         self.vectors_path = folder / f"{self.tag}{VECTORS_END}"
         self.rows_path = folder / f"{self.tag}{ROWS_END}"
@@ -196,12 +198,12 @@ class SearchIndex:
 
     @property
     def fingerprint(self) -> JsonObject:
-        """What the vectors depend on: model, weights, tokenizer and options."""
+        """All that determines the vectors: model, weights, tokenizer and options."""
         return self.manifest.object("fingerprint")
 
     @cached_property
     def files(self) -> list[CorpusFile]:
-        """The files of the corpus, in the order of their rows."""
+        """The files of the corpus, in the order of their rows. Raises InputError."""
         files = [*map(CorpusFile.of, self.manifest.entries("files").objects().values())]
         if sum(file.rows for file in files) != self.count:
             raise self.manifest.bad("files", f"files with {self.count:,} rows")
@@ -214,16 +216,19 @@ class SearchIndex:
 
     @cached_property
     def first_records(self) -> list[int]:
-        """The number of the first record of each file."""
+        """The number of the first record of each file, counted over all files."""
         return [*accumulate((file.records for file in self.files), initial=0)][:-1]
 
     @property
     def unit(self) -> str:
-        """What a row is made of."""
+        """The unit of a row: "chunk" or "text"."""
         return "chunk" if self.manifest.switch("chunks") else "text"
 
     def blocks(self, dim: int, *, of_others: bool = False) -> Iterator[Array]:
-        """Yield the vectors in blocks [<= ROWS, D]. Raises InputError unless D is ``dim``."""
+        """Yield the vectors in blocks [<= ROWS, D].
+
+        Raises InputError unless D is ``dim``, or ``of_others`` allows vectors of other models.
+        """
         if not of_others and self.vectors.shape[1] != dim:
             size = self.vectors.shape[1]
             raise InputError(f"{self.path}: has {size} dimensions, and the model {dim}", SAME_MODEL)
@@ -231,7 +236,7 @@ class SearchIndex:
             yield self.vectors[start : start + ROWS]
 
     def lines(self, first: int, stop: int) -> list[bytes]:
-        """Return the lines of some rows. Raises InputError for lines that were changed."""
+        """Return the lines of rows ``first`` to ``stop``. Raises InputError for a bad checksum."""
         offsets = self.arrays.offsets[first : stop + 1].tolist()
         self.texts.seek(offsets[0])
         block = self.texts.read(offsets[-1] - offsets[0])
@@ -241,7 +246,7 @@ class SearchIndex:
         return lines
 
     def record(self, row: int) -> Record:
-        """Return the record of a row. Without an id of its own it has the number of its text."""
+        """Return the record of a row. A record without an id gets its number in the corpus."""
         return self._record(row, self.lines(row, row + 1)[0])
 
     def _record(self, row: int, line: bytes) -> Record:
@@ -252,19 +257,22 @@ class SearchIndex:
         return respelled(record, self.spellings) if self.spellings else record
 
     def all_records(self) -> Iterator[Sequence[Record]]:
-        """Yield all records, some at a time."""
+        """Yield all records, in blocks of ROWS_PER_READ."""
         for first in range(0, self.count, ROWS_PER_READ):
             lines = self.lines(first, min(first + ROWS_PER_READ, self.count))
             yield [self._record(row, line) for row, line in enumerate(lines, first)]
 
     @property
     def terms(self) -> IndexFile:
-        """The file of the terms of the texts."""
+        """The file of the BM25 index of the texts."""
         digests = self.manifest.object("sha256")
         return IndexFile(self.vectors_path, digests.text("vectors"), digests.text("texts"))
 
     def add_terms(self, index: Bm25) -> None:
-        """Add the terms of all texts, which are read or else stored."""
+        """Add the terms of all texts, from the stored postings or else from the texts.
+
+        In the latter case, store the postings.
+        """
         file = self.terms
         postings = file.read()
         if postings is None or len(postings.lengths) != self.count:
@@ -275,17 +283,20 @@ class SearchIndex:
         index.postings = postings
 
     def stored_terms(self) -> Postings | None:
-        """Return the terms, where they are stored."""
+        """Return the stored postings; None if there are none for these rows."""
         postings = self.terms.read()
         return postings if postings and len(postings.lengths) == self.count else None
 
 
-BODY, PAIR, ID, NUMBER, FIELDS = "text", "pair", "id", "number", "fields"  # of a line
-FILE_FIELD = ORIGIN[0]  # of a hit
+BODY, PAIR, ID, NUMBER, FIELDS = "text", "pair", "id", "number", "fields"  # keys of a line
+FILE_FIELD = ORIGIN[0]  # field of a hit that names its file
 
 
 def line_of(record: Record, number: int | None) -> dict[str, Any]:
-    """Return what is stored of a record: ``number`` is that in its file, without an id."""
+    """Return the object to store for a record.
+
+    ``number`` is the number of the record in its file, if it has no id; else None.
+    """
     fields: dict[str, Any] = {BODY: record.text}
     if record.pair is not None:
         fields[PAIR] = record.pair
@@ -299,7 +310,10 @@ def line_of(record: Record, number: int | None) -> dict[str, Any]:
 
 
 def record_of(line: bytes, where: str) -> tuple[Record, int | None]:
-    """Return the record in a line, and its number in its file, without an id. InputError."""
+    """Return the record in a line, and its number in its file if it has no id, else None.
+
+    Raises InputError for an invalid line; ``where`` is its location for messages.
+    """
     fields = JsonObject(object_in(value_of(line, where, DELETE), where), where, InputError, DELETE)
     number = fields.checked(NUMBER, COUNT)
     extra = fields.get(FIELDS)
@@ -307,7 +321,7 @@ def record_of(line: bytes, where: str) -> tuple[Record, int | None]:
 
 
 def respelled(record: Record, spellings: Mapping[str, str]) -> Record:
-    """Return a record with another spelling of its file, in its fields and as its id."""
+    """Return a record with its file respelled, in its fields and in its id."""
     fields = record.extra or {}
     name = str(fields.get(FILE_FIELD, ""))
     if name in spellings:
@@ -318,9 +332,10 @@ def respelled(record: Record, spellings: Mapping[str, str]) -> Record:
 
 
 class IndexTexts:
-    """The texts of an index as hits show them: ``keep`` names the fields; None: all.
+    """The texts of an index, for hits.
 
-    ``empty`` are the rows of empty texts that are no hits: none ``with_empty``.
+    ``keep`` lists the fields to show, separated by commas; None: all. ``empty`` are the rows of
+    empty texts to exclude from hits; with ``with_empty``, there are none.
     """
 
     def __init__(
@@ -333,7 +348,7 @@ class IndexTexts:
         self.empty = np.flatnonzero(index.arrays.empty) if not with_empty else np.zeros(0, int)
 
     def records(self, rows: Iterable[int], count: int) -> dict[int, Record]:
-        """Return the records of some rows. Raises InputError for a field that is not there."""
+        """Return the records of the given rows. Raises InputError for a missing field."""
         return {row: self._shown(self.index.record(row)) for row in sorted(rows)}
 
     def _shown(self, record: Record) -> Record:
