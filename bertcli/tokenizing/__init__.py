@@ -1,14 +1,17 @@
-"""Tokenizing: text to tokens and back, exactly as transformers does it. Does not import torch.
+"""Tokenizing: text to tokens and back, with the same results as transformers.
 
-- `tokenizer` encodes records and decodes ids; `batch` has `TokenBatch` (the tokens of many texts as
-  columns) and their `Layout`; `ragged` encodes millions of texts to flat arrays.
-- `truncation` divides long texts into windows, or keeps the first; `special_tokens` are those that
-  a tokenizer puts around texts.
-- `run` tokenizes or decodes a whole input; `statistics` counts the tokens of a corpus or its files.
-- `chunks` divides texts into pieces of at most N tokens, between `graphemes`.
-- `extra_columns` are ids of extra embeddings for each token.
-- For Python: `call` has the arguments of transformers, `encoding` the characters and words of
-  tokens.
+Does not import torch.
 
-Begin with `tokenizer`.
+- `tokenizer` encodes records and decodes ids; `batch` defines `TokenBatch` (the tokens of many
+  texts as columns) and its `Layout`; `ragged` encodes millions of texts to flat arrays.
+- `truncation` splits long texts into windows, or keeps the first window; `special_tokens` finds the
+  special tokens that a tokenizer adds around texts.
+- `run` tokenizes or decodes a whole input; `statistics` counts the tokens of a corpus or of each of
+  its files.
+- `chunks` splits texts into chunks of at most N tokens, never inside a grapheme (`graphemes`).
+- `extra_columns` adds the ids of extra embeddings to each token.
+- For Python: `call` implements the arguments of a transformers tokenizer call, `encoding` maps
+  tokens to characters and words.
+
+Start with `tokenizer`.
 """

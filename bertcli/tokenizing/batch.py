@@ -1,8 +1,7 @@
-"""Tokens as columns (`TokenBatch`), in the names of transformers, and their layout.
+"""Tokens as columns (`TokenBatch`), with the column names of transformers, and their layout.
 
-A batch holds the tokens of all its texts one after another, with offsets; each of its rows is an
-`Encoded`. A column has one entry for each token. Truncation, windows and padding treat all columns
-alike.
+A batch concatenates the tokens of all its texts, with row offsets; each row is an `Encoded`. A
+column has one entry per token. Truncation, windows and padding apply to all columns alike.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 
 Column = Sequence[Any]
 
-PLACE = ("chunk", "start", "end")  # what is written of a piece of a text: its place there
-EXTRA = "extra."  # how the columns of extra embeddings are called, before the name of each
+PLACE = ("chunk", "start", "end")  # fields that locate a chunk in its text
+EXTRA = "extra."  # prefix of the column names of extra embeddings
 
-# What each column is made of, in the order in which they are shown.
+# Column name -> function that reads it from an encoding, in display order.
 COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
     "input_ids": attrgetter("ids"),
     "token_type_ids": attrgetter("type_ids"),
@@ -45,7 +44,7 @@ COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
 
 @dataclass(frozen=True)
 class Layout:
-    """How records become columns. None: as the model specifies."""
+    """How records become columns. None means the model's setting."""
 
     columns: tuple[str, ...] = ("input_ids", "token_type_ids", "attention_mask")
     special_tokens: bool = True
@@ -61,7 +60,7 @@ class Layout:
 
     @property
     def is_flat(self) -> bool:
-        """Whether arrays can say all that is asked for; of pairs they have no windows."""
+        """True if all columns are numeric, so arrays can hold them (but not windows of pairs)."""
         return {*NUMERIC}.issuperset(self.columns)
 
     def __post_init__(self) -> None:
@@ -78,36 +77,37 @@ class Layout:
 
 
 class Encoded(NamedTuple):
-    """A record's tokens. ``cut`` is the number of tokens dropped by truncation."""
+    """The tokens of a record. ``cut`` is the number of tokens dropped by truncation."""
 
     record: Record
     columns: dict[str, Column]
     cut: int = 0
-    sample: int = 0  # the number of the record in the run, from 0; windows of one record share it
+    sample: int = 0  # index of the record in the run, from 0; its windows share it
 
     @property
     def length(self) -> int:
-        """The number of tokens, special ones and padding included."""
+        """The number of tokens, including special tokens and padding."""
         return len(self.columns["input_ids"])
 
 
 @dataclass(frozen=True)
 class TokenBatch(Sequence[Encoded]):
-    """Records and their tokens, one after another: `B` rows, `T` tokens of them together.
+    """The tokens of many records, concatenated: `B` rows with `T` tokens in total.
 
-    A record has a row, or one for each of its windows. Columns and offsets are arrays, or lists
-    where few records are not worth the import of numpy. A row is made where somebody asks for it.
+    A record has one row, or one per window. Columns and offsets are arrays, or lists if there are
+    too few records to be worth the numpy import. An `Encoded` is created only when a row is
+    accessed.
     """
 
-    records: RecordBatch  # of the rows
-    samples: Sequence[int]  # the numbers of the records in the run
+    records: RecordBatch  # of each row
+    samples: Sequence[int]  # [B], indexes of the records in the run
     columns: Mapping[str, Any]  # name -> [T]
     offsets: Any  # [B + 1]
-    dropped_tokens: list[int]  # [B], by truncation
+    dropped_tokens: list[int]  # [B], dropped by truncation
 
     @classmethod
     def of(cls, rows: Sequence[Encoded], columns: Iterable[str] = ("input_ids",)) -> TokenBatch:
-        """Return rows as lists, one after another; ``columns`` are those of no row."""
+        """Return a batch of these rows, as lists; without rows it has the columns ``columns``."""
         if isinstance(rows, TokenBatch):
             return rows
         names = rows[0].columns if rows else columns
@@ -136,7 +136,7 @@ class TokenBatch(Sequence[Encoded]):
 
     @property
     def has_arrays(self) -> bool:
-        """True if columns and offsets are arrays, False for lists of few records."""
+        """True if columns and offsets are arrays, False if they are lists (few records)."""
         return not isinstance(self.ids, list)
 
     @property
@@ -146,32 +146,32 @@ class TokenBatch(Sequence[Encoded]):
 
     @cached_property
     def lengths(self) -> list[int]:
-        """The number of tokens of each row [B], special ones and padding included."""
+        """The number of tokens of each row [B], including special tokens and padding."""
         offsets = as_lists(self.offsets)
         return list(map(sub, offsets[1:], offsets))
 
     @cached_property
     def windows(self) -> list[int]:
-        """The number of rows of each record, which are those of its windows."""
+        """The number of rows (windows) of each record."""
         return [*Counter(self.samples).values()]
 
     def lists(self, name: str) -> list[Any]:
-        """Return a column as a list for each row."""
+        """Return a column as one list per row."""
         flat = as_lists(self.columns[name])
         return [flat[start:stop] for start, stop in pairwise(as_lists(self.offsets))]
 
     def take(self, rows: Iterable[int]) -> TokenBatch:
-        """Return some of the rows."""
+        """Return a batch of the rows with these indexes."""
         return TokenBatch.of([self[row] for row in rows], self.columns)
 
 
 def as_lists(values: Any) -> Any:
-    """Return what may be an array or a tensor as numbers and lists."""
+    """Return an array, a tensor or a list as plain numbers and lists."""
     return values.tolist() if hasattr(values, "tolist") else values
 
 
 def pad_row(item: Encoded, length: int, side: str, token: str, index: int) -> Encoded:
-    """Return the item padded at its end, or at its start (side "left")."""
+    """Return the item padded to ``length`` at its end, or at its start (side "left")."""
     size = length - item.length
     if size <= 0:
         return item
@@ -191,19 +191,22 @@ def pad_row(item: Encoded, length: int, side: str, token: str, index: int) -> En
 
 
 def sequence_span(sequences: Sequence[Any], which: int) -> tuple[int, int]:
-    """Return the positions of one sequence's tokens among special tokens."""
+    """Return the range [start, stop) of tokens that belong to sequence ``which``."""
     count = sequences.count(which)
     start = sequences.index(which) if count else 0
     return start, start + count
 
 
 def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:
-    """Return offsets in bytes of UTF-8 or units of UTF-16; those of words count within each."""
+    """Return offsets in UTF-8 bytes or UTF-16 code units.
+
+    If a text is split into words, they count within each word.
+    """
     codec, size = {"byte": ("utf-8", 1), "utf16": ("utf-16-le", 2)}[unit]
 
     @cache
     def places(text: str) -> list[int]:
-        """Return where each character of a text begins, and the end of the last."""
+        """Return the start of each character of a text, and the end of the last one."""
         return [0, *accumulate(len(character.encode(codec)) // size for character in text)]
 
     offsets = []

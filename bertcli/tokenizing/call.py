@@ -1,4 +1,4 @@
-"""What calling a tokenizer takes and gives: the arguments and the shapes of transformers.
+"""Calls of a tokenizer from Python, with the arguments and output shapes of transformers.
 
 call = Call(padding=True, return_tensors="np")
 records, batched = call.records(['I love NLP!', "Hi"])
@@ -23,7 +23,7 @@ from bertcli.tokenizing.encoding import FIELDS, CharSpan, TextEncoding, TokenSpa
 from bertcli.tokenizing.truncation import layout_strategies
 from bertcli.versions import require_torch
 
-Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or any number of them, or of pairs
+Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or an iterable of texts or pairs
 CUTS = ("longest_first", "only_first", "only_second")
 ALLOWED = {
     "padding": (None, "true", "false", "longest", "max_length", "do_not_pad"),
@@ -35,7 +35,7 @@ ALLOWED = {
 
 @dataclass(frozen=True)
 class Call:
-    """How texts become columns, named as in transformers' ``PreTrainedTokenizerBase.__call__``."""
+    """Arguments of ``PreTrainedTokenizerBase.__call__`` in transformers, under the same names."""
 
     add_special_tokens: bool = True
     padding: bool | str | None = False  # True is longest; or max_length, do_not_pad
@@ -48,11 +48,11 @@ class Call:
     return_tensors: str | None = None  # np or pt; None: lists
     return_token_type_ids: bool | None = None
     return_attention_mask: bool | None = None
-    return_overflowing_tokens: bool = False  # a row for each window of a text
+    return_overflowing_tokens: bool = False  # one row per window of a text
     return_special_tokens_mask: bool = False
     return_offsets_mapping: bool = False
     return_length: bool = False
-    split_special_tokens: bool | None = None  # whether a literal "[SEP]" is text like any other
+    split_special_tokens: bool | None = None  # True: a literal "[SEP]" is ordinary text
     verbose: bool = True  # no effect: nothing is printed
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Call:
                 raise UsageError(f"unknown {name} {value!r}", f"one of {choices}")
 
     def layout(self, limit: int | None, usual: Collection[str]) -> Layout:
-        """Return the layout that is asked for, with the ``usual`` columns where nothing is said.
+        """Return the layout for these arguments; ``usual`` are the default columns.
 
         As in transformers, a tokenizer without a limit neither truncates nor pads to it. Raises
         UsageError for an unknown or contradictory value.
@@ -94,9 +94,10 @@ class Call:
         )
 
     def records(self, text: Texts, pair: Texts | None) -> tuple[list[Record], bool]:
-        """Return the texts as records, and whether there is a batch of them.
+        """Return the texts as records, and True if they are a batch.
 
-        A batch may hold pairs. Raises InputError for what is no text, or pairs that do not fit.
+        A batch may contain pairs. Raises InputError for a value that is not a text, or for pairs
+        that do not match the texts.
         """
         refuse_frame(text)
         batched = not isinstance(text, str | bytes) and isinstance(text, Iterable)
@@ -104,7 +105,7 @@ class Call:
         if self.is_split_into_words and batched:
             batched = bool(text) and not isinstance(text[0], str)  # type: ignore[index]
         rows: Any = text if batched else [text]
-        if pair is not None and (batched or pair):  # an empty pair is none in transformers
+        if pair is not None and (batched or pair):  # transformers ignores an empty pair
             pairs: Any = [pair] if not batched or isinstance(pair, str) else list(pair)
             if (batched and isinstance(pair, str)) or len(pairs) != len(rows):
                 raise InputError(
@@ -124,7 +125,7 @@ class Call:
         *,
         batched: bool,
     ) -> BatchEncoding:
-        """Return the columns: of a batch, or those of a single text without its dimension."""
+        """Return the columns of a batch; for a single text, without the batch dimension."""
         table: dict[str, Any] = {name: [item.columns[name] for item in items] for name in columns}
         if not (batched or self.return_overflowing_tokens or self.return_tensors):
             table = {name: rows[0] for name, rows in table.items()}
@@ -155,7 +156,7 @@ class Call:
 
 
 class BatchEncoding(dict[str, Any]):
-    """The columns of texts, by name or as attributes, with the methods of transformers'."""
+    """Columns by name or as attributes, with the methods of transformers' BatchEncoding."""
 
     def __init__(
         self, columns: Mapping[str, Any], details: Callable[[], Sequence[Encoded]] | None = None
@@ -186,11 +187,11 @@ class BatchEncoding(dict[str, Any]):
         """The columns as a plain dictionary."""
         return dict(self)
 
-    is_fast = True  # splitting is done by the tokenizers library
+    is_fast = True  # tokens are split by the tokenizers library
 
     @property
     def n_sequences(self) -> int:
-        """1 for texts, 2 for pairs."""
+        """The number of sequences per row: 1 for texts, 2 for pairs."""
         return self.encodings[0].n_sequences
 
     def tokens(self, batch_index: int = 0) -> list[str]:
@@ -198,63 +199,64 @@ class BatchEncoding(dict[str, Any]):
         return list(self.encodings[batch_index].tokens)
 
     def word_ids(self, batch_index: int = 0) -> list[int | None]:
-        """Return the number of each token's word in its text; None for special tokens."""
+        """Return the word index of each token in its text; None for special tokens."""
         return list(self.encodings[batch_index].word_ids)
 
     words = word_ids  # its name before 2021
 
     def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
-        """Return 0 for tokens of the text, 1 for those of its pair; None for special tokens."""
+        """Return 0 for tokens of the text, 1 for tokens of its pair, None for special tokens."""
         return list(self.encodings[batch_index].sequence_ids)
 
-    # The following take the number of a text and an index in it, or the index alone: of the first.
+    # The following methods take a row index and an index in that row; one argument alone is an
+    # index in the first row.
 
     def char_to_token(
         self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
-        """Return the token of a character; None for one between words, or that was truncated."""
+        """Return the token of a character; None between words, or if truncated."""
         row, index = _row_and_index(batch_or_char_index, char_index)
         return self.encodings[row].char_to_token(index, sequence_index)
 
     def char_to_word(
         self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
-        """Return the word of a character; None for one between words, or that was truncated."""
+        """Return the word of a character; None between words, or if truncated."""
         row, index = _row_and_index(batch_or_char_index, char_index)
         return self.encodings[row].char_to_word(index, sequence_index)
 
     def token_to_chars(
         self, batch_or_token_index: int, token_index: int | None = None
     ) -> CharSpan | None:
-        """Return the characters of a token; None for a special token."""
+        """Return the character span of a token; None for a special token."""
         row, index = _row_and_index(batch_or_token_index, token_index)
         return self.encodings[row].token_to_chars(index)
 
     def token_to_word(
         self, batch_or_token_index: int, token_index: int | None = None
     ) -> int | None:
-        """Return the word of a token; None for a special token."""
+        """Return the word index of a token; None for a special token."""
         row, index = _row_and_index(batch_or_token_index, token_index)
         return self.encodings[row].token_to_word(index)
 
     def token_to_sequence(
         self, batch_or_token_index: int, token_index: int | None = None
     ) -> int | None:
-        """Return 0 for a token of the text, 1 for one of its pair; None for a special token."""
+        """Return 0 for a token of the text, 1 for a token of its pair, None for a special token."""
         row, index = _row_and_index(batch_or_token_index, token_index)
         return self.encodings[row].token_to_sequence(index)
 
     def word_to_tokens(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> TokenSpan | None:
-        """Return the tokens of a word; None if truncated or missing."""
+        """Return the token span of a word; None if truncated or missing."""
         row, index = _row_and_index(batch_or_word_index, word_index)
         return self.encodings[row].word_to_tokens(index, sequence_index)
 
     def word_to_chars(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> CharSpan | None:
-        """Return the characters of a word; None if truncated or missing."""
+        """Return the character span of a word; None if truncated or missing."""
         row, index = _row_and_index(batch_or_word_index, word_index)
         return self.encodings[row].word_to_chars(index, sequence_index)
 
@@ -265,7 +267,7 @@ class BatchEncoding(dict[str, Any]):
 
 
 def _refuse_words(rows: Sequence[Any]) -> None:
-    """Raise InputError for a list of words among texts and pairs."""
+    """Raise InputError for a list of words in a batch of texts and pairs."""
     for number, row in enumerate(rows, 1):
         texts = (row.text, row.pair) if isinstance(row, Record) else (row,)
         for text in texts:
@@ -279,11 +281,11 @@ def _refuse_words(rows: Sequence[Any]) -> None:
 
 
 def _row_and_index(first: int, second: int | None) -> tuple[int, int]:
-    """Return the number of a text and an index in it; a single number is an index in the first."""
+    """Return a row index and an index in it; a single number is an index in the first row."""
     return (0, first) if second is None else (first, second)
 
 
 def _value(value: Any) -> Any:
-    """Return a strategy as the command line writes it; transformers' own are members of an enum."""
+    """Return a strategy as spelled at the command line; transformers also accepts enum members."""
     value = getattr(value, "value", value)
     return str(value).lower() if isinstance(value, bool) else value

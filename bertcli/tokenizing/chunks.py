@@ -1,36 +1,36 @@
-"""Texts to pieces of at most N tokens, in their original characters.
+"""Split texts into chunks of at most N tokens, as spans of the original characters.
 
     chunker = Chunker(tokenizer, ChunkSettings(max_length=256, overlap=32, at="sentence"))
     for chunk in chunker.chunks([Record("A long text ..."), Record("")], skip):
         assert chunk.text == chunk.record.text[chunk.start : chunk.end]
 
-- Without overlap the pieces of a text, one after another, are the text: white space, and characters
-  that become no token, belong to the piece that they follow. An empty text is one empty piece.
-- A piece ends at the last boundary of the level asked for that it has room for; where there
-  is none, at the last one of the next finer level, and at last before any token. No character is
-  divided.
-- A piece has the tokens that it has alone, which may be others than it has in the text: where a
-  word is divided, ``##able`` may become ``able``, and where a blank belongs to the word behind it,
-  one at the end of a piece is a token of its own. So each piece is tokenized again, and one that
-  came out too long is made shorter.
-- With an overlap a piece begins at the first boundary of the level within so many tokens before the
-  end of the piece before it; at one of a finer level where there is none, but within a word only at
-  the level of tokens. It begins later where nothing whole would fit behind the overlap.
+- Without overlap, the chunks of a text joined together are the text: white space, and characters
+  that produce no token, belong to the chunk before them. An empty text is one empty chunk.
+- A chunk ends at the last boundary of the requested level that fits; without one, at the last
+  boundary of the next finer level, and finally before any token. No character is split.
+- A chunk has the tokens of its own text, which may differ from its tokens in the whole text: if a
+  word is split, ``##able`` may become ``able``, and in vocabularies where a blank belongs to the
+  next word, a blank at the end of a chunk is a token of its own. So each chunk is tokenized again,
+  and shortened if it is too long.
+- With an overlap of N tokens, a chunk starts at the first boundary of the level within the last N
+  tokens of the previous chunk; without one, at a boundary of a finer level, but inside a word only
+  at level "token". It starts later if no complete unit would fit after the overlap.
 
-A text is tokenized once, a slice at a time, and the places where its tokens begin tell how far a
-piece may go. That is exact where tokens of BERT are divided at white space, and else a good guess.
+A text is tokenized once, in slices, and the start positions of its tokens give the end of each
+chunk. That is exact for BERT tokenizers if the text is split at white space, otherwise a good
+estimate.
 
-A boundary is the position of the first character of what follows: white space belongs to what
-stands before it. Positions are counted in characters.
+A boundary is the position of the first character after it: white space belongs to the text before
+it. Positions are counted in characters.
 
 - A paragraph ends with a blank line, or U+2029.
-- A sentence ends where a paragraph does, and after one of ``. ! ? …`` (and those of other scripts),
-  with the quotation marks and brackets that close behind it, before white space; after those of
-  Chinese and Japanese also without white space. It does not end before a lower-case letter, nor
-  after a full stop behind a single letter (an initial, "e.g."), a number of one or two digits (an
-  ordinal) or one of ABBREVIATIONS. A sentence too many is worse than one too few.
-- A word ends before the white space behind it ends. Chinese and Japanese are divided between any
-  two characters, except before those that begin no line.
+- A sentence ends at the end of a paragraph, and after one of ``. ! ? …`` (and the equivalents of
+  other scripts) with any closing quotation marks and brackets, before white space; after Chinese
+  and Japanese ones also without white space. It does not end before a lower-case letter, nor after
+  a full stop that follows a single letter (an initial, "e.g."), a number of one or two digits (an
+  ordinal) or one of ABBREVIATIONS. A false boundary is worse than a missed one.
+- A word includes the white space after it. Chinese and Japanese are split between any two
+  characters, except before characters that may not start a line.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Core
 
-SLICE = 1 << 13  # characters that are tokenized at a time
-GUESSED = 6  # characters of a token: a text with no more may be one piece
-FEW_CHARACTERS = 1 << 14  # that do not pay for the import of numpy
+SLICE = 1 << 13  # characters tokenized at once
+GUESSED = 6  # characters per token: a text within this estimate may be one chunk
+FEW_CHARACTERS = 1 << 14  # shorter inputs are not worth the numpy import
 
 Prepare = Callable[[Sequence[str]], Sequence[Any]]
 
-LEVELS = ("paragraph", "sentence", "word")  # the coarsest first
+LEVELS = ("paragraph", "sentence", "word")  # coarsest first
 ABBREVIATIONS = frozenset(
     """
     mr mrs ms dr prof st sr jr rev hon gen col capt lt sgt no nos vol vols fig figs ch sec art pp
@@ -76,8 +76,8 @@ ABBREVIATIONS = frozenset(
 _LINE = r"(?:\r\n|[\r\n\x85\u2028])"
 _PARAGRAPH = rf"{_LINE}[^\S\r\n\x85\u2028\u2029]*{_LINE}\s*|\u2029\s*"
 _CLOSING = r"""["'”’»›)\]}」』）】〉》〕］｝]*"""
-_ENDS = r"[.!?…‽؟۔।॥።፧፨။៕⸮]+"  # before white space
-_WIDE_ENDS = r"[。！？｡．‼⁇⁈⁉]+"  # of scripts without
+_ENDS = r"[.!?…‽؟۔।॥።፧፨။៕⸮]+"  # followed by white space
+_WIDE_ENDS = r"[。！？｡．‼⁇⁈⁉]+"  # of scripts without white space
 _CJK = (
     "\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\uff66-\uff9f\U0001b000-\U0001b16f\U00020000-\U0003ffff"
@@ -98,7 +98,7 @@ _BEFORE_STOP = re.compile(r"[^\W_]+\.$")
 
 
 def boundaries(text: str, low: int, high: int, level: str) -> list[int]:
-    """Return the boundaries of a level in (low, high], in their order."""
+    """Return the boundaries of a level in (low, high], in ascending order."""
     return [
         match.end()
         for match in _PATTERNS[level].finditer(text, low, min(high + 1, len(text)))
@@ -107,7 +107,7 @@ def boundaries(text: str, low: int, high: int, level: str) -> list[int]:
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
-    """Whether a sentence ends where a pattern of its end was found."""
+    """Return True if a sentence ends at this match of the sentence pattern."""
     stop = match.group(1)
     end = match.end()
     if stop is None or _PATTERNS["paragraph"].search(match.group()):
@@ -126,54 +126,56 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
 
 @dataclass(frozen=True)
 class ChunkSettings:
-    """How texts are divided. ``max_length`` None is the model's limit."""
+    """How texts are split. If ``max_length`` is None, the model's limit applies."""
 
     max_length: int | None = None
     overlap: int = 0
     at: Literal["token", "word", "sentence", "paragraph"] = "token"
-    first: bool = False  # only the first piece of each text
+    first: bool = False  # only the first chunk of each text
     special_tokens: bool = True
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The kinds of boundaries that are tried, in this order, before those of tokens."""
+        """The boundary levels to try, coarsest first; token boundaries come after them."""
         return LEVELS[LEVELS.index(self.at) :] if self.at in LEVELS else ()
 
 
 class Chunk(NamedTuple):
-    """A piece of a text: its number in it, its characters [start, end), and its tokens."""
+    """A chunk of a text: its index in the text, its characters [start, end) and its tokens."""
 
     record: Record
-    sample: int  # the number of the record in the run, from 0
+    sample: int  # index of the record in the run, from 0
     number: int
     start: int
     end: int
-    n_tokens: int  # special ones included
+    n_tokens: int  # including special tokens
 
     @property
     def place(self) -> dict[str, int]:
-        """The fields that say which piece it is."""
+        """The output fields that locate the chunk in its text."""
         return dict(zip(PLACE, (self.number, self.start, self.end), strict=True))
 
     @property
     def text(self) -> str:
-        """The characters of the piece."""
+        """The characters of the chunk."""
         return str(self.record.text)[self.start : self.end]
 
 
 def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:
-    """Return where the tokens of a text begin, and its end; or, if they are more, ``enough``.
+    """Return the start of each token of a text, then the end of the text.
 
-    Those within a grapheme are left out.
+    Stops after the slice in which there are more than ``enough`` starts.
+
+    Starts inside a grapheme are left out.
     """
     starts = array("q")
     read = 0
     while read < len(text) and len(starts) <= enough:
         piece = text[read : read + SLICE]
         if read + SLICE < len(text):
-            piece = piece[: piece.rfind(" ")] or piece  # in a word only where there is no blank
+            piece = piece[: piece.rfind(" ")] or piece  # inside a word only without a blank
         for start, stop in core.encode(piece, add_special_tokens=False).offsets:
-            # White space that a token begins with belongs to the piece before.
+            # Leading white space of a token belongs to the chunk before it.
             begin = read + stop - len(piece[start:stop].lstrip())
             if not divides(text, begin):
                 starts.append(begin)
@@ -183,7 +185,7 @@ def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:
 
 
 class Chunker:
-    """Divides texts. ``prepare`` makes them what is tokenized, as with a prompt before each."""
+    """Splits texts. ``prepare`` maps texts to the model's input, for example by adding a prompt."""
 
     def __init__(
         self, tokenizer: Tokenizer, settings: ChunkSettings, prepare: Prepare | None = None
@@ -191,11 +193,11 @@ class Chunker:
         self.tokenizer = tokenizer
         self.settings = settings
         self.prepare = prepare
-        self.seen = 0  # characters that were counted
+        self.seen = 0  # characters counted so far
         self.limit = tokenizer.max_length(Layout(max_length=settings.max_length))
         special = tokenizer.core.num_special_tokens_to_add(False)
         self.special = special if settings.special_tokens else 0
-        (self.empty,) = self.counts([""])  # tokens that an empty text has
+        (self.empty,) = self.counts([""])  # tokens of an empty text
         self.room = self.limit - self.empty
         if self.room < 1:
             raise UsageError(
@@ -210,7 +212,7 @@ class Chunker:
             )
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text, special ones included."""
+        """Return the number of tokens of each text, including special tokens."""
         texts = list(self.prepare(texts) if self.prepare else texts)
         self.seen += sum(map(len, texts))
         if self.seen < FEW_CHARACTERS:
@@ -222,10 +224,10 @@ class Chunker:
     def chunks(
         self, records: Sequence[Record], skip: Callable[[InputError], None], first: int = 0
     ) -> list[Chunk]:
-        """Return the pieces of texts in their order.
+        """Return the chunks of texts, in order.
 
-        ``first`` is the number of the first record in the run. A text that cannot be divided goes
-        to ``skip``, as does a pair.
+        ``first`` is the index of the first record in the run. The error of a pair, or of a text
+        that cannot be split, goes to ``skip``.
         """
         most = GUESSED * self.room
         texts: list[Any] = [record.text for record in records]
@@ -260,7 +262,7 @@ class Chunker:
                     boundaries(text, places[0] - 1, end - 1, level) for level in settings.levels
                 )
                 places = next(filter(None, by_level), [])
-            for place in places:  # behind an overlap where something fits behind
+            for place in places:  # start in the overlap if new text fits after it
                 piece = self._fitting(whole, starts, place, end)
                 most = settings.overlap + self.empty
                 if piece and self.counts([text[place:end]])[0] <= most:
@@ -271,9 +273,9 @@ class Chunker:
         return pieces
 
     def _piece(self, whole: Chunk, starts: Sequence[int], start: int) -> Chunk:
-        """Return the piece that begins at ``start``.
+        """Return the chunk that starts at ``start``.
 
-        Raises InputError for a character that has more tokens than a piece may have.
+        Raises InputError for a character that has more tokens than a chunk may have.
         """
         piece = self._fitting(whole, starts, start, start) or self._part_of_grapheme(whole, start)
         if piece.n_tokens > self.limit:
@@ -285,19 +287,19 @@ class Chunker:
         return piece
 
     def _fitting(self, whole: Chunk, starts: Sequence[int], start: int, low: int) -> Chunk | None:
-        """Return the piece from ``start`` to the best place behind ``low``; None without any."""
+        """Return the chunk from ``start`` to the best boundary after ``low``, or None."""
         text = whole.text
         room = self.room
         number = bisect_left(starts, start)
         while room:
             reach = starts[min(number + room, len(starts) - 1)]
             levels = self.settings.levels if reach < len(text) else ()
-            levels = levels[:1] if start < low else levels  # behind an overlap: whole units alone
+            levels = levels[:1] if start < low else levels  # after an overlap: complete units only
             by_level = (boundaries(text, low, reach, level) for level in levels)
             ends = next(filter(None, by_level), [] if start < low and levels else [reach])
             if reach <= low or not ends:
                 return None
-            piece = self._counted(whole, start, ends[-1])  # it may have other tokens than there
+            piece = self._counted(whole, start, ends[-1])  # tokens may differ from the text's
             over = piece.n_tokens - self.limit
             if over <= 0:
                 return piece
@@ -305,7 +307,10 @@ class Chunker:
         return None
 
     def _part_of_grapheme(self, whole: Chunk, start: int) -> Chunk:
-        """Return as much of a grapheme as fits, at least one character, which may be too much."""
+        """Return the longest prefix of a grapheme that fits, at least one character.
+
+        That one character may be too long.
+        """
         end = start + 1
         while divides(whole.text, end):
             end += 1
@@ -318,13 +323,13 @@ class Chunker:
         return whole._replace(start=start, end=end, n_tokens=count)
 
 
-WRITTEN = ("id", *PLACE, "text", "n_tokens")  # names that no carried field may have
+WRITTEN = ("id", *PLACE, "text", "n_tokens")  # output fields, which no carried field may be called
 
 
 def _named(chunk: Chunk, source: Input) -> Record:
-    """Return the record of a piece, with its number where it has no id.
+    """Return the record of a chunk. Without an id it gets its index in the run.
 
-    In a file that is one text it has the line of the piece.
+    In a file that is one text, its line is the line where the chunk starts.
     """
     record, line, extra = chunk.record, chunk.record.line, chunk.record.extra or {}
     if source.fields.with_location and source.format_of(record.file) == WHOLE_FILE:
@@ -336,10 +341,10 @@ def _named(chunk: Chunk, source: Input) -> Record:
 
 @dataclass
 class ChunkRun(ReaderRun):
-    """What is written of the pieces of all texts: rows, or bytes of plain text.
+    """A run that yields the chunks of all texts, as rows or as bytes of plain text.
 
-    Each piece of plain text is ended by a line feed, or by NUL. Raises OutputError for one that
-    holds such a character itself.
+    Each chunk of plain text ends with a newline, or with NUL. Raises OutputError for a chunk that
+    contains that character.
     """
 
     chunker: Chunker
@@ -382,9 +387,9 @@ class ChunkRun(ReaderRun):
 def pieces(
     chunker: Chunker, reader: Reader, records: Sequence[Record], first: int
 ) -> Iterator[RecordBatch]:
-    """Yield the pieces of texts as records of their own, which carry their places in the texts.
+    """Yield the chunks of texts as records, with the fields that locate them in the texts.
 
-    A text without an id has its number; ``first`` is that of the first record.
+    A text without an id gets its index in the run; ``first`` is the index of the first record.
     """
     source = reader.source
     records_of_pieces = []

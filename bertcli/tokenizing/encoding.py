@@ -1,11 +1,11 @@
-"""The tokens of one text, as `tokenizers.Encoding` has them: which characters and words they are.
+"""The tokens of one text with their characters and words, as `tokenizers.Encoding` has them.
 
     encoding = tokenizer('I love NLP!').encodings[0]
     encoding.tokens              # ['[CLS]', 'i', 'love', 'nl', '##p', '!', '[SEP]']
     encoding.word_to_tokens(2)   # TokenSpan(start=3, end=5)
     encoding.char_to_token(7)    # 3
 
-Unlike there, truncation and padding have been applied by this package. Sources: encoding.rs of
+Unlike in `tokenizers`, truncation and padding are applied by this package. Sources: encoding.rs of
 tokenizers, and BatchEncoding of transformers.
 """
 
@@ -28,21 +28,21 @@ FIELDS = {
 
 
 class TokenSpan(NamedTuple):
-    """The tokens from `start` to before `end`."""
+    """The tokens [start, end)."""
 
     start: int
     end: int
 
 
 class CharSpan(NamedTuple):
-    """The characters from `start` to before `end`."""
+    """The characters [start, end)."""
 
     start: int
     end: int
 
 
 class TextEncoding(NamedTuple):
-    """The tokens of a text, or of a pair, whose second text is sequence 1."""
+    """The tokens of a text, or of a pair; the second text of a pair is sequence 1."""
 
     ids: Sequence[int]
     type_ids: Sequence[int]
@@ -55,11 +55,11 @@ class TextEncoding(NamedTuple):
 
     @property
     def n_sequences(self) -> int:
-        """1 for a text, 2 for a pair."""
+        """The number of sequences: 1 for a text, 2 for a pair."""
         return max((number for number in self.sequence_ids if number is not None), default=0) + 1
 
     def char_to_token(self, index: int, sequence_index: int = 0) -> int | None:
-        """Return the token of a character; None for one between words, or that was truncated."""
+        """Return the token of a character; None between words, or if truncated."""
         for token in self._tokens_of(sequence_index):
             start, end = self.offsets[token]
             if start <= index < end:
@@ -67,33 +67,33 @@ class TextEncoding(NamedTuple):
         return None
 
     def char_to_word(self, index: int, sequence_index: int = 0) -> int | None:
-        """Return the word of a character; None for one between words, or that was truncated."""
+        """Return the word of a character; None between words, or if truncated."""
         token = self.char_to_token(index, sequence_index)
         return None if token is None else self.word_ids[token]
 
     def token_to_chars(self, index: int) -> CharSpan | None:
-        """Return the characters of a token; None for a special token."""
+        """Return the character span of a token; None for a special token."""
         if self.sequence_ids[index] is None:
             return None
         return CharSpan(*self.offsets[index])
 
     def token_to_word(self, index: int) -> int | None:
-        """Return the word of a token; None for a special token."""
+        """Return the word index of a token; None for a special token."""
         return self.word_ids[index]
 
     def token_to_sequence(self, index: int) -> int | None:
-        """Return 0 for a token of the text, 1 for one of its pair; None for a special token."""
+        """Return 0 for a token of the text, 1 for a token of its pair, None for a special token."""
         return self.sequence_ids[index]
 
     def word_to_tokens(self, index: int, sequence_index: int = 0) -> TokenSpan | None:
-        """Return the tokens of a word; None if truncated or missing."""
+        """Return the token span of a word; None if truncated or missing."""
         found = [
             token for token in self._tokens_of(sequence_index) if self.word_ids[token] == index
         ]
         return TokenSpan(found[0], found[-1] + 1) if found else None
 
     def word_to_chars(self, index: int, sequence_index: int = 0) -> CharSpan | None:
-        """Return the characters of a word; None if truncated or missing."""
+        """Return the character span of a word; None if truncated or missing."""
         span = self.word_to_tokens(index, sequence_index)
         if span is None:
             return None

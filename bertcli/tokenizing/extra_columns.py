@@ -1,6 +1,7 @@
-"""Ids of extra embeddings as columns of tokens: each token has the id of its word, or its own.
+"""Ids of extra embeddings as token columns: each token has the id of its word, or its own id.
 
-Special tokens around the texts have id 0. A column is named `EXTRA` and the embedding.
+Special tokens around the texts have id 0. A column name is `EXTRA` followed by the embedding's
+name.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from bertcli.records.reader import Reader
 from bertcli.tokenizing.batch import EXTRA, Encoded, Layout, TokenBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-NEEDED = ("offset_mapping", "word_ids", "sequence_ids")  # columns that tell the words of tokens
+NEEDED = ("offset_mapping", "word_ids", "sequence_ids")  # to find each token's word
 
 
 @dataclass(frozen=True)
 class ExtraColumns:
-    """The extra embeddings of a model, and the fields of records with their ids."""
+    """The extra embeddings of a model, and the record fields that hold their ids."""
 
-    fields: Mapping[str, str]  # an embedding -> the field
-    sizes: Mapping[str, int]  # an embedding -> the number of its ids
+    fields: Mapping[str, str]  # embedding -> record field
+    sizes: Mapping[str, int]  # embedding -> number of possible ids
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -33,7 +34,7 @@ class ExtraColumns:
 
     @property
     def limits(self) -> dict[str, int]:
-        """The number of ids that each field may have."""
+        """The number of possible ids of each field."""
         fields = self.fields.items()
         return {
             field: min(self.sizes[name] for name, other in fields if other == field)
@@ -41,15 +42,15 @@ class ExtraColumns:
         }
 
     def read_by(self, reader: Reader) -> frozenset[str]:
-        """Have a reader read the fields of ids; return those that nobody asked to keep."""
+        """Make a reader read the id fields; return those that the user did not ask to keep."""
         reader.read_extra_ids(self.limits)
         asked = (reader.source.fields.keep or "").split(",")
         return frozenset() if asked == ["*"] else frozenset(self.limits) - {*map(str.strip, asked)}
 
     def added(self, rows: Sequence[Encoded], tokenizer: Tokenizer) -> TokenBatch:
-        """Return encoded records with a column for each embedding.
+        """Return the encoded records with a column for each extra embedding.
 
-        Raises InputError for a record without ids that fit its words or its tokens.
+        Raises InputError for a record whose ids fit neither its words nor its tokens.
         """
         if self.fields:
             rows = [
@@ -72,9 +73,9 @@ class ExtraColumns:
 
 
 def _numbers(item: Encoded, field: str, count: int, tokenizer: Tokenizer) -> list[int | None]:
-    """Return the number of each token in its whole record; None for special tokens.
+    """Return the index of each token in its untruncated record; None for special tokens.
 
-    Raises InputError unless the record has this many tokens.
+    Raises InputError unless the record has ``count`` tokens.
     """
     layout = Layout(columns=("input_ids", *NEEDED), special_tokens=False)
     (whole,) = tokenizer.encode_records([item.record], layout)
@@ -88,12 +89,12 @@ def _numbers(item: Encoded, field: str, count: int, tokenizer: Tokenizer) -> lis
 
 
 def _keys(item: Encoded) -> Iterator[tuple[Any, ...]]:
-    """Yield what tells the tokens of a record apart."""
+    """Yield a key for each token, unique in its record."""
     return zip(*(item.columns[name] for name in NEEDED), strict=True)
 
 
 def _words(item: Encoded) -> Iterator[int | None]:
-    """Yield the number of each token's word in its record; None for special tokens."""
+    """Yield the word index of each token in its record; None for special tokens."""
     texts = (item.record.text, item.record.pair or "")
     starts = [word_starts(text) for text in texts]
     for (start, _), word, which in _keys(item):

@@ -1,4 +1,4 @@
-r"""Where a text may be divided without taking a character apart that people see as one.
+r"""Grapheme boundaries: positions where a text can be cut without splitting a visible character.
 
     divides("e\u0301", 1)   # True: a letter and its accent
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 from unicodedata import category
 
 JOINER = "\u200d"
-FIRST_MARK = "\u0300"  # no character before it extends another
+FIRST_MARK = "\u0300"  # no character below it extends another
 MARKS = frozenset(("Mn", "Me", "Mc"))
-REGIONAL = range(0x1F1E6, 0x1F200)  # two of these are a flag
+REGIONAL = range(0x1F1E6, 0x1F200)  # regional indicators: two of them are a flag
 SKIN_TONES = range(0x1F3FB, 0x1F400)
-TAGS = range(0xE0020, 0xE0080)  # of flags of regions
-FIRST_PICTURE = "\u00a9"  # of the characters that a joiner may join to the one before
-LEADING = (range(0x1100, 0x1160), range(0xA960, 0xA97D))  # Hangul consonants
+TAGS = range(0xE0020, 0xE0080)  # in flags of regions
+FIRST_PICTURE = "\u00a9"  # first character that a joiner may attach to the one before
+LEADING = (range(0x1100, 0x1160), range(0xA960, 0xA97D))  # leading Hangul consonants
 VOWELS = (range(0x1160, 0x11A8), range(0xD7B0, 0xD7C7))
 TRAILING = (range(0x11A8, 0x1200), range(0xD7CB, 0xD7FC))
 SYLLABLES = range(0xAC00, 0xD7A4)
@@ -25,7 +25,7 @@ SYLLABLES_PER_VOWEL = 28  # the first of them has no trailing consonant
 
 
 def divides(text: str, index: int) -> bool:
-    """Return True if a cut before text[index] would divide a grapheme."""
+    """Return True if a cut before text[index] would split a grapheme."""
     if not 0 < index < len(text):
         return False
     before = text[index - 1]

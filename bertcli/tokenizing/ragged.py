@@ -1,30 +1,31 @@
-"""Many texts as flat arrays: their ids, by nanotoken where it gives those of tokenizers, and lines.
+"""Encode many texts to flat id arrays (with nanotoken where it is exact), and write them as lines.
 
     ids, offsets = WordPieceEngine(core)(['I love NLP!', ""])   # uint32 [T], int64 [B + 1]
     ragged_lines(batch, ["input_ids"], lines)   # of JSON, where `HOLE` stands for the lists
 
-orjson writes the ids of many texts at once, with a number between texts that is no id, and what it
-wrote is cut there. `B` is the number of texts, `T` of their tokens together.
+`ragged_lines` serializes the ids of many texts with one orjson call, with a separator between texts
+that is not an id, and splits the result there. `B` is the number of texts, `T` the number of all
+their tokens.
 
-nanotoken (Rust, MIT) has WordPiece alone, and neither pairs nor offsets. What we found out about
-0.1.0 before we took it:
+nanotoken (Rust, MIT) implements WordPiece only, without pairs or offsets. Findings for 0.1.0:
 
-- Its ids were those of tokenizers 0.23.3 for every code point: alone, inside words, doubled, under
+- Its ids equal those of tokenizers 0.23.3 for every code point: alone, inside words, doubled, under
   combining marks in and out of order, composed, decomposed and between jamo, with the vocabularies
-  of BERT uncased, cased, multilingual and Chinese and of the default model; for 20,000 texts of
-  hostile pieces each; for added tokens with all 16 settings of their flags; for all switches of
+  of BERT uncased, cased, multilingual and Chinese and of the default model; for 20,000 adversarial
+  texts each; for added tokens with all 16 settings of their flags; for all switches of
   BertNormalizer; for words of 99 to 10^6 characters, control characters, NUL and empty texts.
-- It has no `encode_special_tokens`, so where special tokens are not parsed, it is not used.
-- Half of a surrogate pair raises UnicodeEncodeError (TypeError in tokenizers); our readers let
-  none through. Bytes that are no UTF-8 become U+FFFD silently, so it gets texts, never bytes;
-  texts are faster, too.
-- Its own pool gains little on two cores, two threads of ours half the time: Python's lock is free
-  meanwhile. Without its pool it is safe after a fork, and eight threads that share a tokenizer
-  agree.
-- Its cache never forgets, and is full for good: 2^20 entries a level are 175 MB after random words.
-- 0.1.0 has wheels for Linux (glibc), macOS and Windows on x86-64, and on ARM for the first two.
+- It has no `encode_special_tokens`, so it is not used if special tokens are not parsed.
+- A lone surrogate raises UnicodeEncodeError (TypeError in tokenizers); our readers reject lone
+  surrogates. Invalid UTF-8 becomes U+FFFD silently, so it receives texts, never bytes; texts are
+  faster, too.
+- Its own thread pool gains little on two cores; two of our threads halve the time, because it
+  releases the GIL. Without its pool it is safe after a fork, and eight threads that share a
+  tokenizer agree.
+- Its cache never evicts entries: 2^20 entries per level take 175 MB after random words.
+- 0.1.0 has wheels for x86-64 (Linux glibc, macOS, Windows) and ARM (Linux glibc, macOS).
 
-It is young and has one author, so it proves itself on PROOF for each tokenizer that is loaded.
+Because it is young and has one author, it is compared with tokenizers on PROOF for each tokenizer
+that is loaded.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ if TYPE_CHECKING:
     Counts = NDArray[np.int64]
     Flat = tuple[NDArray[np.uint32], Counts]  # ids [T], offsets [B + 1]
 
-HOLE = NumbersText("[\0]")  # in a line, for what is in the first list; JSON has no such character
-MANY = 1 << 19  # characters that pay for loading nanotoken and for its proof, a sixth of a second
-CACHED = 1 << 17  # entries a level of its cache
-PROVING = Lock()  # held while threads that need the same proof wait for it
+HOLE = NumbersText("[\0]")  # placeholder for the list of the first column; never in JSON
+MANY = 1 << 19  # characters at which nanotoken pays for its import and proof (1/6 s)
+CACHED = 1 << 17  # cache entries per level
+PROVING = Lock()  # held while the proof runs, so threads do not repeat it
 
 PROOF = (
     "", " ", "a", "I love NLP!", "don't", "U.S.A. -- $3.50, 50% (yes/no) {x} e-mail@x.org",
@@ -73,13 +74,13 @@ PROOF = (
 
 
 class WordPieceEngine:
-    """The fastest way from many texts to ids that is exact for a tokenizer."""
+    """The fastest exact batch encoder for a tokenizer: nanotoken if it passes the proof."""
 
     def __init__(self, core: Tokenizer, expected: int = 0) -> None:
-        self.core, self.seen = core, expected  # characters
+        self.core, self.seen = core, expected  # in characters
 
     def __call__(self, texts: Sequence[str]) -> Flat:
-        """Return the ids of all texts, one after the other, and where those of each begin."""
+        """Return the ids of all texts, concatenated [T], and their row offsets [B + 1]."""
         with PROVING:
             if self.seen < MANY:
                 self.seen += sum(map(len, texts))
@@ -95,7 +96,7 @@ class WordPieceEngine:
 
     @cached_property
     def fast(self) -> Any:
-        """The tokenizer of nanotoken, or None where it will not do."""
+        """The nanotoken tokenizer, or None if it is unsupported, not installed or not exact."""
         if type(self.core.model).__name__ != "WordPiece":
             return None
         try:
@@ -107,7 +108,7 @@ class WordPieceEngine:
         described |= {"post_processor": None, "truncation": None, "padding": None}
         try:
             fast = nanotoken.WordPieceTokenizer.from_json(orjson.dumps(described))
-        except ValueError:  # it has no such tokenizer
+        except ValueError:  # nanotoken does not support this tokenizer
             return None
         words = [token.content for token in self.core.get_added_tokens_decoder().values()]
         texts = [*PROOF, *words]
@@ -119,31 +120,31 @@ class WordPieceEngine:
 
 
 def spans(pool: NDArray[Any], starts: Counts, lengths: Counts) -> NDArray[Any]:
-    """Return pool[start : start + length] for every span, one after the other."""
+    """Return pool[start : start + length] of all spans, concatenated."""
     filled = lengths > 0
     starts = starts[filled]
     lengths = lengths[filled]
     steps = np.ones(lengths.sum(), np.int64)  # from each index to the next
     steps[:1] = starts[:1]
     steps[np.cumsum(lengths)[:-1]] = starts[1:] - starts[:-1] - lengths[:-1] + 1
-    return pool.take(np.cumsum(steps, out=steps), 0)  # ten times as fast as an index
+    return pool.take(np.cumsum(steps, out=steps), 0)  # ten times as fast as indexing
 
 
 def offsets_of(lengths: Counts | list[int]) -> Counts:
-    """Return where rows of these lengths begin, and the end of the last."""
+    """Return the row offsets for rows of these lengths: each start, and the end of the last."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def ragged_lines(batch: TokenBatch, names: Sequence[str], lines: str) -> bytes:
-    """Return lines of JSON with the columns of a batch of arrays, a row where each has `HOLE`."""
-    bounds, between = batch.offsets.tolist(), 2**32 - 1  # no id
+    """Return JSON lines with the columns of a batch of arrays, one row per line, at each `HOLE`."""
+    bounds, between = batch.offsets.tolist(), 2**32 - 1  # not an id
     marked = np.insert(batch.ids, batch.offsets[1:-1], between)
     ids = orjson.dumps(marked, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
     columns = [[numbers.strip(b",") for numbers in ids.split(b"%d" % between)]]
     for name in names[1:]:
-        digits = np.full(2 * len(batch.ids), ord(","), np.uint8)  # those of small numbers
+        digits = np.full(2 * len(batch.ids), ord(","), np.uint8)  # these columns hold single digits
         digits[1::2] = batch.columns[name] + ord("0")
         flat = digits.tobytes()
         begin = b'],"%s":[' % name.encode()

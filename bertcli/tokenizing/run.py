@@ -1,12 +1,12 @@
-"""Runs over records: tokens a window at a time, what `tokenize` writes of them, and the way back.
+"""Runs over records: tokenizing in windows, the output of `tokenize`, and decoding.
 
     task = Task(Layout())
     run = task.run(reader, tokenizer)
     with streamed_rows(path, task.writer) as put:
         task.write(run, run, put)
 
-Many records go as arrays from the tokenizer to the file (`ragged` makes lines of them), few
-as rows. The bytes are the same either way.
+Many records go as arrays from the tokenizer to the file (`ragged` formats the lines), few records
+as rows. The output bytes are identical.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 Prepare = Callable[[Sequence[Record]], Sequence[Record]]
 WINDOW = 1024  # records tokenized together; enough to keep every core busy
-BLOCKS = 8  # of a file that are tokenized before their turn to be written, a MB each
-THREADS = 8  # that make arrays: Python, which has one lock, feeds no more
+BLOCKS = 8  # blocks of a file tokenized ahead of the writer, about 1 MB each
+THREADS = 8  # that create arrays; the GIL limits the gain from more
 
 
 _Group = tuple[Sequence[Record], int]
@@ -47,7 +47,7 @@ SOME = {"pair", "truncated"}  # fields that only some records have
 
 @dataclass
 class TokenCounts:
-    """Counts over a run: what to say at its end."""
+    """Counts over a run, reported at its end."""
 
     records: int = 0
     tokens: int = 0
@@ -55,15 +55,15 @@ class TokenCounts:
     cut: int = 0  # tokens
     too_long: int = 0  # records longer than the model's limit, not truncated
     longest: int = 0
-    literals: int = 0  # special tokens that stood in the text
+    literals: int = 0  # special tokens written in the text
     empty: int = 0  # texts without a character
 
     def summary(self) -> dict[str, Any]:
-        """Return the number of texts and of their tokens."""
+        """Return the number of texts and the number of their tokens."""
         return {"texts": self.records, "tokens": self.tokens}
 
     def add(self, batch: TokenBatch, limit: int | None = None) -> None:
-        """Count the records of one window."""
+        """Count the records of one batch."""
         self.records += len({*batch.samples})
         self.tokens += len(batch.ids)
         self.longest = max(self.longest, *batch.lengths, 0)
@@ -78,7 +78,7 @@ class TokenCounts:
             self.too_long += sum(map(limit.__lt__, batch.lengths))
 
     def truncation(self, limit: int | None, texts: str = "texts") -> str:
-        """Return "1 of 2 texts truncated to 8 tokens (3 dropped)", or "" when none was."""
+        """Return "1 of 2 texts truncated to 8 tokens (3 dropped)", or "" if none was truncated."""
         if not self.truncated:
             return ""
         return (
@@ -87,7 +87,7 @@ class TokenCounts:
         )
 
     def emptiness(self) -> str:
-        """Return how many texts were empty, or "" when none was."""
+        """Return the number of empty texts as a message, or "" if there are none."""
         return f"{counted(self.empty, 'text was', 'texts were')} empty" if self.empty else ""
 
     def merge(self, other: TokenCounts) -> None:
@@ -102,19 +102,19 @@ class TokenCounts:
 class ReaderRun:
     """One pass over a source. Iterate once; ``tally`` and ``reader`` hold the counts.
 
-    ``done`` is where another run may begin once what was yielded before the present window is
-    written: records that were read, those of them that were skipped by the run, and the tally.
+    ``done`` is where a resumed run starts, once everything yielded before the current window is
+    written: the number of records read, the number of those that the run skipped, and the tally.
     """
 
     reader: Reader
-    start: int = field(default=0, kw_only=True)  # records that are done before
+    start: int = field(default=0, kw_only=True)  # records done by an earlier run
     skipped: int = field(default=0, kw_only=True)  # by the run, not by the reader
     tally: TokenCounts = field(default_factory=TokenCounts, kw_only=True)
     done: dict[str, Any] | None = field(default=None, init=False)
     committed: int = field(default=0, init=False)  # records whose rows survive a kill
 
     def begin_after(self, done: Mapping[str, Any]) -> None:
-        """Begin where another run was done."""
+        """Start after the records that another run has done."""
         self.start = self.committed = done["records"]
         self.skipped = done["skipped"]
         self.done = dict(done)
@@ -122,7 +122,7 @@ class ReaderRun:
         self.tally.merge(TokenCounts(**done["tally"]))
 
     def blocks(self) -> Iterator[Sequence[Record]]:
-        """Yield the records that are not done."""
+        """Yield blocks of the records that are not done."""
         left = self.start
         for block in self.reader.blocks():
             if left < len(block):
@@ -130,25 +130,25 @@ class ReaderRun:
             left = max(0, left - len(block))
 
     def finish(self, records: int) -> None:
-        """Note that so many records of the reader are done."""
+        """Record that the first ``records`` records of the reader are done."""
         self.done = {"records": records, "skipped": self.skipped, "tally": asdict(self.tally)}
 
 
 @dataclass
 class TokenizeRun(ReaderRun):
-    """Tokens of the records of a source, a window at a time."""
+    """The tokens of the records of a source, in windows."""
 
     tokenizer: Tokenizer
     layout: Layout
     window: int | None = None  # records tokenized together; None: WINDOW, or as they were read
-    full: bool = False  # whether every window has that many records, however slowly they come
-    characters: int = CHARACTERS  # with which a window ends early
-    growing: bool = False  # whether the first windows are small
-    prepare: Prepare | None = None  # what is done to records before
-    rest: Iterable[Sequence[Record]] | None = None  # the records that are not done, if known
+    full: bool = False  # True: every window but the last has that many records
+    characters: int = CHARACTERS  # end a window early when it has this many
+    growing: bool = False  # True: the first windows are small
+    prepare: Prepare | None = None  # applied to the records first
+    rest: Iterable[Sequence[Record]] | None = None  # the records not done, if known
 
     def __iter__(self) -> Iterator[TokenBatch]:
-        """Yield the tokens of the records in input order, a window at a time."""
+        """Yield the tokens of the records in input order, one window at a time."""
         for counts, tokens in self.counted():
             self.tally.merge(counts)
             if len(tokens):
@@ -156,10 +156,12 @@ class TokenizeRun(ReaderRun):
             self.finish(self.end)
 
     def counted(self) -> Iterator[tuple[TokenCounts, TokenBatch]]:
-        """Yield the windows with their counts, for whoever keeps the tally; some may be empty.
+        """Yield counts and tokens of each window, for callers that keep the tally.
 
-        Where arrays can say all, those of several are made by threads at a time: what they do is
-        mostly done without Python's lock.
+        Windows may be empty.
+
+        If the layout fits arrays, several blocks are tokenized in parallel threads: most of that
+        work releases the GIL.
         """
         groups: Iterable[Sequence[Record]] = self.rest or self.blocks()
         most = BLOCKS if self.window is None and self.layout.is_flat else 1
@@ -179,7 +181,7 @@ class TokenizeRun(ReaderRun):
 
             threads = min(most, THREADS, cores())
             results = run_ahead(numbered, self._tokenized, threads=threads, most=most)
-        else:  # texts that may be typed are answered one by one
+        else:  # texts may be typed in: answer one by one
             results = map(self._tokenized, numbered)
         for counts, tokens, failures, self.end in results:
             for failure in failures:
@@ -188,20 +190,20 @@ class TokenizeRun(ReaderRun):
             yield counts, tokens
 
     def _numbered(self, groups: Iterable[Sequence[Record]]) -> Iterator[_Group]:
-        """Yield groups of records, and the number of the first."""
+        """Yield groups of records, each with the index of its first record."""
         first = self.start
         for records in groups:
             yield records, first
             first += len(records)
 
     def _tokenized(self, group: _Group) -> tuple[TokenCounts, TokenBatch, list[InputError], int]:
-        """Return the counts of a group, its tokens, why records are left out, and its end."""
+        """Return the counts and tokens of a group, the errors of skipped records, and its end."""
         records, first = group
         failures: list[InputError] = []
         texts = self.prepare(records) if self.prepare else records
         counts = TokenCounts(literals=self.tokenizer.count_literals(texts))
         batch = self.tokenizer.encode_records(texts, self.layout, skip=failures.append, first=first)
-        if self.prepare:  # what was read is what is spoken of from here on
+        if self.prepare:  # counts and errors refer to the records as read
             rows = [sample - first for sample in batch.samples]
             batch = replace(batch, records=RecordBatch.of(records).take(rows))
         counts.add(batch, self.tokenizer.limit)
@@ -210,25 +212,28 @@ class TokenizeRun(ReaderRun):
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be written of records, and in which form.
+    """The output of a tokenize run: columns, fields and file format.
 
-    Fields that are no columns are ``extra``: ``length``, ``text``, ``pair``,
-    ``overflow_to_sample_mapping`` and ``truncated``. Where nothing is written of each record,
-    `TokenizeRun` alone will do.
+    ``extra`` are the fields besides the columns: ``length``, ``text``, ``pair``,
+    ``overflow_to_sample_mapping`` and ``truncated``. If nothing is written per record, use
+    `TokenizeRun` alone.
     """
 
     layout: Layout
     extra: tuple[str, ...] = ()
     form: str = JSONL
-    ragged: bool = False  # arrays of the forms npz and safetensors are flat
+    ragged: bool = False  # True: flat arrays in npz and safetensors
 
     @property
     def fields(self) -> frozenset[str]:
-        """The names that are written, which no carried field may have."""
+        """The names of the output fields, which no carried field may have."""
         return frozenset({"id", *self.layout.columns, *self.extra})
 
     def run(self, reader: Reader, tokenizer: Tokenizer, window: int = WINDOW) -> TokenizeRun:
-        """Return the run over these records; so many are padded together (padding longest)."""
+        """Return the run over these records.
+
+        With padding "longest", ``window`` records are padded together.
+        """
         together = self.layout.padding == "longest"
         size = window if together else None
         return TokenizeRun(reader, tokenizer, self.layout, size, full=together)
@@ -236,9 +241,9 @@ class Task:
     def rows(
         self, tokens: TokenBatch, lists: Mapping[str, Iterable[Any]] | None = None
     ) -> list[dict[str, Any]]:
-        """Return what is written of records, perhaps with other ``lists`` than those of tokens.
+        """Return the output rows of a batch. ``lists`` replaces the token columns.
 
-        Raises InputError when a field that a record carries has the name of one of these.
+        Raises InputError if a carried field has the name of an output field.
         """
         if lists is None:
             lists = {name: tokens.lists(name) for name in self.layout.columns}
@@ -255,8 +260,8 @@ class Task:
         return [row_of(record, row) for record, row in zip(tokens.records, rows, strict=True)]
 
     def table(self, tokens: TokenBatch) -> Table:
-        """Return what is written of records that are arrays, as columns."""
-        import numpy as np  # pyarrow would import pandas to look at lists
+        """Return the output of a batch of arrays as a table of columns."""
+        import numpy as np  # pyarrow would import pandas to inspect lists
 
         ids = tokens.records.ids or ()
         extras = tokens.records.extras or ()
@@ -270,7 +275,7 @@ class Task:
         return Table(columns, len(tokens))
 
     def _beside(self, tokens: TokenBatch) -> dict[str, Any]:
-        """Return the extra columns. Where only some records have a field, others have None or 0."""
+        """Return the columns of ``extra``. Records without a value have None or 0."""
         records = tokens.records
         columns = {
             "length": tokens.lengths,
@@ -283,9 +288,9 @@ class Task:
         return {name: columns[name] for name in self.extra if is_cut or name != "truncated"}
 
     def header(self, run: TokenizeRun) -> TableHeader:
-        """Return the row that begins a table of a run without any: every column, of its type.
+        """Return the header row of a table without records: every column, with its type.
 
-        Lists are as long as padding makes those of every text.
+        Lists have the length that padding gives to every text.
         """
         (row,) = self.rows(run.tokenizer.encode_records([Record("")], self.layout))
         if self.layout.padding != "max_length":
@@ -294,7 +299,7 @@ class Task:
 
     @property
     def writer(self) -> str:
-        """The format of the writer."""
+        """The name of the writer for the file format."""
         if self.form in LINES:
             return FINISHED
         return FORMATS[self.form].ragged_writer if self.ragged else self.form
@@ -307,14 +312,17 @@ class Task:
         *,
         rows: bool = False,
     ) -> None:
-        """Write the batches of a run, as ``rows`` or what is fastest; or an empty table."""
+        """Write the batches of a run, as ``rows`` or in the fastest form.
+
+        A run without records writes an empty table.
+        """
         for batch in batches:
             put(self.rows(batch) if rows and self.form not in LINES else self._written(batch))
         if self.form not in LINES and not run.tally.records:
             put([self.header(run)])
 
     def _written(self, tokens: TokenBatch) -> Any:
-        """Return what the writer of the format takes: bytes, rows or a table of columns."""
+        """Return a batch in the form that the format's writer takes: bytes, rows or a table."""
         form = self.form
         if form == "table" and self.layout.columns:
             return tokens
@@ -340,13 +348,14 @@ class Task:
 
 @dataclass
 class DecodeRun(ReaderRun):
-    """Rows with ``text`` or ``tokens``, after the record's id and before its other fields.
+    """Decoded rows: the record's id, ``text`` or ``tokens``, then the record's other fields.
 
-    An id outside the vocabulary is an InputError with the record's place, or the record is skipped.
+    An id outside the vocabulary raises InputError with the record's location, or the record is
+    skipped.
     """
 
     tokenizer: Tokenizer
-    kind: str  # text or tokens
+    kind: str  # "text" or "tokens"
     skip_special: bool
     clean_up: bool | None
 

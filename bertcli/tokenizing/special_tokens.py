@@ -1,4 +1,4 @@
-"""The special tokens that a tokenizer puts around a text or a pair."""
+"""The special tokens that a tokenizer adds around a text or a pair."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from bertcli.tokenizing.batch import sequence_span
 
 
 class SpecialTokens(NamedTuple):
-    """The special tokens around a text or a pair; its parts are these and the texts, in turn."""
+    """The special tokens around a text or a pair. Special tokens and texts alternate as parts."""
 
-    special: list[list[int]]  # ids before the texts, between them and behind them
-    types: list[int]  # the token type of each part
+    special: list[list[int]]  # ids before, between and after the texts
+    types: list[int]  # the token type of each part, texts included
 
 
 def special_tokens_around(core: Core, *, pair: bool, special: bool) -> SpecialTokens | None:
-    """Return what a tokenizer puts around texts; None where no such frame tells it all."""
+    """Return the special tokens around texts, or None.
+
+    None means that the texts are out of order, or that a part mixes token types.
+    """
     encoding = core.encode("a", "a" if pair else None, add_special_tokens=special)
     texts = [sequence_span(encoding.sequence_ids, which) for which in range(1 + pair)]
     cuts = [0, *chain.from_iterable(texts), len(encoding)]

@@ -17,7 +17,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
 BARS = 12
-BEFORE, NONE = -1, -2  # instead of ids: what stands before a row, and for a token that is none
+BEFORE, NONE = -1, -2  # pseudo-ids: the start of a row, and a missing token
 
 
 def file_rows(
@@ -25,9 +25,9 @@ def file_rows(
     paths: Sequence[str],
     batches: Iterable[TokenBatch],
 ) -> list[Any]:
-    """Return a row for each file, in the order of the paths, and the total, whose file is None.
+    """Return a row of counts for each file, in the order of the paths, then the total (file None).
 
-    A file without a record has a row of zeros.
+    A file without records has a row of zeros.
     """
     files: dict[str | None, Any] = {input_name(path): counter() for path in paths}
     files[None] = counter()
@@ -40,18 +40,18 @@ def file_rows(
 
 
 class CorpusStats:
-    """Counts over encoded records; ``summary`` is the result."""
+    """Counts over encoded records; ``summary`` returns the result."""
 
     def __init__(self, tokenizer: Tokenizer, cut_at: int | None) -> None:
         self.tokenizer, core = tokenizer, tokenizer.core
         self.cut_at = cut_at if cut_at is not None else tokenizer.limit
         self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], NONE)
         self.special = {BEFORE, *tokenizer.all_special_ids} - {self.unk}
-        # Elsewhere a text begins with a word, though its first token may have no mark of one.
+        # In other models the first token of a text starts a word, even without the mark of one.
         self.is_marked = type(core.model).__name__ == "WordPiece"
         self.lengths: Counter[int] = Counter()
         self.ids: Counter[int] = Counter()
-        self.first_ids: Counter[int] = Counter()  # of texts, where tokens that go on have no mark
+        self.first_ids: Counter[int] = Counter()  # first tokens, if continuations are unmarked
         self.unknown_words: Counter[str] = Counter()
 
     def add(self, batch: TokenBatch) -> None:
@@ -107,7 +107,7 @@ class CorpusStats:
         }
 
     def _remember(self, record: Record) -> None:
-        """Count the words that became [UNK]: the text at its offsets."""
+        """Count the words that became [UNK], as spelled in the text."""
         for text in RecordBatch.of([record]).strings:
             encoding = self.tokenizer.core.encode(text, add_special_tokens=False)
             for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
@@ -117,7 +117,7 @@ class CorpusStats:
             self.unknown_words = Counter(dict(self.unknown_words.most_common(UNKNOWN_KEPT)))
 
     def _histogram(self) -> list[dict[str, int]]:
-        """Return bars of equal width up to the 99th percentile, and one for the rest."""
+        """Return bars of equal width up to the 99th percentile, and one bar for the rest."""
         if not self.lengths:
             return []
         low = min(self.lengths)
@@ -140,7 +140,7 @@ class CorpusStats:
 
 
 def quantile(lengths: Counter[int], share: float) -> int:
-    """Return the smallest length that this share of the texts does not exceed."""
+    """Return the smallest length that at least this share of the texts does not exceed."""
     missing = share * lengths.total()
     for length in sorted(lengths):
         missing -= lengths[length]

@@ -1,4 +1,4 @@
-"""Text to tokens and back: with the tokenizer of a model.
+"""The tokenizer of a model: text to tokens and back.
 
     tokenizer = Tokenizer.load("bert-base-uncased")
     tokenizer('I love NLP!')["input_ids"]   # [101, 1045, 2293, 17953, 2361, 999, 102]
@@ -8,9 +8,9 @@
     tokenizer.build_inputs_with_special_tokens([2293], [2361])    # [101, 2293, 102, 2361, 102]
     tokenizer.create_token_type_ids_from_sequences([2293], [2361])  # [0, 0, 0, 1, 1]
 
-Ids, tokens and texts become one another with the names and meanings of transformers. Splitting into
-pieces is done by the tokenizers library. What a tokenizer.json says about truncation and padding is
-overridden: these and windows are ours, and what was cut is counted.
+Methods have the names and semantics of transformers. The tokenizers library splits texts into
+tokens. Truncation and padding settings in tokenizer.json are overridden: this package truncates,
+pads and builds windows itself, and counts the dropped tokens.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.ragged import WordPieceEngine
     from bertcli.tokenizing.special_tokens import SpecialTokens
 
-FEW = 256  # records of a run that do not pay for the import of numpy,
-SHORT = 1 << 19  # unless they have so many characters
+FEW = 256  # fewer records in a run are not worth the numpy import,
+SHORT = 1 << 19  # unless they have this many characters
 Skip = Callable[[InputError], None]
 WHOLE = "tokenizer.json"
-KEPT = (  # settings of one class or another
+KEPT = (  # settings of tokenizer_config.json that `save` writes
     "tokenizer_class",
     "bos_token",
     "eos_token",
@@ -84,24 +84,24 @@ KEPT = (  # settings of one class or another
     "model_input_names",
     "clean_up_tokenization_spaces",
 )
-# Roles of special tokens, in the order of transformers.
+# Roles of special tokens, in transformers' order.
 ROLE_ORDER = ("bos_token", "eos_token", *ROLES)
-# Classes that name no bos_token and eos_token unless their folder does.
+# Tokenizer classes without bos_token and eos_token unless the folder defines them.
 WITHOUT_ENDS = ("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer", AS_IT_IS.name)
-NORMALIZER = {  # settings that BERT's normalizer has -> their names there
+NORMALIZER = {  # setting -> its name in BERT's normalizer
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
     "clean_text": "clean_text",
 }
-# What clean_up_tokenization_spaces replaces in transformers, in this order.
+# What clean_up_tokenization_spaces replaces in transformers, in order.
 CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
 class Tokenizer:
     """The tokenizer of one model: texts to tokens and back.
 
-    ``limit`` is the longest sequence its model takes.
+    ``limit`` is the model's maximum sequence length; None without one.
     """
 
     def __init__(self, loaded: Loaded, settings: JsonObject, limit: int | None) -> None:
@@ -110,8 +110,8 @@ class Tokenizer:
         self.limit = limit
         self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
         self.padding_side = settings.choice("padding_side", SIDES) or "right"
-        self.expected = 0  # characters that are to come, about
-        self.reads_types = True  # whether the model that it is loaded for takes token types
+        self.expected = 0  # estimated number of characters still to come
+        self.reads_types = True  # True if the model takes token type ids
         self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
         self.core.no_truncation()
         self.core.no_padding()
@@ -125,12 +125,12 @@ class Tokenizer:
         revision: str | None = None,
         offline: bool = False,
     ) -> Self:
-        """Return the tokenizer of a model: a name as in `find_model`, or a folder.
+        """Return the tokenizer of a model, given by a name as in `find_model` or by its folder.
 
-        A folder has a tokenizer.json, or else a vocab.txt. A sentence model may keep them in a part
-        of its own, which its modules.json names. ``parse_special`` tells whether a literal "[SEP]"
-        in a text becomes that special token. Raises ModelError when a file is missing or broken, or
-        a special token is not there.
+        The folder contains a tokenizer.json, or else a vocab.txt. A sentence model may keep them in
+        the subfolder of a module that modules.json lists. With ``parse_special``, a literal "[SEP]"
+        in a text becomes that special token. Raises ModelError if a file is missing or broken, or a
+        special token is missing.
         """
         if isinstance(name, str):
             name = find_model(name, revision=revision, offline=offline)
@@ -164,17 +164,17 @@ class Tokenizer:
 
     @property
     def model_max_length(self) -> int:
-        """The number of tokens that a text is truncated to, or 10^30."""
+        """The number of tokens that a text is truncated to, or 10^30 without a limit."""
         return int(1e30) if self.limit is None else self.limit
 
     @cached_property
     def added_special(self) -> dict[int, str]:
-        """The special tokens among those that were added to the vocabulary, by their ids."""
+        """The special tokens that were added to the vocabulary, by id."""
         added = self.core.get_added_tokens_decoder().items()
         return {index: token.content for index, token in added if token.special}
 
     def count_literals(self, records: Sequence[Record]) -> int:
-        """Return how many special tokens are written out in the texts, and parsed as such."""
+        """Return how many literal special tokens in the texts are parsed as special tokens."""
         if self.core.encode_special_tokens:
             return 0
         names = sorted(self.added_special.values(), key=len, reverse=True)
@@ -183,24 +183,24 @@ class Tokenizer:
 
     @cached_property
     def engine(self) -> WordPieceEngine:
-        """What makes ids of many texts at once."""
+        """The encoder of many texts at once."""
         from bertcli.tokenizing.ragged import WordPieceEngine
 
         return WordPieceEngine(self.core, self.expected)
 
     @cached_property
     def words_core(self) -> Core:
-        """The core for texts that are split into words."""
+        """The `tokenizers` core for texts that are split into words."""
         return for_words(self.core)
 
     def __len__(self) -> int:
-        """Return the number of tokens, added ones included."""
+        """Return the vocabulary size, including added tokens."""
         return self.core.get_vocab_size()
 
     def refuse_beyond(self, rows: int, folder: ModelFolder) -> None:
-        """Raise ModelError for an id that the model of a folder, of so many rows, does not have."""
+        """Raise ModelError for a token id beyond the ``rows`` embeddings of the folder's model."""
         if len(self) <= rows and all(map(self.core.id_to_token, range(len(self)))):
-            return  # all tokens have the first ids: to list them takes four times as long
+            return  # ids are contiguous: checking each is four times slower
         vocabulary = self.core.get_vocab().items()
         beyond = [(index, token) for token, index in vocabulary if index >= rows]
         if beyond:
@@ -212,20 +212,20 @@ class Tokenizer:
             )
 
     def special_ids(self) -> dict[str, int]:
-        """Return special token -> id, in the order of [UNK], [SEP], [PAD], [CLS], [MASK]."""
+        """Return special token -> id, in the order [UNK], [SEP], [PAD], [CLS], [MASK]."""
         ids = {token: self.core.token_to_id(token) for token in self.roles.values()}
         return {token: index for token, index in ids.items() if index is not None}
 
     @cached_property
     def model_inputs(self) -> list[str]:
-        """The columns that a call from Python returns unasked."""
+        """The columns that a call from Python returns by default."""
         names = self.settings.texts("model_input_names")
         types = ["token_type_ids"] if self.kind.token_types else []
         return ["input_ids", *types, "attention_mask"] if names is None else names
 
     @property
     def padding_id(self) -> int:
-        """The id of the padding token. ModelError for a vocabulary without one."""
+        """The id of the padding token. Raises ModelError for a vocabulary without one."""
         index = self.core.token_to_id(self.roles["pad_token"])
         if index is None:
             raise ModelError(
@@ -234,7 +234,7 @@ class Tokenizer:
         return index
 
     def max_length(self, layout: Layout) -> int:
-        """Return the length to truncate or pad to: the one asked for, else the model's limit."""
+        """Return the length to truncate or pad to: the requested one, else the model's limit."""
         if layout.max_length is not None:
             return layout.max_length
         if self.limit is None:
@@ -242,15 +242,16 @@ class Tokenizer:
         return self.limit
 
     def padded_length(self, layout: Layout, longest: int) -> int:
-        """Return the length that padding makes of texts of which the longest has so many tokens."""
+        """Return the padded length of texts whose longest has ``longest`` tokens."""
         length = longest if layout.padding == "longest" else self.max_length(layout)
         step = layout.pad_to_multiple_of or 1
         return -(-length // step) * step
 
     def cut_at(self, layout: Layout) -> int | None:
-        """Return the length that truncation keeps; None without truncation.
+        """Return the length to truncate to; None without truncation.
 
-        Raises UsageError for a length that the special tokens fill, or a stride that does not fit.
+        Raises UsageError for a length that leaves no room beside special tokens, or a stride that
+        does not fit.
         """
         if layout.truncation == "do_not_truncate":
             return None
@@ -267,7 +268,7 @@ class Tokenizer:
     def room(self, length: int, layout: Layout, *, pair: bool) -> int:
         """Return how many tokens of a text or a pair fit beside the special tokens.
 
-        Raises UsageError when those alone are too many.
+        Raises UsageError if the special tokens alone exceed ``length``.
         """
         special = self.core.num_special_tokens_to_add(pair) if layout.special_tokens else 0
         if length < special:
@@ -278,7 +279,7 @@ class Tokenizer:
         return length - special
 
     def __getattr__(self, name: str) -> Any:
-        """Return cls_token, cls_token_id, sep_token and so on; None where there is none."""
+        """Return cls_token, cls_token_id, sep_token and so on; None for a missing token."""
         role = name.removesuffix("_id")
         if role not in ROLE_ORDER:
             raise AttributeError(f"a tokenizer has no attribute {name!r}")
@@ -288,9 +289,9 @@ class Tokenizer:
         return self.core.token_to_id(token)
 
     def _end_token(self, role: str) -> str | None:
-        """Return bos_token or eos_token: as the folder says, else what is around texts."""
+        """Return bos_token or eos_token: the folder's, else the tokenizer's [CLS] or [SEP]."""
         named = self.settings.get(role)
-        if isinstance(named, Mapping):  # an added token with its settings
+        if isinstance(named, Mapping):  # an added token with settings
             named = named.get("content")
         if named is not None or self.kind.name in WITHOUT_ENDS:
             return named
@@ -298,7 +299,7 @@ class Tokenizer:
 
     @property
     def special_tokens_map(self) -> dict[str, str]:
-        """The special tokens by their roles: cls_token and so on."""
+        """The special tokens by role: cls_token and so on."""
         tokens = {role: getattr(self, role) for role in ROLE_ORDER}
         known = {role: token for role, token in tokens.items() if token is not None}
         return {
@@ -307,10 +308,10 @@ class Tokenizer:
 
     @property
     def model_input_names(self) -> list[str]:
-        """The columns that a call from Python returns unasked."""
+        """The columns that a call from Python returns by default."""
         return list(self.model_inputs)
 
-    is_fast = True  # splitting is done by the tokenizers library
+    is_fast = True  # tokens are split by the tokenizers library
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
         """Return the number of special tokens around a text, or around a pair."""
@@ -318,18 +319,18 @@ class Tokenizer:
 
     @property
     def max_len_single_sentence(self) -> int:
-        """The number of tokens of a text that fit beside the special ones."""
+        """The maximum number of tokens of a text beside the special tokens."""
         return self.model_max_length - self.num_special_tokens_to_add()
 
     @property
     def max_len_sentences_pair(self) -> int:
-        """The number of tokens of a pair that fit beside the special ones."""
+        """The maximum number of tokens of a pair beside the special tokens."""
         return self.model_max_length - self.num_special_tokens_to_add(pair=True)
 
     def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json and tokenizer_config.json, which transformers loads as well.
+        """Write tokenizer.json and tokenizer_config.json, which transformers can load as well.
 
-        Each appears whole. Raises OutputError when the folder cannot be written.
+        Each file is written atomically. Raises OutputError if the folder is not writable.
         """
         from bertcli.io.publish import saving
 
@@ -360,17 +361,17 @@ class Tokenizer:
 
     @property
     def all_special_ids(self) -> list[int]:
-        """The ids of the special tokens, added ones included."""
+        """The ids of the special tokens, including added ones."""
         return list(dict.fromkeys((*self.special_ids().values(), *self.added_special)))
 
     @property
     def all_special_tokens(self) -> list[str]:
-        """The special tokens, added ones included."""
+        """The special tokens, including added ones."""
         return self.convert_ids_to_tokens(self.all_special_ids)
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens without added ones, which `len` counts as well."""
+        """The number of tokens without added ones (`len` includes them)."""
         return self.core.get_vocab_size(with_added_tokens=False)
 
     def get_vocab(self) -> dict[str, int]:
@@ -383,11 +384,11 @@ class Tokenizer:
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> Any:
-        """Return the text of an id, a list or an array of ids; a list of texts for many of them.
+        """Return the text of an id or of a sequence of ids, or a list of texts for a batch.
 
-        ``clean_up_tokenization_spaces`` drops blanks before punctuation and in contractions. None
-        is what the folder says, as in transformers; without a word there, blanks go only where no
-        token comes between. BPE keeps the blanks of a text, so none is dropped.
+        ``clean_up_tokenization_spaces`` removes blanks before punctuation and in contractions. None
+        means the folder's setting, as in transformers; without a setting, only where the pattern
+        does not span several tokens. BPE keeps the blanks of a text, so none is removed.
 
         Raises InputError for an id that is not in the vocabulary.
         """
@@ -412,7 +413,7 @@ class Tokenizer:
     batch_decode = decode
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """Return the token of an id, or those of a list or an array of ids.
+        """Return the token of an id, or the tokens of a list or array of ids.
 
         Raises InputError for an id that is not in the vocabulary.
         """
@@ -424,15 +425,15 @@ class Tokenizer:
         return [self.core.id_to_token(index) or "" for index in plain if index not in skipped]
 
     def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> int | list[int]:
-        """Return the id of a token, or those of several; an unknown one has the id of [UNK]."""
+        """Return the id of a token, or a list of ids; unknown tokens have the id of [UNK]."""
         if isinstance(tokens, str):
             return self.ids_of([tokens])[0][0]
         return self.ids_of(tokens)[0]
 
     def ids_of(self, tokens: Iterable[str]) -> tuple[list[int], list[str]]:
-        """Return the id of each token, and the tokens that are unknown and became [UNK].
+        """Return the id of each token, and the unknown tokens that became [UNK].
 
-        Raises InputError for an unknown token when there is no [UNK], as in some BPE.
+        Raises InputError for an unknown token if the vocabulary has no [UNK] (some BPE models).
         """
         pairs = [(token, self.core.token_to_id(token)) for token in tokens]
         unknown = [token for token, index in pairs if index is None]
@@ -447,13 +448,13 @@ class Tokenizer:
     def build_inputs_with_special_tokens(
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
-        """Return [CLS] A [SEP], or [CLS] A [SEP] B [SEP], of ids without special tokens."""
+        """Return [CLS] A [SEP], or [CLS] A [SEP] B [SEP], for ids without special tokens."""
         return [index for _, part in self._parts(token_ids_0, token_ids_1) for index in part]
 
     def create_token_type_ids_from_sequences(
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
-        """Return the token types of what `build_inputs_with_special_tokens` makes."""
+        """Return the token type ids for the output of `build_inputs_with_special_tokens`."""
         return [kind for kind, part in self._parts(token_ids_0, token_ids_1) for _ in part]
 
     def get_special_tokens_mask(
@@ -462,10 +463,10 @@ class Tokenizer:
         token_ids_1: Sequence[int] | None = None,
         already_has_special_tokens: bool = False,
     ) -> list[int]:
-        """Return 1 for each special token of what `build_inputs_with_special_tokens` makes.
+        """Return a mask of the output of `build_inputs_with_special_tokens`: 1 for special tokens.
 
-        With ``already_has_special_tokens`` it is that of ``token_ids_0`` as they are. Raises
-        InputError when there is a second list with it.
+        With ``already_has_special_tokens``, it is the mask of ``token_ids_0`` itself. Raises
+        InputError if a second list is given as well.
         """
         if already_has_special_tokens:
             if token_ids_1 is not None:
@@ -480,13 +481,13 @@ class Tokenizer:
         new_tokens: str | AddedToken | Sequence[str | AddedToken],
         special_tokens: bool = False,
     ) -> int:
-        """Add tokens to the end of the vocabulary, and return how many are new.
+        """Append tokens to the vocabulary, and return how many are new.
 
-        A model that shall read them needs as many embeddings more.
+        The model needs as many additional embeddings to read them.
         """
         several = isinstance(new_tokens, list | tuple)
         tokens: Any = list(new_tokens) if several else [new_tokens]  # type: ignore[arg-type]
-        for name in ("added_special", "engine", "words_core"):  # made of the core
+        for name in ("added_special", "engine", "words_core"):  # cached, derived from the core
             self.__dict__.pop(name, None)
         add = self.core.add_special_tokens if special_tokens else self.core.add_tokens
         return add(tokens)
@@ -494,11 +495,11 @@ class Tokenizer:
     def add_special_tokens(
         self, special_tokens_dict: Mapping[str, Any], replace_extra_special_tokens: bool = True
     ) -> int:
-        """Add special tokens by their roles, and return how many are new to the vocabulary.
+        """Add special tokens by role, and return how many are new to the vocabulary.
 
         Keys are cls_token and so on, bos_token, eos_token, or additional_special_tokens with a
-        list. A model that shall read new ones needs as many embeddings more. UsageError for
-        another key.
+        list. The model needs as many additional embeddings to read the new tokens. Raises
+        UsageError for another key.
         """
         tokens: list[str | AddedToken] = []
         roles = dict(self.roles)
@@ -516,13 +517,13 @@ class Tokenizer:
         return added
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
-        """Return the text of tokens, word pieces joined."""
+        """Return the text of tokens, with word pieces joined."""
         if self.core.decoder is None:
             return " ".join(tokens)
         return self.core.decoder.decode([*tokens])
 
     def get_added_vocab(self) -> dict[str, int]:
-        """Return token -> id of the added tokens, special ones among them."""
+        """Return token -> id of the added tokens, including special ones."""
         added = self.core.get_added_tokens_decoder().items()
         return {token.content: index for index, token in sorted(added)}
 
@@ -537,7 +538,7 @@ class Tokenizer:
     def _parts(
         self, first: Sequence[int], second: Sequence[int] | None
     ) -> list[tuple[int, Sequence[int]]]:
-        """Return the ids before, of, between and after the texts, with the token type of each."""
+        """Return the ids before, in, between and after the texts, each with its token type."""
         frame = self._special_tokens(pair=second is not None)
         if frame is None:
             raise ModelError("this tokenizer does not put special tokens around two texts in order")
@@ -550,10 +551,10 @@ class Tokenizer:
     def __call__(
         self, text: Texts, text_pair: Texts | None = None, **options: Any
     ) -> BatchEncoding:
-        """Return what transformers' tokenizer returns, as lists that ``json.dumps`` takes.
+        """Return the output of a transformers tokenizer call, as lists that ``json.dumps`` accepts.
 
-        ``options`` are the fields of `Call`, named as in transformers. Truncation and padding
-        to the model's limit mean that of all files of the folder, 256 for all-MiniLM-L6-v2.
+        ``options`` are the fields of `Call`, named as in transformers. The model's limit for
+        truncation and padding takes all files of the folder into account: 256 for all-MiniLM-L6-v2.
         """
         from bertcli.tokenizing.call import Call
 
@@ -580,15 +581,15 @@ class Tokenizer:
         return call.result(encoded(layout.columns), layout.columns, details, batched=batched)
 
     def encode(self, text: Texts, text_pair: Texts | None = None, **options: Any) -> list[int]:
-        """Return the ids of a call."""
+        """Return the input ids of a call."""
         return self(text, text_pair, **options)["input_ids"]
 
     def tokenize(self, text: Texts, pair: Texts | None = None, **options: Any) -> list[str]:
-        """Return the tokens of a text, by default without special ones."""
+        """Return the tokens of a text, by default without special tokens."""
         return self(text, pair, **{"add_special_tokens": False, **options}).tokens()
 
     def pad(self, encoded_inputs: Any, padding: bool | str = True, **options: Any) -> BatchEncoding:
-        """Return encoded inputs, one mapping or a list of them, padded as in transformers."""
+        """Return encoded inputs (a mapping or a list of mappings), padded as in transformers."""
         from bertcli.tokenizing.call import Call
 
         call = Call(padding=padding, **options)
@@ -612,10 +613,11 @@ class Tokenizer:
     def encode_records(
         self, records: Sequence[Record], layout: Layout, *, skip: Skip = stop, first: int = 0
     ) -> TokenBatch:
-        """Return the records as columns; with ``layout.overflowing`` one row a window.
+        """Return the encoded records; with ``layout.overflowing``, one row per window.
 
-        ``first`` is the number of the first record in the run. A record that cannot be truncated
-        as asked goes to ``skip`` (default: raise). Many are arrays, where these can say it all.
+        ``first`` is the index of the first record in the run. The error of a record that cannot be
+        truncated as requested goes to ``skip`` (default: raise). Many records become arrays if the
+        layout fits them.
         """
         block = RecordBatch.of(records)
         pairs = block.pairs
@@ -626,18 +628,18 @@ class Tokenizer:
         if many and layout.is_flat and is_alike:
             frame = self._special_tokens(pair=pairs is not None, special=layout.special_tokens)
             if frame:
-                with suppress(InputError):  # of a pair that rows tell of
+                with suppress(InputError):  # `_rows` reports the pair
                     return self._arrays(block, layout, frame, first)
         return self._rows(block, layout, skip, first)
 
     def _special_tokens(self, *, pair: bool, special: bool = True) -> SpecialTokens | None:
-        """Return the special tokens around a text or a pair; None where texts are not in order."""
-        from bertcli.tokenizing.special_tokens import special_tokens_around  # few texts need none
+        """Return the special tokens around a text or a pair; None if texts are not in order."""
+        from bertcli.tokenizing.special_tokens import special_tokens_around  # rarely needed
 
         return special_tokens_around(self.core, pair=pair, special=special)
 
     def _rows(self, records: RecordBatch, layout: Layout, skip: Skip, first: int) -> TokenBatch:
-        """Return the tokens of records as lists. No numpy: one text needs none."""
+        """Return the tokens of records as lists, without importing numpy."""
         limit = self.cut_at(layout)
         split = records.is_split
         core = self.words_core if split else self.core
@@ -677,7 +679,7 @@ class Tokenizer:
                 skip(InputError(message, hint))
                 continue
             for window in cuts if layout.overflowing else cuts[:1]:
-                slices, at = [], 0  # special tokens, and the part of each text in the window
+                slices, at = [], 0  # special tokens, and the span of each text in the window
                 for (start, until), (begin, end) in sorted(zip(places, window, strict=True)):
                     slices += [slice(at, start), slice(start + begin, start + end)]
                     at = until
@@ -692,7 +694,7 @@ class Tokenizer:
         return TokenBatch.of(rows, {"input_ids", *layout.columns})
 
     def _padded(self, rows: list[Encoded], layout: Layout) -> list[Encoded]:
-        """Return the rows, made equally long where the layout asks for it."""
+        """Return the rows padded to equal length, if the layout requests padding."""
         if layout.padding == "do_not_pad":
             return rows
         length = self.padded_length(layout, max((row.length for row in rows), default=0))
@@ -705,10 +707,10 @@ class Tokenizer:
     ) -> TokenBatch:
         """Return the tokens of texts, or of pairs, as arrays.
 
-        ``frame`` are the special tokens of a text or of a pair, and the row of each has the same
-        parts: padding, special tokens, text, special tokens, perhaps text and special tokens,
-        padding. With ``layout.overflowing`` each window of a text has a row. Raises InputError
-        when a pair cannot be truncated as asked, or windows cannot share as many tokens.
+        ``frame`` are the special tokens of a text or of a pair. Each row has the same parts:
+        padding, special tokens, text, special tokens (for a pair: text, special tokens), padding.
+        With ``layout.overflowing`` each window of a text has a row. Raises InputError if a pair
+        cannot be truncated as requested, or windows cannot share ``stride`` tokens.
         """
         import numpy as np
 
@@ -718,7 +720,7 @@ class Tokenizer:
         texts: Any = [*block.texts, *(block.pairs or ())]
         ids, offsets = self.engine([*chain.from_iterable(texts)] if block.is_split else texts)
         if block.is_split:
-            offsets = offsets[offsets_of([*map(len, texts)])]  # of texts, not of words
+            offsets = offsets[offsets_of([*map(len, texts)])]  # per text, not per word
         special = [*map(len, frame.special)]
         shape = len(special) - 1, len(block)  # the first texts of all rows, then the second ones
         starts = offsets[:-1].reshape(shape)
@@ -747,7 +749,7 @@ class Tokenizer:
 
         sizes = np.zeros((len(block), 2 * len(special) + 1), np.int64)  # [B, parts]
         sizes[:, 1::2], sizes[:, 2:-1:2] = special, left.T
-        pads: list[int] = []  # the most that a row gets
+        pads: list[int] = []  # longest padding of a row
         if layout.padding != "do_not_pad":
             whole = sizes.sum(axis=1)
             length = self.padded_length(layout, int(whole.max(initial=0)))
@@ -756,7 +758,7 @@ class Tokenizer:
             sizes[:, 0 if side == "left" else -1] = missing
             pads = [self.padding_id] * int(missing.max(initial=0))
         pool = np.concatenate([ids, np.array([*chain(*frame.special), *pads], np.uint32)])
-        begins = np.full_like(sizes, len(pool) - len(pads))  # of the parts in the pool
+        begins = np.full_like(sizes, len(pool) - len(pads))  # start of each part in the pool
         begins[:, 1::2] = len(ids) + offsets_of(special)[:-1]
         begins[:, 2:-1:2] = starts.T
 

@@ -1,8 +1,8 @@
-"""Truncation: which tokens of a text or a pair fit into a window of bounded length.
+"""Truncation: the tokens of a text or a pair that fit into a window of bounded length.
 
-`token_windows` is for one record, in lists, and imports no numpy, which one text should not wait
-for; `kept_of_many` and `windows_of_many` do the same for many lengths, in arrays. What truncation
-drops is counted here as well: `dropped_tokens`.
+`token_windows` handles one record with lists and without numpy, to avoid its import for a single
+text; `kept_of_many` and `windows_of_many` handle arrays of lengths. `dropped_tokens` counts the
+tokens that truncation drops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 Span = tuple[int, int]
-Window = tuple[Span, Span]  # the tokens [start, stop) of the texts that are kept together
+Window = tuple[Span, Span]  # the token span [start, stop) of each text
 
 
 def token_windows(
@@ -34,11 +34,13 @@ def token_windows(
 ) -> list[Window]:
     """Return all windows of sequences of these lengths; the first is the truncated text.
 
-    ``room`` is the number of tokens without special ones, ``second`` None for a single text,
-    ``stride`` the number of tokens that neighbouring windows share. Without a need to cut there is
-    one window. Where both sequences are cut, every part of one meets every part of the other.
+    ``room`` is the number of tokens without special tokens, ``second`` is None for a single text,
+    ``stride`` is the number of tokens that consecutive windows share. If everything fits, there is
+    one window. If both sequences are truncated, every part of one is combined with every part of
+    the other.
 
-    Raises InputError when ``strategy`` (longest_first, only_first, only_second) cannot do it.
+    Raises InputError if ``strategy`` (longest_first, only_first, only_second) cannot truncate
+    enough.
     """
     over = first + (second or 0) - room
     if over <= 0:
@@ -61,7 +63,7 @@ def token_windows(
 
 
 def kept_lengths(first: int, second: int, room: int, strategy: str) -> Span:
-    """Return how many tokens of each of two sequences that are too long one window holds.
+    """Return how many tokens of each of two sequences a window keeps, if the pair is too long.
 
     Raises InputError as `token_windows` does.
     """
@@ -84,7 +86,7 @@ def dropped_tokens(lengths: Sequence[int], window: Window) -> int:
 
 
 def kept_of_many(lengths: Lengths, room: int, strategy: str) -> Lengths:
-    """Return how many tokens of texts [1, B], or of pairs [2, B], fit into ``room`` each.
+    """Return how many tokens of texts [1, B], or of pairs [2, B], fit into ``room`` tokens each.
 
     Raises InputError as `token_windows` does.
     """
@@ -99,9 +101,9 @@ def kept_of_many(lengths: Lengths, room: int, strategy: str) -> Lengths:
 
 
 def windows_of_many(lengths: Lengths, room: int, stride: int) -> tuple[Lengths, Lengths, Lengths]:
-    """Return the windows of texts [B]: the text of each, its first token, its length.
+    """Return the windows of texts [B]: the text index, first token and length of each.
 
-    A window has ``room`` tokens at most, and shares ``stride`` with the one before.
+    A window has at most ``room`` tokens, and shares ``stride`` tokens with the previous window.
     """
     import numpy as np
 
@@ -137,10 +139,10 @@ def layout_strategies(
     *,
     overflowing: bool = False,
 ) -> tuple[str, str]:
-    """Return the strategies that these values mean in transformers.
+    """Return the padding and truncation strategies for these values, as in transformers.
 
-    "true" is longest, or longest_first; a length alone, with no padding named (not even
-    do_not_pad), asks for truncation.
+    "true" means longest, or longest_first. A length alone turns on truncation, unless a padding
+    strategy (even do_not_pad) is given.
     """
     paddings = {None: "do_not_pad", "false": "do_not_pad", "true": "longest"}
     truncations = {"false": "do_not_truncate", "true": "longest_first"}
