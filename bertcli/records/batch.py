@@ -1,4 +1,4 @@
-"""Records as columns (`RecordBatch`), and their division into windows of bounded size."""
+"""Records as columns (`RecordBatch`), and splitting them into windows of bounded size."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bertcli.records.record import Record, Text
 
 @dataclass(frozen=True, eq=False)
 class RecordBatch(Sequence[Record]):
-    """Records as columns, in the order of their fields; one is made where somebody asks for it.
+    """Records as columns, in the field order of `Record`. A `Record` is created only on access.
 
-    ``pairs``, ``ids``, ``extras`` and ``tokens`` are None where no record has any.
+    ``pairs``, ``ids``, ``extras`` and ``tokens`` are None if no record has any.
     """
 
     texts: Sequence[Text]
@@ -30,7 +30,7 @@ class RecordBatch(Sequence[Record]):
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> RecordBatch:
-        """Return records as columns."""
+        """Return a batch of these records."""
         if isinstance(records, RecordBatch):
             return records
         columns: Any = [[] for _ in Record._fields]
@@ -44,7 +44,7 @@ class RecordBatch(Sequence[Record]):
 
     @classmethod
     def joined(cls, blocks: Sequence[RecordBatch]) -> RecordBatch:
-        """Return the records of some blocks as one."""
+        """Return the concatenation of some batches."""
         if len(blocks) == 1:
             return blocks[0]
         columns: list[Any] = []
@@ -56,7 +56,7 @@ class RecordBatch(Sequence[Record]):
 
     @property
     def columns(self) -> tuple[Sequence[Any] | None, ...]:
-        """The fields of the records, in the order of those of one."""
+        """The columns, in the field order of `Record`."""
         return (
             self.texts,
             self.pairs,
@@ -69,17 +69,17 @@ class RecordBatch(Sequence[Record]):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the records are nothing but single texts."""
+        """True if the records are single texts without any other field."""
         return self.columns[1:4] == (None, None, None)
 
     @cached_property
     def is_split(self) -> bool:
-        """Whether any text is a list of words."""
+        """True if any text is a list of words."""
         return list in map(type, self.texts) or list in map(type, self.pairs or ())
 
     @property
     def strings(self) -> Iterable[str]:
-        """All strings of the records: texts and pairs, or their words if they are split."""
+        """All strings of the records: texts and pairs, or their words."""
         if self.pairs is None and not self.is_split:
             return self.texts  # type: ignore[return-value]
         both = zip(self.texts, self.pairs or repeat(None), strict=False)
@@ -110,11 +110,11 @@ class RecordBatch(Sequence[Record]):
         return RecordBatch(*fields) if isinstance(at, slice) else Record(*fields)
 
     def take(self, rows: Sequence[int]) -> RecordBatch:
-        """Return some of the records."""
+        """Return a batch of the rows with these indexes."""
         return RecordBatch(*(c and [c[at] for at in rows] for c in self.columns))  # type: ignore[arg-type]
 
     def without(self, names: Collection[str]) -> RecordBatch:
-        """Return the records without these of the fields that they carry."""
+        """Return the records without these carried fields."""
         if not (names and self.extras):
             return self
         extras = [
@@ -124,8 +124,8 @@ class RecordBatch(Sequence[Record]):
         return replace(self, extras=extras if any(extras) else None)
 
 
-CHARACTERS = 4 << 20  # of a window: some hundred MB once they are tokens
-FIRST_RECORDS, FIRST_CHARACTERS = 64, 1 << 13  # of the first windows that grow
+CHARACTERS = 4 << 20  # per window: some hundred MB as tokens
+FIRST_RECORDS, FIRST_CHARACTERS = 64, 1 << 13  # of the first window, if windows grow
 
 
 def record_windows(
@@ -138,16 +138,17 @@ def record_windows(
 ) -> Iterator[Sequence[Record]]:
     """Split blocks into sequences of at most ``size`` records.
 
-    A window ends early with the record that fills it with so many ``characters``. A block that is
-    short because its source is slow is passed on at once, unless ``full`` asks for windows that do
-    not depend on the blocks. ``growing_from`` is the number of records before the blocks: the first
-    windows are small, so that a run commits early, and they are the same wherever it resumes.
+    A window ends early, with the record at which it has ``characters`` characters. A block that is
+    short because its source is slow is passed on at once, unless ``full`` requests windows
+    independent of the blocks. ``growing_from`` is the number of records before the blocks: the
+    first windows are small, so that a run commits early, and windows are the same wherever the run
+    resumes.
     """
     parts: list[RecordBatch] = []
     done = growing_from
 
     def limits() -> tuple[int, int]:
-        """Return how many records and characters the next window has room for."""
+        """Return the maximum number of records and characters of the next window."""
         if done is None:
             return size, characters
         growth = max(1, done // FIRST_RECORDS)

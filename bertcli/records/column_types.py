@@ -1,9 +1,10 @@
-"""Columns of CSV that are numbers: which, and their values.
+"""Numeric columns of CSV files, and their values.
 
-A column is one of numbers if each of its cells, in all rows of all files, is a number or empty. So
-it takes a pass over the files before the first row is read, and what can be read once only, as
-stdin, has none. A number is written as in JSON, so that nothing is lost: 007, +49 and 1,5 are text,
-and so is a whole number that a 64-bit integer, or beside decimals a float, cannot hold.
+A column is numeric if each of its cells, in all rows of all files, is a number or empty. That takes
+a pass over the files before the first row is read, so inputs that can be read only once, such as
+stdin, have no numeric columns. Numbers must be written as in JSON, so that nothing is lost: 007,
++49 and 1,5 are text, and so is an integer that does not fit a 64-bit integer, or (in a column with
+decimals) is not exact as a float.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ NumberType = Literal["int", "float"]
 INTEGER = re.compile("0|-?[1-9][0-9]*")
 DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 MAX_INTEGER = 2**63 - 1
-MAX_EXACT_FLOAT = 2**53  # larger whole numbers may differ as floats
+MAX_EXACT_FLOAT = 2**53  # larger integers may not be exact as floats
 
 
 def number_columns(source: Input) -> dict[str, NumberType]:
-    """Return the columns of the CSV and TSV files of a source that are numbers, with their type.
+    """Return the numeric columns of the CSV and TSV files of a source, with their number types.
 
-    Empty where one of these files can be read once only.
+    Returns an empty dict if one of these files can be read only once.
     """
     paths = [path for path in source.paths if FORMATS[source.format_of(path)].delimiter]
     if not all(map(can_be_reread, paths)):
@@ -60,17 +61,17 @@ def number_columns(source: Input) -> dict[str, NumberType]:
 
 
 class NumberColumn:
-    """What the cells of a column are so far."""
+    """The type of a column, from the cells seen so far."""
 
     def __init__(self) -> None:
         self.has_text = False
         self.has_integers = False
         self.has_decimals = False
-        self.largest = 0  # of the whole numbers
+        self.largest = 0  # largest absolute value of the integers
 
     @property
     def type(self) -> NumberType | None:
-        """The type of the numbers; None for a column that holds text, or nothing."""
+        """The number type; None for a column with text, or without values."""
         if self.has_text or not (self.has_integers or self.has_decimals):
             return None
         if not self.has_decimals:
@@ -78,7 +79,7 @@ class NumberColumn:
         return "float" if self.largest <= MAX_EXACT_FLOAT else None
 
     def add(self, cells: Sequence[str]) -> None:
-        """Take in cells."""
+        """Update the type with more cells."""
         for cell in filter(None, cells):
             if INTEGER.fullmatch(cell) and len(cell) < 20:
                 self.has_integers = True
@@ -93,7 +94,7 @@ class NumberColumn:
 def to_numbers(
     cells: Sequence[str], number_type: NumberType, path: str
 ) -> list[int | float | None]:
-    """Return cells as numbers, empty ones as None. Raises InputError where one is no number."""
+    """Return cells as numbers, empty ones as None. Raises InputError if a cell is not a number."""
     convert: Any = int if number_type == "int" else float
     try:
         return [convert(cell) if cell else None for cell in cells]
@@ -105,11 +106,11 @@ def to_numbers(
 
 @contextmanager
 def delimited_rows(path: str, source: Input) -> Iterator[DelimitedRows]:
-    """Yield the rows of a file, without those that cannot be read: the reader reports them."""
+    """Yield a reader of a file's rows that ignores unreadable rows: `Reader` reports them."""
     is_tabbed = FORMATS[source.format_of(path)].delimiter == "\t"
     encoding = source.format_options.encoding
     with open_bytes(path) as stream:
-        if "a\n".encode(encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
+        if "a\n".encode(encoding) != b"a\n":  # not divisible at newline bytes, such as UTF-16
             stream = stream_of(recoded(stream, path, encoding, "replace"), stream)
             encoding = "utf-8"
         decode = LineDecoder(path, encoding, "replace")
@@ -125,4 +126,4 @@ def delimited_rows(path: str, source: Input) -> Iterator[DelimitedRows]:
 
 
 def leave_out(error: InputError) -> None:
-    """Do nothing about a row that cannot be read."""
+    """Ignore the error of an unreadable row."""

@@ -1,11 +1,11 @@
-"""Ids of extra embeddings, such as emotions or syllables, that a record has for its words.
+"""Ids of extra embeddings, such as emotions or syllables, for the words of a record.
 
-A field holds an id for each word, or one number for all words. Words are separated by white space,
-or are the items of a text that is split; those of a pair follow those of the text. A document of
-sentences has an id for each word, or a list or a number for each sentence.
+A field holds one id per word, or one number for all words. Words are separated by white space, or
+are the items of a text that is split; the words of a pair follow the words of its text. A document
+of sentences has an id per word, or a list or a number per sentence.
 
-A list with more ids than words has one for each token of the model, without special tokens. The
-tokenizer checks whether it fits: see `tokenizing.extra_columns`.
+A list with more ids than words has one id per token of the model, without special tokens. The
+tokenizer checks its length: see `tokenizing.extra_columns`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from itertools import accumulate, pairwise
 from bertcli.errors import SKIP, InputError, counted
 from bertcli.records.record import Record, Text, ids_in
 
-MAX_EXTRA_IDS = 1 << 20  # ids of an embedding; a typing error would else ask for all memory
+MAX_EXTRA_IDS = 1 << 20  # per embedding; limits the memory that a mistyped id can claim
 
 
 def word_starts(text: Text) -> list[int]:
-    """Return where the words of a text begin; of a text that is split, their numbers."""
+    """Return the start of each word of a text, or the word indexes of a text that is split."""
     if isinstance(text, list):
         return list(range(len(text)))
     return [word.start() for word in re.finditer(r"\S+", text)]
@@ -33,9 +33,10 @@ def word_count(record: Record) -> int:
 
 
 def extra_ids(record: Record, field: str, size: int = MAX_EXTRA_IDS) -> int | list[int]:
-    """Return the ids of a record's words or tokens, or the one of them all.
+    """Return the ids of a record's words or tokens, or its single id.
 
-    Raises InputError, naming the field, for fewer than words, and unless all are 0 to size - 1.
+    Raises InputError, with the field name, for fewer ids than words, and for ids outside 0 to size
+    - 1.
     """
     where = f"{record.where}: field {field!r}"
     value = (record.extra or {}).get(field)
@@ -50,7 +51,7 @@ def extra_ids(record: Record, field: str, size: int = MAX_EXTRA_IDS) -> int | li
 
 
 def unfit_ids(record: Record, field: str, count: int, needed: str) -> InputError:
-    """Return the error for a list with another number of ids than the text needs."""
+    """Return the error for a list whose length does not match the text."""
     return InputError(
         f"{record.where}: field {field!r} has {counted(count, 'id')}, but the text has {needed}",
         "give an id for each word between white space or each token, a list for each sentence, "
@@ -61,7 +62,7 @@ def unfit_ids(record: Record, field: str, count: int, needed: str) -> InputError
 def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Sequence[int | list[int]]:
     """Return the ids of the words of each sentence of a document, as `extra_ids` does.
 
-    Raises InputError, naming the field, unless the document has ids for its sentences.
+    Raises InputError, with the field name, unless the document has ids for its sentences.
     """
     listed = (record.extra or {}).get(field)
     if isinstance(listed, list) and any(isinstance(ids, list) for ids in listed):

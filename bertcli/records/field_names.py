@@ -1,8 +1,8 @@
-"""The names of the fields of a file, from its header, its schema or its first objects.
+"""The field names of a file, from its header, its schema or its first objects.
 
     field_names("reviews.csv", Input())   # ["title", "body", "stars"]
 
-Only the beginning of the file is read.
+Only the start of the file is read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bertcli.records.column_types import delimited_rows, leave_out
 from bertcli.records.input import Input
 from bertcli.records.record_fields import hits_of
 
-MAX_BYTES = 1 << 20  # that are read of a file
-MAX_OBJECTS = 20  # that are read of a file, as some may lack fields
+MAX_BYTES = 1 << 20  # read per file
+MAX_OBJECTS = 20  # read per file, as some may lack fields
 
 
 def field_names(path: str, source: Input) -> list[str]:
-    """Return the names of the fields of a file, in order; those in objects as "user.bio".
+    """Return the field names of a file, in order; nested fields are written "user.bio".
 
-    Empty where the file has none, or cannot be read.
+    Empty if the file has no fields, or cannot be read.
     """
     try:
         names = _names_in(path, source)
@@ -54,7 +54,7 @@ def _names_in(path: str, source: Input) -> list[str]:
 
 
 def _first_rows(path: str, source: Input, file_format: FileFormat) -> Iterator[Mapping[str, Any]]:
-    """Yield the first rows of a format that has a reader of rows."""
+    """Yield the first rows of a format that has a row reader."""
     with open_bytes(path) as stream:
         beginning = read_chunk(stream, path, MAX_BYTES)
     lines = enumerate(beginning.decode(source.format_options.encoding, "replace").splitlines(), 1)
@@ -64,7 +64,7 @@ def _first_rows(path: str, source: Input, file_format: FileFormat) -> Iterator[M
 
 
 def _first_objects(path: str, source: Input) -> Iterator[Mapping[str, Any]]:
-    """Yield the first objects of a file of lines, of a list, or of objects of several lines."""
+    """Yield the first objects of JSON lines, of a JSON list, or of multi-line objects."""
     beginning = b""
     with open_bytes(path) as stream:
         while len(beginning) < MAX_BYTES and (chunk := read_chunk(stream, path)):
@@ -74,14 +74,14 @@ def _first_objects(path: str, source: Input) -> Iterator[Mapping[str, Any]]:
     for _ in range(MAX_OBJECTS):
         try:
             value, end = decoder.raw_decode(text)
-        except json.JSONDecodeError:  # also where the beginning of the file ends
+        except json.JSONDecodeError:  # also at the end of the bytes read
             return
         yield from (row for row in hits_of(value) or [value] if isinstance(row, dict))
         text = text[end:].lstrip(", \t\r\n")
 
 
 def _keys(value: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys of an object, and those of the objects in it behind theirs."""
+    """Yield the keys of an object, and after each key those of its nested object."""
     for key, inner in value.items():
         yield key
         if isinstance(inner, dict):

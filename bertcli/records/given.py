@@ -1,10 +1,10 @@
-"""Records that Python code gives: lists, data frames, or the names of files.
+"""Records given in Python: lists, data frames, or file names.
 
     records_of(["one", ("a", "pair"), {"id": 3, "text": "three"}], {})
     records_of(pandas.DataFrame({"text": ["one", "two"]}), {"keep_fields": "*"})
     records_of("reviews.csv", {"text_field": "body"})
 
-All can be read more than once.
+All of them can be read more than once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bertcli.records.reader import Divide, Reader, is_frame
 from bertcli.records.record import Record, checked
 from bertcli.records.record_fields import record_fields
 
-# Options of how records are read, as of the command line.
+# Reading options, as at the command line.
 READING = (
     "text_field",
     "join",
@@ -39,14 +39,14 @@ READING = (
     "encoding",
     "encoding_errors",
 )
-RENAMED = {"keep_fields": "keep", "input_format": "format"}  # in `Input`
-BLOCK = 1024  # records at a time
+RENAMED = {"keep_fields": "keep", "input_format": "format"}  # option -> its name in `Input`
+BLOCK = 1024  # records per block
 
 
 class GivenRecords(Reader):
-    """Reads records of a sequence, or the rows of a data frame.
+    """A reader of the items of a sequence, or of the rows of a data frame.
 
-    A record is a text, a pair of two, a `Record`, or a mapping of fields.
+    An item is a text, a pair of two texts, a `Record`, or a mapping of fields.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class GivenRecords(Reader):
         self.items = items
 
     def again(self, **options: Any) -> GivenRecords:
-        """Return a reader of the same records, from the first, perhaps with other options."""
+        """Return a new reader of the same records, optionally with other options."""
         return GivenRecords(self.items, self.source.changed(**options), divide=self.divide)
 
     def _blocks(self) -> Iterator[Sequence[Record]]:
@@ -80,9 +80,9 @@ class GivenRecords(Reader):
 
 
 def input_from(options: Mapping[str, Any], **settings: Any) -> Input:
-    """Return the input with options that Python code gave by name, and other settings.
+    """Return the `Input` for options that Python code gave by name, and for other settings.
 
-    Raises UsageError for an option that an input lacks, and a value that is none of its choices.
+    Raises UsageError for an unknown option, or for a value that is not one of its choices.
     """
     refuse_unknown(options, option_names())
     for record in (Input, *PARTS.values()):
@@ -91,12 +91,12 @@ def input_from(options: Mapping[str, Any], **settings: Any) -> Input:
 
 
 def records_of(texts: Any, options: Mapping[str, Any], **settings: Any) -> Reader:
-    """Return the reader of what a caller gave, and of ``options`` in READING.
+    """Return a reader of ``texts``, with the ``options`` listed in READING.
 
     ``texts`` is the name of a file, a folder or a glob (a string or a path); an iterable of texts,
-    pairs, records or mappings of fields; or a data frame of pandas, polars or Arrow. ``settings``
-    are other options of an `Input`. Raises UsageError for an option that has no meaning, InputError
-    for a file that does not exist.
+    pairs, records or mappings of fields; or a pandas, polars or Arrow data frame. ``settings`` are
+    other options of an `Input`. Raises UsageError for an option that does not apply, InputError for
+    a file that does not exist.
     """
     fields = {RENAMED.get(name, name): value for name, value in options.items() if name != "whole"}
     if options.get("whole"):

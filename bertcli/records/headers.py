@@ -1,8 +1,8 @@
-"""Headers of tables that are read as texts or as pairs: notes that say so.
+"""Notes about table headers that are read as texts or as pairs.
 
     note_table("id,text", "1,good")   # note: stdin looks like CSV; --input-format csv ...
 
-Nothing is read differently: a header among texts is a text.
+They do not change how the input is read: a header among texts is a text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from bertcli.errors import LOG, option
 from bertcli.formats.delimited import cells_in
 
-# Names of columns that are usual in data sets, in lower case.
+# Common column names in data sets, in lower case.
 COLUMNS = {
     "id", "text", "body", "title", "content", "sentence", "document", "review", "comment",
     "message", "description", "abstract", "headline", "tweet", "post", "utterance", "question",
@@ -30,10 +30,10 @@ NAME = re.compile(r"[^\W\d]([\w .-]{0,38}\w)?")  # "review_text", "Review Text"
 
 
 def note_table(first: str, second: str) -> None:
-    """Note texts from stdin whose first two lines are those of a table.
+    """Write a note if the first two texts from stdin look like a table.
 
-    The first line has names of columns, one of which is usual; the second has as many columns, or
-    a quoted cell that goes on in the next line.
+    The first line must consist of column names, one of them common; the second must have as many
+    columns, or a quoted cell that continues on the next line.
     """
     for delimiter in DELIMITERS:
         names = cells_in(first, delimiter)
@@ -50,7 +50,7 @@ def note_table(first: str, second: str) -> None:
 
 
 def note_header(where: str, cells: Sequence[str], file_format: str) -> None:
-    """Note the first line of a file of pairs that looks like a header."""
+    """Write a note if the first line of a file of pairs looks like a header."""
     names = [cell.strip().lower() for cell in cells]
     if len({*names}) != 2 or not PAIR_COLUMNS.issuperset(names):
         return
@@ -64,6 +64,6 @@ def note_header(where: str, cells: Sequence[str], file_format: str) -> None:
 
 
 def _are_names(cells: Sequence[str]) -> bool:
-    """Return True for two or more different words, which no spaces surround."""
+    """Return True for two or more different words without surrounding spaces."""
     is_table = 2 <= len(cells) == len({*cells})
     return is_table and all(map(NAME.fullmatch, cells))

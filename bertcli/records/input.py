@@ -1,4 +1,4 @@
-"""What the user named: texts, files, their format and the fields to read."""
+"""The input that the user gave: texts, files, their format and the fields to read."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from bertcli.io.streams import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-ORIGIN = ("file", "line")  # fields of records of several files
+ORIGIN = ("file", "line")  # fields that locate a record, with several files
 QUOTE = "quote globs, so that the shell does not expand them; ** matches folders"
 
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """How the bytes of files become rows: their format and encoding."""
+    """The format and encoding of files: how bytes become rows."""
 
     format: str = "auto"  # "whole": each file is one text
-    are_pairs: bool = False  # files of two columns without a header (--pairs)
+    are_pairs: bool = False  # two columns without a header (--pairs)
     delimiter: str = ","  # of csv
     null: bool = False  # texts end with NUL instead of a newline
-    infer_types: bool = True  # fields of CSV that are numbers in all rows are kept as numbers
+    infer_types: bool = True  # carry numeric CSV columns as numbers
     encoding: str = "utf-8"
     encoding_errors: Literal["strict", "replace"] = "strict"
     max_record_bytes: int = LARGEST_RECORD
@@ -60,25 +60,25 @@ class FormatOptions:
 
 @dataclass(frozen=True)
 class FieldSelection:
-    """Which fields of a row make a record, and which are carried with it. None: the default."""
+    """The fields of a row that make a record, and the fields to carry. None means the default."""
 
-    text_field: str | None = None  # or several, separated by commas; user.bio: a value of objects
+    text_field: str | None = None  # or several, separated by commas; user.bio is a nested field
     text_option: str = "text_field"  # the option that sets it, for messages
-    example_text_fields: tuple[str, ...] = ()  # instead: the first that is there, kept as well
-    join: str | None = None  # what separates several text fields; None: a blank line
+    example_text_fields: tuple[str, ...] = ()  # instead: the first one present, which is also kept
+    join: str | None = None  # separator of several text fields; None: a blank line
     pair_field: str | None = None
-    no_pairs: bool = False  # a field `pair` is a field like any other
+    no_pairs: bool = False  # True: `pair` is an ordinary field
     id_field: str | None = None
-    keep: str | None = None  # names of other fields to keep, separated by commas; "*": all
-    hit_rows: bool = False  # hits of a search carry their row of the corpus
-    keep_rows: bool = False  # records carry all fields of their row, under their own names
-    with_location: bool | None = None  # carry file and line; None: where there are several files
-    extra_ids: Mapping[str, int] = field(default_factory=dict)  # fields of ids, and how many each
-    reserved: frozenset[str] = frozenset()  # names of output fields, which no kept field may have
-    requested: tuple[str, ...] = ()  # the options given that name fields
+    keep: str | None = None  # other fields to carry, separated by commas; "*": all
+    hit_rows: bool = False  # True: search hits carry their corpus row
+    keep_rows: bool = False  # True: carry all fields of a row under their own names
+    with_location: bool | None = None  # carry file and line; None: if there are several files
+    extra_ids: Mapping[str, int] = field(default_factory=dict)  # id field -> number of ids
+    reserved: frozenset[str] = frozenset()  # output fields, which no carried field may be called
+    requested: tuple[str, ...] = ()  # the given options that name fields
 
     def refuse_without_fields(self, formats: Iterable[str]) -> None:
-        """Raise UsageError if fields were requested, but all of the formats have none."""
+        """Raise UsageError if fields were requested, but none of the formats has fields."""
         if self.requested and not any(map(has_fields, formats)):
             raise UsageError(
                 f"{', '.join(self.requested)}: the input is read as txt, which has no fields",
@@ -88,17 +88,18 @@ class FieldSelection:
 
 @dataclass(frozen=True)
 class Input:
-    """What the user named: texts or files, and how they become records.
+    """The texts or files that the user gave, and the options for reading them as records.
 
-    `Input.of` takes the options of both parts at one level, as the command line does:
+    `Input.of` takes all options, including those of `format_options` and `fields`, at one level, as
+    the command line does:
 
         Input.of(paths=("reviews.csv",), text_field="body", delimiter=";")
     """
 
     texts: tuple[str, ...] = ()
-    pair: str | None = None  # the second text of a single one
+    pair: str | None = None  # the second text, if there is one text
     paths: tuple[str, ...] = ()
-    list_file: str | None = None  # the file that names the paths
+    list_file: str | None = None  # file that lists the paths
     format_options: FormatOptions = FormatOptions()
     fields: FieldSelection = FieldSelection()
     pre_split: bool = False  # texts are lists of words
@@ -109,11 +110,11 @@ class Input:
 
     @classmethod
     def of(cls, **options: Any) -> Self:
-        """Return the input with these options, whichever part they belong to."""
+        """Return an input with these options, wherever they belong."""
         return cls().changed(**options)
 
     def changed(self, **options: Any) -> Self:
-        """Return this input with other values of some options, whichever part they belong to."""
+        """Return a copy with other values of some options, wherever they belong."""
         for name, record in PARTS.items():
             part = options.pop(name, getattr(self, name))
             of_part = {key: options.pop(key) for key in option_names(record) & options.keys()}
@@ -139,12 +140,12 @@ class Input:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The files that are read: those of records, and the list of their names."""
+        """The files that are read: the record files and the file that lists them."""
         return self.paths if self.list_file is None else (*self.paths, self.list_file)
 
     @property
     def kept_text(self) -> str:
-        """The field that carries the text where all fields are kept; "" where it is written."""
+        """The field that carries the text if all fields are kept; "" if none is needed."""
         fields = self.fields
         if fields.keep != "*" or "text" in fields.reserved:
             return ""
@@ -156,26 +157,26 @@ class Input:
 
     @property
     def options(self) -> dict[str, Any]:
-        """All options at one level, by the names that manifests have them under."""
+        """All options at one level, under their names in manifests."""
         values = {name: value for name, value in vars(self).items() if name not in PARTS}
         for part in PARTS:
             values |= vars(getattr(self, part))
         return {PUBLIC_NAMES.get(name, name): value for name, value in values.items()}
 
     def format_of(self, path: str) -> str:
-        """Return the format of a file: the one that was given, else by the suffix."""
+        """Return the format of a file: the given one, otherwise by suffix."""
         form = self.format_options.format
         if form == "auto":
             form = INPUT_SUFFIXES.get(suffix_of(path), TXT)
             if self.format_options.are_pairs and not has_fields(form):
-                form = TSV  # a line of text is no pair
+                form = TSV  # a line of text is not a pair
         if form in ARRAYS and not self.ids:
             raise InputError(f"{path}: {form} holds numbers, not texts")
         return form
 
 
 PARTS = {"format_options": FormatOptions, "fields": FieldSelection}
-# Options whose names in manifests, and in `Source`, are others.
+# Options with another name in manifests and in `Source`.
 PUBLIC_NAMES = {
     "example_text_fields": "text_fields",
     "no_pairs": "single",
@@ -187,7 +188,7 @@ PUBLIC_NAMES = {
 
 
 def option_names(record: type[Input | FormatOptions | FieldSelection] = Input) -> frozenset[str]:
-    """Return the names of the options of an input, those of its parts included, or of one part."""
+    """Return the option names of an input including its option groups, or of one group."""
     names = {field.name for field in fields(record)}
     if record is Input:
         names = names.difference(PARTS).union(*map(option_names, PARTS.values()))
@@ -195,20 +196,20 @@ def option_names(record: type[Input | FormatOptions | FieldSelection] = Input) -
 
 
 def has_fields(form: str) -> bool:
-    """Return True if records of a format have more fields than their text."""
+    """Return True if records of a format have fields besides the text."""
     return not FORMATS[form].can_hold(Holds.TEXTS)
 
 
-# What is written next to outputs.
-NAMED_FILES = 5  # of those skipped in a folder, or suffixes of theirs
+# Suffixes of files that bertcli writes beside its outputs.
+NAMED_FILES = 5  # skipped files of a folder (or their suffixes) that a note lists
 OF_SEARCH_INDEX = (".vectors.npy", ".rows.npz")
 OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl", ".terms.npz", *OF_SEARCH_INDEX)
 
 
 def input_files(named: Iterable[str], source: Input) -> tuple[str, ...]:
-    """Return the files to read, in the order of the names and sorted below each.
+    """Return the files to read, in the order given; files of a folder or glob are sorted.
 
-    What is skipped in a folder is noted. Raises InputError for a name that stands for no file.
+    Skipped files of a folder are noted. Raises InputError for a name that matches no file.
     """
     files: list[str] = []
     for name in named:
@@ -231,7 +232,7 @@ def input_files(named: Iterable[str], source: Input) -> tuple[str, ...]:
 
 
 def is_data(name: str, source: Input, *, glob: bool = False) -> bool:
-    """Return whether a file of a folder, or one that a ``glob`` matches, is one of records."""
+    """Return True if a file of a folder, or of a ``glob``, contains records, judged by its name."""
     is_chosen = glob or source.format_options.format != "auto"
     has_format = is_chosen or suffix_of(name) in _suffixes(source)
     return has_format and not name.endswith(OURS)
@@ -242,7 +243,7 @@ def _suffixes(source: Input) -> list[str]:
 
 
 def no_data(named: str, source: Input) -> InputError:
-    """Return the error for folders that hold no file of records."""
+    """Return the error for folders without record files."""
     suffixes = ", ".join(_suffixes(source))
     hint = (
         f"known: {suffixes}; {option('whole')} reads each file as one text, "
@@ -273,7 +274,7 @@ def _in_folder(folder: str, source: Input) -> list[str]:
 
 
 def _unknown_files(paths: Sequence[str], folder: str) -> str:
-    """Return "2 files of unknown type: page.html, readme.org", of many the counts by suffix."""
+    """Return "2 files of unknown type: page.html, readme.org", or their counts by suffix."""
     if len(paths) <= NAMED_FILES:
         listed = [os.path.relpath(path, folder) for path in sorted(paths)]
     else:
@@ -285,7 +286,10 @@ def _unknown_files(paths: Sequence[str], folder: str) -> str:
 
 
 def _matches(name: str) -> Iterator[str]:
-    """Yield the files that a glob matches; no wildcard matches a hidden name, or follows a link."""
+    """Yield the files that a glob matches.
+
+    Wildcards do not match hidden names, nor follow links.
+    """
     pattern = Path(name) / "*" if name.endswith("**") else Path(name)  # the last one matches files
     hidden = any(part.startswith(".") for part in pattern.parts)
     base = Path(pattern.anchor)
@@ -295,14 +299,14 @@ def _matches(name: str) -> Iterator[str]:
 
 
 LONGEST_NAME = 1 << 15  # bytes; Linux has at most 4,096 in a path, Windows 32,767
-LARGEST_LIST = 256 << 20  # bytes of all names together, each with that of an object of Python
+LARGEST_LIST = 256 << 20  # bytes of all names, each with its Python object
 OBJECT = 64
 
 
 def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
-    """Return the names in a list of files, one a line or up to a NUL; ``-`` is stdin.
+    """Return the file names in a list, one per line or NUL-terminated; ``-`` is stdin.
 
-    Raises InputError for an empty list, and for what is so large that it cannot be a list of names.
+    Raises InputError for an empty list, or for a file that is too large to be a list of names.
     """
     where = input_name(path)
     hint = f"{option('files_from')} reads names of files"

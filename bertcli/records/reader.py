@@ -1,13 +1,13 @@
-"""Records of any source, one after another; counts those that cannot be read.
+"""Read records from any source, in order, and count those that cannot be read.
 
     for record in Reader(Input(paths=("reviews.jsonl.gz",))):
         print(record.text)
 
-Memory is that of one block, for a file of any size. A record that cannot be read is an InputError
-with its file and line, or is reported, counted and skipped (`on_error="skip"`). There is a function
-for each file format: lines, JSONL, CSV, TSV, Parquet and others. It takes an open file and its
-reader, and yields lists of records. No record larger than `--max-record-bytes` is held in memory,
-however it is compressed.
+Memory is limited to one block, for a file of any size. A record that cannot be read raises
+InputError with its file and line, or is reported, counted and skipped (`on_error="skip"`). There is
+one function per file format (lines, JSONL, CSV, TSV, Parquet and others), which takes an open file
+and its reader, and yields lists of records. No record larger than `--max-record-bytes` is held in
+memory, even if it is compressed.
 """
 
 from __future__ import annotations
@@ -61,31 +61,31 @@ from bertcli.records.record import Record, checked, is_empty
 from bertcli.records.record_fields import RecordFields, field_path, hits_of, no_pair, record_fields
 
 T = TypeVar("T")
-BLOCK = 1024  # texts that are taken from an iterable at a time
-ROWS = 1024  # of a format, made records together
+BLOCK = 1024  # texts taken from an iterable at once
+ROWS = 1024  # rows of a format converted together
 Divide = Callable[
     ["Reader", RecordBatch, int], Iterable[RecordBatch]
-]  # from this record in the run on
+]  # reader, records, index of the first in the run
 PAIRS, IDS = frozenset({str, type(None)}), frozenset({str, int, type(None)})
 OBJECTS = (
     'each line is an object like {"text": "..."}; plain texts need '
     f"{option('input_format', 'txt')}"
 )
 BLANK = b"\0 \t\r\n"
-FEW = 16  # lines that are not worth a look at all of them together
+FEW = 16  # fewer lines are parsed one by one
 AS_TEXT = f"{option('input_format', 'txt')}: as text"
-READ_AS = {  # format that stdin was found to have -> the note
+READ_AS = {  # detected format of stdin -> note
     JSONL: f"stdin begins with a JSON object: read as JSONL ({AS_TEXT})",
     JSON: f"stdin begins with JSON: read as JSON ({AS_TEXT})",
 }
 ONE_A_LINE = (
     f"write one object per line, as jq -c does; plain texts need {option('input_format', 'txt')}"
 )
-Blocks = Iterator[Sequence[Record]]  # as many records as a read brought
+Blocks = Iterator[Sequence[Record]]  # as many records as a read returned
 
 
 def finite(value: Any, where: str, name: str) -> Any:
-    """Return a value without NaN and infinity. Raises InputError for one that has any."""
+    """Return a value without NaN and infinity. Raises InputError if it contains any."""
     if strict(value) == value:
         return value
     raise InputError(
@@ -95,9 +95,9 @@ def finite(value: Any, where: str, name: str) -> Any:
 
 
 class Reader:
-    """Iterates over the records of a source, whose folders and globs are made files here.
+    """Iterates over the records of a source; expands its folders and globs to files.
 
-    Raises InputError for a path where no file is, UsageError for fields of inputs that have none.
+    Raises InputError for a path without a file, UsageError for fields of inputs that have none.
     """
 
     def __init__(
@@ -111,20 +111,20 @@ class Reader:
         if source.fields.with_location is None:
             source = source.changed(with_location=len(paths) > 1 or paths != source.paths)
         self.source = replace(source, paths=paths)
-        self.divide = divide  # makes several records of each
-        self.unit = "chunks" if divide else "texts"  # what it yields
-        self.warn = warn  # reports records that are skipped
+        self.divide = divide  # splits each record
+        self.unit = "chunks" if divide else "texts"  # name of the items it yields
+        self.warn = warn  # reports skipped records
         self.given: Iterable[Any] = source.texts
-        self.stdin_format: str | None = None  # once it is open
+        self.stdin_format: str | None = None  # set once stdin is open
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
         self.skipped = self.replaced = 0
         self.bytes_read = self.records = 0
-        self.yielded = 0  # records after each was divided
-        self.empty = 0  # texts without a character that are left out
-        self.exhausted = False  # whether all records were read
+        self.yielded = 0  # records after splitting
+        self.empty = 0  # texts left out because they are empty
+        self.exhausted = False  # True once all records were read
         for form in {source.format_of(path) for path in paths}:
             FORMATS[form].require()
-        if "-" not in paths or source.format_options.format != "auto":  # else stdin tells
+        if "-" not in paths or source.format_options.format != "auto":  # otherwise stdin decides
             source.fields.refuse_without_fields(map(source.format_of, paths))
 
     def __iter__(self) -> Iterator[Record]:
@@ -132,7 +132,7 @@ class Reader:
             yield from block
 
     def blocks(self) -> Iterator[RecordBatch]:
-        """Yield records as they become available, in blocks of no fixed length."""
+        """Yield records as they become available, in blocks of varying length."""
         for records in self._blocks():
             block = RecordBatch.of(records)
             if self.source.skip_empty:
@@ -149,11 +149,11 @@ class Reader:
         self.exhausted = True
 
     def again(self, **options: Any) -> Reader:
-        """Return a reader of the same records, from the first, perhaps with other options."""
+        """Return a new reader of the same records, optionally with other options."""
         return Reader(self.source.changed(**options), divide=self.divide)
 
     def _carrying(self, block: RecordBatch) -> RecordBatch:
-        """Return records that carry their file and line, and their text, as is asked for."""
+        """Return records that carry their file and line, and their text, as requested."""
         extras: list[dict[str, Any]] = []
         for record in block:
             extra = record.extra or {}
@@ -173,7 +173,7 @@ class Reader:
             yield from read(path, self)
 
     def _given(self, text: Any, line: int) -> Record:
-        """Return the record of a text that is no part of a file."""
+        """Return the record of a text that does not come from a file."""
         if isinstance(text, Record):
             record = text if text.file or text.line else text._replace(line=line)
             return checked(record, self.source)
@@ -183,28 +183,28 @@ class Reader:
         return checked(Record(first, second, line=line), self.source)
 
     def format_of(self, path: str) -> str:
-        """Return the format of a file; of stdin, the one that was found."""
+        """Return the format of a file; for stdin, the detected one."""
         return (self.stdin_format if path == "-" else None) or self.source.format_of(path)
 
     def reserve(self, names: frozenset[str]) -> None:
-        """Refuse to keep fields of these names: the output has such fields itself."""
+        """Reserve the names of output fields, so that no input field of these names is kept."""
         self.source = self.source.changed(reserved=names)
 
     def read_extra_ids(self, sizes: Mapping[str, int]) -> None:
-        """Read these fields of ids of extra embeddings, each with its number of possible ids."""
+        """Read these id fields of extra embeddings, each with its number of possible ids."""
         self.source = self.source.changed(extra_ids=sizes)
 
     def divide_by(self, divide: Divide, unit: str = "chunks") -> None:
-        """Divide each record that is read from now on; ``unit`` names what it yields."""
+        """Split each record read from now on; ``unit`` is the name of the resulting items."""
         self.divide = divide
         self.unit = unit
 
     def count_skipped(self, records: int) -> None:
-        """Count records that were skipped before, by a run that is resumed."""
+        """Add records that an earlier part of a resumed run skipped."""
         self.skipped += records
 
     def collect(self, parse: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
-        """Parse units as `map` does; one that cannot be parsed stops the run or is skipped."""
+        """Return parsed items as `map` does; an invalid item stops the run or is skipped."""
         parsed = []
         for unit in zip(*columns, strict=False):
             try:
@@ -214,7 +214,7 @@ class Reader:
         return parsed
 
     def summarize(self, log: Messages) -> None:
-        """Say what the records had in common that the user should know, once all are read."""
+        """Log notes about all records read: empty input, empty texts, undecodable characters."""
         if not self.records and not self.skipped:
             log.note("no records: the input is empty")
         if self.empty:
@@ -224,7 +224,7 @@ class Reader:
             log.warn(f"{characters} could not be decoded: read as U+FFFD")
 
     def skip(self, error: InputError) -> None:
-        """Report and count a record that is skipped; raise with ``on_error="fail"``."""
+        """Report and count a skipped record; with ``on_error="fail"``, raise its error."""
         if self.source.on_error != "skip":
             raise error
         self.skipped += 1
@@ -237,8 +237,9 @@ class Reader:
     def record(self, fields: RecordFields, file: str, line: int, row: Mapping[str, Any]) -> Record:
         """Return the record of a row.
 
-        A list, an object, true or false is no id. Raises InputError for one where --id-field asked
-        for the field, and for values that cannot be written as JSON: NaN and infinity.
+        A list, an object, true or false is not an id. Raises InputError if such a value is in the
+        field that --id-field requested, and for values that JSON cannot represent: NaN and
+        infinity.
         """
         where = f"{file}:{line}"
         if fields.paths:
@@ -260,7 +261,7 @@ class Reader:
             line,
         )
         for name, value in row.items():
-            if isinstance(value, bytes):  # of Parquet
+            if isinstance(value, bytes):  # from Parquet
                 raise InputError(
                     f"{record.where}: field {name!r} is not valid UTF-8",
                     f"use {option('encoding_errors', 'replace')}",
@@ -272,7 +273,7 @@ class Reader:
 
     @cached_property
     def number_types(self) -> Mapping[str, NumberType]:
-        """The fields of CSV that are numbers in all rows of all files, and their type."""
+        """The numeric CSV fields (in all rows of all files) and their number types."""
         file_format = self.source.format_options
         fields = self.source.fields
         if not file_format.infer_types or file_format.are_pairs or fields.keep is None:
@@ -290,8 +291,8 @@ class Reader:
     ) -> Sequence[Record]:
         """Return the records of columns.
 
-        They are made together, or one by one where any needs a closer look: `record` refuses it, or
-        makes another of it. No text is half a surrogate pair.
+        They are created together, or one by one if any needs the checks of `record`, which may
+        reject or convert it. No text may contain a lone surrogate.
         """
         texts, pairs, ids = (columns.get(name) if name else None for name in fields[:3])
         carried = [columns[name] for name in fields.carried if name in columns]
@@ -318,16 +319,16 @@ class Reader:
         return RecordBatch(texts, pairs, ids, extras or None, [file] * len(texts), lines)
 
     def header(self, columns: Mapping[str, Any]) -> TableHeader:
-        """Return the row that begins a table without any: these columns, ids and kept fields."""
+        """Return the header row of a table without rows: these columns, ids and kept fields."""
         key = {"id": None} if self.fields and self.fields.id is not None else {}
         return TableHeader(
             {**key, **columns, **dict.fromkeys(self.fields.carried if self.fields else ())}
         )
 
     def table_fields(self, names: Sequence[str], where: str) -> RecordFields:
-        """Return the fields of a table, and keep them for the header of the output.
+        """Return the fields of a table, and store them for the header of the output.
 
-        Raises InputError for a field that is missing, or the name of two columns.
+        Raises InputError for a missing field, or for a name that two columns have.
         """
         fields = record_fields(self.source, names, where)
         columns = Counter(names)
@@ -342,9 +343,9 @@ class Reader:
 
 
 class GivenTexts(Reader):
-    """Reads texts from Python: any iterable of strings, pairs of two, records or lists of words.
+    """A reader of texts from Python: an iterable of strings, pairs, records or lists of words.
 
-    A single text is ``alone``. What is neither is an InputError, when it is read.
+    ``alone`` is True for a single text. A value of another type raises InputError when it is read.
     """
 
     def __init__(self, texts: Any, source: Input) -> None:
@@ -356,13 +357,13 @@ class GivenTexts(Reader):
 
 
 def is_frame(value: Any) -> bool:
-    """Return whether a value is a data frame of pandas, polars or Arrow."""
+    """Return True for a pandas, polars or Arrow data frame."""
     can_be_exported = hasattr(value, "__arrow_c_stream__") or hasattr(value, "__dataframe__")
     return can_be_exported and hasattr(value, "columns")
 
 
 def refuse_frame(texts: Any) -> None:
-    """Raise UsageError for a data frame: to iterate over it gives the names of its columns."""
+    """Raise UsageError for a data frame, because iterating over it yields column names."""
     if is_frame(texts):
         raise UsageError("a data frame is no text", "give one of its columns: frame['text']")
 
@@ -394,14 +395,14 @@ def read(path: str, reader: Reader) -> Blocks:
     with open_bytes(path, reader.count) as stream:
         encoding = options.encoding
         errors: str = options.encoding_errors
-        if path != "-":  # whose first line may still be typed
+        if path != "-":  # its first line may still be typed
             head = read_chunk(stream, name, peek=True)
             try:
                 refuse_not_text(head, name, encoding)
             except InputError as refused:
                 reader.skip(refused)
                 return
-        if "a\n".encode(encoding) != b"a\n":  # it cannot be cut at newline bytes, as UTF-16
+        if "a\n".encode(encoding) != b"a\n":  # not divisible at newline bytes, such as UTF-16
             stream = stream_of(recoded(stream, name, encoding, errors), stream)
             encoding = "utf-8"
             errors = "strict"
@@ -425,7 +426,7 @@ def read(path: str, reader: Reader) -> Blocks:
 
 
 def arrays(place: str | IO[bytes], form: str, path: str, reader: Reader) -> Blocks:
-    """NPY, NPZ and safetensors: a row is a record of token ids."""
+    """Yield the rows of an NPY, NPZ or safetensors file as records of token ids."""
     from bertcli.formats.arrays import read_ids
 
     limit = reader.source.format_options.max_record_bytes
@@ -440,7 +441,7 @@ def arrays(place: str | IO[bytes], form: str, path: str, reader: Reader) -> Bloc
 
 
 def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
-    """One text per line (or up to a NUL); an empty line is an empty text."""
+    """Yield one text per line (or up to a NUL); an empty line is an empty text."""
     source = reader.source
     name = decode.name
     plain = not (source.pre_split or source.ids)
@@ -449,7 +450,7 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     def parse(block: Block, index: int) -> Record:
         text = decode(block, index)
         number = block.number + index
-        if source.ids and text.startswith("{"):  # what `bertcli tokenize` pipes on
+        if source.ids and text.startswith("{"):  # output of `bertcli tokenize`
             return objects(text, number)
         record = Record(text, file=name, line=number)
         return record if plain else checked(record, source)
@@ -464,7 +465,7 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
 
 
 def noting_tables(blocks: Blocks) -> Blocks:
-    """Yield the texts of stdin; once two lines are there, note if they are those of a table."""
+    """Yield the texts of stdin, with a note if the first two lines look like a table."""
     beginning: list[Any] = []
     for block in blocks:
         if len(beginning) < 2:
@@ -475,7 +476,7 @@ def noting_tables(blocks: Blocks) -> Blocks:
 
 
 def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
-    """One text, the whole file; its id is the name of the file."""
+    """Yield the whole file as one text; its id is the file name."""
     source = reader.source
     name = decode.name
 
@@ -486,7 +487,7 @@ def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
 
 
 def _all_of(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
-    """Yield what is left of a file as one line; one larger than a record may be is skipped."""
+    """Yield the rest of a file as one line, or skip it if it exceeds the record size."""
     limit = reader.source.format_options.max_record_bytes
     parts = []
     size = 0
@@ -502,9 +503,9 @@ def _all_of(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
 
 
 def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
-    """Yield the records of a list of objects or strings, or of objects of several lines each.
+    """Yield the records of a JSON list of objects or strings, or of multi-line objects.
 
-    Where each line is an object, they are read as JSONL, which takes no more memory than a block.
+    If each line is an object, the input is read as JSONL, with the memory of one block.
     """
     name = decode.name
     found, stream = begins_with_json(stream, decode, reader.source)
@@ -513,7 +514,7 @@ def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Block
         return
     objects = _Objects(reader, name, strings=True)
     for block in _all_of(stream, reader, name):
-        text = decode(block, 0).strip("\0")  # which may end it, with --null
+        text = decode(block, 0).strip("\0")  # a NUL may end it, with --null
         if text.lstrip().startswith("["):
             records = reader.collect(objects.records, objects.value(text, name), count(1))
         else:
@@ -524,7 +525,7 @@ def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Block
 
 
 def _whole_values(values: Iterator[tuple[str, int]], reader: Reader) -> list[tuple[str, int]]:
-    """Return the JSON texts up to one that is broken, which is reported or stops the run."""
+    """Return JSON texts up to the first invalid one, which is reported or stops the run."""
     found: list[tuple[str, int]] = []
     try:
         found.extend(values)
@@ -534,7 +535,7 @@ def _whole_values(values: Iterator[tuple[str, int]], reader: Reader) -> list[tup
 
 
 def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
-    """One JSON object per line; blank lines are skipped."""
+    """Yield the records of one JSON object per line; blank lines are skipped."""
     objects = _Objects(reader, decode.name)
 
     def parse(block: Block, index: int) -> list[Record]:
@@ -549,7 +550,10 @@ def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
 
 
 def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: bool) -> Blocks:
-    """CSV (quoted) or TSV (never quoted: a lone quotation mark is text), with a header."""
+    """Yield the rows of CSV (quoted) or TSV (never quoted), which have a header.
+
+    In TSV a quotation mark is text.
+    """
     source = reader.source
     limit = source.format_options.max_record_bytes
     are_pairs = source.format_options.are_pairs
@@ -562,7 +566,7 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
     first = next(rows, None)
     rows.skip = reader.skip
     names = first[1] if first else []
-    ahead: list[tuple[int, list[str]]] = []  # a row that is no header
+    ahead: list[tuple[int, list[str]]] = []  # the first row, if it is not a header
     if are_pairs:
         names = [source.fields.text_field or "text", source.fields.pair_field or "pair"]
         if first and (tabs or first[1] != names):
@@ -571,7 +575,7 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
     elif first is None:
         return
     rows.columns = len(names)
-    named = [name for name in names if name.strip()]  # pandas leaves the first one blank
+    named = [name for name in names if name.strip()]  # pandas leaves the index name blank
     fields = reader.table_fields(named, decode.name)
     number_types = reader.number_types if fields.carried else {}
 
@@ -596,7 +600,7 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
 
 
 def parquet(place: str | IO[bytes], path: str, reader: Reader) -> Blocks:
-    """Parquet, read in batches of rows and only the columns needed."""
+    """Yield the rows of Parquet, in batches and with only the columns needed."""
     from bertcli.formats.parquet import opened
 
     file_format = reader.source.format_options
@@ -613,7 +617,7 @@ def parquet(place: str | IO[bytes], path: str, reader: Reader) -> Blocks:
 
 
 def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
-    """Sentences as in CoNLL 2003: a word a line, its tag last, and a blank line after each."""
+    """Yield sentences in CoNLL 2003 format: a word per line, its tag last, then a blank line."""
     lines: list[list[str]] = []
     start = 1
 
@@ -644,7 +648,7 @@ def _blocks(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[
 
 
 def rows_of_format(form: str, stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
-    """Yield the records of a format whose entry in the table of formats has a reader of rows."""
+    """Yield the records of a format with a row reader in the table of formats."""
     objects = _Objects(reader, decode.name)
     lines = _numbered_lines(stream, decode, reader)
     rows = load(FORMATS[form].reader)(lines, decode.name, reader.skip)
@@ -656,7 +660,7 @@ def rows_of_format(form: str, stream: IO[bytes], decode: LineDecoder, reader: Re
 def _numbered_lines(
     stream: IO[bytes], decode: LineDecoder, reader: Reader
 ) -> Iterator[tuple[int, str]]:
-    """Yield numbered lines. Those that cannot be decoded are skipped."""
+    """Yield numbered lines. Undecodable lines are skipped."""
     for block in _blocks(stream, decode, reader):
         for index in range(len(block.lines)):
             try:
@@ -668,14 +672,14 @@ def _numbered_lines(
 
 
 class _Objects:
-    """Records from lines of JSON; the fields may change from line to line."""
+    """Records from JSON lines; the fields may change from line to line."""
 
     def __init__(self, reader: Reader, name: str, *, strings: bool = False) -> None:
         source = self.source = reader.source
-        self.values = (list,) if source.ids else (str,) if strings else ()  # records of their own
+        self.values = (list,) if source.ids else (str,) if strings else ()  # each is a record
         self.reader = reader
         self.name = name
-        self.single = source.changed(pair_field=None)  # that field may be missing
+        self.single = source.changed(pair_field=None)  # the pair field may be missing
         self.known: dict[tuple[str, ...], RecordFields] = {}  # by the keys of an object
 
     def __call__(self, text: str, number: int) -> Record:
@@ -686,7 +690,7 @@ class _Objects:
         return self.records(self.value(text, f"{self.name}:{number}"), number)
 
     def value(self, text: str, where: str) -> Any:
-        """Return the value of a text; none of its strings is half of a surrogate pair."""
+        """Return the value of a JSON text, without lone surrogates in its strings."""
         value = value_of(text, where, SKIP)
         if "\\ud" not in text.lower():
             return value
@@ -700,7 +704,7 @@ class _Objects:
             ) from None
 
     def records(self, value: Any, number: int) -> list[Record]:
-        """Return the record of a value, or those of the hits of `bertcli similar`."""
+        """Return the record of a value, or of each hit in an answer of `bertcli similar`."""
         hits = hits_of(value) if self.source.fields.text_field is None else None
         return [self.record(row, number) for row in ([value] if hits is None else hits)]
 
@@ -714,13 +718,13 @@ class _Objects:
         return self.reader.record(self._fields(tuple(value), number), name, number, value)
 
     def together(self, texts: list[str], numbers: Sequence[int]) -> Sequence[Record] | None:
-        """Return the records of a block of lines; None where one of them needs a closer look."""
+        """Return the records of a block of lines; None if some line must be parsed by itself."""
         values = parse_lines(texts)
         if values is None or {*map(type, values)} != {dict}:
             return None
         try:
             shapes = [self._fields(keys, 0) for keys in dict.fromkeys(map(tuple, values))]
-        except InputError:  # a closer look says of which line
+        except InputError:  # parsing each line finds which one
             return None
         fields = shapes[0]
         if any(other != fields for other in shapes):
@@ -744,12 +748,11 @@ OPENING = re.compile(r"\[\s*[{\"\]]|\{\s*[\"}]")  # a list of objects or strings
 def begins_with_json(
     stream: IO[bytes], decode: LineDecoder, source: Input
 ) -> tuple[str, IO[bytes]]:
-    """Return the format that the beginning of a stream shows, and the whole stream.
+    """Return the format detected at the start of a stream, and the complete stream.
 
-    "jsonl": the first line that is not blank is an object. "json": it is a list of objects or
-    strings, or the beginning of JSON that goes on. "": anything else. No more is read than up to
-    the end of that line, or into the next one behind a lone bracket: typed lines are texts as soon
-    as they are there.
+    "jsonl": the first non-blank line is an object. "json": it is a list of objects or strings, or
+    the start of multi-line JSON. "": anything else. Reads no further than the end of that line
+    (after a lone bracket: into the next line), so typed lines are processed at once.
     """
     limit = source.format_options.max_record_bytes
     head = line = following = b""
@@ -775,7 +778,7 @@ def begins_with_json(
 
 
 def _refuse_binary(head: bytes, decode: LineDecoder) -> None:
-    """Raise InputError for stdin whose first bytes are those of another format than text."""
+    """Raise InputError if the first bytes of stdin are those of a binary format."""
     try:
         refuse_not_text(head, decode.name, decode.encoding)
     except InputError as refused:
@@ -785,7 +788,7 @@ def _refuse_binary(head: bytes, decode: LineDecoder) -> None:
 
 
 def _format_of_line(line: str, following: str, source: Input) -> str:
-    """Return the format of the first line of a stream; ``following`` begins what is behind it."""
+    """Return the format of the first line of a stream; ``following`` is the start of the rest."""
     if line in ("[", "{"):
         return JSON if OPENING.match(line + following) else ""
     has_words = source.pre_split and not re.match(r"\[\s*\{", line)  # a text is a list of strings
@@ -807,9 +810,9 @@ def _format_of_line(line: str, following: str, source: Input) -> str:
 
 
 def _separate_values(text: str, name: str) -> Iterator[tuple[str, int]]:
-    """Yield JSON texts that follow one another, and the line of each.
+    """Yield consecutive JSON texts, each with its line number.
 
-    Raises InputError for what is no JSON.
+    Raises InputError for invalid JSON.
     """
     start = 0
     number = 1
@@ -821,7 +824,7 @@ def _separate_values(text: str, name: str) -> Iterator[tuple[str, int]]:
         try:
             _, end = DECODER.raw_decode(text, start)
         except RecursionError:
-            end = len(text)  # its record says so
+            end = len(text)  # the parser of the record reports it
         except ValueError as bad:
             line = text.count("\n", 0, getattr(bad, "pos", start)) + 1
             reason = getattr(bad, "msg", "a number is too long")

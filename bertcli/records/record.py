@@ -1,4 +1,4 @@
-"""A record: a text or a sentence pair, with its id, its other fields, its file and line."""
+"""A record: a text or a sentence pair, with its id, other fields, file and line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bertcli.errors import SKIP, InputError, option
 from bertcli.io.typed_json import BadJsonError, parse, shown
 from bertcli.records.input import Input
 
-Text = str | list[str]  # a list is a text that is already split into words
+Text = str | list[str]  # a list is a text already split into words
 
 
 class Record(NamedTuple):
-    """A text, or a sentence pair, and where it came from."""
+    """A text or a sentence pair, with its origin."""
 
     text: Text
     pair: Text | None = None
@@ -22,23 +22,23 @@ class Record(NamedTuple):
     extra: dict[str, Any] | None = None
     file: str = ""
     line: int = 0
-    ids: list[int] | None = None  # instead of a text, where token ids are read
+    ids: list[int] | None = None  # instead of a text, if token ids are read
 
     @property
     def where(self) -> str:
-        """The place to name in messages: ``reviews.txt:12``, or ``text 2`` for arguments."""
+        """The location for messages: ``reviews.txt:12``, or ``text 2`` for arguments."""
         return f"{self.file}:{self.line}" if self.file else f"text {self.line}"
 
 
 def is_empty(record: Record) -> bool:
-    """Return whether a record has no character but white space."""
+    """Return True if a record contains only white space."""
     parts = (record.text, record.pair or "")
     texts = (part if isinstance(part, str) else "".join(part) for part in parts)
     return not any(map(str.strip, texts))
 
 
 def checked(record: Record, source: Input) -> Record:
-    """Return the record with its texts split into words or parsed as ids, if the source says so.
+    """Return the record with its texts split into words or parsed as ids, if ``source`` says so.
 
     Raises InputError for a text that is not a string, or not valid Unicode.
     """
@@ -67,7 +67,10 @@ def _checked(text: Any, record: Record, source: Input) -> Text:
 
 
 def _valid(text: str, record: Record, source: Input) -> str:
-    """Lone surrogates come from bad bytes in arguments and from JSON escapes; they are not text."""
+    """Return a text if it is valid Unicode.
+
+    Lone surrogates come from invalid bytes in arguments and from JSON escapes.
+    """
     if text.isascii():
         return text
     try:
@@ -83,7 +86,7 @@ def _valid(text: str, record: Record, source: Input) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Split a text into words: a JSON list of strings, or else at white space."""
+    """Return the words of a text: the items of a JSON list of strings, or split at white space."""
     with suppress(BadJsonError):
         value = parse(text) if text.startswith("[") else None
         if isinstance(value, list) and all(isinstance(word, str) for word in value):
@@ -92,7 +95,7 @@ def words(text: str) -> list[str]:
 
 
 def ids_in(value: Any, where: str) -> list[int]:
-    """Return a list of ids: a list, JSON, or numbers separated by spaces or commas.
+    """Return a list of ids from a list, JSON, or numbers separated by spaces or commas.
 
     Raises InputError for anything else.
     """
@@ -101,7 +104,7 @@ def ids_in(value: Any, where: str) -> list[int]:
         try:
             listed = text.startswith("[")
             value = parse(text) if listed else [int(n) for n in text.replace(",", " ").split()]
-        except ValueError:  # of the JSON, or of a number
+        except ValueError:  # from JSON, or from a number
             raise InputError(
                 f"{where}: {text[:40]!r} is not a list of ids",
                 "give integers separated by spaces or commas, or a JSON list",
@@ -112,9 +115,9 @@ def ids_in(value: Any, where: str) -> list[int]:
 
 
 def row_of(record: Record, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is written of a record: its id, columns, and the fields that it carries.
+    """Return the output row of a record: its id, the columns, and its carried fields.
 
-    The reader knows the names of the columns, and refuses to carry fields of that name.
+    The reader has already rejected carried fields with the name of a column.
     """
     row = dict(columns) if record.id is None else {"id": record.id, **columns}
     return row | (record.extra or {})

@@ -1,4 +1,4 @@
-"""The fields of a row that make a record: text, pair, id, and those that are kept."""
+"""The fields of a row that make a record: text, pair, id and carried fields."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from bertcli.io.printable import listed
 from bertcli.io.typed_json import shown
 from bertcli.records.input import ORIGIN, FieldSelection, Input
 
-# Keys that lead to a value: a field, and those of the objects in it.
+# Keys that lead to a value: a field, then keys of nested objects.
 FieldPath = tuple[str, ...]
 
 
 class RecordFields(NamedTuple):
-    """The names of the fields of a file that make a record.
+    """The field names of a file that make a record.
 
-    A name in ``paths`` is no field of the file: "user.bio" is a value of an object, "title,body"
-    are two fields that are joined.
+    A name in ``paths`` is not itself a field of the file: "user.bio" is a nested value,
+    "title,body" are two fields to join.
     """
 
     text: str
@@ -26,11 +26,11 @@ class RecordFields(NamedTuple):
     id: str | None
     carried: Sequence[str]
     paths: Mapping[str, Sequence[FieldPath]] = {}
-    join: str = ""  # what stands between fields that are joined
+    join: str = ""  # separator of joined fields
 
     @property
     def needed(self) -> list[str]:
-        """The fields of the file, without duplicates."""
+        """The fields to read from the file, without duplicates."""
         names: list[str] = []
         for name in (self.text, self.pair, self.id, *self.carried):
             if name is not None:
@@ -38,9 +38,9 @@ class RecordFields(NamedTuple):
         return list(dict.fromkeys(names))
 
     def with_paths(self, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-        """Return the row with the values of all ``paths``. Raises InputError where there is none.
+        """Return the row with the values of all ``paths``. Raises InputError if one is missing.
 
-        Of joined fields, those that are empty are left out; null where all are null.
+        Empty fields are left out of joined fields; if all are null, the value is null.
         """
         values = {name: self._value(row, paths, where) for name, paths in self.paths.items()}
         return {**row, **values}
@@ -60,7 +60,7 @@ class RecordFields(NamedTuple):
 
 
 def nested_value(row: Mapping[str, Any], path: FieldPath, where: str) -> Any:
-    """Return the value that keys lead to; None behind a null. Raises InputError for no such key."""
+    """Return the value at a path; None below a null. Raises InputError for a missing key."""
     value: Any = row
     for depth, key in enumerate(path):
         if value is None:
@@ -75,7 +75,7 @@ def nested_value(row: Mapping[str, Any], path: FieldPath, where: str) -> Any:
 
 
 def field_path(name: str, names: Collection[str]) -> FieldPath | None:
-    """Return the keys that a name such as "user.bio" stands for; None where no field fits."""
+    """Return the keys that a name such as "user.bio" refers to; None if no field matches."""
     if name in names:
         return (name,)
     keys = name.split(".")
@@ -86,14 +86,14 @@ def field_path(name: str, names: Collection[str]) -> FieldPath | None:
 
 
 def joined_fields(name: str, names: Collection[str]) -> list[str]:
-    """Return the names that a text field such as "title,body" lists, or the one that it is."""
+    """Return the field names in a text field such as "title,body", or its own name."""
     if name in names or "," not in name:
         return [name]
     return [part.strip() for part in name.split(",")]
 
 
-# Fields of the rows of bertcli's own commands that the next command has anew: of chunks the number
-# of tokens, of hits the place and the score.
+# Fields that the next command computes anew, if the rows come from `chunk` (the number of tokens)
+# or from a search (row and score of a hit).
 HIT_FIELDS = frozenset({"row", "id", "score", "text"})
 REPLACED_FIELDS = (
     (frozenset({"chunk", "start", "end", "n_tokens"}), frozenset({"n_tokens"})),
@@ -101,7 +101,7 @@ REPLACED_FIELDS = (
 )
 
 
-# Fields of the rows of bertcli's own commands, which have no text unless it is kept.
+# Fields of output rows that contain no text unless it was kept.
 RESULT_FIELDS = {
     *("entities", "label", "labels", "predictions", "answer", "answers", "choices"),
     *("embedding", "vectors", "terms", "input_ids"),
@@ -109,12 +109,12 @@ RESULT_FIELDS = {
 
 
 def replaced_fields(names: Collection[str]) -> set[str]:
-    """Return the fields, of rows that a command of bertcli wrote, that another one may replace."""
+    """Return the fields of bertcli's own output rows that another command may replace."""
     return {name for row, fields in REPLACED_FIELDS if row.issubset(names) for name in fields}
 
 
 def hits_of(value: Any) -> list[Any] | None:
-    """Return the hits of an answer of `bertcli similar`, which are rows; else None."""
+    """Return the hits, which are rows, of an answer of `bertcli similar`; None for other values."""
     if not isinstance(value, dict) or "text" in value or not {"query", "hits"} <= value.keys():
         return None
     hits = value["hits"]
@@ -122,9 +122,9 @@ def hits_of(value: Any) -> list[Any] | None:
 
 
 def record_fields(source: Input, names: Sequence[str], where: str) -> RecordFields:
-    """Return the names of text, pair, id and kept fields among those available.
+    """Return the names of text, pair, id and carried fields among those available.
 
-    Raises InputError for a requested name that is missing, and for a kept field that has the name
+    Raises InputError for a requested field that is missing, and for a carried field with the name
     of an output field.
     """
     options = source.fields
@@ -160,7 +160,7 @@ def record_fields(source: Input, names: Sequence[str], where: str) -> RecordFiel
     if len(text_names) > 1:
         found = (field_path(name, present) for name in text_names)
         paths[text] = [path for path in found if path]
-    if options.example_text_fields and text in paths:  # the text is read from the kept fields
+    if options.example_text_fields and text in paths:  # the text is read from the carried fields
         carried.append(text)
     present.update(paths)
     return RecordFields(
@@ -189,7 +189,7 @@ def _pair_field(source: Input) -> str | None:
 
 
 def _reserved_names(options: FieldSelection) -> set[str]:
-    """Return the names of output fields, which no kept field may have."""
+    """Return the output field names, which no carried field may have."""
     if options.keep_rows:
         return set()
     if options.with_location and not options.example_text_fields:
@@ -200,7 +200,7 @@ def _reserved_names(options: FieldSelection) -> set[str]:
 def _carried_fields(
     source: Input, names: Sequence[str], text: str, pair: str | None, key: str
 ) -> list[str]:
-    """Return the names of the fields to keep beside text, pair and id."""
+    """Return the names of the fields to carry besides text, pair and id."""
     options = source.fields
     if options.keep_rows:
         return [*names]
@@ -214,7 +214,7 @@ def _carried_fields(
 
 
 def _no_example(options: FieldSelection, names: Sequence[str], where: str) -> InputError:
-    """Return the error for a row of examples without any of the known text fields."""
+    """Return the error for an example row without any of the known text fields."""
     return InputError(
         f"{where}: an example needs a text and a label, and none of the fields "
         f"{', '.join(options.example_text_fields)} is there",
@@ -224,7 +224,7 @@ def _no_example(options: FieldSelection, names: Sequence[str], where: str) -> In
 
 
 def _hint_for_missing(source: Input, names: Sequence[str], *, is_text: bool) -> str:
-    """Return the hint for a field that is missing: the fields there are, and a likely option."""
+    """Return the hint for a missing field: the fields available, and a likely option."""
     likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
     if likely and likely in names[0]:  # the header is one column
         by_tab = likely == "\t"
@@ -241,7 +241,7 @@ def _hint_for_missing(source: Input, names: Sequence[str], *, is_text: bool) -> 
 
 
 def no_pair(where: str, count: int) -> InputError:
-    """Return the error for a row of a file of pairs that has not two columns."""
+    """Return the error for a row of a file of pairs that does not have two columns."""
     return InputError(
         f"{where}: {counted(count, 'column')}, but a pair has two",
         f"keep two columns, or read the file with {option('input')} and name "

@@ -14,9 +14,9 @@ NAMES = {public: name for name, public in PUBLIC_NAMES.items()}
 
 
 class Source(Input):
-    """What is read: texts or files, their format, and the fields of a record.
+    """An input for Python: texts or files, their format, and the fields of a record.
 
-    The options are those of the command line; they are attributes as well.
+    The options are those of the command line; each is also an attribute.
     """
 
     def __init__(
